@@ -1,0 +1,64 @@
+"""Dequantizing 4096 × 4096 weights of every format to float32, and what each format takes.
+
+Times are host times of the public `ops.dequantize`, the allocation of its result included.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from rocmforge import ops
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.ops import cases, reference
+from rocmforge.timing import seconds_per_call
+
+from .common import DEVICES, REPEAT, ROUNDS, backend, checked, track
+
+N = 4096
+
+
+@functools.cache
+def prepared(name: str, device: str, n: int) -> Callable[[], Any]:
+    """Make n × n weights, check the op against the reference, return it as a call."""
+    on = backend(device)
+    _, matrix = cases.MatmulCase(1, n, n, name).inputs()
+    call = functools.partial(ops.dequantize, matrix, on)
+    wanted = reference.dequantize(matrix)
+    return checked(f"dequantize {name}", call, wanted, cases.EXACT_TOLERANCE)
+
+
+class Dequantize:
+    """One pass over the matrix."""
+
+    params = (tuple(FORMATS), DEVICES)
+    param_names = ("format", "device")
+    repeat = REPEAT
+    rounds = ROUNDS
+
+    def setup(self, format: str, device: str) -> None:  # noqa: A002
+        self.call = prepared(format, device, N)
+
+    def time_dequantize(self, format: str, device: str) -> None:  # noqa: A002
+        self.call()
+
+    def track_gb_per_second(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
+        moved = FORMATS[format].nbytes((N, N)) + 4 * N * N
+        return track([moved / s / 1e9 for s in seconds_per_call(self.call)])
+
+    track_gb_per_second.unit = "GB/s"
+    track_gb_per_second.direction = "higher"
+    track_gb_per_second.rounds = ROUNDS
+
+
+class Size:
+    """Bits that a weight takes in each format; 32 over it is the compression against F32."""
+
+    params = tuple(FORMATS)
+    param_names = ("format",)
+
+    def track_bits_per_weight(self, format: str) -> float:  # noqa: A002
+        return 8 * FORMATS[format].nbytes((N, N)) / (N * N)
+
+    track_bits_per_weight.unit = "bits"

@@ -1,0 +1,209 @@
+"""A conversation with a model: its chat template over one sequence that is kept between turns.
+
+A turn prefills only what the sequence does not hold yet. This file knows the engine only as
+`EngineSteps`; it knows no terminal, and leaves choosing tokens and ending replies to `Generation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.generation import EngineSteps, GeneratedToken, Generation, GenerationStats
+from rocmforge.sampling import SamplingParams
+from rocmforge.tokenizer import Tokenizer
+
+
+class KeptSequence:
+    """One sequence of an engine that outlives its generations: `EngineSteps` for one prompt.
+
+    A prompt that begins with all the tokens that the sequence holds continues it; any other
+    starts it anew, and so does the first one after a pass that was cut short.
+
+    Parameters
+    ----------
+    engine
+        Runs the passes.
+
+    Attributes
+    ----------
+    prefilled : int
+        Tokens of the last prompt that had to be run; the others were held.
+    """
+
+    def __init__(self, engine: EngineSteps) -> None:
+        self._engine = engine
+        self._sequence: int | None = None
+        self._held: list[int] = []
+        self.prefilled = 0
+
+    @property
+    def ctx(self) -> int:
+        """Most tokens of the sequence."""
+        return self._engine.ctx
+
+    def add_sequence(self, reserve_tokens: int = 0) -> int:
+        """Return 0, the name of the one sequence; its pages come as it grows."""
+        return 0
+
+    def remove_sequence(self, sequence: int) -> None:
+        """Keep it: the next prompt may continue it."""
+
+    def clear(self) -> None:
+        """Free the pages."""
+        if self._sequence is not None:
+            self._engine.remove_sequence(self._sequence)
+        self._sequence, self._held = None, []
+
+    @property
+    def length(self) -> int:
+        """Tokens that it holds."""
+        return len(self._held)
+
+    def prefill(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Make the sequence hold `ids`; logits (V,) of the last of them."""
+        kept = len(self._held)
+        if self._sequence is None or kept >= len(ids) or list(ids[:kept]) != self._held:
+            self.clear()
+            self._sequence, kept = self._engine.add_sequence(), 0
+        try:
+            logits = self._engine.prefill(self._sequence, ids[kept:])
+            self._held = list(ids)
+        except BaseException:  # what a pass that was cut short has left is not known
+            self.clear()
+            raise
+        self.prefilled = len(ids) - kept
+        return logits
+
+    def decode(self, sequences: Sequence[int], ids: Sequence[int]) -> NDArray[np.float32]:
+        """Append one token; logits (1, V)."""
+        if self._sequence is None:
+            raise ValueError("sequence: got none, wanted a prefill before the first decode")
+        try:
+            logits = self._engine.decode([self._sequence], ids)
+            self._held += ids
+        except BaseException:
+            self.clear()
+            raise
+        return logits
+
+
+class Conversation:
+    """Messages so far, and the model's replies to further ones.
+
+    Parameters
+    ----------
+    engine
+        Runs the model.
+    tokenizer
+        The model's, with a chat template.
+    params
+        How every reply is sampled.
+    system
+        Text of the system message that opens the conversation; None: no such message.
+
+    Attributes
+    ----------
+    messages : list of dict
+        Each with "role" and "content".
+    stats : GenerationStats
+        Of the last reply; its prompt tokens are those that were not held already.
+    kept_tokens : int
+        Tokens of the last reply's prompt that were held already.
+    """
+
+    def __init__(
+        self,
+        engine: EngineSteps,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        system: str | None = None,
+    ) -> None:
+        self._sequence = KeptSequence(engine)
+        self._tokenizer = tokenizer
+        self._params = params
+        self._opening = opening(system)
+        self.stats = GenerationStats()
+        self.kept_tokens = 0
+        self.reset()
+
+    @property
+    def length(self) -> int:
+        """Tokens of the context that are taken."""
+        return self._sequence.length
+
+    def reset(self) -> None:
+        """Forget everything but the system message."""
+        self.messages = list(self._opening)
+        self._text = ""  # the last prompt with its reply,
+        self._ids: list[int] = []  # and the ids of both
+        self._sequence.clear()
+
+    def ask(self, text: str) -> Generator[GeneratedToken, None, None]:
+        """Return the reply to a message, streaming; iterate to run it, close it to cut it short.
+
+        Message and reply join the conversation when the iteration ends, early or not, if at least
+        one token came.
+
+        Raises
+        ------
+        ValueError
+            The conversation with this message is longer than the context; it is as before.
+        TokenizerError
+            There is no chat template, or it refuses the conversation.
+        """
+        messages = [*self.messages, {"role": "user", "content": text}]
+        prompt = self._tokenizer.apply_chat_template(messages)
+        ids = self._encode(prompt)
+        if not 0 < len(ids) <= self._sequence.ctx:
+            raise ValueError(
+                f"conversation: got {len(ids)} tokens with this message, "
+                f"wanted 1 to {self._sequence.ctx} (ctx)"
+            )
+        return self._reply(messages, prompt, ids)
+
+    def _reply(
+        self, messages: list[dict[str, str]], prompt: str, ids: list[int]
+    ) -> Generator[GeneratedToken, None, None]:
+        generation = Generation(self._sequence, [ids], [self._params], self._tokenizer)
+        self.stats, self.kept_tokens = generation.stats, 0
+        reply: list[int] = []
+        text = ""
+        try:
+            for token in generation:
+                reply.append(token.id)
+                text += token.text
+                yield token
+        finally:
+            if reply:
+                self.stats.prompt_tokens = self._sequence.prefilled
+                self.kept_tokens = len(ids) - self._sequence.prefilled
+                self.messages = [*messages, {"role": "assistant", "content": text}]
+                if reply[-1] in self._tokenizer.end_ids:  # the template writes it again
+                    reply.pop()
+                self._text, self._ids = prompt + text, ids + reply
+                if self._shown(reply) != text:  # a stop string was cut off, or text is held back
+                    self._text, self._ids = "", []
+
+    def _encode(self, prompt: str) -> list[int]:
+        """Ids of a prompt; those of a known beginning as they were, not as they would be encoded.
+
+        A model may spell its reply in other tokens than the tokenizer would, and only the same
+        ids are held. The rest has to begin with a special token, so that cutting the text there
+        changes none of its ids.
+        """
+        if self._ids and prompt.startswith(self._text):
+            rest = self._tokenizer.encode(prompt[len(self._text) :], False, parse_special=True)
+            if rest and not self._shown(rest[:1]):
+                return self._ids + rest
+        return self._tokenizer.encode(prompt, False, parse_special=True)
+
+    def _shown(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special=True, continuation=True)
+
+
+def opening(system: str | None) -> list[dict[str, str]]:
+    """Return the messages that a conversation begins with."""
+    return [] if system is None else [{"role": "system", "content": system}]

@@ -1,0 +1,300 @@
+"""What the commands of the command line do: one library call each, and printing.
+
+Each takes the parsed arguments and returns the exit code. Results go to standard output, plain
+where that is no terminal; timings, progress and remarks to standard error. Errors and the exit
+after Ctrl-C are cli.py's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import resource
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from rocmforge import env
+from rocmforge.chat import Conversation, opening
+from rocmforge.devices import list_devices
+from rocmforge.engine import Engine
+from rocmforge.generation import GeneratedToken, GenerationStats
+from rocmforge.info import ModelInfo, read_info
+from rocmforge.sampling import SamplingParams
+from rocmforge.terminal import (
+    LoadingBar,
+    Output,
+    human_count,
+    human_size,
+    print_json,
+    print_table,
+    printable,
+    say,
+)
+from rocmforge.tokenizer import Tokenizer
+
+
+def generate(args: argparse.Namespace) -> int:
+    """Continue one prompt; after Ctrl-C what there is is reported before the interrupt goes on."""
+    params = _sampling(args)
+    tokenizer = Tokenizer.from_gguf(args.model)
+    ids = tokenizer.encode(_prompt(args), parse_special=args.special)
+    if not ids:
+        raise ValueError("prompt: got no tokens, wanted at least one (its text is empty)")
+    tokens: list[GeneratedToken] = []
+    with _load(args) as engine:
+        generation = engine.generate([ids], params, tokenizer)
+        out = None if args.json else Output()
+        try:
+            for token in generation:
+                tokens.append(token)
+                if out is not None:
+                    out.write(token.text)
+        except KeyboardInterrupt:
+            _report(args, engine, out, tokens, generation.stats)
+            raise
+        _report(args, engine, out, tokens, generation.stats)
+    return 0
+
+
+def _report(
+    args: argparse.Namespace,
+    engine: Engine,
+    out: Output | None,
+    tokens: Sequence[GeneratedToken],
+    stats: GenerationStats,
+) -> None:
+    if out is not None:
+        out.end()
+        say(_timings(stats))
+        return
+    finish = tokens[-1].finish_reason if tokens else None
+    print_json(
+        {
+            "text": "".join(token.text for token in tokens),
+            "ids": [token.id for token in tokens],
+            "finish_reason": finish or "interrupted",
+            "stats": {
+                "prompt_tokens": stats.prompt_tokens,
+                "generated_tokens": stats.generated_tokens,
+                "ttft_s": stats.ttft,
+                "prefill_s": stats.prefill_seconds,
+                "decode_s": stats.decode_seconds,
+                "prefill_tokens_per_second": stats.prefill_tokens_per_second,
+                "decode_tokens_per_second": stats.decode_tokens_per_second,
+                "peak_memory_bytes": peak_memory_bytes(),
+            },
+            "model": args.model,
+            "device": engine.backend.name,
+        }
+    )
+
+
+def chat(args: argparse.Namespace) -> int:
+    """Answer standard input line by line; 1 if piped lines were left without an answer."""
+    params = _sampling(args)
+    tokenizer = Tokenizer.from_gguf(args.model)
+    # A missing template, or one that knows no system message, shows before the weights load.
+    tokenizer.apply_chat_template([*opening(args.system), {"role": "user", "content": "?"}])
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    unanswered = False
+    with _load(args) as engine:
+        conversation = Conversation(engine, tokenizer, params, args.system)
+        if interactive:
+            say(f"{Path(args.model).name}, context {engine.ctx} tokens; /reset, /exit")
+        for line in _lines(interactive):
+            if line == "/exit":
+                break
+            if line == "/reset":
+                conversation.reset()
+                say("(a new conversation)")
+                continue
+            try:
+                reply = conversation.ask(line)
+            except ValueError as error:
+                say(f"{error}; /reset begins anew")
+                unanswered = True
+                continue
+            _answer(conversation, reply, engine.ctx, interactive)
+    return int(unanswered and not interactive)
+
+
+def _lines(interactive: bool) -> Iterator[str]:
+    if not interactive:
+        yield from (line for line in (raw.strip() for raw in sys.stdin) if line)
+        return
+    with suppress(ImportError):
+        import readline  # noqa: F401  (gives input() line editing)
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print()
+            raise
+        if line:
+            yield line
+
+
+def _answer(
+    conversation: Conversation,
+    reply: Generator[GeneratedToken, None, None],
+    ctx: int,
+    interactive: bool,
+) -> None:
+    out, remark = Output(), ""
+    try:
+        with closing(reply):
+            for token in reply:
+                out.write(token.text)
+                if token.finish_reason == "length":
+                    full = conversation.length >= ctx
+                    remark = " | context full: /reset begins anew" if full else " | cut: see -n"
+    except KeyboardInterrupt:
+        remark = " | stopped"
+        if not interactive:
+            raise
+    finally:
+        out.end()
+        say(_timings(conversation.stats, conversation.kept_tokens) + remark)
+
+
+def info(args: argparse.Namespace) -> int:
+    """Describe a file, one that cannot be run too."""
+    found = read_info(args.model)
+    if args.json:
+        print_json(found.as_json())
+        return 0
+    for name, value in _facts(found):
+        print(f"{name:<16}{printable(value)}")
+    if found.formats:
+        print()
+        rows = [
+            (s.format, str(s.tensors), human_count(s.parameters), human_size(s.nbytes))
+            for s in found.formats
+        ]
+        print_table(("format", "tensors", "parameters", "size"), rows)
+    if found.contexts and found.formats:
+        print()
+        sizes = [
+            (str(c.tokens), human_size(c.kv_bytes), human_size(c.total_bytes))
+            for c in found.contexts
+        ]
+        print_table(("context", "KV cache (f16)", "weights + KV"), sizes)
+    return 0
+
+
+def _facts(found: ModelInfo) -> Iterator[tuple[str, str]]:
+    yield "file", f"{found.path} ({human_size(found.file_bytes)}, GGUF {found.gguf_version})"
+    yield "name", found.name or "not stated"
+    yield "architecture", found.architecture or "not stated"
+    yield "runs here", "yes" if found.problem is None else f"no: {found.problem}"
+    if found.parameters:
+        yield "parameters", f"{human_count(found.parameters)} in {found.tensors} tensors"
+        yield "bits per weight", f"{found.bits_per_weight:.2f}"
+    if found.config is not None:
+        c = found.config
+        heads = f"{c.n_heads} heads and {c.n_kv_heads} KV heads of {c.head_dim}"
+        yield "shape", f"{c.n_layers} layers, width {c.d_model}, feed-forward {c.d_ff}, {heads}"
+        window = " (its attention window)" if c.sliding_window else ""
+        yield "trained context", f"{c.ctx_train} tokens{window}"
+        yield "rope scaling", _rope_scaling(found)
+        yield "KV per token", f"{human_size(found.kv_bytes_per_token or 0)} (f16)"
+    kind = found.tokenizer or "of no stated kind"
+    used = found.pre_tokenizer if kind == "gpt2" else None  # SentencePiece has none
+    pre = f", pre-tokenizer {used}" if used else ""
+    yield "vocabulary", f"{found.vocab_size} tokens, {kind}{pre}" if found.vocab_size else "none"
+    yield "chat template", "yes" if found.chat_template else "no"
+
+
+def _rope_scaling(found: ModelInfo) -> str:
+    if found.config is None:
+        return "unknown"
+    rope = found.config.rope
+    kind = rope.scaling if rope.scaling == "none" else f"{rope.scaling} × {rope.factor:g}"
+    if rope.scaling == "yarn":
+        kind += f" from {rope.original_ctx} tokens"
+    return f"{kind}, with frequency factors" if found.rope_factors else kind
+
+
+def devices(args: argparse.Namespace) -> int:
+    """List the devices, and which one `auto` is."""
+    found = list_devices()
+    chosen = next(device for device in found if device.usable)
+    refused = [device.kind for device in found if not device.usable]
+    reason = "the first device that this version can use"
+    if refused:
+        reason += f" (not: {', '.join(refused)})"
+    if args.json:
+        listed = [asdict(device) for device in found]
+        print_json({"devices": listed, "auto": chosen.kind, "reason": reason})
+        return 0
+    rows = [(d.kind, "yes" if d.usable else "no", d.name, d.detail) for d in found]
+    print_table(("device", "usable", "name", "details"), rows, left=True)
+    print(f"\nauto is {chosen.kind}: {reason}")
+    if env.device() != "auto":
+        print(f"ROCMFORGE_DEVICE={env.device()} holds where no --device is given")
+    return 0
+
+
+def _sampling(args: argparse.Namespace) -> SamplingParams:
+    given = {f.name: getattr(args, f.name) for f in fields(SamplingParams) if f.name in args}
+    if "stop" in given:
+        given["stop"] = tuple(given["stop"])
+    return SamplingParams(**given)
+
+
+def _prompt(args: argparse.Namespace) -> str:
+    if args.prompt_file is None:
+        return str(args.prompt)
+    name = "standard input" if args.prompt_file == "-" else args.prompt_file
+    data = sys.stdin.buffer.read() if args.prompt_file == "-" else Path(name).read_bytes()
+    try:
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: byte {error.start}: {error.reason}, wanted UTF-8") from error
+
+
+def _load(args: argparse.Namespace) -> Engine:
+    with LoadingBar(shown=sys.stderr.isatty() and not getattr(args, "json", False)) as bar:
+        return Engine.from_gguf(
+            args.model,
+            args.device,
+            ctx=args.ctx,
+            threads=args.threads,
+            kv_dtype=args.kv_dtype,
+            page_size=args.page_size,
+            progress=bar,
+        )
+
+
+def peak_memory_bytes() -> int:
+    """Most bytes of memory that this process has held at once.
+
+    From Linux's VmHWM: getrusage's ru_maxrss, used where /proc lacks it, also counts what the
+    process that started this one held.
+    """
+    with suppress(OSError):
+        found = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+        if found is not None:
+            return int(found[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _timings(stats: GenerationStats, kept: int = 0) -> str:
+    ttft = f"{1e3 * stats.ttft:.1f} ms" if math.isfinite(stats.ttft) else "n/a"
+    held = f", {kept} kept" if kept else ""
+    return (
+        f"TTFT {ttft} | prefill {_rate(stats.prefill_tokens_per_second)} "
+        f"({stats.prompt_tokens} tokens{held}) | decode {_rate(stats.decode_tokens_per_second)} "
+        f"({stats.generated_tokens} tokens) | peak memory {human_size(peak_memory_bytes())}"
+    )
+
+
+def _rate(value: float) -> str:
+    return f"{value:.1f} tokens/s" if math.isfinite(value) else "n/a"

@@ -1,0 +1,1 @@
+"""The CPU backend: compiled kernels for AVX-512, AVX2 and portable C++."""

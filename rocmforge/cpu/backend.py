@@ -1,0 +1,169 @@
+"""The CPU backend: the compiled ops of rocmforge.cpu._cpu behind the Backend protocol.
+
+Chooses the instruction set and the number of threads; the kernels do the rest. It knows nothing
+of models, and checks nothing that `rocmforge.ops` checks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from rocmforge import env
+from rocmforge.backend import Bytes, Floats, Ints
+from rocmforge.errors import DeviceError
+from rocmforge.gguf.formats import Format
+
+try:
+    from rocmforge.cpu import _cpu
+except ImportError as error:
+    raise DeviceError(
+        f"the compiled CPU kernels are missing ({error}); install the package with pip, which "
+        "builds them, and do not run Python in the repository with a non-editable install"
+    ) from error
+
+
+TILE_ROWS = 16  # rows that the packed layout interleaves
+PIECE_BYTES = 16 << 20  # of a matrix packed at once
+
+
+def available_threads() -> int:
+    """Return how many cores this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+class CpuBackend:
+    """The ops of the CPU, on one instruction set and a fixed number of threads.
+
+    Parameters
+    ----------
+    threads
+        1 or more; None: `ROCMFORGE_THREADS`, else the cores that this process may run on.
+    exact
+        True: matmul keeps activations in float32; False: it rounds them to int8 in blocks of 32
+        columns. None: `ROCMFORGE_CPU_EXACT`.
+    isa
+        "avx512", "avx2" or "portable"; None: `ROCMFORGE_CPU_ISA`, else the best that runs here.
+
+    Raises
+    ------
+    ValueError
+        `threads` is below 1 or above 1024.
+    DeviceError
+        This processor or build does not have the instruction set, or the system does not grant
+        the threads.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self, threads: int | None = None, exact: bool | None = None, isa: str | None = None
+    ) -> None:
+        wanted = env.cpu_isa() if isa is None else isa
+        if wanted and wanted not in instruction_sets():
+            raise DeviceError(
+                f"CPU instruction set: got {wanted!r}, "
+                f"wanted one of {', '.join(instruction_sets())} on this processor"
+            )
+        count = threads if threads is not None else env.threads() or available_threads()
+        if not 1 <= count <= env.MAX_THREADS:
+            raise ValueError(f"threads: got {count}, wanted 1 to {env.MAX_THREADS}")
+        self.exact = env.cpu_exact() if exact is None else exact
+        try:
+            self._kernels = _cpu.Kernels(wanted or "", count)
+        except RuntimeError as error:
+            raise DeviceError(f"threads: got {count}, wanted fewer: {error}") from error
+
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+        return str(self._kernels.isa)
+
+    @property
+    def threads(self) -> int:
+        """Threads that an op may use."""
+        return int(self._kernels.threads)
+
+    def pack(
+        self,
+        raw: Bytes,
+        fmt: Format,
+        columns: int,
+        on_piece: Callable[[], None] | None = None,
+    ) -> _cpu.PackedMatrix:
+        """Interleave GGUF rows (N, row_bytes) in tiles of 16, in huge pages where there are any."""
+        rows = raw.shape[0]
+        packed = self._kernels.empty(fmt.name, rows, columns)
+        step = max(1, PIECE_BYTES // (TILE_ROWS * raw.shape[1])) * TILE_ROWS
+        for first in range(0, rows, step):
+            self._kernels.pack(packed, raw[first : first + step], first)
+            if on_piece is not None:
+                on_piece()
+        return packed
+
+    def matmul(
+        self,
+        x: Floats,
+        weights: Sequence[_cpu.PackedMatrix],
+        outs: Sequence[Floats],
+        biases: Sequence[Floats | None] | None = None,
+        accumulate: bool = False,
+    ) -> None:
+        """outs[i] (T, N_i) = or += x (T, K) · weights[i]ᵀ + biases[i]."""
+        self._kernels.matmul(
+            x, weights, outs, biases or [None] * len(weights), accumulate, self.exact
+        )
+
+    def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
+        """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
+        self._kernels.dequantize(raw, fmt.name, out)
+
+    def rmsnorm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+        """Out (rows, K) = x / √(mean(x²) + eps) · weight."""
+        self._kernels.rmsnorm(x, weight, eps, out)
+
+    def rope(self, x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None:
+        """Rotate pairs of x (T, heads, D) in place."""
+        self._kernels.rope(x, cos, sin, interleaved)
+
+    def softmax(self, x: Floats, out: Floats) -> None:
+        """Out (rows, columns) = softmax of each row."""
+        self._kernels.softmax(x, out)
+
+    def swiglu(self, gate: Floats, up: Floats, out: Floats) -> None:
+        """Out = gate · sigmoid(gate) · up."""
+        self._kernels.swiglu(gate, up, out)
+
+    def kv_append(
+        self,
+        k: Floats,
+        v: Floats,
+        k_pages: NDArray[Any],
+        v_pages: NDArray[Any],
+        pages: Ints,
+        offsets: Ints,
+    ) -> None:
+        """Write k, v (T, G, D) into slots of one layer's pages."""
+        self._kernels.kv_append(k, v, k_pages, v_pages, pages, offsets)
+
+    def attention(
+        self,
+        q: Floats,
+        k_pages: NDArray[Any],
+        v_pages: NDArray[Any],
+        page_table: Ints,
+        lengths: Ints,
+        starts: Ints,
+        scale: float,
+        out: Floats,
+    ) -> None:
+        """Causal attention of q (T, H, D) over one layer's pages."""
+        self._kernels.attention(q, k_pages, v_pages, page_table, lengths, starts, scale, out)
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Return the instruction sets that this build has and this processor runs, best first."""
+    return tuple(_cpu.instruction_sets())

@@ -1,0 +1,343 @@
+// The Python module rocmforge.cpu._cpu: the op table and packed weights, for backend.py alone.
+//
+// Arrays come as C-contiguous numpy arrays whose shapes backend.py and rocmforge.ops have checked;
+// here only what would read or write out of bounds is checked again. Ops release the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+#include <sys/mman.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ops.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace rocmforge {
+
+namespace {
+
+template <class T, int dims>
+using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
+using Pages = nb::ndarray<nb::c_contig, nb::device::cpu>;  // float16 or float32
+
+void require(bool ok, const char* what) {
+    if (!ok) throw std::invalid_argument(what);
+}
+
+Format format_named(const std::string& name) {
+    for (int i = 0; i < kFormats; ++i) {
+        if (name == kFormatNames[i]) return static_cast<Format>(i);
+    }
+    throw std::invalid_argument("no CPU kernel for format " + name);
+}
+
+// Zeroed memory in huge pages where the system grants them: fewer TLB misses on weight streams.
+class HugeBuffer {
+  public:
+    explicit HugeBuffer(size_t bytes) : bytes_(bytes ? bytes : 1) {
+        data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (data_ == MAP_FAILED) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+        madvise(data_, bytes_, MADV_HUGEPAGE);
+#endif
+    }
+    ~HugeBuffer() { munmap(data_, bytes_); }
+    HugeBuffer(const HugeBuffer&) = delete;
+    HugeBuffer& operator=(const HugeBuffer&) = delete;
+    uint8_t* data() const { return static_cast<uint8_t*>(data_); }
+    size_t bytes() const { return bytes_; }
+
+  private:
+    void* data_;
+    size_t bytes_;
+};
+
+// A weight matrix of zeros, to be filled by Kernels::pack.
+class PackedMatrix {
+  public:
+    PackedMatrix(size_t tile_bytes, Format format, int64_t rows, int64_t columns)
+        : tile_bytes_(tile_bytes),
+          buffer_(tile_bytes_ * static_cast<size_t>((rows + kTileRows - 1) / kTileRows)),
+          rows_(rows),
+          columns_(columns),
+          format_(format) {}
+    PackedView view() const { return {buffer_.data(), tile_bytes_, rows_, columns_, format_}; }
+    uint8_t* tile(int64_t first_row) {
+        return buffer_.data() + tile_bytes_ * static_cast<size_t>(first_row / kTileRows);
+    }
+    Format format() const { return format_; }
+    int64_t rows() const { return rows_; }
+    int64_t columns() const { return columns_; }
+    size_t nbytes() const { return buffer_.bytes(); }
+    const char* format_name() const { return kFormatNames[static_cast<int>(format_)]; }
+
+  private:
+    size_t tile_bytes_;
+    HugeBuffer buffer_;
+    int64_t rows_, columns_;
+    Format format_;
+};
+
+// While an op runs: other Python threads may go on, but not into the same pool and workspace.
+class Running {
+  public:
+    explicit Running(std::mutex& mutex) : lock_(mutex) {}
+
+  private:
+    nb::gil_scoped_release release_;  // first, so that nobody waits for the lock with the GIL
+    std::lock_guard<std::mutex> lock_;
+};
+
+// The ops of one instruction set with a number of threads, and the memory that matmul works in.
+class Kernels {
+  public:
+    Kernels(const std::string& isa, int threads)
+        : ops_(isa.empty() ? best_ops() : ops_for(isa.c_str())),
+          pool_(std::make_unique<ThreadPool>(threads)) {
+        require(threads >= 1, "threads must be at least 1");
+        if (!ops_)
+            throw std::invalid_argument("this processor or build has no " + isa + " kernels");
+    }
+
+    const char* isa() const { return ops_->isa; }
+    int threads() const { return pool_->threads(); }
+
+    std::unique_ptr<PackedMatrix> empty(const std::string& fmt, int64_t rows,
+                                        int64_t columns) const {
+        const Format format = format_named(fmt);
+        require(rows >= 1 && columns >= 1 && ops_->row_bytes(format, columns) > 0,
+                "pack: rows must be whole blocks, at least one");
+        return std::make_unique<PackedMatrix>(ops_->tile_bytes(format, columns), format, rows,
+                                              columns);
+    }
+
+    void pack(PackedMatrix& out, Array<const uint8_t, 2> raw, int64_t first_row) const {
+        const auto rows = static_cast<int64_t>(raw.shape(0));
+        check_row_bytes(raw, out.format(), out.columns());
+        require(first_row >= 0 && first_row % kTileRows == 0 && first_row + rows <= out.rows(),
+                "pack: rows must begin at a tile and lie inside the matrix");
+        const Running running(mutex_);
+        ops_->pack(raw.data(), out.format(), rows, out.columns(), out.tile(first_row), *pool_);
+    }
+
+    void matmul(Array<const float, 2> x, const std::vector<const PackedMatrix*>& weights,
+                const std::vector<Array<float, 2>>& outs,
+                const std::vector<std::optional<Array<const float, 1>>>& biases, bool accumulate,
+                bool exact) {
+        require(weights.size() == outs.size() && weights.size() == biases.size(),
+                "matmul: as many outs and biases as weights");
+        std::vector<MatmulTarget> targets;
+        for (size_t i = 0; i < weights.size(); ++i) {
+            const PackedView view = weights[i]->view();
+            require(view.columns == static_cast<int64_t>(x.shape(1)), "matmul: columns differ");
+            require(outs[i].shape(0) == x.shape(0) &&
+                        static_cast<int64_t>(outs[i].shape(1)) == view.rows,
+                    "matmul: out must be (tokens, rows)");
+            require(!biases[i] || static_cast<int64_t>(biases[i]->shape(0)) == view.rows,
+                    "matmul: bias must be (rows,)");
+            targets.push_back({view, biases[i] ? biases[i]->data() : nullptr, outs[i].data()});
+        }
+        const auto tokens = static_cast<int64_t>(x.shape(0));
+        const auto columns = static_cast<int64_t>(x.shape(1));
+        const Running running(mutex_);
+        const size_t need = ops_->matmul_workspace(tokens, columns, exact);
+        if (!workspace_ || workspace_->bytes() < need) {
+            workspace_.reset();
+            workspace_ = std::make_unique<HugeBuffer>(need);
+        }
+        const MatmulArgs args{x.data(),
+                              tokens,
+                              columns,
+                              targets.data(),
+                              static_cast<int>(targets.size()),
+                              accumulate,
+                              exact,
+                              workspace_->data(),
+                              *pool_};
+        ops_->matmul(args);
+    }
+
+    void dequantize(Array<const uint8_t, 2> raw, const std::string& format,
+                    Array<float, 2> out) const {
+        require(raw.shape(0) == out.shape(0), "dequantize: rows differ");
+        const Format f = format_named(format);
+        check_row_bytes(raw, f, static_cast<int64_t>(out.shape(1)));
+        const Running running(mutex_);
+        ops_->dequantize(raw.data(), f, static_cast<int64_t>(out.shape(0)),
+                         static_cast<int64_t>(out.shape(1)), out.data(), *pool_);
+    }
+
+    void rmsnorm(Array<const float, 2> x, Array<const float, 1> weight, float eps,
+                 Array<float, 2> out) const {
+        require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1) &&
+                    weight.shape(0) == x.shape(1),
+                "rmsnorm: shapes differ");
+        const Running running(mutex_);
+        ops_->rmsnorm(x.data(), weight.data(), eps, static_cast<int64_t>(x.shape(0)),
+                      static_cast<int64_t>(x.shape(1)), out.data(), *pool_);
+    }
+
+    void rope(Array<float, 3> x, Array<const float, 2> cos, Array<const float, 2> sin,
+              bool interleaved) const {
+        require(cos.shape(0) == x.shape(0) && sin.shape(0) == x.shape(0) &&
+                    cos.shape(1) == sin.shape(1) && 2 * cos.shape(1) <= x.shape(2),
+                "rope: cos and sin must be (tokens, rotated / 2)");
+        const Running running(mutex_);
+        ops_->rope({x.data(), cos.data(), sin.data(), static_cast<int64_t>(x.shape(0)),
+                    static_cast<int64_t>(x.shape(1)), static_cast<int64_t>(x.shape(2)),
+                    2 * static_cast<int64_t>(cos.shape(1)), interleaved, *pool_});
+    }
+
+    void softmax(Array<const float, 2> x, Array<float, 2> out) const {
+        require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1), "softmax: shapes differ");
+        const Running running(mutex_);
+        ops_->softmax(x.data(), static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(x.shape(1)),
+                      out.data(), *pool_);
+    }
+
+    void swiglu(Array<const float, 2> gate, Array<const float, 2> up, Array<float, 2> out) const {
+        require(gate.size() == up.size() && gate.size() == out.size(), "swiglu: shapes differ");
+        const Running running(mutex_);
+        ops_->swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), out.data(), *pool_);
+    }
+
+    void kv_append(Array<const float, 3> k, Array<const float, 3> v, const Pages& k_pages,
+                   const Pages& v_pages, Array<const int32_t, 1> pages,
+                   Array<const int32_t, 1> offsets) const {
+        // k_pages (n, G, D, P), v_pages (n, G, P, D)
+        check_pages(k_pages, v_pages);
+        require(k.shape(1) == k_pages.shape(1) && k.shape(2) == k_pages.shape(2) &&
+                    v.shape(1) == k.shape(1) && v.shape(2) == k.shape(2) &&
+                    v.shape(0) == k.shape(0),
+                "kv_append: k and v must be (tokens, kv heads, head dim)");
+        require(pages.shape(0) == k.shape(0) && offsets.shape(0) == k.shape(0),
+                "kv_append: one page and offset a token");
+        const auto n_pages = static_cast<int32_t>(k_pages.shape(0));
+        const auto page_size = static_cast<int32_t>(k_pages.shape(3));
+        for (size_t t = 0; t < k.shape(0); ++t) {
+            require(pages.data()[t] >= 0 && pages.data()[t] < n_pages && offsets.data()[t] >= 0 &&
+                        offsets.data()[t] < page_size,
+                    "kv_append: page or offset out of range");
+        }
+        const Running running(mutex_);
+        ops_->kv_append({k.data(), v.data(), k_pages.data(), v_pages.data(), is_half(k_pages),
+                         pages.data(), offsets.data(), static_cast<int64_t>(k.shape(0)),
+                         static_cast<int64_t>(k.shape(1)), static_cast<int64_t>(k.shape(2)),
+                         page_size});
+    }
+
+    void attention(Array<const float, 3> q, const Pages& k_pages, const Pages& v_pages,
+                   Array<const int32_t, 2> page_table, Array<const int32_t, 1> lengths,
+                   Array<const int32_t, 1> starts, float scale, Array<float, 3> out) const {
+        check_pages(k_pages, v_pages);
+        require(q.shape(2) == k_pages.shape(2) && q.shape(2) <= 256, "attention: head dim differs");
+        require(k_pages.shape(3) <= 64 && k_pages.shape(3) % 16 == 0,
+                "attention: page size must be 16, 32, 48 or 64");
+        require(q.shape(1) % k_pages.shape(1) == 0, "attention: heads must divide into KV heads");
+        require(out.size() == q.size(), "attention: out must have q's shape");
+        const size_t sequences = lengths.shape(0);
+        require(page_table.shape(0) == sequences && starts.shape(0) == sequences + 1,
+                "attention: one page table row and start a sequence");
+        require(
+            starts.data()[0] == 0 && starts.data()[sequences] == static_cast<int32_t>(q.shape(0)),
+            "attention: starts must run from 0 to the number of queries");
+        const auto page_size = static_cast<int64_t>(k_pages.shape(3));
+        for (size_t s = 0; s < sequences; ++s) {
+            const int64_t queries = starts.data()[s + 1] - starts.data()[s];
+            const int64_t length = lengths.data()[s];
+            const int64_t used = (length + page_size - 1) / page_size;
+            require(queries >= 0 && length >= queries &&
+                        used <= static_cast<int64_t>(page_table.shape(1)),
+                    "attention: a sequence is longer than its pages or shorter than its queries");
+            for (int64_t i = 0; i < used; ++i) {
+                const int32_t page = page_table.data()[s * page_table.shape(1) + i];
+                require(page >= 0 && page < static_cast<int32_t>(k_pages.shape(0)),
+                        "attention: page out of range");
+            }
+        }
+        const Running running(mutex_);
+        ops_->attention({q.data(), k_pages.data(), v_pages.data(), is_half(k_pages),
+                         page_table.data(), lengths.data(), starts.data(),
+                         static_cast<int64_t>(sequences), static_cast<int64_t>(page_table.shape(1)),
+                         static_cast<int64_t>(q.shape(1)), static_cast<int64_t>(k_pages.shape(1)),
+                         static_cast<int64_t>(q.shape(2)), page_size, scale, out.data(), *pool_});
+    }
+
+  private:
+    void check_row_bytes(const Array<const uint8_t, 2>& raw, Format format, int64_t columns) const {
+        const int64_t wanted = ops_->row_bytes(format, columns);
+        require(wanted > 0 && static_cast<int64_t>(raw.shape(1)) == wanted,
+                "the bytes of a row do not fit its format and columns");
+    }
+
+    static bool is_half(const Pages& pages) { return pages.dtype().bits == 16; }
+
+    static void check_pages(const Pages& k, const Pages& v) {
+        require(k.ndim() == 4 && v.ndim() == 4, "KV pages must have 4 dimensions");
+        require(k.shape(0) == v.shape(0) && k.shape(1) == v.shape(1) && k.shape(2) == v.shape(3) &&
+                    k.shape(3) == v.shape(2),
+                "KV pages must be (n, G, D, P) and (n, G, P, D)");
+        const auto is_float = [](const Pages& p) {
+            return p.dtype().code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) &&
+                   (p.dtype().bits == 16 || p.dtype().bits == 32);
+        };
+        require(is_float(k) && is_float(v) && k.dtype() == v.dtype(),
+                "KV pages must both be float16 or both float32");
+    }
+
+    const Ops* ops_;
+    std::unique_ptr<ThreadPool> pool_;
+    mutable std::mutex mutex_;
+    std::unique_ptr<HugeBuffer> workspace_;
+};
+
+std::vector<std::string> instruction_sets() {
+    std::vector<std::string> names;
+    for (const char* isa : {"avx512", "avx2", "portable"}) {
+        if (ops_for(isa)) names.emplace_back(isa);
+    }
+    return names;
+}
+
+}  // namespace
+
+}  // namespace rocmforge
+
+NB_MODULE(_cpu, m) {
+    using namespace rocmforge;
+    m.doc() = "CPU kernels; use rocmforge.ops or rocmforge.cpu.backend.";
+    m.def("instruction_sets", &instruction_sets,
+          "The instruction sets that this build has and this processor runs, best first.");
+    nb::class_<PackedMatrix>(m, "PackedMatrix", "A weight matrix in the layout that matmul reads.")
+        .def_prop_ro("rows", &PackedMatrix::rows)
+        .def_prop_ro("columns", &PackedMatrix::columns)
+        .def_prop_ro("nbytes", &PackedMatrix::nbytes)
+        .def_prop_ro("format", &PackedMatrix::format_name);
+    nb::class_<Kernels>(m, "Kernels", "The ops of one instruction set with a number of threads.")
+        .def(nb::init<const std::string&, int>(), "isa"_a, "threads"_a)
+        .def_prop_ro("isa", &Kernels::isa)
+        .def_prop_ro("threads", &Kernels::threads)
+        .def("empty", &Kernels::empty, "fmt"_a, "rows"_a, "columns"_a)
+        .def("pack", &Kernels::pack, "out"_a, "raw"_a, "first_row"_a)
+        .def("matmul", &Kernels::matmul, "x"_a, "weights"_a, "outs"_a, "biases"_a, "accumulate"_a,
+             "exact"_a)
+        .def("dequantize", &Kernels::dequantize, "raw"_a, "fmt"_a, "out"_a)
+        .def("rmsnorm", &Kernels::rmsnorm, "x"_a, "weight"_a, "eps"_a, "out"_a)
+        .def("rope", &Kernels::rope, "x"_a, "cos"_a, "sin"_a, "interleaved"_a)
+        .def("softmax", &Kernels::softmax, "x"_a, "out"_a)
+        .def("swiglu", &Kernels::swiglu, "gate"_a, "up"_a, "out"_a)
+        .def("kv_append", &Kernels::kv_append, "k"_a, "v"_a, "k_pages"_a, "v_pages"_a, "pages"_a,
+             "offsets"_a)
+        .def("attention", &Kernels::attention, "q"_a, "k_pages"_a, "v_pages"_a, "page_table"_a,
+             "lengths"_a, "starts"_a, "scale"_a, "out"_a);
+}

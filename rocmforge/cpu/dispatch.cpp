@@ -1,0 +1,59 @@
+// Chooses the op table for this processor. Compiled without any instruction-set flag.
+#include <cstring>
+
+#include "ops.h"
+
+namespace rocmforge {
+
+namespace portable {
+extern const Ops table;
+}
+
+#ifdef ROCMFORGE_X86
+namespace avx2 {
+extern const Ops table;
+}
+namespace avx512 {
+extern const Ops table;
+}
+#endif
+
+namespace {
+
+struct Candidate {
+    const Ops* ops;
+    bool supported;
+};
+
+template <class Function>
+const Ops* first_supported(Function&& wanted) {
+#ifdef ROCMFORGE_X86
+    __builtin_cpu_init();
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                          __builtin_cpu_supports("f16c");
+    const bool has_avx512 =
+        has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vnni");
+    const Candidate candidates[] = {
+        {&avx512::table, has_avx512}, {&avx2::table, has_avx2}, {&portable::table, true}};
+#else
+    const Candidate candidates[] = {{&portable::table, true}};
+#endif
+    for (const Candidate& c : candidates) {
+        if (c.supported && wanted(*c.ops)) return c.ops;
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+const Ops* ops_for(const char* isa) {
+    return first_supported([isa](const Ops& ops) { return std::strcmp(ops.isa, isa) == 0; });
+}
+
+const Ops* best_ops() {
+    return first_supported([](const Ops&) { return true; });
+}
+
+}  // namespace rocmforge

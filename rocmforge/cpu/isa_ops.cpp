@@ -1,0 +1,25 @@
+// The op table of one instruction set.
+#include "isa_ops.h"
+
+namespace rocmforge::ROCMFORGE_ISA {
+
+#define ROCMFORGE_QUOTE(name) #name
+#define ROCMFORGE_NAME(name) ROCMFORGE_QUOTE(name)
+
+extern const Ops table = {
+    ROCMFORGE_NAME(ROCMFORGE_ISA),
+    row_bytes,
+    tile_bytes,
+    matmul_workspace,
+    pack,
+    matmul,
+    dequantize,
+    attention,
+    kv_append,
+    rmsnorm,
+    rope,
+    softmax,
+    swiglu,
+};
+
+}  // namespace rocmforge::ROCMFORGE_ISA

@@ -1,0 +1,28 @@
+// Declarations of every op inside the namespace of the instruction set being compiled.
+#pragma once
+
+#include "ops.h"
+
+#ifndef ROCMFORGE_ISA
+#error "ROCMFORGE_ISA must name the instruction set's namespace"
+#endif
+
+namespace rocmforge::ROCMFORGE_ISA {
+
+int64_t row_bytes(Format format, int64_t columns);
+size_t tile_bytes(Format format, int64_t columns);
+size_t matmul_workspace(int64_t tokens, int64_t columns, bool exact);
+void pack(const uint8_t* raw, Format format, int64_t rows, int64_t columns, uint8_t* out,
+          ThreadPool& pool);
+void matmul(const MatmulArgs& args);
+void dequantize(const uint8_t* raw, Format format, int64_t rows, int64_t columns, float* out,
+                ThreadPool& pool);
+void attention(const AttentionArgs& args);
+void kv_append(const KvAppendArgs& args);
+void rmsnorm(const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
+             float* out, ThreadPool& pool);
+void rope(const RopeArgs& args);
+void softmax(const float* x, int64_t rows, int64_t columns, float* out, ThreadPool& pool);
+void swiglu(const float* gate, const float* up, int64_t n, float* out, ThreadPool& pool);
+
+}  // namespace rocmforge::ROCMFORGE_ISA

@@ -1,0 +1,205 @@
+// matmul: out (T, N) = x (T, K) * weight (N, K)^T + bias, over one or several packed weights.
+//
+// int8 path: x is rounded to int8 in blocks of 32 columns, codes multiply in int32, and each
+// sub-block's sum is scaled in float32. Exact path: weights are expanded to float32 and multiply x
+// as it is; dense weights (F32, F16, BF16) always take it. First all threads prepare the
+// activations (panels.h), then they share the tiles of 16 rows (matmul_kernels.h).
+#include <algorithm>
+
+#include "isa_ops.h"
+#include "matmul_kernels.h"
+
+namespace rocmforge::ROCMFORGE_ISA {
+
+namespace {
+
+constexpr int64_t kPiecesPerThread = 4;
+constexpr int64_t kQuantizeGroups = 32;  // groups of one work item when preparing x
+
+// Everything that a work item reads: the prepared activations and what to do with them.
+struct Job {
+    const MatmulArgs& args;
+    int64_t groups;
+    uint8_t* int8_panels;  // panels one after another, in the order of their first tokens
+    float* dense_panels;
+
+    Panel panel(int64_t padded_first, int width) const {
+        return Panel(int8_panels + static_cast<size_t>(padded_first * groups) * kPanelBytes, groups,
+                     width);
+    }
+    float* dense(int64_t padded_first) const { return dense_panels + padded_first * args.columns; }
+};
+
+template <class Block>
+void run_quantized(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int64_t padded,
+                   float* acc) {
+    using Layout = Packed<Block>;
+    if (job.args.exact) {
+        alignas(64) float weights[kExactGroups * kGroup * kLanes];
+        for (int64_t g0 = 0; g0 < job.groups; g0 += kExactGroups) {
+            const int n = static_cast<int>(std::min<int64_t>(kExactGroups, job.groups - g0));
+            expand_exact<Block>(tile, g0, n, weights);
+            int64_t at = 0;
+            for_each_panel(t0, t1, [&](int64_t, int width) {
+                visit_width(width, [&](auto w) {
+                    dense_panel<w.value>(weights, n * kGroup,
+                                         job.dense(padded + at) + g0 * kGroup * width,
+                                         acc + at * kLanes);
+                });
+                at += width;
+            });
+        }
+        return;
+    }
+    if (job.args.tokens == 1) return gemv_tile<Block>(tile, job.groups, job.panel(0, 1), acc);
+    Expanded expanded;
+    for (int64_t g0 = 0; g0 < job.groups; g0 += kChunkGroups) {
+        const int n = static_cast<int>(std::min<int64_t>(kChunkGroups, job.groups - g0));
+        expand<Block>(tile, g0, n, expanded);
+        int64_t at = 0;
+        for_each_panel(t0, t1, [&](int64_t, int width) {
+            visit_width(width, [&](auto w) {
+                gemm_panel<w.value, Layout::kSubs, Block::kHasOffset>(
+                    expanded, n, job.panel(padded + at, width), g0, acc + at * kLanes);
+            });
+            at += width;
+        });
+    }
+}
+
+template <class Element>
+void run_dense(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int64_t padded,
+               float* acc) {
+    const auto* weights = reinterpret_cast<const Element*>(tile);
+    int64_t at = 0;
+    for_each_panel(t0, t1, [&](int64_t, int width) {
+        visit_width(width, [&](auto w) {
+            dense_panel<w.value>(weights, job.args.columns, job.dense(padded + at),
+                                 acc + at * kLanes);
+        });
+        at += width;
+    });
+}
+
+void write_out(const Job& job, const MatmulTarget& target, int64_t tile, int64_t t0, int64_t t1,
+               const float* acc) {
+    const int64_t rows = target.weight.rows, first = tile * kLanes;
+    const int n = static_cast<int>(std::min<int64_t>(kLanes, rows - first));
+    int64_t at = 0;
+    for_each_panel(t0, t1, [&](int64_t t, int width) {
+        for (int i = 0; i < width && t + i < t1; ++i) {
+            const float* from = acc + (at + i) * kLanes;
+            float* to = target.out + (t + i) * rows + first;
+            for (int r = 0; r < n; ++r) {
+                float value = from[r];
+                if (target.bias) value += target.bias[first + r];
+                to[r] = job.args.accumulate ? to[r] + value : value;
+            }
+        }
+        at += width;
+    });
+}
+
+bool is_dense(Format format) {
+    return format == Format::F32 || format == Format::F16 || format == Format::BF16 ||
+           format == Format::MXFP6_E3M2;
+}
+
+// One tile of 16 rows for the tokens t0..t1, whose panels begin at padded token `padded`.
+void run_tile(const Job& job, const MatmulTarget& target, int64_t tile, int64_t t0, int64_t t1,
+              int64_t padded) {
+    alignas(64) float acc[(kTokenBlock + kMaxWidth) * kLanes];
+    std::memset(acc, 0, static_cast<size_t>(t1 - t0 + kMaxWidth) * kLanes * sizeof(float));
+    const uint8_t* data = target.weight.data + static_cast<size_t>(tile) * target.weight.tile_bytes;
+    switch (target.weight.format) {
+        case Format::F32:
+            run_dense<float>(job, data, t0, t1, padded, acc);
+            break;
+        case Format::F16:
+            run_dense<Half>(job, data, t0, t1, padded, acc);
+            break;
+        case Format::BF16:
+        case Format::MXFP6_E3M2:
+            run_dense<BFloat>(job, data, t0, t1, padded, acc);
+            break;
+        default:
+            visit_block(target.weight.format, [&](auto block) {
+                run_quantized<decltype(block)>(job, data, t0, t1, padded, acc);
+            });
+    }
+    write_out(job, target, tile, t0, t1, acc);
+}
+
+// Fills the panels of the tokens t0..t1 for the groups g0..g1.
+void prepare(const Job& job, int64_t t0, int64_t t1, int64_t padded, int64_t g0, int64_t g1,
+             bool int8, bool dense) {
+    const int64_t columns = job.args.columns;
+    for_each_panel(t0, t1, [&](int64_t t, int width) {
+        const Panel panel = job.panel(padded, width);
+        float* x_dense = job.dense(padded);
+        for (int i = 0; i < width; ++i) {
+            alignas(64) static const float zeros[kGroup] = {};
+            const bool real = t + i < t1;
+            const float* x = job.args.x + (t + i) * columns;
+            for (int64_t g = g0; int8 && g < g1; ++g) {
+                quantize_group(real ? x + g * kGroup : zeros, panel, g, width, i);
+            }
+            const int64_t k1 = std::min(g1 * kGroup, columns);
+            for (int64_t k = g0 * kGroup; dense && k < k1; ++k) {
+                x_dense[k * width + i] = real ? x[k] : 0.0f;
+            }
+        }
+        padded += width;
+    });
+}
+
+}  // namespace
+
+size_t matmul_workspace(int64_t tokens, int64_t columns, bool exact) {
+    const auto padded = static_cast<size_t>(padded_tokens(tokens));
+    const auto groups = static_cast<size_t>((columns + kGroup - 1) / kGroup);
+    const size_t dense = padded * static_cast<size_t>(columns) * sizeof(float);
+    return dense + (exact ? 0 : padded * groups * kPanelBytes) + 64;
+}
+
+void matmul(const MatmulArgs& args) {
+    bool int8 = false, dense = args.exact;
+    int64_t tiles = 0;
+    for (int i = 0; i < args.n_targets; ++i) {
+        const PackedView& w = args.targets[i].weight;
+        (is_dense(w.format) || args.exact ? dense : int8) = true;
+        tiles += (w.rows + kLanes - 1) / kLanes;
+    }
+    const int64_t groups = (args.columns + kGroup - 1) / kGroup;
+    const int64_t padded = padded_tokens(args.tokens);
+    Job job{args, groups, args.workspace, nullptr};
+    job.dense_panels = reinterpret_cast<float*>(
+        args.workspace + (args.exact ? 0 : static_cast<size_t>(padded * groups) * kPanelBytes));
+
+    const int64_t blocks = (args.tokens + kTokenBlock - 1) / kTokenBlock;
+    const int64_t pieces = (groups + kQuantizeGroups - 1) / kQuantizeGroups;
+    const int64_t full_block = padded_tokens(kTokenBlock);
+    parallel_for(args.pool, blocks * pieces, 1, [&](int64_t item) {
+        const int64_t b = item / pieces, g0 = item % pieces * kQuantizeGroups;
+        prepare(job, b * kTokenBlock, std::min((b + 1) * kTokenBlock, args.tokens), b * full_block,
+                g0, std::min(g0 + kQuantizeGroups, groups), int8, dense);
+    });
+    // A few pieces a thread: long enough runs of weights for the prefetchers, short enough to
+    // share.
+    const int64_t items = blocks * tiles;
+    const int64_t piece = std::max<int64_t>(1, items / (kPiecesPerThread * args.pool.threads()));
+    parallel_for(args.pool, items, piece, [&](int64_t item) {
+        const int64_t b = item / tiles;
+        int64_t tile = item % tiles;
+        const MatmulTarget* target = args.targets;
+        for (;; ++target) {
+            const int64_t own = (target->weight.rows + kLanes - 1) / kLanes;
+            if (tile < own) break;
+            tile -= own;
+        }
+        run_tile(job, *target, tile, b * kTokenBlock, std::min((b + 1) * kTokenBlock, args.tokens),
+                 b * full_block);
+    });
+}
+
+}  // namespace rocmforge::ROCMFORGE_ISA

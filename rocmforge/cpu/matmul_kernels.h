@@ -1,0 +1,241 @@
+// The inner loops of matmul: one tile of 16 weight rows against one panel of activations.
+//
+// gemv_tile runs one token straight from the packed codes. For more tokens, expand brings up to 512
+// columns of a tile to bytes once, and gemm_panel reuses them panel by panel. dense_panel
+// multiplies float32 activations with F32, F16 or BF16 weights, or with what expand_exact made of
+// quantized ones. It knows nothing of threads, biases or outputs.
+#pragma once
+
+#include <type_traits>
+
+#include "packed.h"
+#include "panels.h"
+
+namespace rocmforge::ROCMFORGE_ISA {
+
+constexpr int kChunkGroups = 16;  // groups of a tile expanded to bytes at once (8 KB)
+constexpr int kExactGroups = 8;   // groups of a tile expanded to float32 at once (16 KB)
+
+inline I32 broadcast4(const int8_t* p) {
+    int32_t word;
+    std::memcpy(&word, p, 4);
+    return set1(word);
+}
+
+constexpr int log2_of(int x) {
+    return x <= 1 ? 0 : 1 + log2_of(x / 2);
+}
+
+// Codes of format Block as the dot product takes them for the *wide* form: signed, then biased.
+template <class Block>
+void to_wide(U8* codes) {
+    constexpr int shift = kByteBias - Block::kZero;
+    if constexpr (shift != 0) {
+        for (int q = 0; q < kQuads; ++q) codes[q] = codes[q] + set_bytes(shift);
+    }
+}
+
+// One token against one tile, straight from the packed codes.
+template <class Block>
+void gemv_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* out) {
+    using Layout = Packed<Block>;
+    constexpr bool wide = Block::kBits == 8 || HasLut<Block>;
+    constexpr int subs = Layout::kSubs, quads = kQuads / subs;
+    F32 acc = set1(0.0f);
+    for (int64_t g0 = 0; g0 < groups; g0 += Layout::kGroups, tile += Layout::kRecordBytes) {
+        const Layout layout(tile);
+#pragma GCC unroll 1
+        for (int i = 0; i < Layout::kGroups; ++i) {
+            const int64_t g = g0 + i;
+            auto group = layout.group(tile, i);
+            if constexpr (wide) to_wide<Block>(group.codes);
+            const F32 x_scale = set1(p.scale[g]);
+#pragma GCC unroll 2
+            for (int s = 0; s < subs; ++s) {
+                const int32_t start = subs == 1 ? p.start[g] : p.start16[2 * g + s];
+                I32 dot;
+                if constexpr (wide) {
+                    dot = set1(kByteBias ? start : 0);
+                } else if constexpr (Block::kZero != 0) {
+                    dot = set1(start >> (7 - log2_of(Block::kZero)));
+                } else {
+                    dot = set1(int32_t{0});
+                }
+#pragma GCC unroll 8
+                for (int q = s * quads; q < (s + 1) * quads; ++q) {
+                    const I32 x = broadcast4(p.codes + g * kGroup + 4 * q);
+                    dot = wide ? dot4_wide(dot, group.codes[q], x)
+                               : dot4_narrow(dot, group.codes[q], x);
+                }
+                acc = fma(to_float(dot), group.scale[s] * x_scale, acc);
+                if constexpr (Block::kHasOffset) {
+                    const float sum = subs == 1 ? p.sum[g] : p.sum16[2 * g + s];
+                    acc = fma(group.offset[s], set1(sum), acc);
+                }
+            }
+        }
+    }
+    store(out, acc);
+}
+
+// Up to 512 columns of a tile in the one form that the multi-token kernel reads.
+struct Expanded {
+    alignas(64) uint8_t codes[kChunkGroups][kQuads][kPlane];
+    alignas(64) float scale[kChunkGroups][2][kLanes];
+    alignas(64) float offset[kChunkGroups][2][kLanes];
+};
+
+template <class Block>
+void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
+    using Layout = Packed<Block>;
+    const uint8_t* record = tile + g0 / Layout::kGroups * Layout::kRecordBytes;
+    for (int g = 0; g < groups; record += Layout::kRecordBytes) {
+        const Layout layout(record);
+        for (int i = 0; i < Layout::kGroups; ++i, ++g) {
+            auto group = layout.group(record, i);
+            to_wide<Block>(group.codes);
+            for (int q = 0; q < kQuads; ++q) store_bytes(out.codes[g][q], group.codes[q]);
+            for (int s = 0; s < Layout::kSubs; ++s) {
+                store(out.scale[g][s], group.scale[s]);
+                if constexpr (Block::kHasOffset) store(out.offset[g][s], group.offset[s]);
+            }
+        }
+    }
+}
+
+// acc [width][16] += the groups g0.. of a panel times an expanded piece of a tile.
+template <int width, int subs, bool has_offset>
+void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float* acc_memory) {
+    constexpr int quads = kQuads / subs;
+    F32 acc[width];
+#pragma GCC unroll 16
+    for (int t = 0; t < width; ++t) acc[t] = load(acc_memory + t * kLanes);
+    for (int i = 0; i < groups; ++i) {
+        const int64_t g = g0 + i;
+        const int8_t* x = p.codes + g * width * kGroup;
+        U8 codes[kQuads];
+#pragma GCC unroll 8
+        for (int q = 0; q < kQuads; ++q) codes[q] = load_bytes(w.codes[i][q]);
+#pragma GCC unroll 2
+        for (int s = 0; s < subs; ++s) {
+            const F32 scale = load(w.scale[i][s]);
+            F32 offset;
+            if constexpr (has_offset) offset = load(w.offset[i][s]);
+            const int32_t* start =
+                subs == 1 ? p.start + g * width : p.start16 + (2 * g + s) * width;
+            const float* sum = subs == 1 ? p.sum + g * width : p.sum16 + (2 * g + s) * width;
+#pragma GCC unroll 16
+            for (int t = 0; t < width; ++t) {
+                I32 dot = set1(kByteBias ? start[t] : 0);
+#pragma GCC unroll 8
+                for (int q = s * quads; q < (s + 1) * quads; ++q) {
+                    dot = dot4_wide(dot, codes[q], broadcast4(x + t * kGroup + 4 * q));
+                }
+                acc[t] = fma(to_float(dot), scale * set1(p.scale[g * width + t]), acc[t]);
+                if constexpr (has_offset) acc[t] = fma(offset, set1(sum[t]), acc[t]);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < width; ++t) store(acc_memory + t * kLanes, acc[t]);
+}
+
+inline F32 load_element(const float* p) {
+    return load(p);
+}
+struct Half {
+    uint16_t bits;
+};
+struct BFloat {
+    uint16_t bits;
+};
+inline F32 load_element(const Half* p) {
+    return load_f16(&p->bits);
+}
+inline F32 load_element(const BFloat* p) {
+    return load_bf16(&p->bits);
+}
+
+// acc [width][16] += x [columns][width] times w [columns][16].
+template <int width, class Element>
+void dense_panel(const Element* w, int64_t columns, const float* x, float* acc_memory) {
+    constexpr int chains = width >= 4 ? 1 : 4 / width;  // enough sums in flight to hide latency
+    F32 acc[chains][width];
+#pragma GCC unroll 4
+    for (int c = 0; c < chains; ++c) {
+#pragma GCC unroll 16
+        for (int t = 0; t < width; ++t) acc[c][t] = c ? set1(0.0f) : load(acc_memory + t * kLanes);
+    }
+    int64_t k = 0;
+    for (; k + chains <= columns; k += chains) {
+#pragma GCC unroll 4
+        for (int c = 0; c < chains; ++c) {
+            const F32 row = load_element(w + (k + c) * kLanes);
+#pragma GCC unroll 16
+            for (int t = 0; t < width; ++t) {
+                acc[c][t] = fma(row, set1(x[(k + c) * width + t]), acc[c][t]);
+            }
+        }
+    }
+    for (; k < columns; ++k) {
+        const F32 row = load_element(w + k * kLanes);
+        for (int t = 0; t < width; ++t) acc[0][t] = fma(row, set1(x[k * width + t]), acc[0][t]);
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < width; ++t) {
+        F32 total = acc[0][t];
+#pragma GCC unroll 4
+        for (int c = 1; c < chains; ++c) total = total + acc[c][t];
+        store(acc_memory + t * kLanes, total);
+    }
+}
+
+// Calls f with the panel's width as a compile-time constant.
+template <class Function>
+void visit_width(int width, Function&& f) {
+    switch (width) {
+        case 1:
+            return f(std::integral_constant<int, 1>{});
+        case 2:
+            return f(std::integral_constant<int, 2>{});
+        case 4:
+            return f(std::integral_constant<int, 4>{});
+#if defined(__AVX512VNNI__)
+        case 8:
+            return f(std::integral_constant<int, 8>{});
+        case 16:
+            return f(std::integral_constant<int, 16>{});
+#endif
+        default:
+            return;
+    }
+}
+
+template <class Block>
+void expand_exact(const uint8_t* tile, int64_t g0, int groups, float* out) {
+    using Layout = Packed<Block>;
+    constexpr bool is_signed = Block::kBits == 8 || HasLut<Block>;
+    const uint8_t* record = tile + g0 / Layout::kGroups * Layout::kRecordBytes;
+    for (int g = 0; g < groups; record += Layout::kRecordBytes) {
+        const Layout layout(record);
+        for (int i = 0; i < Layout::kGroups; ++i, ++g) {
+            const auto group = layout.group(record, i);
+            for (int q = 0; q < kQuads; ++q) {
+                const int s = q * Layout::kSubs / kQuads;
+                const I32 word = as_int(group.codes[q]);
+                const I32 bytes[4] = {shift_left<24>(word), shift_left<16>(word),
+                                      shift_left<8>(word), word};
+                for (int b = 0; b < 4; ++b) {
+                    const I32 code = is_signed
+                                         ? shift_right_signed<24>(bytes[b])
+                                         : shift_right<24>(bytes[b]) - set1(int32_t{Block::kZero});
+                    F32 value = to_float(code) * group.scale[s];
+                    if constexpr (Block::kHasOffset) value = value + group.offset[s];
+                    store(out + ((g * kQuads + q) * 4 + b) * kLanes, value);
+                }
+            }
+        }
+    }
+}
+
+}  // namespace rocmforge::ROCMFORGE_ISA

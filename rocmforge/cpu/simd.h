@@ -1,0 +1,83 @@
+// Sixteen-lane vectors on three instruction sets: AVX-512 VNNI, AVX2 and portable C++.
+//
+// Every op file is compiled once per set, with ROCMFORGE_ISA naming the namespace; this header and
+// the three that it chooses from alone know the intrinsics. A vector always has 16 float or int32
+// lanes (or 64 bytes), so that a packed tile of 16 output rows is one vector on every set.
+// It knows nothing of formats, shapes or ops.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#ifndef ROCMFORGE_ISA
+#error "ROCMFORGE_ISA must name the instruction set's namespace"
+#endif
+
+namespace rocmforge::ROCMFORGE_ISA {
+
+constexpr int kLanes = 16;
+
+inline float half_to_float(uint16_t h) {
+    const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+    const uint32_t magnitude = h & 0x7FFFu;
+    uint32_t bits;
+    if (magnitude >= 0x7C00u) {
+        bits = sign | 0x7F800000u | ((magnitude & 0x3FFu) << 13);
+    } else if (magnitude >= 0x400u) {
+        bits = sign | ((magnitude << 13) + 0x38000000u);
+    } else {
+        const float f = static_cast<float>(magnitude) * 0x1p-24f;
+        std::memcpy(&bits, &f, 4);
+        bits |= sign;
+    }
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+}
+
+}  // namespace rocmforge::ROCMFORGE_ISA
+
+#if defined(__AVX512VNNI__)
+#include "simd_avx512.h"
+#elif defined(__AVX2__)
+#include "simd_avx2.h"
+#else
+#include "simd_portable.h"
+#endif
+
+namespace rocmforge::ROCMFORGE_ISA {
+
+// Of each byte, the `width` bits that start at bit `from`, moved to bit `to`; all others zero.
+template <int from, int to, int width>
+U8 bit_field(U8 a) {
+    const U8 mask = set_bytes(((1 << width) - 1) << to);
+    if constexpr (from > to) {
+        return as_bytes(shift_right<from - to>(as_int(a))) & mask;
+    } else if constexpr (from < to) {
+        return as_bytes(shift_left<to - from>(as_int(a))) & mask;
+    } else {
+        return a & mask;
+    }
+}
+
+// e^x, relative error below 2e-7 for x in [-87, 88]; smaller x give a value below 1e-37.
+// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor polynomial of degree 7.
+inline F32 exp(F32 x) {
+    x = min(set1(88.3f), max(set1(-87.3f), x));  // this order keeps a NaN
+    const I32 n = round_to_int(x * set1(1.44269504088896341f));
+    const F32 nf = to_float(n);
+    F32 r = fma(nf, set1(-0.693359375f), x);
+    r = fma(nf, set1(2.12194440e-4f), r);
+    F32 p = set1(1.0f / 5040);
+    p = fma(p, r, set1(1.0f / 720));
+    p = fma(p, r, set1(1.0f / 120));
+    p = fma(p, r, set1(1.0f / 24));
+    p = fma(p, r, set1(1.0f / 6));
+    p = fma(p, r, set1(0.5f));
+    p = fma(p, r, set1(1.0f));
+    p = fma(p, r, set1(1.0f));
+    return p * bits_to_float(shift_left<23>(n + set1(int32_t{127})));
+}
+
+}  // namespace rocmforge::ROCMFORGE_ISA

@@ -1,0 +1,195 @@
+// simd.h on AVX2 with FMA and F16C: two 256-bit registers a vector. Included by simd.h alone.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace rocmforge::ROCMFORGE_ISA {
+
+constexpr int kByteBias = 0;
+
+struct F32 {
+    __m256 a, b;
+};
+struct I32 {
+    __m256i a, b;
+};
+struct U8 {
+    __m256i a, b;
+};
+
+inline F32 load(const float* p) {
+    return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+inline void store(float* p, F32 x) {
+    _mm256_storeu_ps(p, x.a);
+    _mm256_storeu_ps(p + 8, x.b);
+}
+inline F32 set1(float x) {
+    return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+inline F32 operator+(F32 x, F32 y) {
+    return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)};
+}
+inline F32 operator-(F32 x, F32 y) {
+    return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)};
+}
+inline F32 operator*(F32 x, F32 y) {
+    return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)};
+}
+inline F32 operator/(F32 x, F32 y) {
+    return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)};
+}
+inline F32 fma(F32 x, F32 y, F32 z) {
+    return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+inline F32 max(F32 x, F32 y) {
+    return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)};
+}
+inline F32 min(F32 x, F32 y) {
+    return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)};
+}
+inline F32 abs(F32 x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+inline float sum(F32 x) {
+    const __m256 s = _mm256_add_ps(x.a, x.b);
+    __m128 h = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
+}
+inline float max_lane(F32 x) {
+    const __m256 s = _mm256_max_ps(x.a, x.b);
+    __m128 h = _mm_max_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+    return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
+}
+inline __m128i load128(const void* p) {
+    return _mm_loadu_si128(static_cast<const __m128i*>(p));
+}
+inline F32 load_f16(const uint16_t* p) {
+    return {_mm256_cvtph_ps(load128(p)), _mm256_cvtph_ps(load128(p + 8))};
+}
+inline void store_f16(uint16_t* p, F32 x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8),
+                     _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
+}
+inline F32 load_bf16(const uint16_t* p) {
+    const auto widen = [](__m128i h) {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+    };
+    return {widen(load128(p)), widen(load128(p + 8))};
+}
+
+inline I32 set1(int32_t x) {
+    return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+}
+inline I32 load(const int32_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+inline I32 load_u8(const uint8_t* p) {
+    const __m128i b = load128(p);
+    return {_mm256_cvtepu8_epi32(b), _mm256_cvtepu8_epi32(_mm_srli_si128(b, 8))};
+}
+inline I32 load_i8(const uint8_t* p) {
+    const __m128i b = load128(p);
+    return {_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_srli_si128(b, 8))};
+}
+inline void store_i8(int8_t* p, I32 x) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(p),
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+inline I32 operator+(I32 x, I32 y) {
+    return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
+}
+inline I32 operator-(I32 x, I32 y) {
+    return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)};
+}
+inline I32 operator&(I32 x, I32 y) {
+    return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
+}
+inline I32 max(I32 x, I32 y) {
+    return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)};
+}
+template <int n>
+I32 shift_left(I32 x) {
+    return {_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)};
+}
+template <int n>
+I32 shift_right(I32 x) {
+    return {_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)};
+}
+template <int n>
+I32 shift_right_signed(I32 x) {
+    return {_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)};
+}
+inline int32_t sum(I32 x) {
+    const __m256i s = _mm256_add_epi32(x.a, x.b);
+    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xB1)));
+}
+inline F32 to_float(I32 x) {
+    return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
+}
+inline I32 round_to_int(F32 x) {
+    return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)};
+}
+inline F32 bits_to_float(I32 x) {
+    return {_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
+}
+
+inline U8 load_bytes(const uint8_t* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+inline void store_bytes(uint8_t* p, U8 x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), x.b);
+}
+inline U8 operator&(U8 x, U8 y) {
+    return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
+}
+inline U8 operator|(U8 x, U8 y) {
+    return {_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)};
+}
+inline U8 operator+(U8 x, U8 y) {
+    return {_mm256_add_epi8(x.a, y.a), _mm256_add_epi8(x.b, y.b)};
+}
+inline U8 set_bytes(int x) {
+    const __m256i v = _mm256_set1_epi8(static_cast<char>(x));
+    return {v, v};
+}
+inline U8 lookup16(const int8_t* table, U8 index) {
+    const __m256i lut = _mm256_broadcastsi128_si256(load128(table));
+    return {_mm256_shuffle_epi8(lut, index.a), _mm256_shuffle_epi8(lut, index.b)};
+}
+inline I32 as_int(U8 x) {
+    return {x.a, x.b};
+}
+inline U8 as_bytes(I32 x) {
+    return {x.a, x.b};
+}
+
+inline __m256i dot4_half(__m256i acc, __m256i unsigned_w, __m256i signed_x) {
+    const __m256i pairs = _mm256_maddubs_epi16(unsigned_w, signed_x);
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+inline I32 dot4_narrow(I32 acc, U8 w, I32 x) {
+    return {dot4_half(acc.a, w.a, x.a), dot4_half(acc.b, w.b, x.b)};
+}
+// vpmaddubsw saturates above 2 * 127 * 128, so the sign moves from the weight to the activation;
+// activations stay within -127..127, and |w| <= 128 then keeps every pair inside int16.
+inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
+    return {dot4_half(acc.a, _mm256_abs_epi8(w.a), _mm256_sign_epi8(x.a, w.a)),
+            dot4_half(acc.b, _mm256_abs_epi8(w.b), _mm256_sign_epi8(x.b, w.b))};
+}
+
+}  // namespace rocmforge::ROCMFORGE_ISA

@@ -1,0 +1,166 @@
+// simd.h on AVX-512 with VNNI: one 512-bit register a vector. Included by simd.h alone.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace rocmforge::ROCMFORGE_ISA {
+
+// Signed weight bytes are stored xor 0x80 for vpdpbusd, which multiplies unsigned by signed; the
+// accumulator then starts at -128 * sum(activations).
+constexpr int kByteBias = 128;
+
+struct F32 {
+    __m512 v;
+};
+struct I32 {
+    __m512i v;
+};
+struct U8 {
+    __m512i v;
+};
+
+inline F32 load(const float* p) {
+    return {_mm512_loadu_ps(p)};
+}
+inline void store(float* p, F32 a) {
+    _mm512_storeu_ps(p, a.v);
+}
+inline F32 set1(float x) {
+    return {_mm512_set1_ps(x)};
+}
+inline F32 operator+(F32 a, F32 b) {
+    return {_mm512_add_ps(a.v, b.v)};
+}
+inline F32 operator-(F32 a, F32 b) {
+    return {_mm512_sub_ps(a.v, b.v)};
+}
+inline F32 operator*(F32 a, F32 b) {
+    return {_mm512_mul_ps(a.v, b.v)};
+}
+inline F32 operator/(F32 a, F32 b) {
+    return {_mm512_div_ps(a.v, b.v)};
+}
+inline F32 fma(F32 a, F32 b, F32 c) {
+    return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
+inline F32 max(F32 a, F32 b) {
+    return {_mm512_max_ps(a.v, b.v)};
+}
+inline F32 min(F32 a, F32 b) {
+    return {_mm512_min_ps(a.v, b.v)};
+}
+inline F32 abs(F32 a) {
+    return {_mm512_abs_ps(a.v)};
+}
+inline float sum(F32 a) {
+    return _mm512_reduce_add_ps(a.v);
+}
+inline float max_lane(F32 a) {
+    return _mm512_reduce_max_ps(a.v);
+}
+inline F32 load_f16(const uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline void store_f16(uint16_t* p, F32 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+inline F32 load_bf16(const uint16_t* p) {
+    const __m512i wide =
+        _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+
+inline I32 set1(int32_t x) {
+    return {_mm512_set1_epi32(x)};
+}
+inline I32 load(const int32_t* p) {
+    return {_mm512_loadu_si512(p)};
+}
+inline I32 load_u8(const uint8_t* p) {
+    return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline I32 load_i8(const uint8_t* p) {
+    return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline void store_i8(int8_t* p, I32 a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+}
+inline I32 operator+(I32 a, I32 b) {
+    return {_mm512_add_epi32(a.v, b.v)};
+}
+inline I32 operator-(I32 a, I32 b) {
+    return {_mm512_sub_epi32(a.v, b.v)};
+}
+inline I32 operator&(I32 a, I32 b) {
+    return {_mm512_and_si512(a.v, b.v)};
+}
+inline I32 max(I32 a, I32 b) {
+    return {_mm512_max_epi32(a.v, b.v)};
+}
+template <int n>
+I32 shift_left(I32 a) {
+    return {_mm512_slli_epi32(a.v, n)};
+}
+template <int n>
+I32 shift_right(I32 a) {
+    return {_mm512_srli_epi32(a.v, n)};
+}
+template <int n>
+I32 shift_right_signed(I32 a) {
+    return {_mm512_srai_epi32(a.v, n)};
+}
+inline int32_t sum(I32 a) {
+    return _mm512_reduce_add_epi32(a.v);
+}
+inline F32 to_float(I32 a) {
+    return {_mm512_cvtepi32_ps(a.v)};
+}
+inline I32 round_to_int(F32 a) {
+    return {_mm512_cvtps_epi32(a.v)};
+}
+inline F32 bits_to_float(I32 a) {
+    return {_mm512_castsi512_ps(a.v)};
+}
+
+inline U8 load_bytes(const uint8_t* p) {
+    return {_mm512_loadu_si512(p)};
+}
+inline void store_bytes(uint8_t* p, U8 a) {
+    _mm512_storeu_si512(p, a.v);
+}
+inline U8 operator&(U8 a, U8 b) {
+    return {_mm512_and_si512(a.v, b.v)};
+}
+inline U8 operator|(U8 a, U8 b) {
+    return {_mm512_or_si512(a.v, b.v)};
+}
+inline U8 operator+(U8 a, U8 b) {
+    return {_mm512_add_epi8(a.v, b.v)};
+}
+inline U8 set_bytes(int x) {
+    return {_mm512_set1_epi8(static_cast<char>(x))};
+}
+inline U8 lookup16(const int8_t* table, U8 index) {
+    const __m512i lut =
+        _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+    return {_mm512_shuffle_epi8(lut, index.v)};
+}
+inline I32 as_int(U8 a) {
+    return {a.v};
+}
+inline U8 as_bytes(I32 a) {
+    return {a.v};
+}
+
+// acc + sum over the 4 bytes of each lane of w * x. Narrow: w in 0..127. Wide: w is biased.
+inline I32 dot4_narrow(I32 acc, U8 w, I32 x) {
+    return {_mm512_dpbusd_epi32(acc.v, w.v, x.v)};
+}
+inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
+    return {_mm512_dpbusd_epi32(acc.v, w.v, x.v)};
+}
+
+}  // namespace rocmforge::ROCMFORGE_ISA

@@ -1,0 +1,65 @@
+// A pool of threads that share the items of one loop at a time.
+//
+// The caller works too, and waits for items, never for threads: a worker that the system has not
+// scheduled yet costs nothing, it only finds nothing left to do. So a busy neighbour slows a loop
+// to the speed of the remaining cores instead of stopping it at a barrier, and a forked child,
+// which has no workers, still finishes its loops alone. It knows nothing of ops.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace rocmforge {
+
+class ThreadPool {
+  public:
+    using Body = void (*)(void* context, int64_t first, int64_t last);
+
+    // `threads` counts the caller: threads - 1 workers are started.
+    explicit ThreadPool(int threads);
+    ~ThreadPool();
+    ThreadPool(const ThreadPool&) = delete;
+    ThreadPool& operator=(const ThreadPool&) = delete;
+
+    int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+    // Calls body(context, first, last) for pieces of at most `piece` items that cover 0..items,
+    // from any thread in any order; returns when all are done. One caller at a time.
+    void run(int64_t items, int64_t piece, Body body, void* context);
+
+  private:
+    void work();
+    void end_workers();
+    bool take_piece();
+    uint32_t wait_for_loop(uint32_t seen);
+
+    // The loop in progress. `ticket_` is (loop number << 32 | next piece); the other fields change
+    // only while it is closed, so a ticket taken by compare-and-swap proves that they belong to it.
+    std::atomic<uint64_t> ticket_;
+    std::atomic<int64_t> items_{0}, piece_{1}, pieces_{0}, done_{0};
+    std::atomic<Body> body_{nullptr};
+    std::atomic<void*> context_{nullptr};
+
+    std::atomic<uint32_t> loops_{0};  // workers sleep on it
+    std::atomic<int> sleepers_{0};
+    std::atomic<bool> stop_{false};
+    pid_t owner_;
+    std::vector<std::thread> workers_;
+};
+
+// Calls f(i) for i in 0..items on all threads of the pool, `piece` of them at a time.
+template <class Function>
+void parallel_for(ThreadPool& pool, int64_t items, int64_t piece, Function&& f) {
+    const auto body = [](void* context, int64_t first, int64_t last) {
+        auto& function = *static_cast<std::remove_reference_t<Function>*>(context);
+        for (int64_t i = first; i < last; ++i) function(i);
+    };
+    pool.run(items, piece, body, &f);
+}
+
+}  // namespace rocmforge

@@ -1,0 +1,337 @@
+"""The inference engine: a GGUF model on a device, fed with token ids.
+
+Opens and checks the file, packs its weights, owns the KV cache, and runs prefill and decode for
+any number of sequences. Text belongs to the tokenizer; how a pass is computed, to the decoder.
+An engine is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rocmforge.backend import Backend, Floats
+from rocmforge.devices import open_backend
+from rocmforge.generation import Generation
+from rocmforge.gguf.reader import GGUFFile, TensorInfo
+from rocmforge.kv.cache import PagedKVCache, pages_for_context
+from rocmforge.model.config import ModelConfig
+from rocmforge.model.decoder import Decoder, Embedding
+from rocmforge.model.weights import Progress, load_weights
+from rocmforge.sampling import SamplingParams
+from rocmforge.tokenizer import Tokenizer
+
+DEFAULT_CTX = 4096
+PREFILL_CHUNK = 512  # tokens of a prompt in one pass: bounds the memory of activations
+
+
+class Engine:
+    """A loaded model with its KV cache. Made by `Engine.from_gguf`.
+
+    Attributes
+    ----------
+    config : ModelConfig
+        The model's shape.
+    backend : Backend
+        The device's ops.
+    cache : PagedKVCache
+        Keys and values of all sequences.
+    ctx : int
+        Most tokens of one sequence.
+    weight_bytes : int
+        Memory of the packed weight matrices.
+    """
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        config: ModelConfig,
+        decoder: Decoder[Any],
+        ctx: int,
+        weight_bytes: int,
+    ) -> None:
+        self._file = file
+        self._decoder = decoder
+        self.config = config
+        self.backend: Backend[Any] = decoder.backend
+        self.cache = decoder.cache
+        self.ctx = ctx
+        self.weight_bytes = weight_bytes
+
+    @classmethod
+    def from_gguf(
+        cls,
+        path: str | os.PathLike[str],
+        device: str | None = None,
+        *,
+        ctx: int | None = None,
+        threads: int | None = None,
+        sequences: int = 1,
+        kv_dtype: Literal["f16", "f32"] = "f16",
+        page_size: int = 32,
+        progress: Progress | None = None,
+    ) -> Engine:
+        """Load a model.
+
+        Parameters
+        ----------
+        path
+            GGUF file of architecture llama, qwen2 or qwen3.
+        device
+            "auto", "cpu", "hip" or "cuda"; None: `ROCMFORGE_DEVICE`, else "auto".
+        ctx
+            Most tokens of one sequence; None: the trained context, at most 4096.
+        threads
+            CPU threads; None: `ROCMFORGE_THREADS`, else the cores that this process may run on.
+        sequences
+            The KV cache has pages for `sequences` · `ctx` tokens, which any number of sequences
+            share; the memory is taken as it fills.
+        kv_dtype
+            Type of stored keys and values.
+        page_size
+            Tokens in a page of the KV cache: 16, 32 or 64.
+        progress
+            Called with bytes loaded and bytes to load.
+
+        Raises
+        ------
+        GGUFError, ModelError
+            The file is broken, or not a model that can be run.
+        DeviceError
+            The device is missing.
+        ValueError
+            An argument is out of range; `ctx` is above what the model was trained for.
+        """
+        backend = open_backend(device, threads)
+        file = GGUFFile(path)
+        try:
+            config = ModelConfig.from_gguf(file)
+            size = _context(config, ctx)
+            if sequences < 1:
+                raise ValueError(f"sequences: got {sequences}, wanted at least 1")
+            cache = PagedKVCache(
+                config.n_layers,
+                config.n_kv_heads,
+                config.head_dim,
+                pages_for_context(size, sequences, page_size),
+                page_size,
+                kv_dtype,
+            )
+            weight_bytes = 0
+
+            def pack(info: TensorInfo, raw: NDArray[np.uint8]) -> Any:
+                nonlocal weight_bytes
+                packed = backend.pack(
+                    raw, info.format, info.shape[1], lambda: file.release(info.name)
+                )
+                weight_bytes += packed.nbytes
+                return packed
+
+            weights = load_weights(file, config, pack, progress)
+        except BaseException:
+            file.close()
+            raise
+        table = weights.token_embd
+        embedding = Embedding(file.tensor(table.name), table.format)
+        decoder = Decoder(config, weights, embedding, backend, cache)
+        return cls(file, config, decoder, size, weight_bytes)
+
+    def __enter__(self) -> Engine:
+        """Return the engine itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the model's file."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the model's file. Memory goes with the engine object."""
+        self._file.close()
+
+    def logits(self, ids: ArrayLike) -> Floats:
+        """Return the logits after each token of a text, in a sequence of its own.
+
+        Parameters
+        ----------
+        ids
+            (T,) token ids, 1 to `ctx` of them.
+
+        Returns
+        -------
+        (T, V) float32: row t scores the token that follows ids[0..t].
+
+        Raises
+        ------
+        ValueError
+            No ids, too many, or one that is not in the vocabulary.
+        OutOfPagesError
+            Other sequences hold the pages that this would need.
+        """
+        tokens = self._tokens(ids, room=self.ctx)
+        sequence = self.add_sequence(tokens.size)
+        try:
+            logits = np.empty((tokens.size, self.config.vocab_size), np.float32)
+            for start in range(0, tokens.size, PREFILL_CHUNK):
+                chunk = tokens[start : start + PREFILL_CHUNK]
+                rows = np.arange(chunk.size, dtype=np.int32)
+                logits[start : start + chunk.size] = self._decoder.forward(
+                    chunk, [sequence], [chunk.size], rows
+                )
+            return logits
+        finally:
+            self.remove_sequence(sequence)
+
+    def add_sequence(self, reserve_tokens: int = 0) -> int:
+        """Start an empty sequence and return its id.
+
+        Parameters
+        ----------
+        reserve_tokens
+            Length for which to take pages now, where it is known.
+
+        Raises
+        ------
+        OutOfPagesError
+            Too few pages are free.
+        """
+        return self.cache.table.add_sequence(reserve_tokens)
+
+    def remove_sequence(self, sequence: int) -> None:
+        """End a sequence and free its pages; ValueError where there is none of that id."""
+        self.cache.table.remove(sequence)
+
+    def prefill(self, sequence: int, ids: ArrayLike) -> Floats:
+        """Append a prompt, or a further piece of one, to a sequence.
+
+        Parameters
+        ----------
+        sequence
+            Id from `add_sequence`.
+        ids
+            (T,) token ids, at least one.
+
+        Returns
+        -------
+        (V,) float32 logits after the last token.
+
+        Raises
+        ------
+        ValueError
+            No such sequence, no ids, one that is not in the vocabulary, or more than `ctx` leaves.
+        OutOfPagesError
+            Too few pages are free; the sequence is as before.
+        """
+        length = self.cache.table.length(sequence)
+        tokens = self._tokens(ids, room=self.ctx - length)
+        self.cache.table.reserve(sequence, length + tokens.size)
+        for start in range(0, tokens.size, PREFILL_CHUNK):
+            chunk = tokens[start : start + PREFILL_CHUNK]
+            last = np.array([chunk.size - 1], np.int32)
+            logits = self._decoder.forward(chunk, [sequence], [chunk.size], last)
+        row: Floats = logits[0]
+        return row
+
+    def decode(self, sequences: Sequence[int], ids: ArrayLike) -> Floats:
+        """Append one token to each of some sequences, in one pass.
+
+        Parameters
+        ----------
+        sequences
+            S different ids from `add_sequence`.
+        ids
+            (S,) token ids.
+
+        Returns
+        -------
+        (S, V) float32 logits after those tokens.
+
+        Raises
+        ------
+        ValueError
+            Lengths differ, a sequence is unknown, repeated or full, an id is not in the vocabulary.
+        OutOfPagesError
+            Too few pages are free; no sequence has grown.
+        """
+        if len(set(sequences)) != len(sequences) or not sequences:
+            raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
+        longest = max(self.cache.table.length(s) for s in sequences)
+        if longest >= self.ctx:
+            raise ValueError(f"ctx: got a sequence of {longest} tokens, wanted below {self.ctx}")
+        tokens = self._tokens(ids, room=len(sequences))
+        if tokens.size != len(sequences):
+            raise ValueError(f"ids: got {tokens.size}, wanted {len(sequences)}, one a sequence")
+        rows = np.arange(tokens.size, dtype=np.int32)
+        return self._decoder.forward(tokens, sequences, [1] * len(sequences), rows)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> Generation:
+        """Continue one or many prompts, streaming.
+
+        Parameters
+        ----------
+        prompts
+            Token ids of each prompt, 1 to `ctx` of them.
+        params
+            How to sample; one for all or one for each; None: greedy, 128 tokens.
+        tokenizer
+            The model's. With it tokens carry text, the model's end tokens end a continuation,
+            and stop strings work; without it only `max_tokens` and `stop_ids` do.
+
+        Returns
+        -------
+        Generation
+            An iterator of `GeneratedToken`, whose `stats` hold the timings. Prompts for which
+            the KV cache has no room yet wait until others have ended.
+
+        Raises
+        ------
+        ValueError
+            A prompt is empty, too long or holds an id that is not in the vocabulary; stop strings
+            without a tokenizer; another number of params than prompts.
+        """
+        if params is None:
+            params = SamplingParams()
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise ValueError(f"params: got {len(each)}, wanted one, or {len(prompts)}")
+        if tokenizer is None and any(p.stop for p in each):
+            raise ValueError("stop: got stop strings but no tokenizer, wanted both")
+        checked = [self._tokens(prompt, room=self.ctx).tolist() for prompt in prompts]
+        return Generation(self, checked, each, tokenizer)
+
+    def _tokens(self, ids: ArrayLike, room: int) -> NDArray[np.int64]:
+        tokens = np.asarray(ids)
+        if tokens.ndim != 1 or not tokens.size:
+            raise ValueError(f"ids: got shape {tokens.shape}, wanted (T,) with at least one id")
+        if tokens.dtype.kind not in "iu":
+            raise ValueError(f"ids: got {tokens.dtype}, wanted integer token ids")
+        if tokens.size > room:
+            raise ValueError(f"ids: got {tokens.size}, wanted at most {room} (ctx {self.ctx})")
+        wrong = tokens[(tokens < 0) | (tokens >= self.config.vocab_size)]
+        if wrong.size:
+            raise ValueError(f"ids: got {wrong[0]}, wanted 0 to {self.config.vocab_size - 1}")
+        return tokens.astype(np.int64)
+
+
+def _context(config: ModelConfig, ctx: int | None) -> int:
+    if ctx is None:
+        return min(config.ctx_train, DEFAULT_CTX)
+    if not 1 <= ctx <= config.ctx_train:
+        raise ValueError(
+            f"ctx: got {ctx}, wanted 1 to {config.ctx_train}, what the model was trained for"
+        )
+    return ctx

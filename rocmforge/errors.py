@@ -1,0 +1,84 @@
+"""Every error that ROCmForge raises by its own name.
+
+One small tree: catch `RocmforgeError` to catch them all. Wrong arguments from the caller's own
+code raise ValueError or TypeError instead. This file knows no other module of the package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class RocmforgeError(Exception):
+    """Root of the tree."""
+
+
+class GGUFError(RocmforgeError):
+    """A GGUF file is truncated, hostile or of a kind that is not supported.
+
+    Parameters
+    ----------
+    path
+        The file.
+    what
+        The field or thing that is wrong, e.g. ``"string length of key 17"``.
+    offset
+        Byte offset in the file at which it stands; None where the whole file is meant.
+    got, wanted
+        What was found and what would have been right.
+    """
+
+    def __init__(
+        self, path: Path | str, what: str, *, offset: int | None, got: object, wanted: object
+    ) -> None:
+        self.path = Path(path)
+        self.what = what
+        self.offset = offset
+        self.got = got
+        self.wanted = wanted
+        where = "" if offset is None else f" at byte {offset}"
+        super().__init__(f"{path}: {what}{where}: got {got}, wanted {wanted}")
+
+
+class ModelError(RocmforgeError):
+    """A model file is readable but does not describe a model that can be run."""
+
+
+class UnsupportedModelError(ModelError):
+    """The architecture, a feature or a tensor format is one that ROCmForge does not run."""
+
+
+class TokenizerError(RocmforgeError):
+    """A vocabulary or chat template is missing, inconsistent or of an unknown kind."""
+
+
+class DeviceError(RocmforgeError):
+    """A device, its driver or a compiled backend is missing or refuses the request."""
+
+
+class OutOfPagesError(RocmforgeError):
+    """The paged KV cache has no free page left for what was asked."""
+
+    def __init__(self, wanted: int, free: int, total: int) -> None:
+        self.wanted = wanted
+        self.free = free
+        self.total = total
+        super().__init__(
+            f"KV cache out of pages: wanted {wanted}, {free} of {total} free; "
+            "raise ctx, shorten the prompts or run fewer sequences at once"
+        )
+
+
+class ResultFileError(RocmforgeError):
+    """A benchmark result or baseline file is missing, broken or of another version."""
+
+    def __init__(self, path: Path | str, what: str, *, got: object, wanted: object) -> None:
+        self.path = Path(path)
+        self.what = what
+        self.got = got
+        self.wanted = wanted
+        super().__init__(f"{path}: {what}: got {got}, wanted {wanted}")
+
+
+class MeasurementError(RocmforgeError):
+    """A benchmark measured nothing, or its result was wrong and must not be timed."""

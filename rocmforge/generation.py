@@ -1,0 +1,276 @@
+"""Generating for many prompts at once: scheduling, stop rules, streamed text, and timings.
+
+Prompts wait until the KV cache has room for their whole length, are prefilled one by one, and
+then decode together, a token each a step. It knows the engine only through `EngineSteps`, and
+text only through the tokenizer's stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.errors import OutOfPagesError
+from rocmforge.sampling import Sampler, SamplingParams
+from rocmforge.tokenizer import StreamDecoder, Tokenizer
+
+FinishReason = Literal["stop", "length"]
+
+
+class EngineSteps(Protocol):
+    """What generation needs of an engine."""
+
+    @property
+    def ctx(self) -> int:
+        """Most tokens of one sequence."""
+
+    def add_sequence(self, reserve_tokens: int = 0) -> int:
+        """Start a sequence with room for so many tokens."""
+
+    def remove_sequence(self, sequence: int) -> None:
+        """End a sequence."""
+
+    def prefill(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Append a prompt; logits (V,) of its last token."""
+
+    def decode(self, sequences: Sequence[int], ids: Sequence[int]) -> NDArray[np.float32]:
+        """Append one token to each sequence; logits (S, V)."""
+
+
+@dataclass(frozen=True)
+class GeneratedToken:
+    """One step of one prompt's continuation.
+
+    Parameters
+    ----------
+    prompt
+        Index of the prompt.
+    id
+        Token id.
+    text
+        What this token adds to the text; empty while it is held back (part of a character or of
+        a stop string) and where no tokenizer was given.
+    finish_reason
+        None while the continuation goes on; "stop" at an end token or a stop string, "length"
+        at `max_tokens` or the end of the context.
+    """
+
+    prompt: int
+    id: int
+    text: str
+    finish_reason: FinishReason | None
+
+
+@dataclass
+class GenerationStats:
+    """What a generation took. Times are wall-clock seconds.
+
+    Parameters
+    ----------
+    prompt_tokens, generated_tokens
+        Over all prompts.
+    ttft
+        From the start until the first token of any prompt was known; NaN before.
+    prefill_seconds, decode_seconds
+        Inside prefill and decode calls, sampling of the tokens included.
+    decode_tokens
+        Tokens that came from decode calls: all but the first of each prompt.
+    """
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    ttft: float = float("nan")
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    decode_tokens: int = 0
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        """Prompt tokens over prefill time; NaN where none was measured."""
+        return _rate(self.prompt_tokens, self.prefill_seconds)
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Decoded tokens of all prompts over decode time; NaN where none was measured."""
+        return _rate(self.decode_tokens, self.decode_seconds)
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if count and seconds > 0 else float("nan")
+
+
+class StopText:
+    """Streams text while holding back what could be the beginning of a stop string.
+
+    Parameters
+    ----------
+    stream
+        Turns token ids into text.
+    stop
+        Strings at which the text ends; the string itself is not part of it.
+    """
+
+    def __init__(self, stream: StreamDecoder, stop: tuple[str, ...]) -> None:
+        self._stream = stream
+        self._stop = stop
+        self._held = ""
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        """Take a token; return the text that is now certain."""
+        return self._release(self._stream.push(token))
+
+    def flush(self) -> str:
+        """Return what is held back: no more tokens come."""
+        text = self._release(self._stream.flush())
+        if not self.stopped:
+            text, self._held = text + self._held, ""
+        return text
+
+    def _release(self, text: str) -> str:
+        if self.stopped:
+            return ""
+        held = self._held + text
+        found = [at for at in (held.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return held[: min(found)]
+        keep = max((_overlap(held, stop) for stop in self._stop), default=0)
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    for n in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:n]):
+            return n
+    return 0
+
+
+@dataclass
+class _Running:
+    prompt: int
+    sequence: int
+    history: list[int]
+    sampler: Sampler
+    text: StopText | None
+    ends: frozenset[int]
+    limit: int  # tokens to generate at most
+    generated: int = 0
+
+
+@dataclass
+class Generation:
+    """The continuations of some prompts; iterate to run it.
+
+    Iterating yields a `GeneratedToken` for each token as soon as it is known. Leaving the loop
+    early (`close`, an exception, Ctrl-C) frees the sequences. `stats` is valid at any time.
+    """
+
+    engine: EngineSteps
+    prompts: Sequence[Sequence[int]]
+    params: Sequence[SamplingParams]
+    tokenizer: Tokenizer | None
+    stats: GenerationStats = field(default_factory=GenerationStats)
+
+    def __post_init__(self) -> None:
+        """Start the run, which does nothing until it is iterated."""
+        self._tokens = self._run()
+
+    def __iter__(self) -> Iterator[GeneratedToken]:
+        """Return the one run of this generation."""
+        return self
+
+    def __next__(self) -> GeneratedToken:
+        """Return the next token of any prompt."""
+        return next(self._tokens)
+
+    def close(self) -> None:
+        """End the run and free its sequences."""
+        self._tokens.close()
+
+    def _run(self) -> Generator[GeneratedToken, None, None]:
+        begin = time.perf_counter()
+        waiting = deque(range(len(self.prompts)))
+        running: list[_Running] = []
+        try:
+            while waiting or running:
+                while waiting:
+                    one = self._admit(waiting[0], alone=not running)
+                    if one is None:
+                        break
+                    waiting.popleft()
+                    running.append(one)
+                    start = time.perf_counter()
+                    logits = self.engine.prefill(one.sequence, one.history)
+                    token = one.sampler.sample(logits, one.history)
+                    now = time.perf_counter()
+                    self.stats.prefill_seconds += now - start
+                    self.stats.prompt_tokens += len(one.history)
+                    if self.stats.generated_tokens == 0:
+                        self.stats.ttft = now - begin
+                    yield self._take(one, token, running)
+                if running:
+                    yield from self._step(running)
+        finally:
+            for one in running:
+                self.engine.remove_sequence(one.sequence)
+
+    def _step(self, running: list[_Running]) -> Iterator[GeneratedToken]:
+        batch = list(running)
+        start = time.perf_counter()
+        logits = self.engine.decode([r.sequence for r in batch], [r.history[-1] for r in batch])
+        tokens = [r.sampler.sample(logits[i], r.history) for i, r in enumerate(batch)]
+        self.stats.decode_seconds += time.perf_counter() - start
+        self.stats.decode_tokens += len(batch)
+        for one, token in zip(batch, tokens, strict=True):
+            yield self._take(one, token, running)
+
+    def _admit(self, prompt: int, alone: bool) -> _Running | None:
+        """Start a prompt, or return None where it has to wait for others to end."""
+        ids, params = list(self.prompts[prompt]), self.params[prompt]
+        limit = min(params.max_tokens, self.engine.ctx - len(ids) + 1)
+        try:
+            sequence = self.engine.add_sequence(len(ids) + limit - 1)
+        except OutOfPagesError:
+            if alone:
+                raise
+            return None
+        text = None
+        ends = params.stop_ids
+        if self.tokenizer is not None:
+            stream = self.tokenizer.stream(skip_special=True, continuation=True)
+            text = StopText(stream, params.stop)
+            if not params.ignore_eos:
+                ends = ends | self.tokenizer.end_ids
+        return _Running(prompt, sequence, ids, Sampler(params), text, ends, limit)
+
+    def _take(self, one: _Running, token: int, running: list[_Running]) -> GeneratedToken:
+        """Account for a new token; ends the sequence where a rule says so."""
+        one.history.append(token)
+        one.generated += 1
+        self.stats.generated_tokens += 1
+        reason: FinishReason | None = None
+        text = ""
+        if token in one.ends:
+            reason = "stop"
+        elif one.text is not None:
+            text = one.text.push(token)
+            if one.text.stopped:
+                reason = "stop"
+        if reason is None and one.generated >= one.limit:
+            reason = "length"
+        if reason is not None:
+            if one.text is not None:
+                text += one.text.flush()
+            running.remove(one)
+            self.engine.remove_sequence(one.sequence)
+        return GeneratedToken(one.prompt, token, text, reason)

@@ -1,0 +1,1 @@
+"""Reading GGUF files, and the weight formats in them."""

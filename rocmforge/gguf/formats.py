@@ -1,0 +1,148 @@
+"""The tensor formats: how many weights a block holds and how many bytes it takes.
+
+The one table from which every other module takes sizes. It knows no file and no block's inside:
+`quants` decodes and encodes the bytes, `reader` finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a row of weights is stored: in blocks of `block_len` weights, `block_bytes` bytes each.
+
+    Parameters
+    ----------
+    name
+        The format's name in llama.cpp's spelling, e.g. ``"Q4_K"``.
+    block_len
+        Weights in a block; a row's columns are a multiple of it.
+    block_bytes
+        Bytes of a block.
+    ggml_type
+        The type id in a GGUF file; None where GGUF has none (MXFP6).
+    """
+
+    name: str
+    block_len: int
+    block_bytes: int
+    ggml_type: int | None
+
+    @property
+    def bits_per_weight(self) -> float:
+        """8 · block_bytes / block_len, scales included."""
+        return 8 * self.block_bytes / self.block_len
+
+    @property
+    def compression(self) -> float:
+        """How many times smaller than F32: 32 / bits_per_weight."""
+        return 32 / self.bits_per_weight
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the bytes of one row: columns / block_len · block_bytes.
+
+        Parameters
+        ----------
+        columns
+            Weights in the row, 0 or a positive multiple of `block_len`.
+
+        Raises
+        ------
+        ValueError
+            If `columns` is negative or no multiple of `block_len`.
+        """
+        if columns < 0 or columns % self.block_len:
+            raise ValueError(
+                f"columns of a {self.name} row: got {columns}, "
+                f"wanted a multiple of {self.block_len} that is not negative"
+            )
+        return columns // self.block_len * self.block_bytes
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        """Return the bytes of a tensor: the product of its leading sizes times `row_bytes`.
+
+        Parameters
+        ----------
+        shape
+            ``(…, columns)``, at least one size.
+
+        Raises
+        ------
+        ValueError
+            If `shape` is empty, a size is negative, or the columns do not fill whole blocks.
+        """
+        if not shape or min(shape) < 0:
+            raise ValueError(
+                f"shape of a {self.name} tensor: got {shape}, "
+                "wanted at least one size and none negative"
+            )
+        total = self.row_bytes(shape[-1])
+        for size in shape[:-1]:
+            total *= size
+        return total
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        fmt.name: fmt
+        for fmt in (
+            Format("F32", 1, 4, 0),
+            Format("F16", 1, 2, 1),
+            Format("BF16", 1, 2, 30),
+            Format("Q4_0", 32, 18, 2),
+            Format("Q4_1", 32, 20, 3),
+            Format("Q5_0", 32, 22, 6),
+            Format("Q5_1", 32, 24, 7),
+            Format("Q8_0", 32, 34, 8),
+            Format("Q2_K", 256, 84, 10),
+            Format("Q3_K", 256, 110, 11),
+            Format("Q4_K", 256, 144, 12),
+            Format("Q5_K", 256, 176, 13),
+            Format("Q6_K", 256, 210, 14),
+            Format("IQ4_NL", 32, 18, 20),
+            Format("MXFP4", 32, 17, 39),
+            Format("MXFP6_E2M3", 32, 25, None),
+            Format("MXFP6_E3M2", 32, 25, None),
+        )
+    }
+)
+"""Every supported format by name, in the order of the documentation."""
+
+K_FALLBACK: Mapping[str, str] = MappingProxyType(
+    {
+        "Q2_K": "Q4_0",
+        "Q3_K": "Q4_0",
+        "Q4_K": "Q5_0",
+        "Q5_K": "Q5_1",
+        "Q6_K": "Q8_0",
+    }
+)
+"""What llama.cpp stores instead of a K format when the columns are no multiple of 256."""
+
+_BY_GGML_TYPE: Mapping[int, Format] = MappingProxyType(
+    {fmt.ggml_type: fmt for fmt in FORMATS.values() if fmt.ggml_type is not None}
+)
+
+
+def format_of_ggml_type(type_id: int) -> Format:
+    """Return the format that a GGUF file means by a tensor type id.
+
+    Parameters
+    ----------
+    type_id
+        The id (ggml_type) from a tensor's entry in the file.
+
+    Raises
+    ------
+    ValueError
+        If the id is none of a supported format; the message lists those.
+    """
+    fmt = _BY_GGML_TYPE.get(type_id)
+    if fmt is None:
+        known = ", ".join(f"{i} ({f.name})" for i, f in sorted(_BY_GGML_TYPE.items()))
+        raise ValueError(f"ggml tensor type: got {type_id}, wanted one of {known}")
+    return fmt

@@ -1,0 +1,262 @@
+"""What this machine is: CPU, memory, GPU, ROCm, and a short tag that names its kind.
+
+Read from /proc, /sys and /opt/rocm, and for an NVIDIA card from nvidia-smi. What is not there is
+None, never a guess. This file knows no other module of the package but the errors, loads no GPU
+runtime and says nothing about whether the engine can use the device: `rocmforge devices` does.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocmforge.errors import DeviceError
+
+NVIDIA_SMI_TIMEOUT_S = 30.0
+
+# (family, first model, last model) -> name; source: arch/x86/kernel/cpu/amd.c of Linux 6.12
+_ZEN_MODELS = (
+    (0x17, 0x00, 0x2F, "zen"),
+    (0x17, 0x50, 0x5F, "zen"),
+    (0x17, 0x30, 0x4F, "zen2"),
+    (0x17, 0x60, 0x7F, "zen2"),
+    (0x17, 0x90, 0x91, "zen2"),
+    (0x17, 0xA0, 0xAF, "zen2"),
+    (0x19, 0x00, 0x0F, "zen3"),
+    (0x19, 0x20, 0x5F, "zen3"),
+    (0x19, 0x10, 0x1F, "zen4"),
+    (0x19, 0x60, 0xAF, "zen4"),
+    (0x1A, 0x00, 0x2F, "zen5"),
+    (0x1A, 0x40, 0x4F, "zen5"),
+    (0x1A, 0x60, 0x7F, "zen5"),
+)
+_AVX2_FLAGS = frozenset({"avx2", "fma", "f16c"})
+_AVX512_FLAGS = _AVX2_FLAGS | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One machine, as far as it decides whether two measurements may be compared.
+
+    Parameters
+    ----------
+    gpu_name, gpu_architecture
+        Product name and ``gfx…`` or ``sm_…`` of the GPU with the most compute units; None: no GPU.
+    rocm_version
+        Text of ROCm's version file, e.g. ``"6.4.1-90"``; None where ROCm is not installed.
+    cpu_name, cpu_microarchitecture
+        The kernel's model name, and ``zen`` … ``zen5`` where family and model say so, else None.
+    cpu_arch
+        ``x86_64``, ``aarch64`` …
+    cpu_isa
+        ``avx512`` (with VNNI), ``avx2`` or ``portable``: the best that the CPU backend could use;
+        None where unknown.
+    cpu_count
+        Logical CPUs that this process may run on.
+    ram_bytes
+        Main memory in bytes.
+    os, python_version
+        ``"Linux 6.1.0"`` and ``"3.11.7"``.
+    """
+
+    gpu_name: str | None = None
+    gpu_architecture: str | None = None
+    rocm_version: str | None = None
+    cpu_name: str | None = None
+    cpu_microarchitecture: str | None = None
+    cpu_arch: str | None = None
+    cpu_isa: str | None = None
+    cpu_count: int | None = None
+    ram_bytes: int | None = None
+    os: str | None = None
+    python_version: str | None = None
+
+    def is_known(self) -> bool:
+        """Whether at least the CPU or the GPU is named."""
+        return bool(self.cpu_name or self.gpu_name or self.gpu_architecture)
+
+    def identity(self) -> dict[str, str | int | None]:
+        """Return the values that must be equal before two measurements may be compared.
+
+        Of ROCm only the major version counts, of the operating system only its name; memory size
+        and Python's version do not count.
+        """
+        return {
+            "gpu_name": self.gpu_name,
+            "gpu_architecture": self.gpu_architecture,
+            "rocm_version": _major(self.rocm_version),
+            "cpu_name": self.cpu_name,
+            "cpu_microarchitecture": self.cpu_microarchitecture,
+            "cpu_arch": self.cpu_arch,
+            "cpu_isa": self.cpu_isa,
+            "cpu_count": self.cpu_count,
+            "os": self.os.split()[0] if self.os else None,
+        }
+
+
+def detect(root: Path = Path("/")) -> Hardware:
+    """Describe this machine.
+
+    Parameters
+    ----------
+    root
+        Directory under which ``proc``, ``sys`` and ``opt`` are looked up.
+
+    Raises
+    ------
+    DeviceError
+        nvidia-smi is installed and does not answer.
+    """
+    cpu = _first_cpu(root)
+    gpu = _amd_gpu(root) or _nvidia_gpu() or (None, None)
+    return Hardware(
+        gpu_name=gpu[0],
+        gpu_architecture=gpu[1],
+        rocm_version=_read(root / "opt/rocm/.info/version"),
+        cpu_name=cpu.get("model name"),
+        cpu_microarchitecture=_microarchitecture(cpu),
+        cpu_arch=platform.machine() or None,
+        cpu_isa=_isa(cpu),
+        cpu_count=len(os.sched_getaffinity(0)),
+        ram_bytes=_ram_bytes(root),
+        os=f"{platform.system()} {platform.release()}",
+        python_version=platform.python_version(),
+    )
+
+
+def hardware_tag(hardware: Hardware | None = None) -> str:
+    """Name a kind of machine: stable over time, safe as a file name.
+
+    Parameters
+    ----------
+    hardware
+        The machine; default: this one.
+
+    Returns
+    -------
+    str
+        ``cpu-amd-epyc-zen4-2c`` without a GPU, ``gfx1100-radeon-rx-7900-xt-rocm6`` with one.
+    """
+    machine = detect() if hardware is None else hardware
+    if machine.gpu_name or machine.gpu_architecture:
+        major = _major(machine.rocm_version)
+        parts = [
+            machine.gpu_architecture,
+            machine.gpu_name,
+            f"rocm{major}" if major and not _is_nvidia(machine) else None,
+        ]
+    else:
+        parts = [
+            "cpu",
+            _short_cpu_name(machine.cpu_name) or machine.cpu_arch,
+            machine.cpu_microarchitecture,
+            f"{machine.cpu_count}c" if machine.cpu_count else None,
+        ]
+    return _slug("-".join(part for part in parts if part)) or "unknown"
+
+
+def _is_nvidia(machine: Hardware) -> bool:
+    return (machine.gpu_architecture or "").startswith("sm_")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _short_cpu_name(name: str | None) -> str:
+    short = re.sub(r"\((r|tm)\)|@.*|\b(cpu|processor|\d+-core)\b", " ", name or "", flags=re.I)
+    return " ".join(short.split())
+
+
+def _major(version: str | None) -> str | None:
+    return version.split(".")[0] if version else None
+
+
+def _read(path: Path) -> str | None:
+    """Text of a file of the kernel or of ROCm; None where it is absent, unreadable or empty."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _first_cpu(root: Path) -> dict[str, str]:
+    first = (_read(root / "proc/cpuinfo") or "").split("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon and value.strip()}
+
+
+def _microarchitecture(cpu: Mapping[str, str]) -> str | None:
+    family, model = cpu.get("cpu family", ""), cpu.get("model", "")
+    if cpu.get("vendor_id") != "AuthenticAMD" or not (family.isdigit() and model.isdigit()):
+        return None
+    for zen_family, first, last, name in _ZEN_MODELS:
+        if int(family) == zen_family and first <= int(model) <= last:
+            return name
+    return None
+
+
+def _isa(cpu: Mapping[str, str]) -> str | None:
+    if not cpu:
+        return None
+    flags = set(cpu.get("flags", "").split())
+    if flags >= _AVX512_FLAGS:
+        return "avx512"
+    return "avx2" if flags >= _AVX2_FLAGS else "portable"
+
+
+def _ram_bytes(root: Path) -> int | None:
+    found = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.M)
+    return int(found[1]) * 1024 if found else None
+
+
+def _amd_gpu(root: Path) -> tuple[str, str] | None:
+    """Name and gfx target of the largest AMD GPU that the kernel driver shows, or None."""
+    nodes = sorted(
+        (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*"), key=lambda p: int(p.name)
+    )
+    gpus = []
+    for node in nodes:
+        text = _read(node / "properties") or ""
+        pairs = re.findall(r"^(\w+) (\d+)$", text, re.M)
+        properties = {key: int(value) for key, value in pairs}
+        if properties.get("gfx_target_version"):
+            gpus.append(properties)
+    if not gpus:
+        return None
+    gpu = max(gpus, key=lambda p: p.get("simd_count", 0))
+    minor = gpu.get("drm_render_minor", 0)
+    name = _read(root / f"sys/class/drm/renderD{minor}/device/product_name")
+    ids = f"AMD GPU {gpu.get('vendor_id', 0):04x}:{gpu.get('device_id', 0):04x}"
+    return name or ids, _gfx(gpu["gfx_target_version"])
+
+
+def _gfx(target_version: int) -> str:
+    """Spell a target, e.g. 110000 → gfx1100, 90010 → gfx90a: minor and stepping are hex digits."""
+    major, rest = divmod(target_version, 10000)
+    minor, stepping = divmod(rest, 100)
+    return f"gfx{major}{minor:x}{stepping:x}"
+
+
+def _nvidia_gpu() -> tuple[str, str] | None:
+    """Name and ``sm_…`` of the first NVIDIA GPU, or None where there is no working driver."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DeviceError(f"{program}: no answer within {NVIDIA_SMI_TIMEOUT_S:.0f} s") from error
+    found = re.match(r"(.+), (\d+)\.(\d+)$", done.stdout.strip().split("\n")[0])
+    if done.returncode != 0 or found is None:
+        return None
+    return found[1], f"sm_{found[2]}{found[3]}"

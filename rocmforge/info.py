@@ -1,0 +1,200 @@
+"""What a GGUF file says of itself: shape, formats, sizes, KV memory, vocabulary.
+
+Read from the header alone; no tensor is touched. A file that cannot be run is described as far
+as it can be read, with the reason. This file prints nothing and knows no engine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rocmforge.errors import RocmforgeError
+from rocmforge.gguf.reader import GGUFFile, StringArray
+from rocmforge.model.config import ModelConfig
+
+CONTEXTS = (1024, 2048, 4096)
+KV_BYTES = 2  # of one stored number: f16, the default
+
+
+@dataclass(frozen=True)
+class FormatShare:
+    """The tensors of one format.
+
+    Parameters
+    ----------
+    format
+        Its name.
+    tensors, parameters, nbytes
+        How many there are, weights in them, bytes in the file.
+    """
+
+    format: str
+    tensors: int
+    parameters: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class ContextSize:
+    """Memory at one length of context.
+
+    Parameters
+    ----------
+    tokens
+        The length.
+    kv_bytes
+        Keys and values in f16.
+    total_bytes
+        With all tensors of the file.
+    """
+
+    tokens: int
+    kv_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A GGUF file described.
+
+    Parameters
+    ----------
+    path, file_bytes, gguf_version
+        The file.
+    architecture, name
+        As it states them; None where it does not.
+    config
+        The model's shape; None where `problem` says why there is none.
+    problem
+        Why the file cannot be run; None where nothing in its header speaks against it.
+    formats
+        The formats of its tensors, most bytes first.
+    rope_factors
+        Whether it carries frequency factors (Llama 3).
+    vocab_size
+        Tokens listed; 0 without a vocabulary.
+    tokenizer, pre_tokenizer
+        ``tokenizer.ggml.model`` and ``tokenizer.ggml.pre``; None where the file has none.
+    chat_template
+        Whether it has one.
+    """
+
+    path: str
+    file_bytes: int
+    gguf_version: int
+    architecture: str | None
+    name: str | None
+    config: ModelConfig | None
+    problem: str | None
+    formats: tuple[FormatShare, ...]
+    rope_factors: bool
+    vocab_size: int
+    tokenizer: str | None
+    pre_tokenizer: str | None
+    chat_template: bool
+
+    @property
+    def tensors(self) -> int:
+        """Tensors in the file."""
+        return sum(share.tensors for share in self.formats)
+
+    @property
+    def parameters(self) -> int:
+        """Weights in the file; a matrix that serves twice counts once."""
+        return sum(share.parameters for share in self.formats)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(share.nbytes for share in self.formats)
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """8 · weight_bytes / parameters; None without tensors."""
+        return 8 * self.weight_bytes / self.parameters if self.parameters else None
+
+    @property
+    def kv_bytes_per_token(self) -> int | None:
+        """2 · L · G · D · 2 bytes: keys and values of one token in f16; None without a shape."""
+        if self.config is None:
+            return None
+        return 2 * self.config.n_layers * self.config.n_kv_heads * self.config.head_dim * KV_BYTES
+
+    @property
+    def contexts(self) -> tuple[ContextSize, ...]:
+        """Memory at 1k, 2k, 4k tokens as far as the model goes, and at its trained context."""
+        if self.config is None or self.kv_bytes_per_token is None:
+            return ()
+        trained = self.config.ctx_train
+        lengths = [*(tokens for tokens in CONTEXTS if tokens < trained), trained]
+        kv = [tokens * self.kv_bytes_per_token for tokens in lengths]
+        return tuple(
+            ContextSize(n, nbytes, self.weight_bytes + nbytes)
+            for n, nbytes in zip(lengths, kv, strict=True)
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything in JSON's types."""
+        computed = ("tensors", "parameters", "weight_bytes", "bits_per_weight")
+        return {
+            **asdict(self),
+            "supported": self.problem is None,
+            **{name: getattr(self, name) for name in computed},
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "contexts": [asdict(size) for size in self.contexts],
+        }
+
+
+def read_info(path: str | os.PathLike[str]) -> ModelInfo:
+    """Describe a GGUF file.
+
+    Raises
+    ------
+    GGUFError
+        It is no GGUF file that can be read, or has tensors of an unknown format.
+    """
+    with GGUFFile(path) as file:
+        config, problem = _config(file)
+        tokens = file.metadata.get("tokenizer.ggml.tokens")
+        return ModelInfo(
+            path=str(file.path),
+            file_bytes=file.nbytes,
+            gguf_version=file.version,
+            architecture=_text(file, "general.architecture"),
+            name=_text(file, "general.name"),
+            config=config,
+            problem=problem,
+            formats=_formats(file),
+            rope_factors="rope_freqs.weight" in file.tensors,
+            vocab_size=len(tokens) if isinstance(tokens, StringArray) else 0,
+            tokenizer=_text(file, "tokenizer.ggml.model"),
+            pre_tokenizer=_text(file, "tokenizer.ggml.pre"),
+            chat_template=_text(file, "tokenizer.chat_template") is not None,
+        )
+
+
+def _config(file: GGUFFile) -> tuple[ModelConfig | None, str | None]:
+    try:
+        config = ModelConfig.from_gguf(file)
+    except RocmforgeError as error:
+        return None, str(error).removeprefix(f"{file.path}: ")
+    return config, None if file.tensors else "the file has no tensors, only a vocabulary"
+
+
+def _formats(file: GGUFFile) -> tuple[FormatShare, ...]:
+    names = {info.format.name for info in file.tensors.values()}
+    shares = []
+    for name in names:
+        own = [info for info in file.tensors.values() if info.format.name == name]
+        weights = sum(math.prod(info.shape) for info in own)
+        shares.append(FormatShare(name, len(own), weights, sum(info.nbytes for info in own)))
+    return tuple(sorted(shares, key=lambda share: (-share.nbytes, share.format)))
+
+
+def _text(file: GGUFFile, key: str) -> str | None:
+    """A string of the metadata; None where it is missing or, in a broken file, of another type."""
+    value = file.metadata.get(key)
+    return value if isinstance(value, str) else None

@@ -1,0 +1,161 @@
+"""Storage of keys and values in pages, on the host, and the page table that says whose they are.
+
+Keys lie transposed inside a page (tokens run fastest), so that the scores of one query against
+P tokens are P vector lanes; values lie token by token. This file does not write them: the
+backend's op `kv_append` does. It does not know the model, rotation, or attention.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.kv.allocator import BlockAllocator
+from rocmforge.kv.page_table import PageTable
+
+DTYPES: dict[str, np.dtype[np.floating]] = {
+    "f16": np.dtype(np.float16),
+    "f32": np.dtype(np.float32),
+}
+ALIGNMENT = 64  # bytes: one cache line, one AVX-512 register
+
+
+def pages_for_context(n_tokens: int, n_sequences: int, page_size: int) -> int:
+    """Pages that let each of many sequences grow to a full context: S * ceil(n / P).
+
+    Parameters
+    ----------
+    n_tokens
+        Context of one sequence, in tokens, at least 1.
+    n_sequences
+        S, at least 1.
+    page_size
+        P, tokens in a page, at least 1.
+
+    Raises
+    ------
+    ValueError
+        One of them is below 1.
+    """
+    _at_least_one(n_tokens=n_tokens, n_sequences=n_sequences, page_size=page_size)
+    return n_sequences * -(-n_tokens // page_size)
+
+
+class PagedKVCache:
+    """Keys and values of all layers in one pool of pages.
+
+    The arrays are zeroed by the operating system when first touched: a large pool costs memory
+    only as it fills.
+
+    Parameters
+    ----------
+    n_layers, n_kv_heads, head_dim
+        L, G and D of the model, each at least 1.
+    n_pages
+        Pages in the pool; `pages_for_context` counts them.
+    page_size
+        P, tokens in a page: 16, 32 or 64.
+    dtype
+        "f16" or "f32", of a stored number.
+
+    Attributes
+    ----------
+    k
+        (L, n_pages, G, D, P) float16 or float32, C order, begins on a 64-byte boundary.
+    v
+        (L, n_pages, G, P, D), the same.
+    table
+        Which pages belong to which sequence.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of its range, or the pool is larger than the machine will lend.
+    """
+
+    def __init__(
+        self,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        n_pages: int,
+        page_size: int,
+        dtype: Literal["f16", "f32"],
+    ) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)}")
+        _at_least_one(n_layers=n_layers, n_kv_heads=n_kv_heads, head_dim=head_dim, n_pages=n_pages)
+        self.n_layers = n_layers
+        self.n_kv_heads = n_kv_heads
+        self.head_dim = head_dim
+        self.n_pages = n_pages
+        self.page_size = page_size
+        self.dtype = dtype
+        self.table = PageTable(BlockAllocator(n_pages), page_size)
+        try:
+            self.k = _zeros((n_layers, n_pages, n_kv_heads, head_dim, page_size), DTYPES[dtype])
+            self.v = _zeros((n_layers, n_pages, n_kv_heads, page_size, head_dim), DTYPES[dtype])
+        except MemoryError as error:
+            gib = self.bytes_per_token * n_pages * page_size / 2**30
+            raise ValueError(
+                f"KV cache: {n_pages * page_size} tokens are {gib:.1f} GiB, more than this "
+                "machine lends; wanted fewer pages (a lower ctx, fewer sequences) or dtype f16"
+            ) from error
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one token takes in all layers: 2 L G D * bytes of a number."""
+        per_layer = 2 * self.n_kv_heads * self.head_dim * DTYPES[self.dtype].itemsize
+        return self.n_layers * per_layer
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole pool, touched or not; the page table is not counted."""
+        return self.k.nbytes + self.v.nbytes
+
+    def gather(self, layer: int, sequence: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Copy the keys and values of one sequence out of their pages, to look at them.
+
+        Parameters
+        ----------
+        layer
+            0 to L - 1.
+        sequence
+            Id from ``table.add_sequence``.
+
+        Returns
+        -------
+        k, v
+            (n, G, D) float32 each; n is the sequence's length.
+
+        Raises
+        ------
+        ValueError
+            No such layer or sequence.
+        """
+        if not 0 <= layer < self.n_layers:
+            raise ValueError(f"layer: got {layer}, wanted 0 to {self.n_layers - 1}")
+        n = self.table.length(sequence)
+        pages = self.table.pages(sequence)[: -(-n // self.page_size)]
+        shape = (len(pages) * self.page_size, self.n_kv_heads, self.head_dim)
+        k = self.k[layer, pages].transpose(0, 3, 1, 2).reshape(shape)[:n]
+        v = self.v[layer, pages].transpose(0, 2, 1, 3).reshape(shape)[:n]
+        return k.astype(np.float32), v.astype(np.float32)
+
+
+def _at_least_one(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name}: got {count}, wanted at least 1")
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> NDArray[np.floating]:
+    nbytes = dtype.itemsize * math.prod(shape)
+    if nbytes + ALIGNMENT > np.iinfo(np.intp).max:
+        raise MemoryError
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    skip = -raw.ctypes.data % ALIGNMENT
+    return raw[skip : skip + nbytes].view(dtype).reshape(shape)

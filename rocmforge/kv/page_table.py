@@ -1,0 +1,226 @@
+"""Which pages each sequence holds, in order, and how many tokens it has.
+
+Token t of a sequence lies in slot t % P of its page number t // P. The table is one 2-D array, a
+row a sequence, so that a decode step reads the rows of its batch with one copy. This file does
+not know what a page stores, how many layers there are, or who writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.kv.allocator import BlockAllocator
+
+PAGE_SIZES = (16, 32, 64)
+NO_PAGE = -1
+FIRST_ROWS = 4
+FIRST_COLUMNS = 16
+
+
+class PageTable:
+    """Pages and lengths of many sequences over one allocator.
+
+    To extend a batch of sequences by all or nothing, `reserve_all` first: a reserve changes no
+    length, and an extend within what is reserved cannot fail.
+
+    Parameters
+    ----------
+    allocator
+        The pool that pages come from; other owners may share it.
+    page_size
+        P, tokens in a page: 16, 32 or 64.
+
+    Raises
+    ------
+    ValueError
+        `page_size` is another number, or the pool holds 2**31 tokens or more (positions are int32).
+    """
+
+    def __init__(self, allocator: BlockAllocator, page_size: int) -> None:
+        if page_size not in PAGE_SIZES:
+            raise ValueError(f"page_size: got {page_size}, wanted one of {PAGE_SIZES}")
+        if allocator.n_pages * page_size >= 2**31:
+            raise ValueError(
+                f"n_pages: got {allocator.n_pages} pages of {page_size} tokens, "
+                "wanted fewer than 2**31 tokens in all"
+            )
+        self.allocator = allocator
+        self.page_size = page_size
+        self._row_of: dict[int, int] = {}
+        self._free_rows = list(reversed(range(FIRST_ROWS)))
+        self._pages = np.full((FIRST_ROWS, FIRST_COLUMNS), NO_PAGE, np.int32)
+        self._n_pages = np.zeros(FIRST_ROWS, np.int32)
+        self._lengths = np.zeros(FIRST_ROWS, np.int32)
+        self._next_id = 0
+
+    def add_sequence(self, reserve_tokens: int = 0) -> int:
+        """Start an empty sequence.
+
+        Parameters
+        ----------
+        reserve_tokens
+            Tokens for which to take pages now, where the length is known ahead.
+
+        Returns
+        -------
+        int
+            Its id: 0, 1, 2 …; an id is never used again.
+
+        Raises
+        ------
+        OutOfPagesError
+            Too few pages for `reserve_tokens`; no sequence is added.
+        ValueError
+            `reserve_tokens` is negative.
+        """
+        pages = self.allocator.allocate(self._pages_of("reserve_tokens", reserve_tokens))
+        if not self._free_rows:
+            self._add_rows()
+        sequence, row = self._next_id, self._free_rows.pop()
+        self._next_id += 1
+        self._row_of[sequence] = row
+        self._attach(row, pages)
+        return sequence
+
+    def reserve(self, sequence: int, n_tokens: int) -> None:
+        """Take pages until the sequence has room for `n_tokens` tokens in all.
+
+        Nothing is given back where it has room for more already.
+
+        Parameters
+        ----------
+        sequence
+            Id from `add_sequence`.
+        n_tokens
+            Total length to make room for, those that it has included.
+
+        Raises
+        ------
+        OutOfPagesError
+            Too few pages are free; nothing is changed.
+        ValueError
+            No such sequence, or `n_tokens` is negative.
+        """
+        self.reserve_all([sequence], [n_tokens])
+
+    def reserve_all(self, sequences: Sequence[int], n_tokens: Sequence[int]) -> None:
+        """Reserve for several different sequences, all or none; arguments as in `reserve`."""
+        rows = [self._row(sequence) for sequence in sequences]
+        missing = [
+            max(0, self._pages_of("n_tokens", n) - int(self._n_pages[row]))
+            for row, n in zip(rows, n_tokens, strict=True)
+        ]
+        pages = self.allocator.allocate(sum(missing))
+        for row, count in zip(rows, missing, strict=True):
+            self._attach(row, pages[:count])
+            pages = pages[count:]
+
+    def extend(self, sequence: int, n_tokens: int) -> int:
+        """Lengthen a sequence, taking pages as needed.
+
+        Parameters
+        ----------
+        sequence
+            Id from `add_sequence`.
+        n_tokens
+            Tokens to add, 0 or more.
+
+        Returns
+        -------
+        int
+            Position of the first added token: the length before.
+
+        Raises
+        ------
+        OutOfPagesError
+            Too few pages are free; nothing is changed.
+        ValueError
+            No such sequence, or `n_tokens` is negative.
+        """
+        row = self._row(sequence)
+        if n_tokens < 0:
+            raise ValueError(f"n_tokens: got {n_tokens}, wanted 0 or more")
+        start = int(self._lengths[row])
+        self.reserve(sequence, start + n_tokens)
+        self._lengths[row] = start + n_tokens
+        return start
+
+    def remove(self, sequence: int) -> None:
+        """End a sequence and give its pages back; ValueError where there is no such sequence."""
+        row = self._row(sequence)
+        self.allocator.free(self.pages(sequence))
+        del self._row_of[sequence]
+        self._free_rows.append(row)
+        self._pages[row] = NO_PAGE
+        self._n_pages[row] = 0
+        self._lengths[row] = 0
+
+    def length(self, sequence: int) -> int:
+        """Tokens that the sequence has; ValueError where there is no such sequence."""
+        return int(self._lengths[self._row(sequence)])
+
+    def pages(self, sequence: int) -> list[int]:
+        """Pages of the sequence in order of position, those only reserved last; or ValueError."""
+        row = self._row(sequence)
+        held: list[int] = self._pages[row, : self._n_pages[row]].tolist()
+        return held
+
+    def as_array(self, sequences: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Copy out the rows of a batch, as the kernels read them.
+
+        Parameters
+        ----------
+        sequences
+            S ids from `add_sequence`, in the order of the batch.
+
+        Returns
+        -------
+        pages
+            (S, M) int32, C order; M is the most pages that one of them holds, reserved ones
+            included; shorter rows are filled up with -1.
+        lengths
+            (S,) int32, tokens.
+
+        Raises
+        ------
+        ValueError
+            One of the sequences does not exist.
+        """
+        rows = np.array([self._row(sequence) for sequence in sequences], np.intp)
+        width = int(self._n_pages[rows].max(initial=0))
+        return self._pages[:, :width].take(rows, axis=0), self._lengths[rows]
+
+    def _row(self, sequence: int) -> int:
+        row = self._row_of.get(sequence)
+        if row is None:
+            raise ValueError(
+                f"sequence: got id {sequence!r}, wanted one of the {len(self._row_of)} that exist"
+            )
+        return row
+
+    def _pages_of(self, what: str, n_tokens: int) -> int:
+        if n_tokens < 0:
+            raise ValueError(f"{what}: got {n_tokens}, wanted 0 or more")
+        return -(-n_tokens // self.page_size)
+
+    def _attach(self, row: int, pages: list[int]) -> None:
+        held = int(self._n_pages[row])
+        total = held + len(pages)
+        n_rows, n_columns = self._pages.shape
+        if total > n_columns:
+            wider = np.full((n_rows, max(total, 2 * n_columns)), NO_PAGE, np.int32)
+            wider[:, :n_columns] = self._pages
+            self._pages = wider
+        self._pages[row, held:total] = pages
+        self._n_pages[row] = total
+
+    def _add_rows(self) -> None:
+        n_rows, n_columns = self._pages.shape
+        self._free_rows.extend(reversed(range(n_rows, 2 * n_rows)))
+        new = np.full((n_rows, n_columns), NO_PAGE, np.int32)
+        self._pages = np.concatenate([self._pages, new])
+        self._n_pages = np.concatenate([self._n_pages, np.zeros(n_rows, np.int32)])
+        self._lengths = np.concatenate([self._lengths, np.zeros(n_rows, np.int32)])

@@ -1,0 +1,1 @@
+"""Models: configuration, weights, forward pass, and synthetic files of any shape."""

@@ -1,0 +1,172 @@
+"""Which tensor gets which format: llama.cpp's file types, and one format for everything.
+
+The rules are those of llama.cpp's quantizer for dense models without importance data. Knows
+names and shapes; touches no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rocmforge.gguf.formats import FORMATS, K_FALLBACK
+from rocmforge.model.config import ModelConfig
+
+PURE = "-pure"
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How the matrices of a file are stored.
+
+    Parameters
+    ----------
+    name
+        As `find_mix` takes it.
+    base
+        Format of every matrix that no rule raises or lowers.
+    file_type
+        ``general.file_type`` in the metadata.
+    pure
+        No rule but the fallback applies.
+    """
+
+    name: str
+    base: str
+    file_type: int
+    pure: bool
+
+
+# llama.cpp's file types of these names: base format and number.
+_FILE_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "F32": ("F32", 0),
+        "F16": ("F16", 1),
+        "BF16": ("BF16", 32),
+        "Q4_0": ("Q4_0", 2),
+        "Q4_1": ("Q4_1", 3),
+        "Q5_0": ("Q5_0", 8),
+        "Q5_1": ("Q5_1", 9),
+        "Q8_0": ("Q8_0", 7),
+        "Q2_K": ("Q2_K", 10),
+        "Q3_K_M": ("Q3_K", 12),
+        "Q4_K_M": ("Q4_K", 15),
+        "Q5_K_M": ("Q5_K", 17),
+        "Q6_K": ("Q6_K", 18),
+        "IQ4_NL": ("IQ4_NL", 25),
+        "MXFP4": ("MXFP4", 38),
+    }
+)
+# One format for every matrix: the number of the plainest file type of that format.
+_PURE_FILE_TYPES: Mapping[str, int] = MappingProxyType(
+    dict(_FILE_TYPES.values()) | {"Q3_K": 11, "Q4_K": 14, "Q5_K": 16}
+)
+_UNQUANTIZED = ("F32", "F16", "BF16")
+
+
+def mix_names() -> tuple[str, ...]:
+    """Return every name that `find_mix` takes."""
+    formats = [name for name in _PURE_FILE_TYPES if name not in _FILE_TYPES]
+    pure = [f"{name}{PURE}" for name in _PURE_FILE_TYPES if name not in _UNQUANTIZED]
+    return (*_FILE_TYPES, *formats, *pure)
+
+
+def find_mix(name: str) -> Mix:
+    """Return the mix of a name.
+
+    Parameters
+    ----------
+    name
+        A file type of llama.cpp's, e.g. ``"Q4_K_M"`` or ``"Q4_0"`` (whose output matrix is
+        Q6_K), ``"MXFP4"`` (embedding and output Q8_0), or every matrix in one format:
+        ``"<format>-pure"``, without the suffix where no file type has the format's name.
+
+    Raises
+    ------
+    ValueError
+        If there is none of that name; lists them.
+    """
+    if name in _FILE_TYPES:
+        base, number = _FILE_TYPES[name]
+        return Mix(name, base, number, pure=base in _UNQUANTIZED)
+    base = name.removesuffix(PURE)
+    if base not in _PURE_FILE_TYPES:
+        raise ValueError(f"mix: got {name!r}, wanted one of {', '.join(mix_names())}")
+    return Mix(name, base, _PURE_FILE_TYPES[base], pure=True)
+
+
+def tensor_format(mix: Mix, config: ModelConfig, name: str, shape: tuple[int, ...]) -> str:
+    """Return the name of the format in which a tensor is stored.
+
+    Parameters
+    ----------
+    mix
+        The mix.
+    config
+        The model; its layers and heads enter the rules.
+    name, shape
+        Of the tensor, ``(rows, columns)`` for a matrix. Vectors are F32.
+    """
+    if len(shape) == 1:
+        return "F32"
+    wanted = mix.base if mix.pure else _by_rule(mix, config, name, shape[1])
+    for choice in (wanted, K_FALLBACK.get(wanted, wanted)):
+        if shape[1] % FORMATS[choice].block_len == 0:
+            return choice
+    return "F16"
+
+
+def _by_rule(mix: Mix, config: ModelConfig, name: str, columns: int) -> str:
+    is_embedding = name == "token_embd.weight"
+    if mix.name == "MXFP4":
+        return "Q8_0" if is_embedding or name == "output.weight" else mix.base
+    if name == "output.weight" or (is_embedding and config.tied_output):
+        whole_blocks = columns % FORMATS[mix.base].block_len == 0
+        return "Q6_K" if whole_blocks and mix.base != "Q8_0" else "Q8_0"
+    if is_embedding:
+        return mix.base
+    _, layer, part, _ = name.split(".")
+    if part == "attn_v":
+        return _of_attn_v(mix, config, int(layer))
+    if part == "attn_output":
+        return {"Q2_K": "Q3_K", "Q3_K_M": "Q4_K"}.get(mix.name, mix.base)
+    if part == "ffn_down":
+        return _of_ffn_down(mix, config, int(layer))
+    return mix.base
+
+
+def _more_bits(layer: int, n_layers: int) -> bool:
+    """Return whether a layer is in the first or last eighth, or every third between them."""
+    eighth = n_layers // 8
+    return layer < eighth or layer >= 7 * n_layers // 8 or (layer - eighth) % 3 == 2
+
+
+def _of_attn_v(mix: Mix, config: ModelConfig, layer: int) -> str:
+    grouped = config.n_heads // config.n_kv_heads >= 4
+    chosen = mix.base
+    if mix.name == "Q2_K":
+        chosen = "Q4_K" if grouped else "Q3_K"
+    elif mix.name == "Q3_K_M":
+        chosen = "Q5_K" if layer < 2 else "Q4_K"
+    elif mix.name == "IQ4_NL" and grouped:
+        chosen = "Q5_K"
+    elif mix.name in ("Q4_K_M", "Q5_K_M") and _more_bits(layer, config.n_layers):
+        chosen = "Q6_K"
+    # llama.cpp calls a model of 80 layers with grouped heads a 70B and spares its small attn_v.
+    if config.n_layers == 80 and config.n_heads != config.n_kv_heads and chosen in ("Q3_K", "Q4_K"):
+        chosen = "Q5_K"
+    return chosen
+
+
+def _of_ffn_down(mix: Mix, config: ModelConfig, layer: int) -> str:
+    n_layers = config.n_layers
+    if mix.name == "Q2_K":
+        return "Q3_K"
+    if mix.name == "Q3_K_M":
+        return "Q5_K" if layer < n_layers // 16 else "Q4_K"
+    if mix.name == "IQ4_NL" and layer < n_layers // 8:
+        return "Q5_K"
+    if mix.name in ("Q4_K_M", "Q5_K_M") and _more_bits(layer, n_layers):
+        return "Q6_K"
+    return mix.base

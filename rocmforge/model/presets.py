@@ -1,0 +1,194 @@
+"""Shapes of published models, and a tiny one, as configurations without a file.
+
+For the model maker and for arithmetic about models too large to make. Knows no weights; the
+figures are those of each model's published config.json.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.model.config import ARCHITECTURES, ModelConfig, RopeConfig
+
+Vocabulary = Literal["llama-spm", "llama-bpe", "qwen2"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model shape by name.
+
+    Parameters
+    ----------
+    name
+        As the command line takes it.
+    describes
+        The published model of this shape.
+    config
+        Its configuration.
+    vocabulary
+        Kind of tokenizer.
+    rope_factor
+        Llama 3's frequency scaling factor; None for models without ``rope_freqs.weight``.
+    """
+
+    name: str
+    describes: str
+    config: ModelConfig
+    vocabulary: Vocabulary
+    rope_factor: float | None = None
+
+
+def _llama(
+    n_layers: int,
+    d_model: int,
+    heads: tuple[int, int],
+    d_ff: int,
+    vocab_size: int,
+    ctx: int,
+    *,
+    base: float = 10000.0,
+    tied: bool = False,
+) -> ModelConfig:
+    head_dim = d_model // heads[0]
+    return ModelConfig(
+        architecture="llama",
+        n_layers=n_layers,
+        d_model=d_model,
+        n_heads=heads[0],
+        n_kv_heads=heads[1],
+        head_dim=head_dim,
+        d_ff=d_ff,
+        vocab_size=vocab_size,
+        ctx_train=ctx,
+        norm_eps=1e-5,
+        rope=RopeConfig(dim=head_dim, base=base, layout="interleaved", original_ctx=ctx),
+        tied_output=tied,
+        qkv_bias=False,
+        qk_norm=False,
+    )
+
+
+def with_architecture(config: ModelConfig, architecture: str) -> ModelConfig:
+    """Return the same shape as another architecture: its rotary layout, biases and q/k norms.
+
+    Parameters
+    ----------
+    config
+        The shape.
+    architecture
+        ``"llama"``, ``"qwen2"`` or ``"qwen3"``.
+
+    Raises
+    ------
+    ValueError
+        If `architecture` is another.
+    """
+    if architecture not in ARCHITECTURES:
+        raise ValueError(
+            f"architecture: got {architecture!r}, wanted one of {', '.join(ARCHITECTURES)}"
+        )
+    return replace(
+        config,
+        architecture=architecture,
+        rope=replace(config.rope, layout=ARCHITECTURES[architecture]),
+        qkv_bias=architecture == "qwen2",
+        qk_norm=architecture == "qwen3",
+    )
+
+
+_QWEN2_HALF_B = with_architecture(
+    replace(_llama(24, 896, (14, 2), 4864, 151936, 32768, base=1e6, tied=True), norm_eps=1e-6),
+    "qwen2",
+)
+_LLAMA_32_1B = _llama(16, 2048, (32, 8), 8192, 128256, 131072, base=5e5, tied=True)
+_LLAMA_32_3B = _llama(28, 3072, (24, 8), 8192, 128256, 131072, base=5e5, tied=True)
+_LLAMA_3_8B = _llama(32, 4096, (32, 8), 14336, 128256, 8192, base=5e5)
+_LLAMA_3_70B = _llama(80, 8192, (64, 8), 28672, 128256, 8192, base=5e5)
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        preset.name: preset
+        for preset in (
+            Preset("tiny", "for tests", _llama(4, 256, (4, 2), 512, 1024, 2048), "llama-spm"),
+            Preset("0.5B", "Qwen2 0.5B", _QWEN2_HALF_B, "qwen2"),
+            Preset(
+                "1.1B", "TinyLlama 1.1B", _llama(22, 2048, (32, 4), 5632, 32000, 2048), "llama-spm"
+            ),
+            Preset("1B", "Llama 3.2 1B", _LLAMA_32_1B, "llama-bpe", rope_factor=32.0),
+            Preset("3B", "Llama 3.2 3B", _LLAMA_32_3B, "llama-bpe", rope_factor=32.0),
+            Preset("7B", "Llama 2 7B", _llama(32, 4096, (32, 32), 11008, 32000, 4096), "llama-spm"),
+            Preset("8B", "Llama 3 8B", _LLAMA_3_8B, "llama-bpe"),
+            Preset(
+                "13B", "Llama 2 13B", _llama(40, 5120, (40, 40), 13824, 32000, 4096), "llama-spm"
+            ),
+            Preset("70B", "Llama 3 70B", _LLAMA_3_70B, "llama-bpe"),
+        )
+    }
+)
+"""Every preset by name, smallest first."""
+
+
+def find_preset(name: str, *, layers: int | None = None, architecture: str | None = None) -> Preset:
+    """Return a preset, cut to fewer layers or turned into another architecture.
+
+    Parameters
+    ----------
+    name
+        A key of `PRESETS`.
+    layers
+        Blocks to keep; all by default.
+    architecture
+        Passed to `with_architecture`; the vocabulary of a qwen architecture becomes qwen2's.
+
+    Raises
+    ------
+    ValueError
+        If the name or the architecture is unknown, or `layers` is not from 1 to the preset's.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"preset: got {name!r}, wanted one of {', '.join(PRESETS)}")
+    preset = PRESETS[name]
+    if layers is not None:
+        if not 1 <= layers <= preset.config.n_layers:
+            raise ValueError(f"layers: got {layers}, wanted 1 to {preset.config.n_layers}")
+        preset = replace(preset, config=replace(preset.config, n_layers=layers))
+    if architecture is not None and architecture != preset.config.architecture:
+        config = with_architecture(preset.config, architecture)
+        if architecture == "llama":
+            return replace(preset, config=config)
+        preset = replace(preset, config=config, vocabulary="qwen2", rope_factor=None)
+    return preset
+
+
+def preset_config(name: str) -> ModelConfig:
+    """Return the configuration of a preset; errors as `find_preset`."""
+    return find_preset(name).config
+
+
+def llama3_freq_factors(rope: RopeConfig, factor: float) -> NDArray[np.float32]:
+    """Return what Llama 3 divides rotary frequencies by, the tensor ``rope_freqs.weight``.
+
+    With f the plain frequency and n = 8192 · f / 2π the turns it makes in the original context:
+    1 where n ≥ 4, s where n ≤ 1, and between them 1 / ((1 − t) / s + t), t = (n − 1) / 3.
+
+    Parameters
+    ----------
+    rope
+        The rotary embedding; its own scaling is left out.
+    factor
+        s, 8 for Llama 3.1 and 32 for Llama 3.2.
+
+    Returns
+    -------
+    ``(dim / 2,)`` float32.
+    """
+    plain = replace(rope, scaling="none").frequencies(None)
+    blend = np.clip((8192.0 * plain / (2.0 * math.pi) - 1.0) / 3.0, 0.0, 1.0)
+    return (1.0 / ((1.0 - blend) / factor + blend)).astype(np.float32)

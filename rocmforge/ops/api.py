@@ -1,0 +1,372 @@
+"""The public ops: arguments checked at the door, then one call of the backend.
+
+The same functions serve tests, benchmarks and users; the decoder calls the backend directly, with
+buffers of its own. It knows no kernel and no model.
+
+Letters: T tokens, S sequences, H query heads, G KV heads, D head dim, P page size, K columns,
+N rows, R rotated dims.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.backend import Backend, Floats, Ints
+from rocmforge.ops.matrix import Matrix
+
+MAX_HEAD_DIM = 256
+PAGE_SIZES = (16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A matrix as one backend's matmul reads it. Made by `pack`."""
+
+    backend: Backend[Any]
+    packed: Any
+    matrix: Matrix
+
+
+def pack(matrix: Matrix, backend: Backend[Any]) -> Weights:
+    """Bring a matrix to a device, in the layout that its `matmul` reads.
+
+    Parameters
+    ----------
+    matrix
+        (N, K) weights.
+    backend
+        The device.
+
+    Returns
+    -------
+    Weights
+        Holds the device's copy and the matrix itself.
+    """
+    return Weights(backend, backend.pack(matrix.data, matrix.format, matrix.columns), matrix)
+
+
+def matmul(x: Floats, weights: Weights, bias: Floats | None = None) -> Floats:
+    """Return x · Wᵀ + bias.
+
+    Parameters
+    ----------
+    x
+        (T, K) float32, T ≥ 1.
+    weights
+        (N, K), packed.
+    bias
+        (N,) float32.
+
+    Returns
+    -------
+    (T, N) float32. Quantized weights meet activations rounded to int8 in blocks of 32 columns
+    (relative error about 0.6 %) unless the backend is exact.
+
+    Raises
+    ------
+    ValueError
+        A shape or dtype is wrong.
+    """
+    matrix = weights.matrix
+    _check("x", x, np.float32, (None, matrix.columns))
+    if bias is not None:
+        _check("bias", bias, np.float32, (matrix.rows,))
+    out = np.empty((x.shape[0], matrix.rows), np.float32)
+    weights.backend.matmul(x, [weights.packed], [out], [bias])
+    return out
+
+
+def dequantize(matrix: Matrix, backend: Backend[Any]) -> Floats:
+    """Return the weights of a matrix as (N, K) float32, computed on the device."""
+    out = np.empty((matrix.rows, matrix.columns), np.float32)
+    backend.dequantize(matrix.data, matrix.format, out)
+    return out
+
+
+def embedding(matrix: Matrix, ids: NDArray[np.integer[Any]], backend: Backend[Any]) -> Floats:
+    """Return the rows `ids` of an embedding matrix, dequantized.
+
+    Parameters
+    ----------
+    matrix
+        (V, K) weights.
+    ids
+        (T,) integers, 0 to V − 1.
+    backend
+        The device.
+
+    Returns
+    -------
+    (T, K) float32.
+
+    Raises
+    ------
+    ValueError
+        An id is out of range, or `ids` are not one row of integers.
+    """
+    if (
+        not isinstance(ids, np.ndarray)
+        or ids.ndim != 1
+        or not ids.size
+        or ids.dtype.kind not in "iu"
+    ):
+        raise ValueError(f"ids: got {_describe(ids)}, wanted integers (T,), T ≥ 1")
+    if ids.min() < 0 or ids.max() >= matrix.rows:
+        raise ValueError(f"ids: got {ids.min()} to {ids.max()}, wanted 0 to {matrix.rows - 1}")
+    return dequantize(Matrix(matrix.data[ids], matrix.format), backend)
+
+
+def rmsnorm(x: Floats, weight: Floats, eps: float, backend: Backend[Any]) -> Floats:
+    """Return x / √(mean(x²) + eps) · weight.
+
+    Parameters
+    ----------
+    x
+        (T, K) float32.
+    weight
+        (K,) float32.
+    eps
+        Added to the mean square, 0 or more.
+    backend
+        The device.
+
+    Returns
+    -------
+    (T, K) float32.
+
+    Raises
+    ------
+    ValueError
+        A shape or dtype is wrong, or eps is negative.
+
+    Notes
+    -----
+    Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+    _check("x", x, np.float32, (None, None))
+    _check("weight", weight, np.float32, (x.shape[1],))
+    if not 0.0 <= eps < float("inf"):
+        raise ValueError(f"eps: got {eps}, wanted 0 or more")
+    out = np.empty_like(x)
+    backend.rmsnorm(x, weight, eps, out)
+    return out
+
+
+def rope(x: Floats, cos: Floats, sin: Floats, interleaved: bool, backend: Backend[Any]) -> Floats:
+    """Return x with each pair (a, b) turned to (a cos − b sin, a sin + b cos).
+
+    Parameters
+    ----------
+    x
+        (T, heads, D) float32.
+    cos, sin
+        (T, R/2) float32, of each token's angles; R ≤ D, dims from R on stay.
+    interleaved
+        Pairs are (2i, 2i + 1) if true (llama), (i, i + R/2) if not (qwen2, qwen3).
+    backend
+        The device.
+
+    Returns
+    -------
+    (T, heads, D) float32.
+
+    Raises
+    ------
+    ValueError
+        A shape or dtype is wrong.
+
+    Notes
+    -----
+    Su et al. 2021, arXiv:2104.09864.
+    """
+    _check("x", x, np.float32, (None, None, None))
+    _check("cos", cos, np.float32, (x.shape[0], None))
+    _check("sin", sin, np.float32, cos.shape)
+    if 2 * cos.shape[1] > x.shape[2]:
+        raise ValueError(f"cos: got {cos.shape[1]} pairs, wanted at most D / 2 = {x.shape[2] // 2}")
+    out: Floats = x.copy()
+    backend.rope(out, cos, sin, interleaved)
+    return out
+
+
+def softmax(x: Floats, backend: Backend[Any]) -> Floats:
+    """Return exp(x − max) / Σ exp(x − max) for each row of x (T, N) float32."""
+    _check("x", x, np.float32, (None, None))
+    out = np.empty_like(x)
+    backend.softmax(x, out)
+    return out
+
+
+def swiglu(gate: Floats, up: Floats, backend: Backend[Any]) -> Floats:
+    """Return gate · sigmoid(gate) · up for (T, N) float32.
+
+    Notes
+    -----
+    Shazeer 2020, arXiv:2002.05202.
+    """
+    _check("gate", gate, np.float32, (None, None))
+    _check("up", up, np.float32, gate.shape)
+    out = np.empty_like(gate)
+    backend.swiglu(gate, up, out)
+    return out
+
+
+def kv_append(
+    k: Floats,
+    v: Floats,
+    k_pages: NDArray[Any],
+    v_pages: NDArray[Any],
+    pages: Ints,
+    offsets: Ints,
+    backend: Backend[Any],
+) -> None:
+    """Write new keys and values into one layer of a paged KV cache.
+
+    Parameters
+    ----------
+    k, v
+        (T, G, D) float32.
+    k_pages, v_pages
+        (n, G, D, P) and (n, G, P, D), float16 or float32; written.
+    pages, offsets
+        (T,) int32: page 0 to n − 1 and slot 0 to P − 1 of each token.
+    backend
+        The device.
+
+    Raises
+    ------
+    ValueError
+        A shape, dtype, page or slot is wrong.
+    """
+    _check("k", k, np.float32, (None, None, None))
+    _check("v", v, np.float32, k.shape)
+    _check_pages(k_pages, v_pages, k.shape[1], k.shape[2])
+    if not (k_pages.flags.writeable and v_pages.flags.writeable):
+        raise ValueError("k_pages, v_pages: got read-only arrays, wanted writeable ones")
+    _check("pages", pages, np.int32, (k.shape[0],))
+    _check("offsets", offsets, np.int32, (k.shape[0],))
+    _check_range("pages", pages, k_pages.shape[0])
+    _check_range("offsets", offsets, k_pages.shape[3])
+    backend.kv_append(k, v, k_pages, v_pages, pages, offsets)
+
+
+def attention(
+    q: Floats,
+    k_pages: NDArray[Any],
+    v_pages: NDArray[Any],
+    page_table: Ints,
+    lengths: Ints,
+    starts: Ints,
+    scale: float,
+    backend: Backend[Any],
+) -> Floats:
+    """Return causal softmax(scale · q kᵀ) v of each sequence over its pages.
+
+    Parameters
+    ----------
+    q
+        (T, H, D) float32: queries of all sequences, one after another; D ≤ 256.
+    k_pages, v_pages
+        (n, G, D, P) and (n, G, P, D), float16 or float32; P is 16, 32 or 64; G divides H, and
+        head h reads KV head h // (H / G).
+    page_table
+        (S, M) int32: pages of each sequence in order.
+    lengths
+        (S,) int32: tokens in the cache, the queries' own included.
+    starts
+        (S + 1,) int32: sequence s has the queries starts[s] to starts[s + 1] − 1, which are its
+        last tokens; query j of n stands at position length − n + j and sees up to there.
+    scale
+        Usually 1 / √D.
+    backend
+        The device.
+
+    Returns
+    -------
+    (T, H, D) float32.
+
+    Raises
+    ------
+    ValueError
+        A shape, dtype, page or length is wrong.
+
+    Notes
+    -----
+    One pass with a running maximum: Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al.
+    2022, arXiv:2205.14135.
+    """
+    _check("q", q, np.float32, (None, None, None))
+    if q.shape[2] > MAX_HEAD_DIM:
+        raise ValueError(f"q: got head dim {q.shape[2]}, wanted at most {MAX_HEAD_DIM}")
+    if not math.isfinite(scale):
+        raise ValueError(f"scale: got {scale}, wanted a finite number")
+    _check_pages(k_pages, v_pages, None, q.shape[2])
+    if q.shape[1] % k_pages.shape[1]:
+        got, heads = k_pages.shape[1], q.shape[1]
+        raise ValueError(f"k_pages: got {got} KV heads, wanted a divisor of {heads}")
+    _check("lengths", lengths, np.int32, (None,))
+    sequences, page_size = lengths.shape[0], k_pages.shape[3]
+    _check("page_table", page_table, np.int32, (sequences, None))
+    _check("starts", starts, np.int32, (sequences + 1,))
+    counts = np.diff(starts)
+    if starts[0] != 0 or starts[-1] != q.shape[0] or counts.min() < 0 or (lengths < counts).any():
+        raise ValueError(
+            f"starts: got {starts.tolist()} for lengths {lengths.tolist()}, wanted 0 to "
+            f"{q.shape[0]} in order, no sequence with more queries than tokens"
+        )
+    used = -(-lengths // page_size)
+    if used.max() > page_table.shape[1]:
+        raise ValueError(f"page_table: got {page_table.shape[1]} columns, wanted {used.max()}")
+    for row, n in zip(page_table, used, strict=True):
+        _check_range("page_table", row[:n], k_pages.shape[0])
+    out = np.empty_like(q)
+    backend.attention(q, k_pages, v_pages, page_table, lengths, starts, scale, out)
+    return out
+
+
+def _check_pages(k: NDArray[Any], v: NDArray[Any], kv_heads: int | None, head_dim: int) -> None:
+    if (
+        not isinstance(k, np.ndarray)
+        or k.ndim != 4
+        or k.dtype not in (np.float16, np.float32)
+        or k.shape[3] not in PAGE_SIZES
+    ):
+        raise ValueError(
+            f"k_pages: got {_describe(k)}, wanted float16 or float32 (n, G, D, P) "
+            f"with P one of {PAGE_SIZES}"
+        )
+    _check("k_pages", k, k.dtype, (None, kv_heads, head_dim, None))
+    _check("v_pages", v, k.dtype, (k.shape[0], k.shape[1], k.shape[3], head_dim))
+
+
+def _check_range(name: str, values: Ints, end: int) -> None:
+    if values.size and (values.min() < 0 or values.max() >= end):
+        raise ValueError(f"{name}: got {values.min()} to {values.max()}, wanted 0 to {end - 1}")
+
+
+def _check(name: str, array: NDArray[Any], dtype: Any, shape: tuple[int | None, ...]) -> None:
+    """Check type, dtype, shape (None: any size from 1) and C order, naming what differs."""
+    wanted = f"{np.dtype(dtype)} ({', '.join('any' if n is None else str(n) for n in shape)})"
+    fits = (
+        isinstance(array, np.ndarray)
+        and array.ndim == len(shape)
+        and all(
+            size == n if n is not None else size >= 1
+            for size, n in zip(array.shape, shape, strict=False)
+        )
+    )
+    if not fits or array.dtype != dtype:
+        raise ValueError(f"{name}: got {_describe(array)}, wanted {wanted}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name}: got a strided array, wanted a C-contiguous one")
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    return type(value).__name__

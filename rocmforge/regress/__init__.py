@@ -1,0 +1,1 @@
+"""asv results, baselines and regressions: the code behind tools/. Knows nothing of the engine."""

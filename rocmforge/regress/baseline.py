@@ -1,0 +1,293 @@
+"""Baselines: one JSON file per kind of machine, with the statistics of every benchmark.
+
+`baselines.<benchmark>` holds name, timestamp, hardware, metrics and metadata; the names of the
+metrics end in their unit. Knows records, not asv's files and no verdict.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from rocmforge.errors import MeasurementError, ResultFileError
+from rocmforge.hardware import Hardware, hardware_tag
+from rocmforge.regress.files import (
+    finite_number,
+    is_strings,
+    kind_of,
+    read_json,
+    typed_field,
+    write_json,
+)
+from rocmforge.regress.records import Direction, Record, ResultSet, Status
+from rocmforge.regress.statistics import Summary
+
+SCHEMA_VERSION = 1
+HARDWARE_KEYS = (
+    "gpu_name",
+    "gpu_architecture",
+    "rocm_version",
+    "cpu_arch",
+    "os",
+    "python_version",
+)
+_MS_PER = {"seconds": 1e3, "s": 1e3, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
+_STATISTICS = {
+    "avg": "mean",
+    "min": "minimum",
+    "max": "maximum",
+    "p50": "p50",
+    "p95": "p95",
+    "p99": "p99",
+    "ci99_low": "ci_low",
+    "ci99_high": "ci_high",
+}
+_BACKEND_PARAMS = ("backend", "device")
+_FORMAT_PARAMS = ("format", "fmt")
+
+
+def baseline_path(folder: Path, hardware: Hardware) -> Path:
+    """Where the baseline of a kind of machine lies: ``<folder>/<hardware tag>/baseline.json``."""
+    return folder / hardware_tag(hardware) / "baseline.json"
+
+
+def metric_suffix(unit: str) -> tuple[str, float]:
+    """Return what a metric's name ends in, and the factor from the unit to the stored value.
+
+    Times are stored in ms (``"ms", 1e3`` for seconds); any other unit is spelled out and kept:
+    ``tokens/s`` gives ``"tokens_per_s", 1.0``.
+    """
+    if unit in _MS_PER:
+        return "ms", _MS_PER[unit]
+    spelled = re.sub(r"[^a-z0-9]+", "_", unit.lower().replace("/", "_per_")).strip("_")
+    return spelled or "value", 1.0
+
+
+def save_baseline(path: Path, results: ResultSet) -> int:
+    """Write the benchmarks that were measured as a baseline; an older one is replaced whole.
+
+    Parameters
+    ----------
+    path
+        Target file; its folder is made.
+    results
+        One run. Failed and skipped benchmarks are listed by name and hold no metrics.
+
+    Returns
+    -------
+    int
+        Number of benchmarks in the baseline.
+
+    Raises
+    ------
+    MeasurementError
+        Not one benchmark was measured; an older file stays as it is.
+    ResultFileError
+        The run does not say on what hardware it was made.
+    """
+    measured = [r for r in results.records if r.status is Status.OK and r.unit is not None]
+    if not measured:
+        raise MeasurementError(f"{results.source}: no benchmark with a value: nothing measured")
+    if not results.hardware.is_known():
+        raise ResultFileError(
+            results.source,
+            "hardware",
+            got="neither CPU nor GPU",
+            wanted="a run on a machine that tools/register_machine.py made known to asv",
+        )
+    document = {
+        "baselines": {r.label: _entry(r, results.hardware) for r in measured},
+        "metadata": {
+            "schema_version": SCHEMA_VERSION,
+            "hardware_tag": hardware_tag(results.hardware),
+            "hardware": asdict(results.hardware),
+            "machine": results.machine,
+            "commit": results.commit,
+            "commit_date": _iso(results.commit_date),
+            "environment": results.environment,
+            "failed": _labels(results, Status.FAILED),
+            "skipped": _labels(results, Status.SKIPPED),
+        },
+    }
+    write_json(path, document)
+    return len(measured)
+
+
+def load_baseline(path: Path) -> ResultSet:
+    """Read a baseline; its medians become the records' values, in the benchmarks' own units.
+
+    Raises
+    ------
+    ResultFileError
+        The file is missing, truncated, of another version, or an entry lacks or contradicts
+        something; the message names the file and the entry.
+    """
+    document = read_json(path)
+    entries = typed_field(path, document, "baselines", dict, "an object")
+    metadata = typed_field(path, document, "metadata", dict, "an object")
+    version = metadata.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        raise ResultFileError(path, "metadata.schema_version", got=version, wanted=SCHEMA_VERSION)
+    hardware = _hardware(path, typed_field(path, metadata, "hardware", dict, "an object"))
+    commit_date = metadata.get("commit_date")
+    return ResultSet(
+        source=path,
+        machine=typed_field(path, metadata, "machine", str, "a string"),
+        commit=typed_field(path, metadata, "commit", str, "a string"),
+        commit_date=None if commit_date is None else _milliseconds(path, commit_date),
+        environment=typed_field(path, metadata, "environment", str, "a string"),
+        hardware=hardware,
+        records=tuple(_record(path, label, entries[label], hardware) for label in entries),
+    )
+
+
+def _entry(record: Record, hardware: Hardware) -> dict[str, Any]:
+    summary = record.summary
+    if summary is None or record.unit is None or record.direction is None:
+        raise ValueError(f"record {record.label}: got no value or unit, wanted a measured one")
+    suffix, scale = metric_suffix(record.unit)
+    metrics: dict[str, float | int | None] = {}
+    for key, attribute in _STATISTICS.items():
+        value = getattr(summary, attribute)
+        finite = value is not None and math.isfinite(value)
+        metrics[f"{key}_{suffix}"] = value * scale if finite else None
+    metrics["iterations"] = summary.iterations
+    params = dict(zip(record.param_names, record.params, strict=True))
+    return {
+        "name": record.label,
+        "timestamp": _iso(record.started_at),
+        "hardware": {key: getattr(hardware, key) for key in HARDWARE_KEYS},
+        "metrics": metrics,
+        "metadata": {
+            "backend": _named_param(params, _BACKEND_PARAMS),
+            "format": _named_param(params, _FORMAT_PARAMS),
+            "benchmark": record.name,
+            "params": params,
+            "unit": record.unit,
+            "direction": record.direction.value,
+            "version": record.version,
+        },
+    }
+
+
+def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Record:
+    if not isinstance(entry, dict):
+        raise ResultFileError(path, label, got=kind_of(entry), wanted="an object")
+    metadata = typed_field(path, entry, "metadata", dict, f"an object in {label}")
+    metrics = typed_field(path, entry, "metrics", dict, f"an object in {label}")
+    stored = typed_field(path, entry, "hardware", dict, f"an object in {label}")
+    params = typed_field(path, metadata, "params", dict, f"an object in {label}")
+    unit = typed_field(path, metadata, "unit", str, f"a string in {label}")
+    direction = metadata.get("direction")
+    version, timestamp = metadata.get("version"), entry.get("timestamp")
+    expected = {key: getattr(hardware, key) for key in HARDWARE_KEYS}
+    if {key: stored.get(key) for key in HARDWARE_KEYS} != expected:
+        raise ResultFileError(path, f"hardware of {label}", got=stored, wanted=expected)
+    if direction not in ("lower", "higher"):
+        raise ResultFileError(
+            path, f"direction of {label}", got=direction, wanted="'lower' or 'higher'"
+        )
+    if not is_strings(list(params.values())):
+        raise ResultFileError(path, f"params of {label}", got=params, wanted="strings")
+    summary = _summary(path, label, metrics, unit)
+    record = Record(
+        name=typed_field(path, metadata, "benchmark", str, f"a string in {label}"),
+        param_names=tuple(params),
+        params=tuple(params.values()),
+        status=Status.OK,
+        value=summary.p50,
+        summary=summary,
+        samples=(),
+        unit=unit,
+        direction=Direction(direction),
+        version=version if isinstance(version, str) else None,
+        started_at=None if timestamp is None else _milliseconds(path, timestamp),
+    )
+    if entry.get("name") != label or record.label != label:
+        got = f"{entry.get('name')}, {record.label}"
+        raise ResultFileError(path, "name and parameters", got=got, wanted=label)
+    return record
+
+
+def _summary(path: Path, label: str, metrics: Mapping[str, Any], unit: str) -> Summary:
+    suffix, scale = metric_suffix(unit)
+    values: dict[str, float | None] = {}
+    for key, attribute in _STATISTICS.items():
+        name = f"{key}_{suffix}"
+        if name not in metrics:
+            raise ResultFileError(path, f"metrics of {label}", got=sorted(metrics), wanted=name)
+        stored = metrics[name]
+        what = f"{name} of {label}"
+        values[attribute] = None if stored is None else finite_number(path, what, stored) / scale
+    median = values["p50"]
+    if median is None:
+        raise ResultFileError(path, f"p50_{suffix} of {label}", got="null", wanted="a number")
+    ladder = [values[key] for key in ("minimum", "p50", "p95", "p99", "maximum")]
+    known = [value for value in ladder if value is not None]
+    if known != sorted(known):
+        raise ResultFileError(path, f"metrics of {label}", got=known, wanted="min ≤ p50 ≤ … ≤ max")
+    iterations = metrics.get("iterations")
+    if iterations is not None and (
+        isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1
+    ):
+        raise ResultFileError(path, f"iterations of {label}", got=iterations, wanted="at least 1")
+    low, high = values["ci_low"], values["ci_high"]
+    return Summary(
+        mean=values["mean"],
+        minimum=values["minimum"],
+        maximum=values["maximum"],
+        p50=median,
+        p95=values["p95"],
+        p99=values["p99"],
+        iterations=iterations,
+        ci_low=-math.inf if low is None else low,
+        ci_high=math.inf if high is None else high,
+    )
+
+
+def _hardware(path: Path, stored: Mapping[str, Any]) -> Hardware:
+    values: dict[str, Any] = {}
+    for field in fields(Hardware):
+        value = stored.get(field.name)
+        kind = int if field.name in ("cpu_count", "ram_bytes") else str
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
+            raise ResultFileError(
+                path,
+                f"metadata.hardware.{field.name}",
+                got=value,
+                wanted=f"{kind.__name__} or null",
+            )
+        values[field.name] = value
+    return Hardware(**values)
+
+
+def _named_param(params: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    """Value of the first parameter that has one of the names, without the quotes of its repr."""
+    found = [params[name] for name in names if name in params]
+    return found[0].strip("'\"") if found else None
+
+
+def _labels(results: ResultSet, status: Status) -> list[str]:
+    return [record.label for record in results.records if record.status is status]
+
+
+def _iso(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.timezone.utc)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def _milliseconds(path: Path, timestamp: object) -> int:
+    try:
+        moment = datetime.datetime.fromisoformat(str(timestamp))
+    except ValueError as error:
+        raise ResultFileError(path, "timestamp", got=timestamp, wanted="ISO 8601") from error
+    if moment.tzinfo is None:
+        raise ResultFileError(path, "timestamp", got=timestamp, wanted="ISO 8601 with a time zone")
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,91 @@
+"""JSON files read with errors that name the file, and written so that nothing is ever half there.
+
+Knows asv's version field and NaN; knows no benchmark, no record and no verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from rocmforge.errors import ResultFileError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object, errors naming the file."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ResultFileError(path, "file", got="none", wanted="a JSON file") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ResultFileError(path, "content", got=error, wanted="a complete JSON file") from error
+    if not isinstance(data, dict):
+        raise ResultFileError(path, "content", got=kind_of(data), wanted="an object")
+    return data
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write strict JSON to a temporary file beside the target, then rename it into place."""
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_asv_json(path: Path, version: int) -> dict[str, Any]:
+    """Read a JSON object of asv's (bare NaN and Infinity allowed) and check its version.
+
+    Raises
+    ------
+    ResultFileError
+        The file is missing, unreadable, no JSON object, or of another version.
+    """
+    data = read_json(path)
+    if data.get("version") != version or isinstance(data["version"], bool):
+        raise ResultFileError(path, "version", got=data.get("version"), wanted=version)
+    return data
+
+
+def typed_field(path: Path, data: Mapping[str, Any], key: str, kind: type, wanted: str) -> Any:
+    """Value of a key that must be of one JSON type; ResultFileError otherwise."""
+    value = data.get(key)
+    if not isinstance(value, kind):
+        raise ResultFileError(path, key, got=kind_of(value), wanted=wanted)
+    return value
+
+
+def finite_number(path: Path, what: str, value: object) -> float:
+    """Value as a float if it is a finite number (no bool); ResultFileError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ResultFileError(path, what, got=kind_of(value), wanted="a number")
+    try:
+        converted = float(value)
+    except OverflowError:
+        converted = math.inf
+    if not math.isfinite(converted):
+        raise ResultFileError(path, what, got=converted, wanted="a finite number")
+    return converted
+
+
+def is_strings(value: object) -> TypeGuard[list[str]]:
+    """Whether a JSON value is a list of strings."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def kind_of(value: object) -> str:
+    """Type of a JSON value for an error message."""
+    return "nothing" if value is None else type(value).__name__

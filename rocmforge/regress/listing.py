@@ -1,0 +1,90 @@
+"""Lays out one run as a table: each benchmark's median, spread, and change since a baseline.
+
+Knows records and comparisons; measures nothing, decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from rocmforge.regress.compare import Comparison, Row, Verdict
+from rocmforge.regress.records import Record, Status
+
+COLUMNS = ("benchmark", "parameters", "median", "99 % interval", "n", "baseline", "change")
+_SCALES = {
+    "seconds": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
+    "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
+}
+_STYLES = {Verdict.REGRESSION: "bold red", Verdict.FAILED: "bold red", Verdict.IMPROVED: "green"}
+
+
+def results_table(records: Sequence[Record], comparison: Comparison | None) -> Table:
+    """Lay out what was measured, and beside it a baseline's value and the change.
+
+    Parameters
+    ----------
+    records
+        Of one run, in the order to show.
+    comparison
+        Of a baseline with that run; None where there is no baseline.
+
+    Returns
+    -------
+    Table
+        One row a record. The change is (now − baseline) / baseline, followed by the verdict where
+        it is not ok; the interval is that of the median, empty where there are too few samples.
+    """
+    rows = {row.label: row for row in comparison.rows} if comparison else {}
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in COLUMNS:
+        left = column in COLUMNS[:2]
+        shown.add_column(column, justify="left" if left else "right", overflow="fold")
+    for record in records:
+        cells = _cells(record, rows.get(record.label))
+        shown.add_row(*(Text(cell) for cell in cells), style=_style(record, rows))
+    return shown
+
+
+def _cells(record: Record, row: Row | None) -> tuple[str, ...]:
+    params = " ".join(value.strip("'") for value in record.params)
+    if record.value is None or record.summary is None:
+        return record.name, params, record.status.value, "", "", "", ""
+    scale, unit = _scale(record.value, record.unit or "")
+    low, high = record.summary.ci_low, record.summary.ci_high
+    known = math.isfinite(low) and math.isfinite(high)
+    return (
+        record.name,
+        params,
+        f"{_digits(record.value / scale)} {unit}",
+        f"{_digits(low / scale)} … {_digits(high / scale)}" if known and low < high else "",
+        str(record.summary.iterations),
+        "" if row is None or row.before is None else f"{_digits(row.before / scale)} {unit}",
+        "" if row is None or row.before is None else _change(row),
+    )
+
+
+def _change(row: Row) -> str:
+    word = "" if row.verdict is Verdict.OK else f" {row.verdict.value}"
+    return word.strip() if row.ratio is None else f"{100 * (row.ratio - 1):+.1f} %{word}"
+
+
+def _style(record: Record, rows: dict[str, Row]) -> str | None:
+    if record.status is Status.FAILED:
+        return "bold red"
+    row = rows.get(record.label)
+    return _STYLES.get(row.verdict) if row else None
+
+
+def _scale(value: float, unit: str) -> tuple[float, str]:
+    scales = _SCALES.get(unit)
+    if scales is None:
+        return 1.0, unit
+    return next((s for s in scales if value >= s[0]), scales[-1])
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,84 @@
+"""The flat records that the whole package works on: one benchmark, one set of parameters.
+
+Knows what a record is; knows no file format and no verdict.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocmforge.hardware import Hardware
+from rocmforge.regress.statistics import Summary
+
+
+class Status(str, enum.Enum):
+    """What became of one benchmark with one set of parameters."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Direction(str, enum.Enum):
+    """Which way a metric is better."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One benchmark with one set of parameters.
+
+    Parameters
+    ----------
+    name
+        asv's name without parameters, e.g. ``"matmul.Matmul.track_ms"``.
+    param_names, params
+        Names, and values as ``repr`` strings, e.g. ``("'Q4_0'", "8")``.
+    status, value
+        The value, in ``unit``, is None unless the status is ok. It is the median of the samples
+        where the benchmark has samples.
+    summary
+        Statistics of the samples, or what was kept of them; None unless the status is ok.
+    samples
+        Every sample in ``unit``; empty where asv did not record them.
+    unit, direction
+        None where benchmarks.json does not know the benchmark.
+    version
+        asv's hash of the benchmark's code; equal hashes measure the same thing.
+    started_at
+        Milliseconds since 1970, or None.
+    """
+
+    name: str
+    param_names: tuple[str, ...]
+    params: tuple[str, ...]
+    status: Status
+    value: float | None
+    summary: Summary | None
+    samples: tuple[float, ...]
+    unit: str | None
+    direction: Direction | None
+    version: str | None
+    started_at: int | None
+
+    @property
+    def label(self) -> str:
+        """Name with parameters as asv prints it, e.g. ``"suite.time_op('Q4_0', 8)"``."""
+        return f"{self.name}({', '.join(self.params)})" if self.params else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSet:
+    """All records of one run: one machine, one commit, one environment."""
+
+    source: Path
+    machine: str
+    commit: str
+    commit_date: int | None
+    environment: str
+    hardware: Hardware
+    records: tuple[Record, ...]

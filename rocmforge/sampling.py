@@ -1,0 +1,283 @@
+"""Chooses the next token from logits: greedy, temperature, top-k, top-p, min-p, repetition penalty.
+
+One `Sampler` belongs to one sequence and owns its random numbers, so that what a sequence gets
+depends on its seed and its logits, never on what runs beside it. This file knows token ids
+only; stop strings and length limits are carried here but acted on by the engine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+MIN_PENALTY, MAX_PENALTY = 0.01, 100.0
+MAX_NUMBER = sys.float_info.max
+BLOCK = 512  # weights that are summed as one before a draw
+N_BINS = 4096  # of the histogram for top-p
+MAX_SPAN = 40.0  # exp(-40) of the likeliest is nothing, even 2**20 times over: one bin for the rest
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to continue one prompt.
+
+    Parameters
+    ----------
+    max_tokens
+        Tokens to generate at most, at least 1.
+    temperature
+        Divides the logits; 0 means greedy: the likeliest token, the lowest id among equals.
+    top_k
+        Keep the k likeliest tokens; 0 keeps all.
+    top_p
+        Keep the fewest likeliest tokens whose probabilities add up to at least this; in (0, 1].
+    min_p
+        Keep tokens at least this many times as likely as the likeliest; in [0, 1].
+    repetition_penalty
+        Positive logits of tokens seen before are divided by it, negative ones multiplied; 0.01
+        to 100, 1 changes nothing.
+    seed
+        0 or more: the same seed and logits give the same tokens (on one machine; numpy's exp may
+        round otherwise on another); None: different each time.
+    stop
+        Strings, none empty, at which the text ends.
+    stop_ids
+        Token ids at which the text ends, besides the model's own.
+    ignore_eos
+        Go on past the model's end-of-text tokens.
+
+    Raises
+    ------
+    ValueError
+        A value is of the wrong type or out of its range; names the parameter.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        low, high = MIN_PENALTY, MAX_PENALTY
+        self._check("max_tokens", _whole(self.max_tokens, 1), "an integer from 1")
+        self._check("temperature", _between(self.temperature, 0, MAX_NUMBER), "a number from 0")
+        self._check("top_k", _whole(self.top_k, 0), "an integer from 0")
+        in_range = _between(self.top_p, 0, 1) and self.top_p > 0
+        self._check("top_p", in_range, "a number above 0, at most 1")
+        self._check("min_p", _between(self.min_p, 0, 1), "a number from 0 to 1")
+        in_range = _between(self.repetition_penalty, low, high)
+        self._check("repetition_penalty", in_range, f"a number from {low} to {high}")
+        in_range = self.seed is None or _whole(self.seed, 0)
+        self._check("seed", in_range, "None or an integer from 0")
+        in_range = isinstance(self.stop, tuple) and all(
+            isinstance(text, str) and text for text in self.stop
+        )
+        self._check("stop", in_range, "a tuple of strings, none empty")
+        in_range = isinstance(self.stop_ids, frozenset) and all(
+            _whole(token, 0) for token in self.stop_ids
+        )
+        self._check("stop_ids", in_range, "a frozenset of token ids")
+        self._check("ignore_eos", isinstance(self.ignore_eos, bool), "True or False")
+
+    def _check(self, name: str, valid: bool, wanted: str) -> None:
+        if not valid:
+            raise ValueError(f"{name}: got {getattr(self, name)!r}, wanted {wanted}")
+
+
+class Sampler:
+    """Draws the tokens of one sequence.
+
+    The steps, each on what the one before left: repetition penalty, temperature, top-k, top-p,
+    min-p; then one draw from what remains, in proportion to exp(logit / temperature). With
+    temperature 0 the penalty alone is applied and the likeliest token taken. Among equal logits
+    the lower id ranks first in every step.
+
+    Parameters
+    ----------
+    params
+        How to draw; its seed starts this sampler's own generator.
+    """
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.params = params
+        self._random = np.random.default_rng(params.seed)
+
+    def sample(self, logits: NDArray[np.float32], history: Sequence[int]) -> int:
+        """Choose the next token.
+
+        Parameters
+        ----------
+        logits
+            (V,) float32; -inf forbids a token. Not changed.
+        history
+            Ids that the repetition penalty applies to, each once however often it occurs: what
+            the sequence holds so far. Not looked at where the penalty is 1.
+
+        Returns
+        -------
+        int
+            Token id, 0 to V - 1.
+
+        Raises
+        ------
+        TypeError
+            `logits` are not float32, or `history` holds other things than integers.
+        ValueError
+            `logits` are not one row, hold NaN or +inf, or forbid every token; an id of
+            `history` is not below V.
+
+        Notes
+        -----
+        Penalty as in Keskar et al. 2019 (CTRL), with the sign rule of Hugging Face; top-p as in
+        Holtzman et al. 2019; min-p as in Nguyen et al. 2024.
+        """
+        if not isinstance(logits, np.ndarray) or logits.dtype != np.float32:
+            got = getattr(logits, "dtype", type(logits).__name__)
+            raise TypeError(f"logits: got {got}, wanted a numpy array of float32")
+        if logits.ndim != 1 or not logits.size:
+            raise ValueError(f"logits: got shape {logits.shape}, wanted (V,)")
+        params = self.params
+        if params.repetition_penalty != 1:
+            logits = _penalized(logits, history, params.repetition_penalty)
+        best = int(logits.argmax())  # argmax takes a NaN for the largest
+        top: np.float32 = logits[best]
+        if not np.isfinite(top):
+            _refuse(logits, best)
+        if params.temperature == 0:
+            return best
+
+        ids: NDArray[np.intp] | None = None  # None: every token is still in
+        if 0 < params.top_k < logits.size:
+            ids = _largest(logits, params.top_k)
+            logits = logits[ids]
+        exponents = _exponents(logits, top, params.temperature)
+        weights = np.exp(exponents)  # probabilities up to their common factor; 1 for the likeliest
+        if params.top_p < 1:
+            weights *= _nucleus(logits, exponents, weights, params.top_p)
+        if params.min_p > 0:
+            weights *= weights >= params.min_p
+        chosen = _draw(weights, self._random.random())
+        return chosen if ids is None else int(ids[chosen])
+
+
+def _draw(weights: NDArray[np.float32], share: float) -> int:
+    """Index at which the running sum of the weights passes `share`, in [0, 1), of the total.
+
+    A weight of 0 is never drawn. Sums of blocks come first, then the running sum inside one block:
+    a running sum over all V would cost more than everything else.
+    """
+    blocks = np.add.reduceat(weights, np.arange(0, weights.size, BLOCK))
+    reach = blocks.cumsum(dtype=np.float64)
+    goal = share * reach[-1]  # rounded or not, below the total: share is at most 1 - 2**-53
+    block = int(reach.searchsorted(goal, side="right"))
+    if block:
+        goal -= reach[block - 1]
+    start = block * BLOCK
+    inside = weights[start : start + BLOCK].cumsum(dtype=np.float64)
+    # The block's sum in float32 may lie a little above its running sum in float64.
+    goal = min(goal, np.nextafter(inside[-1], 0))
+    return start + int(inside.searchsorted(goal, side="right"))
+
+
+def _largest(logits: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    """Indices, ascending, of the `count` largest logits."""
+    cut = logits.size - count
+    smallest = np.partition(logits, cut)[cut]
+    keep = logits > smallest
+    ties = np.flatnonzero(logits == smallest)
+    keep[ties[: count - int(np.count_nonzero(keep))]] = True
+    return np.flatnonzero(keep)
+
+
+def _exponents(
+    logits: NDArray[np.float32], top: np.float32, temperature: float
+) -> NDArray[np.float32]:
+    """(logit - top) / temperature: 0 for the likeliest token, negative for the others."""
+    limits = np.finfo(np.float32)
+    divisor = np.float32(min(max(temperature, float(limits.tiny)), float(limits.max)))
+    with np.errstate(over="ignore"):  # to -inf, whose weight is 0
+        exponents: NDArray[np.float32] = (logits - top) / divisor
+    return exponents
+
+
+def _nucleus(
+    logits: NDArray[np.float32],
+    exponents: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    top_p: float,
+) -> NDArray[np.bool_]:
+    """(V,) bool: the fewest largest logits that hold `top_p` of the weight.
+
+    A histogram over the exponents finds where the share is reached; only that bin is sorted.
+    """
+    span = min(max(-float(exponents.min()), 1e-6), MAX_SPAN)
+    with np.errstate(over="ignore"):
+        depth = np.minimum(exponents * np.float32(-N_BINS / span), np.float32(N_BINS - 1))
+    bins = depth.astype(np.intp)
+    reach = np.bincount(bins, weights, N_BINS).cumsum()  # float64
+    target = top_p * float(reach[-1])
+    edge = min(int(reach.searchsorted(target)), N_BINS - 1)
+    before = float(reach[edge - 1]) if edge else 0.0
+    inside = np.flatnonzero(bins == edge)
+    inside = inside[np.argsort(-logits[inside], kind="stable")]
+    count = int((before + weights[inside].cumsum(dtype=np.float64)).searchsorted(target)) + 1
+    keep: NDArray[np.bool_] = bins < edge
+    keep[inside[:count]] = True
+    return keep
+
+
+def _penalized(
+    logits: NDArray[np.float32], history: Sequence[int], penalty: float
+) -> NDArray[np.float32]:
+    ids = np.asarray(history)
+    if not ids.size:
+        return logits
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"history: got {ids.dtype}, wanted integer token ids")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= logits.size:
+        wrong = low if low < 0 else high
+        raise ValueError(f"history: got token id {wrong}, wanted 0 to {logits.size - 1}")
+    seen: NDArray[np.float32] = logits[ids]
+    changed: NDArray[np.float32] = logits.copy()
+    with np.errstate(over="ignore"):  # an infinity that comes of it is refused by the caller
+        changed[ids] = np.where(seen > 0, seen / penalty, seen * penalty)
+    return changed
+
+
+def _refuse(logits: NDArray[np.float32], best: int) -> NoReturn:
+    value = logits[best]
+    if np.isneginf(value):
+        raise ValueError(f"logits: got -inf for all {logits.size} tokens, wanted one possible")
+    count = int((np.isnan(logits) | np.isposinf(logits)).sum())
+    raise ValueError(
+        f"logits: got {'NaN' if np.isnan(value) else '+inf'} for token {best} "
+        f"({count} of {logits.size} are NaN or +inf), wanted numbers or -inf"
+    )
+
+
+def _whole(value: object, low: int) -> bool:
+    return (
+        isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= low
+    )
+
+
+def _between(value: object, low: float, high: float) -> bool:
+    """True for a number in [low, high]; NaN is in no range."""
+    if isinstance(value, (np.integer, np.floating)):
+        value = value.item()  # else the bounds would be rounded to its type
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return low <= value <= high

@@ -1,0 +1,140 @@
+"""Printing for the command line: streamed text, tables, JSON, sizes, and progress while loading.
+
+Standard output gets results, standard error everything else. This file knows no model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+QUIET_SECONDS = 0.5  # of loading, before progress shows
+
+# On a terminal, a model's text must not move the cursor or send commands.
+_HARMLESS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
+_HARMLESS |= {ord("\n"): "\n", ord("\t"): "\t", ord("\r"): ""}
+
+
+class Output:
+    """Text to standard output as it comes; `end` ends an unfinished line."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._unfinished = False
+
+    def write(self, text: str) -> None:
+        """Show `text` at once."""
+        if text:
+            print(text.translate(_HARMLESS) if self._terminal else text, end="", flush=True)
+            self._unfinished = not text.endswith("\n")
+
+    def end(self) -> None:
+        """Begin a new line unless one has just begun."""
+        if self._unfinished:
+            print(flush=True)
+        self._unfinished = False
+
+
+class LoadingBar:
+    """Progress on standard error, once loading has taken a while; gone when it ends."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown = shown
+        self._began = time.monotonic()
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> LoadingBar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show `done` of `total` bytes."""
+        if self._progress is None:
+            if not self._shown or time.monotonic() - self._began < QUIET_SECONDS:
+                return
+            self._progress = self._start(total)
+        self._progress.update(self._progress.task_ids[0], completed=done)
+
+    @staticmethod
+    def _start(total: int) -> Progress:
+        from rich import progress  # 0.1 s that only a bar is worth
+        from rich.console import Console
+
+        bar = progress.Progress(
+            progress.TextColumn("loading"),
+            progress.BarColumn(),
+            progress.DownloadColumn(binary_units=True),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        bar.add_task("loading", total=total)
+        bar.start()
+        return bar
+
+
+def say(text: str) -> None:
+    """Print a line to standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def human_size(nbytes: float) -> str:
+    """Return bytes in the largest unit that leaves at least 1, e.g. ``"1.5 KiB"``."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.2f} GiB"
+
+
+def human_count(n: int) -> str:
+    """Return a count with three digits or so, e.g. ``"1.24 G"``."""
+    for thousands, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
+        if n >= thousands:
+            return f"{n / thousands:.2f}{unit}"
+    return str(n)
+
+
+def printable(text: str) -> str:
+    """Return text of foreign origin fit for one line: control characters become U+FFFD."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: bool = False) -> None:
+    """Print columns, all but the first right-aligned unless `left`."""
+    lines = [titles, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if left or not i else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print JSON in ASCII, which every encoding has; NaN, which JSON lacks, as null."""
+    print(json.dumps(_without_nan(document), indent=2))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

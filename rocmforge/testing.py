@@ -1,0 +1,247 @@
+"""The numpy reference as a backend, and a model's reference logits kept on disk.
+
+What an engine is checked against before its speed counts: the same decoder, every op computed by
+`rocmforge.ops.reference` in float64. Slow on purpose; knows no compiled kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge import env
+from rocmforge.backend import Bytes, Floats, Ints
+from rocmforge.errors import MeasurementError
+from rocmforge.gguf.formats import Format
+from rocmforge.gguf.reader import GGUFFile, TensorInfo
+from rocmforge.kv.cache import PagedKVCache, pages_for_context
+from rocmforge.model.config import ModelConfig
+from rocmforge.model.decoder import Decoder, Embedding
+from rocmforge.model.weights import load_weights
+from rocmforge.ops import reference
+from rocmforge.ops.cases import relative_rms
+from rocmforge.ops.matrix import Matrix
+
+_CHUNK_WEIGHTS = 8 << 20  # weights dequantized to float64 at a time: 64 MiB
+_PAGE_SIZE = 32
+
+
+def check_close(
+    what: str, got: NDArray[np.floating[Any]], wanted: NDArray[np.floating[Any]], tolerance: float
+) -> float:
+    """Refuse a wrong result: ‖got − wanted‖ / ‖wanted‖ must be at most `tolerance`.
+
+    Parameters
+    ----------
+    what
+        Name of the work, for the message.
+    got, wanted
+        Arrays of one shape.
+    tolerance
+        Largest relative RMS.
+
+    Returns
+    -------
+    The relative RMS.
+
+    Raises
+    ------
+    MeasurementError
+        The result is farther off, not finite, or of another shape: it must not be timed.
+    """
+    if got.shape != wanted.shape:
+        raise MeasurementError(f"{what}: got shape {got.shape}, wanted {wanted.shape}")
+    error = relative_rms(got, wanted)
+    if not error <= tolerance:  # also true of NaN
+        raise MeasurementError(
+            f"{what}: wrong result, not timed: got relative RMS {error:.3g} against the "
+            f"reference, wanted at most {tolerance:.3g}"
+        )
+    return error
+
+
+@dataclass(frozen=True)
+class ReferenceMatrix(Matrix):
+    """A matrix of `ReferenceBackend`: the file's own bytes."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.data.nbytes)
+
+
+class ReferenceBackend:
+    """Every op of the `Backend` protocol by the numpy reference, float32 between ops."""
+
+    name = "reference"
+
+    def pack(
+        self,
+        raw: Bytes,
+        fmt: Format,
+        columns: int,
+        on_piece: Callable[[], None] | None = None,
+    ) -> ReferenceMatrix:
+        """Keep GGUF rows (N, row_bytes) as they are."""
+        return ReferenceMatrix(raw, fmt)
+
+    def matmul(
+        self,
+        x: Floats,
+        weights: Sequence[ReferenceMatrix],
+        outs: Sequence[Floats],
+        biases: Sequence[Floats | None] | None = None,
+        accumulate: bool = False,
+    ) -> None:
+        """outs[i] (T, N_i) = or += x (T, K) · weights[i]ᵀ + biases[i], some rows at a time."""
+        for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
+            bias = biases[i] if biases else None
+            step = max(1, _CHUNK_WEIGHTS // w.columns)
+            for at in range(0, w.rows, step):
+                rows = slice(at, at + step)
+                part = reference.matmul(
+                    x, Matrix(w.data[rows], w.format), None if bias is None else bias[rows]
+                )
+                out[:, rows] = out[:, rows] + part if accumulate else part
+
+    def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
+        """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
+        out[:] = reference.dequantize(Matrix(np.ascontiguousarray(raw), fmt))
+
+    def rmsnorm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+        """Out (rows, K) = x / √(mean(x²) + eps) · weight."""
+        out[:] = reference.rmsnorm(x, weight, eps)
+
+    def rope(self, x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None:
+        """Rotate pairs of x (T, heads, D) in place."""
+        x[:] = reference.rope(x, cos, sin, interleaved)
+
+    def softmax(self, x: Floats, out: Floats) -> None:
+        """Out (rows, columns) = softmax of each row."""
+        out[:] = reference.softmax(x)
+
+    def swiglu(self, gate: Floats, up: Floats, out: Floats) -> None:
+        """Out = gate · sigmoid(gate) · up."""
+        out[:] = reference.swiglu(gate, up)
+
+    def kv_append(
+        self,
+        k: Floats,
+        v: Floats,
+        k_pages: NDArray[Any],
+        v_pages: NDArray[Any],
+        pages: Ints,
+        offsets: Ints,
+    ) -> None:
+        """Write k, v (T, G, D) into slots of one layer's pages."""
+        reference.kv_append(k, v, k_pages, v_pages, pages, offsets)
+
+    def attention(
+        self,
+        q: Floats,
+        k_pages: NDArray[Any],
+        v_pages: NDArray[Any],
+        page_table: Ints,
+        lengths: Ints,
+        starts: Ints,
+        scale: float,
+        out: Floats,
+    ) -> None:
+        """Causal attention of q (T, H, D) over one layer's pages."""
+        out[:] = reference.attention(q, k_pages, v_pages, page_table, lengths, starts, scale)
+
+
+def reference_logits(path: str | os.PathLike[str], ids: Sequence[int]) -> NDArray[np.float32]:
+    """Compute a model's logits by the numpy reference.
+
+    Parameters
+    ----------
+    path
+        GGUF file.
+    ids
+        (T,) token ids, at least one.
+
+    Returns
+    -------
+    (T, V) float32: row t scores the token that follows ids[0..t]. Some 100 million weights a
+    second; beyond the result it needs about 200 MB.
+
+    Raises
+    ------
+    GGUFError, ModelError
+        The file is broken, or not a model that can be run.
+    """
+    backend = ReferenceBackend()
+    tokens = np.asarray(ids, np.int64)
+    with GGUFFile(path) as file:
+        config = ModelConfig.from_gguf(file)
+        pages = pages_for_context(tokens.size, 1, _PAGE_SIZE)
+        cache = PagedKVCache(
+            config.n_layers, config.n_kv_heads, config.head_dim, pages, _PAGE_SIZE, "f32"
+        )
+
+        def pack(info: TensorInfo, raw: Bytes) -> ReferenceMatrix:
+            return backend.pack(raw, info.format, info.shape[1])
+
+        weights = load_weights(file, config, pack)
+        table = weights.token_embd
+        embedding = Embedding(file.tensor(table.name), table.format)
+        decoder = Decoder(config, weights, embedding, backend, cache)
+        rows = np.arange(tokens.size, dtype=np.int32)
+        return decoder.forward(tokens, [cache.table.add_sequence()], [tokens.size], rows)
+
+
+def cached_reference_logits(
+    path: str | os.PathLike[str], ids: Sequence[int]
+) -> NDArray[np.float32]:
+    """Return `reference_logits`, computed once for each file and kept in the cache directory.
+
+    Another process computes them, so that the peak memory of the calling one stays its own. A
+    file that changes its size or its time of change counts as another one.
+
+    Raises
+    ------
+    MeasurementError
+        The other process failed; its message is included.
+    """
+    model = Path(path).resolve()
+    stat = model.stat()
+    key = f"{model}\n{stat.st_size}\n{stat.st_mtime_ns}\n{list(ids)}"
+    name = hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16]
+    target = env.cache_dir() / "logits" / f"{name}.npy"
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "rocmforge.testing", str(model), str(target)]
+        done = subprocess.run(
+            [*command, *map(str, ids)], capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise MeasurementError(f"{model}: no reference logits: {done.stderr.strip()}")
+    logits: NDArray[np.float32] = np.load(target)
+    return logits
+
+
+def _main(arguments: Sequence[str]) -> None:
+    """Write the reference logits of a model: MODEL TARGET.npy ID…"""
+    target = Path(arguments[1])
+    logits = reference_logits(arguments[0], [int(i) for i in arguments[2:]])
+    temporary = target.with_name(f".{uuid.uuid4().hex}.npy")
+    try:
+        np.save(temporary, logits)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,256 @@
+"""ModelConfig: what it reads, what it refuses, and the rotary frequencies that follow."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_files import write_gguf
+
+from rocmforge.errors import ModelError, RocmforgeError, UnsupportedModelError
+from rocmforge.gguf.reader import GGUFFile
+from rocmforge.model.config import ModelConfig, RopeConfig
+
+
+def read(path: Path, **arguments: Any) -> ModelConfig:
+    with GGUFFile(write_gguf(path / "model.gguf", **arguments)) as file:
+        return ModelConfig.from_gguf(file)
+
+
+def test_every_field_of_a_plain_file(tmp_path: Path) -> None:
+    assert read(tmp_path) == ModelConfig(
+        architecture="llama",
+        n_layers=2,
+        d_model=64,
+        n_heads=4,
+        n_kv_heads=2,
+        head_dim=16,
+        d_ff=96,
+        vocab_size=32,
+        ctx_train=128,
+        norm_eps=float(np.float32(1e-5)),
+        rope=RopeConfig(dim=16, base=10000.0, layout="interleaved", original_ctx=128),
+        tied_output=True,
+        qkv_bias=False,
+        qk_norm=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layout", "bias", "norm"),
+    [
+        ("llama", "interleaved", False, False),
+        ("qwen2", "halves", True, False),
+        ("qwen3", "halves", False, True),
+    ],
+)
+def test_what_an_architecture_implies(
+    tmp_path: Path, architecture: str, layout: str, bias: bool, norm: bool
+) -> None:
+    config = read(tmp_path, architecture=architecture)
+    assert (config.rope.layout, config.qkv_bias, config.qk_norm) == (layout, bias, norm)
+
+
+def test_biases_and_an_output_are_seen_in_the_tensors(tmp_path: Path) -> None:
+    small = np.zeros(64, "f4")
+    config = read(tmp_path, tensors={"blk.0.attn_q.bias": small, "output.weight": small})
+    assert config.qkv_bias
+    assert not config.tied_output
+
+
+def test_optional_keys_are_honoured(tmp_path: Path) -> None:
+    keys = {
+        "attention.head_count_kv": None,
+        "attention.key_length": 32,
+        "attention.value_length": 32,
+        "rope.dimension_count": 32,
+        "rope.freq_base": 5e5,
+    }
+    config = read(tmp_path, keys=keys)
+    assert (config.n_kv_heads, config.head_dim, config.rope.base) == (4, 32, 5e5)
+
+
+def test_vocabulary_size_is_the_token_list_before_the_key(tmp_path: Path) -> None:
+    tokens = {"tokenizer.ggml.tokens": ["a", "b", "c"]}
+    assert read(tmp_path, general=tokens).vocab_size == 3
+    assert read(tmp_path, keys={"vocab_size": None}).vocab_size == 32  # the embedding's rows
+    huge = {"token_embd.weight": np.zeros((1 << 23, 1), np.float16)}
+    with pytest.raises(ModelError, match=r"vocab_size: got 8388608, wanted from 1 to"):
+        read(tmp_path, keys={"vocab_size": None}, tensors=huge)
+
+
+@pytest.mark.parametrize(
+    ("window", "ctx", "stored"), [(0, 128, None), (128, 128, None), (48, 48, 48)]
+)
+def test_sliding_window_limits_the_context(
+    tmp_path: Path, window: int, ctx: int, stored: int | None
+) -> None:
+    config = read(tmp_path, keys={"attention.sliding_window": window})
+    assert (config.ctx_train, config.sliding_window) == (ctx, stored)
+    assert config.rope.original_ctx == 128
+
+
+def test_neutral_values_of_unsupported_features_pass(tmp_path: Path) -> None:
+    keys = {
+        "expert_count": 0,
+        "logit_scale": 1.0,
+        "attention.causal": True,
+        "attention.clamp_kqv": 0.0,
+        "use_parallel_residual": False,
+        "expert_used_count": [0, 0],
+        "tensor_data_layout": "Meta AI original pth",
+        "rope.scaling.finetuned": True,
+    }
+    assert read(tmp_path, keys=keys) == read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("expert_count", 8, "supported: 0"),
+        ("attention.scale", 0.25, "0.25"),
+        ("logit_scale", 0.0625, "0.0625"),
+        ("residual_scale", 0.5, "0.5"),
+        ("attention.causal", False, "supported: True"),
+        ("final_logit_softcapping", 30.0, "30.0"),
+        ("rope.scaling.type", "longrope", "none, linear, yarn"),
+        ("rope.scaling.yarn_log_multiplier", 1.0, "supported: 0.0"),
+        ("rope.dimension_count", 8, "whole head (16)"),
+        ("attention.value_length", 8, "length of the keys (16)"),
+        ("attention.head_count_kv", [2, 4], "same value in every layer"),
+        ("hidden_activation", "gelu", "silu"),
+        ("attention.flux_capacitor", 3, "unknown effect"),
+    ],
+)
+def test_unsupported_features_are_named(tmp_path: Path, key: str, value: Any, named: str) -> None:
+    with pytest.raises(UnsupportedModelError) as error:
+        read(tmp_path, keys={key: value})
+    assert f"llama.{key} = " in str(error.value)
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("general", "named"),
+    [
+        ({"general.type": "adapter"}, "'adapter'"),
+        ({"split.count": 3}, "split.count = 3"),
+    ],
+)
+def test_files_that_are_no_whole_model(tmp_path: Path, general: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=named):
+        read(tmp_path, general=general)
+
+
+def test_an_unsupported_architecture_names_itself_and_the_supported(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"'mamba2' is not .*: llama, qwen2, qwen3"):
+        read(tmp_path, architecture="mamba2")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("block_count", 0),
+        ("block_count", 1 << 40),
+        ("embedding_length", 0),
+        ("feed_forward_length", -1),
+        ("attention.head_count", 0),
+        ("attention.head_count_kv", 3),
+        ("attention.key_length", 15),
+        ("attention.layer_norm_rms_epsilon", 0.0),
+        ("attention.layer_norm_rms_epsilon", math.nan),
+        ("context_length", 1 << 30),
+        ("rope.freq_base", 1.0),
+        ("rope.freq_base", math.inf),
+        ("rope.scaling.factor", -0.5),
+        ("rope.scaling.factor", math.nan),
+        ("rope.scaling.attn_factor", 0.0),
+        ("rope.scaling.original_context_length", 0),
+        ("rope.scaling.yarn_beta_fast", -1.0),
+        ("vocab_size", 1 << 62),
+        ("attention.head_count_kv", [2, 2, 2]),  # three layers of two
+        ("attention.head_count_kv", [0, 0]),
+    ],
+)
+def test_values_out_of_range_are_model_errors_that_name_the_key(
+    tmp_path: Path, key: str, value: Any
+) -> None:
+    with pytest.raises(ModelError, match=re.escape(f"llama.{key}: got")) as error:
+        read(tmp_path, keys={key: value})
+    assert "wanted" in str(error.value)
+
+
+def test_heads_must_divide_the_width(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"head_count: got 4, wanted a divisor of the width 66"):
+        read(tmp_path, keys={"embedding_length": 66})
+
+
+@pytest.mark.parametrize(
+    "key", ["block_count", "embedding_length", "attention.head_count", "context_length"]
+)
+@pytest.mark.parametrize("value", [None, "many", -1, 0, 1 << 31, 1.5, ["a"], [1.5, 1.5]])
+def test_hostile_values_raise_our_errors_only(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(RocmforgeError, match=key):
+        read(tmp_path, keys={key: value})
+
+
+def test_equal_values_in_an_array_are_one_value(tmp_path: Path) -> None:
+    keys = {"attention.head_count_kv": [2, 2], "feed_forward_length": [96, 96]}
+    assert read(tmp_path, keys=keys) == read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "scaling", "factor"),
+    [
+        ({}, "none", 1.0),
+        ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, "none", 1.0),
+        ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, "linear", 4.0),
+        ({"rope.scaling.factor": 4.0}, "linear", 4.0),
+        ({"rope.scale_linear": 4.0}, "linear", 4.0),
+        ({"rope.scaling.factor": 0.0}, "none", 1.0),
+        ({"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, "yarn", 4.0),
+    ],
+)
+def test_rope_scaling_is_read(
+    tmp_path: Path, keys: dict[str, Any], scaling: str, factor: float
+) -> None:
+    rope = read(tmp_path, keys=keys).rope
+    assert (rope.scaling, rope.factor) == (scaling, factor)
+
+
+def test_plain_and_linear_frequencies() -> None:
+    rope = RopeConfig(dim=4, base=100.0, layout="halves")
+    np.testing.assert_allclose(rope.frequencies(None), [1.0, 0.1])
+    np.testing.assert_allclose(rope.frequencies(np.array([1.0, 8.0])), [1.0, 0.0125])
+    linear = RopeConfig(dim=4, base=100.0, layout="halves", scaling="linear", factor=4.0)
+    np.testing.assert_allclose(linear.frequencies(None), [0.25, 0.025])
+    assert rope.magnitude == linear.magnitude == 1.0
+
+
+def test_yarn_blends_between_the_two() -> None:
+    rope = RopeConfig(
+        dim=64,
+        base=1e4,
+        layout="interleaved",
+        scaling="yarn",
+        factor=4.0,
+        original_ctx=512,
+        attn_factor=1.5,
+    )
+    plain = RopeConfig(dim=64, base=1e4, layout="interleaved").frequencies(None)
+    blended = rope.frequencies(None)
+    # 32 turns in 512 positions fall on pair 3.25, one turn on pair 15.29: 3 to 16.
+    np.testing.assert_allclose(blended[:4], plain[:4])
+    np.testing.assert_allclose(blended[16:], plain[16:] / 4)
+    np.testing.assert_allclose(blended[8], plain[8] * (8 / 13 + 5 / 13 / 4))
+    assert rope.magnitude == pytest.approx(1.5 * (1 + 0.1 * math.log(4)))
+    factors = np.linspace(1.0, 8.0, 32)
+    np.testing.assert_allclose(rope.frequencies(factors), blended / factors)
+
+
+def test_frequency_factors_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"got shape \(3,\), wanted \(2,\)"):
+        RopeConfig(dim=4, base=100.0, layout="halves").frequencies(np.ones(3))

@@ -1,0 +1,288 @@
+"""Chat templates: what real ones need, what the sandbox refuses, what the limits stop."""
+
+from __future__ import annotations
+
+import lzma
+import time
+from pathlib import Path
+
+import jinja2.ext
+import jinja2.sandbox
+import pytest
+from tokenizer_vocabularies import bpe_metadata, spm_metadata
+
+from rocmforge import chat_template
+from rocmforge.chat_template import ChatTemplate
+from rocmforge.errors import TokenizerError
+from rocmforge.tokenizer import Tokenizer
+
+CHAT = [
+    {"role": "system", "content": " Be brief. "},
+    {"role": "user", "content": "Hé <b>?"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": "12345"},
+]
+
+CHATML = """{%- if messages[0]['role'] == 'system' %}
+    {%- set loop_messages = messages[1:] %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] | trim + '<|im_end|>\\n' }}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+    {{- '<|im_start|>' ~ message.role ~ '\\n' ~ message.content ~ '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+
+INST = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if message['role'] == 'user' %}
+        {{- '[INST] ' + message['content'] + ' [/INST]' }}
+    {%- elif message.role == 'assistant' and not loop.last %}
+        {{- ' ' + message['content'] + eos_token }}
+    {%- endif %}
+{%- endfor %}"""
+
+TOOLS = """{% macro show(tool) %}{{ tool.name }}({{ tool.args | join(', ') }}){% endmacro %}
+{% set ns = namespace(found=false, n=0) %}
+{% if tools is not none and tools %}
+{% for tool in tools | selectattr('name', 'defined') | list %}
+{% set ns.n = ns.n + 1 %}{{ show(tool) }}: {{ tool | tojson }}
+{{ tool | tojson(indent=2) }}
+{% if ns.n == 2 %}{% break %}{% endif %}
+{% endfor %}
+{% endif %}
+{% for key, value in {'b': 1, 'a': [none, 'x' * 3]}.items() %}{{ key }}={{ value }};{% endfor %}
+{{ '%s-%03d' % ('a', 7) }} {{ '{}/{}'.format(1, 'b') }} {{ 'a,b'.split(',')[-1].upper() }}
+{{ messages | map(attribute='role') | unique | join('|') }} {{ 2 ** 10 }} {{ range(3) | sum }}"""
+
+TOOL_LIST = [{"name": "f", "args": ["é", "<b>"]}, {"args": []}, {"name": "g", "args": []}]
+
+
+def render(source: str, **variables: object) -> str:
+    return ChatTemplate(source, "model.gguf").render(**variables)
+
+
+@pytest.mark.parametrize("source", [CHATML, INST, TOOLS])
+def test_templates_render_as_in_plain_jinja(source: str) -> None:
+    plain = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.LoopControlExtension]
+    )
+    plain.filters["tojson"] = chat_template._to_json
+    variables = {
+        "messages": CHAT,
+        "tools": TOOL_LIST,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "add_generation_prompt": True,
+    }
+    text = render(source, **variables)
+    assert len(text) > 50
+    assert text == plain.from_string(source).render(**variables)
+
+
+def test_chatml_by_hand() -> None:
+    text = render(CHATML, messages=CHAT[:2], add_generation_prompt=True)
+    assert text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHé <b>?<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    with pytest.raises(TokenizerError, match=r"model.gguf: .*chat_template: roles must alternate"):
+        render(CHATML, messages=[CHAT[1], CHAT[1]])
+
+
+def test_tokenizer_renders_and_encodes() -> None:
+    tokenizer = Tokenizer(spm_metadata(**{"tokenizer.chat_template": INST}))
+    text = tokenizer.apply_chat_template(CHAT)
+    assert text.startswith("<s>[INST] Hé <b>? [/INST]")
+    assert "Yes.</s>" in text
+    ids = tokenizer.encode(text, add_bos=False, parse_special=True)
+    assert ids[0] == tokenizer.bos_id
+    assert ids.count(tokenizer.bos_id) == 1
+    assert tokenizer.eos_id in ids
+
+
+def test_generation_prompt_and_missing_tokens() -> None:
+    source = "{{ bos_token }}|{{ unk_token }}|{{ tools is none }}|{{ add_generation_prompt }}"
+    metadata = bpe_metadata("qwen2", **{"tokenizer.chat_template": source})
+    del metadata["tokenizer.ggml.bos_token_id"]
+    tokenizer = Tokenizer(metadata)
+    assert tokenizer.apply_chat_template(CHAT) == "||True|True"
+    assert tokenizer.apply_chat_template(CHAT, add_generation_prompt=False) == "||True|False"
+    assert tokenizer.apply_chat_template(CHAT, tools=TOOL_LIST) == "||False|True"
+
+
+def test_template_of_a_real_file(reference: Path, tmp_path: Path) -> None:
+    path = tmp_path / "qwen2.gguf"
+    path.write_bytes(lzma.decompress((reference / "vocab/ggml-vocab-qwen2.gguf.xz").read_bytes()))
+    assert Tokenizer.from_gguf(path).apply_chat_template(CHAT[1:2]) == (
+        "<|im_start|>system\nYou are a helpful assistant<|im_end|>\n"
+        "<|im_start|>user\nHé <b>?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_missing_template_says_what_to_do() -> None:
+    tokenizer = Tokenizer(spm_metadata())
+    assert tokenizer.chat_template is None
+    with pytest.raises(
+        TokenizerError, match=r"chat_template: the file has none; use a model tuned"
+    ):
+        tokenizer.apply_chat_template(CHAT)
+
+
+def test_functions_and_blocks() -> None:
+    assert render("{% generation %}a{{ 1 }}{% endgeneration %}b") == "a1b"
+    assert render("{{ strftime_now('%Y') }}") == time.strftime("%Y")
+    assert render("{{ {'b': '<é>', 'a': [1, none]} | tojson }}") == '{"b": "<é>", "a": [1, null]}'
+    assert render("{{ x | tojson(indent=1) }}", x=[1]) == "[\n 1\n]"
+    assert render("{{ x | tojson(sort_keys=true) }}", x={"b": 1, "a": 2}) == '{"a": 2, "b": 1}'
+    assert (
+        render("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}")
+        == "01"
+    )
+    assert render("  {% if true %}\nx\n  {% endif %}\ny") == "x\ny"
+    assert render("{{ enable_thinking is defined }}{{ nothing }}") == "False"
+    assert (
+        render(
+            "{% for i in messages if i > 1 %}{{ loop.length }}{{ loop.last }}{% endfor %}",
+            messages=[1, 2],
+        )
+        == "1True"
+    )
+    source = (
+        "{% for i in x recursive %}{{ i[0] }}{% if i[1] %}{{ loop(i[1]) }}{% endif %}{% endfor %}"
+    )
+    assert render(source, x=[("a", [("b", None)]), ("c", None)]) == "abc"
+
+
+ESCAPES = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ {}.__class__.__base__.__subclasses__() }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{{ joiner.__init__.__globals__['os'] }}",
+    "{{ strftime_now.__globals__['json'] }}",
+    "{{ raise_exception.__code__.co_consts }}",
+    "{{ raise_exception.__globals__.jinja2 }}",
+    "{{ self.__init__.__globals__ }}",
+    "{{ lipsum.__globals__ }}",
+    "{{ ('' | attr('__class__')).__mro__ }}",
+    "{{ '{0.__class__.__mro__}'.format('x') }}",
+    "{{ '{x.__class__.__mro__}'.format_map({'x': 1}) }}",
+    "{{ [''] | map(attribute='__class__.__mro__') | list | first | first }}",
+    "{{ messages.append(1) }}",
+    "{{ messages[0].update({'role': 'x'}) }}",
+    "{{ messages.clear() }}",
+    "{% set messages[0].role = 'x' %}",
+    "{% include '/etc/passwd' %}",
+    "{% import '/etc/passwd' as x %}",
+    "{% extends '/etc/passwd' %}",
+]
+
+
+@pytest.mark.parametrize("source", ESCAPES)
+def test_the_sandbox_holds(source: str) -> None:
+    messages = [{"role": "user"}]
+    with pytest.raises(TokenizerError):
+        render(source, messages=messages)
+    assert messages == [{"role": "user"}]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["messages.__class__", "raise_exception.__globals__", "namespace.__init__", "range.__self__"],
+)
+def test_unsafe_attributes_show_nothing(name: str) -> None:
+    assert render("{{ " + name + " }}", messages=[]) == ""
+
+
+DOUBLING = "{%% set ns = namespace(x=%s) %%}{%% for i in range(60) %%}%s{%% endfor %%}%s"
+BOMBS = [
+    "{% for i in range(10 ** 6) %}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) if false %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{{ range(99999) | list | length }}{% endfor %}",
+    "{% for i in range(9999) %}{{ 'x' * 1000000 }}{% endfor %}",
+    DOUBLING % ("'aaaa'", "{% set ns.x = ns.x ~ ns.x %}", ""),
+    DOUBLING % ("'aaaa'", "{% set ns.x = ns.x + ns.x %}", ""),
+    DOUBLING % ("'aaaa'", "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}", ""),
+    DOUBLING % ("'aaaa'", "{% set ns.x = [ns.x, ns.x] | join %}", ""),
+    DOUBLING % ("'aaaa'", "{% set ns.x = '%s%s' | format(ns.x, ns.x) %}", ""),
+    DOUBLING % ("[1]", "{% set ns.x = ns.x + ns.x %}", ""),
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+    "{{ 'a' * 10 ** 9 }}",
+    "{{ 10 ** 9 * [1] }}",
+    "{{ 9 ** (9 ** 9) }}",
+    "{{ (2 ** 64) ** 64 * (2 ** 64) ** 64 }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '%*d' % (10 ** 9, 1) }}",
+    "{{ '%1000000000d' | format(1) }}",
+    "{{ '{:1000000000}'.format(1) }}",
+    "{{ '{:{}}'.format(1, 10 ** 9) }}",
+    "{{ 'a' | center(10 ** 9) }}",
+    "{{ 'a'.center(10 ** 9) }}",
+    "{{ 'a' | indent(10 ** 9) }}",
+    "{{ [1] | tojson(indent=10 ** 9) }}",
+    "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+    "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+    "{{ ('a' * 1000000).join('b' * 1000000) }}",
+    "{{ (['a' * 1000000] * 1000) | join }}",
+    "{{ ''.join(['a' * 1000000] * 1000) }}",
+]
+
+
+@pytest.mark.parametrize("source", BOMBS)
+def test_limits(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "MAX_STEPS", 1_000_000)
+    start = time.process_time()
+    with pytest.raises(TokenizerError, match=r"tokenizer\.chat_template: "):
+        render(source)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("show", ["{{ ns.x }}", "{{ ns.x | tojson }}", "{{ 'a' ~ ns.x }}"])
+def test_nested_lists_that_print_exponentially(show: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "MAX_STEPS", 200_000)
+    with pytest.raises(TokenizerError, match="steps"):
+        render(DOUBLING % ("[1]", "{% set ns.x = [ns.x, ns.x] %}", show))
+
+
+def test_macros_that_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "MAX_STEPS", 200_000)
+    with pytest.raises(TokenizerError, match="steps"):
+        render("{% macro f(n) %}{{ f(n - 1) ~ f(n - 1) if n }}{% endmacro %}{{ f(60) }}")
+
+
+def test_long_chats_stay_within_the_limits() -> None:
+    chat = [{"role": ("user", "assistant")[i % 2], "content": "x" * 2000} for i in range(2001)]
+    text = render(CHATML, messages=chat, add_generation_prompt=True)
+    assert text.count("<|im_end|>") == 2001
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{% if %}", "cannot be compiled"),
+        ("{{ 'open", "cannot be compiled"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "cannot be compiled"),
+        ("{{ " + "9" * 10000 + " }}", "cannot be compiled"),
+        ("{{ x | nofilter }}", "nofilter"),
+        ("{% nosuchtag %}", "nosuchtag"),
+        ("{{ x.y.z }}", "'x' is undefined"),
+        ("{{ nofunction() }}", "'nofunction' is undefined"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ 'a' + 1 }}", "concatenate"),
+        ("{{ messages | tojson(nonsense=1) }}", "nonsense"),
+        ("{{ nothing | tojson }}", "JSON"),
+        ("x" * (chat_template.MAX_SOURCE + 1), "characters, wanted at most"),
+    ],
+)
+def test_errors_are_tokenizer_errors(source: str, message: str) -> None:
+    with pytest.raises(TokenizerError, match=message) as caught:
+        render(source, messages=[])
+    assert str(caught.value).startswith("model.gguf: tokenizer.chat_template: ")

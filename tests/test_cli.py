@@ -1,0 +1,435 @@
+"""The command line, as a person or a script meets it: output, exit codes, errors, interrupts."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from command_line import TIMINGS, expected
+from model.gguf_files import write_gguf
+
+from rocmforge.cli import main
+from rocmforge.engine import Engine
+from rocmforge.hardware import Hardware
+from rocmforge.model.synthetic import make_model
+from rocmforge.sampling import SamplingParams
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "tiny", "Q8_0", layers=2))
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCMFORGE_THREADS", "1")
+    monkeypatch.delenv("ROCMFORGE_DEVICE", raising=False)
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Function that makes some bytes the standard input."""
+
+    def pipe(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
+
+    return pipe
+
+
+def fails(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:
+    """Run what has to end with exit code 1; return its one line on standard error."""
+    assert main(argv) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("rocmforge: error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def misused(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        main(argv)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+# --- generate
+
+
+def test_generate_prints_the_text_and_one_line_of_timings(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", model, "Hello", "-n", "8"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == expected(model, "Hello", SamplingParams(max_tokens=8)) + "\n"
+    assert captured.err.count("\n") == 1
+    match = TIMINGS.fullmatch(captured.err.strip())
+    assert match is not None
+    assert match.groups() == ("5", None, match[3], "8", "")
+
+
+def test_generate_passes_every_option_on(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+
+    def load(path: str, device: str, **options: Any) -> Engine:
+        loaded.append({"device": device, **options})
+        return Engine.from_gguf(path, device, **options)
+
+    monkeypatch.setattr("rocmforge.commands.Engine", SimpleNamespace(from_gguf=load))
+    sampling = {
+        "temperature": 1.5,
+        "top_k": 200,
+        "top_p": 0.99,
+        "min_p": 0.0001,
+        "repetition_penalty": 1.2,
+        "seed": 7,
+    }
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in sampling.items()]
+    options += ["--max-tokens=20", "--ignore-eos", "--stop", "\0", "--stop", "\1"]
+    engine = ["--ctx", "64", "--threads", "1", "--device", "cpu", "--page-size", "16"]
+    assert main(["generate", *options, *engine, "--kv-dtype", "f32", model, "Hello"]) == 0
+    params = SamplingParams(max_tokens=20, ignore_eos=True, stop=("\0", "\1"), **sampling)
+    out = capsys.readouterr().out
+    assert out == expected(model, "Hello", params, kv_dtype="f32") + "\n"
+    wanted = {"ctx": 64, "threads": 1, "device": "cpu", "page_size": 16, "kv_dtype": "f32"}
+    assert wanted.items() <= loaded[0].items()
+    assert out != expected(model, "Hello", replace(params, top_k=3), kv_dtype="f32") + "\n"
+
+
+def test_generate_json_is_one_document(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", model, "-n", "5", "--json", "Hello"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    document = json.loads(captured.out)
+    assert document["text"] == expected(model, "Hello", SamplingParams(max_tokens=5))
+    assert len(document["ids"]) == 5
+    assert document["finish_reason"] == "length"
+    assert (document["model"], document["device"]) == (model, "cpu")
+    stats = document["stats"]
+    assert (stats["prompt_tokens"], stats["generated_tokens"]) == (5, 5)
+    assert stats["prefill_tokens_per_second"] == pytest.approx(5 / stats["prefill_s"])
+    assert stats["decode_tokens_per_second"] == pytest.approx(4 / stats["decode_s"])
+    assert stats["ttft_s"] >= stats["prefill_s"] > 0
+    assert stats["peak_memory_bytes"] > 10e6
+
+
+def test_rates_that_were_not_measured(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", model, "Hello", "-n", "1"]) == 0
+    assert "| decode n/a (1 tokens) |" in capsys.readouterr().err
+    assert main(["generate", model, "Hello", "-n", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stats"]["decode_tokens_per_second"] is None
+
+
+@pytest.mark.parametrize("data", [b"Hello", b"Hello\n", b"Hello\r\n"])
+@pytest.mark.parametrize("source", ["stdin", "file", "dash"])
+def test_prompt_from_elsewhere(
+    model: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    pipe: Any,
+    source: str,
+    data: bytes,
+) -> None:
+    options = {"stdin": [], "file": ["--prompt-file", str(tmp_path / "p")]}
+    (tmp_path / "p").write_bytes(data)
+    pipe(data)
+    argv = ["generate", model, "-n", "4", "--json"]
+    assert main([*argv, *options.get(source, ["--prompt-file", "-"])]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["stats"]["prompt_tokens"] == 5
+    assert document["text"] == expected(model, "Hello", SamplingParams(max_tokens=4))
+
+
+def test_special_tokens_count_only_where_asked(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def prompt_tokens(*options: str) -> int:
+        assert main(["generate", model, "</s>", "-n", "1", "--json", *options]) == 0
+        return int(json.loads(capsys.readouterr().out)["stats"]["prompt_tokens"])
+
+    assert prompt_tokens("--special") == 2
+    assert prompt_tokens() > 2
+
+
+def test_text_that_the_encoding_lacks_is_replaced(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["generate", model, "Hello", "-n", "60", "--ignore-eos"]) == 0
+    text = expected(model, "Hello", SamplingParams(max_tokens=60, ignore_eos=True))
+    assert not text.isascii()
+    out.seek(0)
+    assert out.read() == text.encode("ascii", "replace").decode() + "\n"
+
+
+def test_ctrl_c_before_the_first_token(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "prefill", interrupt)
+    assert main(["generate", model, "Hello"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("TTFT n/a | prefill n/a (0 tokens) | decode n/a (0 tokens) | ")
+    assert main(["generate", model, "Hello", "--json"]) == 130
+    document = json.loads(capsys.readouterr().out)
+    assert (document["text"], document["finish_reason"]) == ("", "interrupted")
+    assert document["stats"]["ttft_s"] is None
+
+
+# --- errors
+
+
+def test_no_model_says_how_to_get_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("generate", "chat", "info"):
+        assert "no MODEL: give the path of a GGUF file; `python tools/make_model.py" in misused(
+            capsys, [command]
+        )
+
+
+def test_usage_errors(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, pipe: Any
+) -> None:
+    assert "unrecognized arguments: --nonsense" in misused(capsys, ["generate", "m", "--nonsense"])
+    assert "unrecognized arguments: b" in misused(capsys, ["generate", "m", "a", "b"])
+    assert "unrecognized arguments: a" in misused(capsys, ["info", "m", "a"])
+    assert "wanted one of the two" in misused(capsys, ["generate", "m", "a", "--prompt-file", "b"])
+    assert "invalid choice: 'gpu'" in misused(capsys, ["generate", "m", "--device", "gpu"])
+    assert "COMMAND" in misused(capsys, [])
+    pipe(b"")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert "no PROMPT" in misused(capsys, ["generate", model])
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (["--temperature", "-1"], "temperature: got -1.0, wanted a number from 0"),
+        (["-n", "0"], "max_tokens: got 0, wanted an integer from 1"),
+        (["--stop", ""], "stop: got ('',)"),
+        (["--ctx", "4096"], "ctx: got 4096, wanted 1 to 2048"),
+        (["--ctx", "3"], "ids: got 5, wanted at most 3 (ctx 3)"),
+        (["--threads", "0"], "threads: got 0, wanted 1 to 1024"),
+        (["--device", "hip"], "device 'hip': this version of ROCmForge has no hip backend"),
+    ],
+)
+def test_arguments_that_the_library_refuses(
+    model: str, capsys: pytest.CaptureFixture[str], options: list[str], wanted: str
+) -> None:
+    assert wanted in fails(capsys, ["generate", model, "Hello", *options])
+
+
+def test_files_that_cannot_be_used(
+    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, pipe: Any
+) -> None:
+    missing = str(tmp_path / "none")
+    assert "No such file" in fails(capsys, ["generate", missing, "Hello"])
+    assert "No such file" in fails(capsys, ["info", missing])
+    assert "No such file" in fails(capsys, ["generate", model, "--prompt-file", missing])
+    assert "a directory" in fails(capsys, ["chat", str(tmp_path)])
+    (tmp_path / "latin").write_bytes(b"caf\xe9!")
+    assert "latin: byte 3: invalid continuation byte, wanted UTF-8" in fails(
+        capsys, ["generate", model, "--prompt-file", str(tmp_path / "latin")]
+    )
+    pipe(b"\xff")
+    assert "standard input: byte 0" in fails(capsys, ["generate", model])
+
+
+def test_an_error_is_one_printable_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fails(capsys, ["info", "a\n\x1b[2Jb"]).startswith("rocmforge: error: a  [2Jb: file:")
+
+    def exhausted(path: str) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("rocmforge.commands.read_info", exhausted)
+    assert fails(capsys, ["info", "m"]) == "rocmforge: error: MemoryError\n"
+
+
+def test_a_prompt_without_tokens(
+    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["generate", model, "", "-n", "2"]) == 0  # BOS alone is a prompt
+    capsys.readouterr()
+    bare = tmp_path / "bare.gguf"
+    make_model(bare, "tiny", "Q8_0", layers=1, architecture="qwen2")  # adds no BOS
+    assert "prompt: got no tokens, wanted at least one" in fails(
+        capsys, ["generate", str(bare), ""]
+    )
+
+
+# --- chat
+
+
+def test_chat_answers_piped_lines(
+    model: str, capsys: pytest.CaptureFixture[str], pipe: Any
+) -> None:
+    pipe(b"Hello\n\n  More \n/reset\nHello\n/exit\nnever\n")
+    argv = ["chat", model, "-n", "6", "--ignore-eos", "--system", "Be brief", "--seed", "1"]
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    replies = captured.out.splitlines()
+    assert len(replies) == 3
+    assert replies[0] == replies[2] != replies[1]
+    lines = captured.err.splitlines()
+    assert lines[2] == "(a new conversation)"
+    first, second, third = (TIMINGS.fullmatch(lines[i]) for i in (0, 1, 3))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert first[2] is None
+    assert int(second[2]) == int(first[1]) + 5  # prompt and reply, but for its last token
+    assert third[1] == first[1]
+    assert first[5] == " | cut: see -n"
+
+
+def test_chat_with_a_full_context_goes_on_after_reset(
+    model: str, capsys: pytest.CaptureFixture[str], pipe: Any
+) -> None:
+    pipe(b"Hello\nMore\n/reset\nHello\n")
+    assert main(["chat", model, "--ctx", "56", "-n", "100", "--ignore-eos"]) == 1
+    captured = capsys.readouterr()
+    replies = captured.out.removesuffix("\n").split("\n")
+    assert len(replies[0]) > 5
+    assert replies[0] == replies[-1]
+    assert " | context full: /reset begins anew\n" in captured.err
+    assert re.search(
+        r"^conversation: got \d+ tokens .* wanted 1 to 56 \(ctx\); /reset", captured.err, re.M
+    )
+
+
+def test_chat_without_a_template(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    general = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>"]}
+    path = write_gguf(tmp_path / "m.gguf", general=general)
+    error = fails(capsys, ["chat", str(path)])
+    assert "tokenizer.chat_template: the file has none; use a model tuned for chat" in error
+
+
+def test_chat_greets_prompts_and_leaves_at_a_terminal(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, pipe: Any
+) -> None:
+    typed = iter(["  Hello ", "", "Stop", "More"])
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        line = next(typed, None)
+        if line is None:
+            raise EOFError
+        monkeypatch.setattr(Engine, "prefill", interrupt if line == "Stop" else plain)
+        return line
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    plain = Engine.prefill
+    pipe(b"")
+    monkeypatch.setattr("builtins.input", ask)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["chat", model, "-n", "4", "--ignore-eos"]) == 0
+    assert asked == ["> "] * 5
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "tiny.gguf, context 2048 tokens; /reset, /exit"
+    remarks = [line.rpartition(" | ")[2] for line in lines[1:]]
+    assert remarks == ["cut: see -n", "stopped", "cut: see -n"]
+    assert "(0 tokens)" in lines[2]
+
+
+# --- info and devices
+
+
+def test_info_is_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", model]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    facts = dict(
+        re.split(r"  +|(?<=weight) |(?<=context) ", line, maxsplit=1) for line in lines[:12]
+    )
+    assert facts["architecture"] == "llama"
+    assert facts["runs here"] == "yes"
+    assert facts["bits per weight"] == "8.52"
+    assert facts["KV per token"] == "1.0 KiB (f16)"
+    assert facts["vocabulary"] == "1024 tokens, llama"
+    assert facts["chat template"] == "yes"
+    assert any(re.fullmatch(r"Q8_0 +16 +1\.\d\d M +1\.\d MiB", line) for line in lines)
+    assert any(re.fullmatch(r"2048 +2\.0 MiB +\d\.\d MiB", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor", "shown"),
+    [
+        ({"type": "linear", "factor": 4.0}, None, "linear × 4"),
+        (
+            {"type": "yarn", "factor": 4.0, "original_context_length": 512},
+            8.0,
+            "yarn × 4 from 512 tokens, with frequency factors",
+        ),
+    ],
+)
+def test_info_names_rope_scaling(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    scaling: dict[str, str | float | int],
+    factor: float | None,
+    shown: str,
+) -> None:
+    path = tmp_path / "m.gguf"
+    make_model(path, "tiny", "Q8_0", layers=1, rope_scaling=scaling, rope_factor=factor)
+    assert main(["info", str(path)]) == 0
+    assert re.search(rf"^rope scaling +{shown}$", capsys.readouterr().out, re.M)
+
+
+def test_info_of_what_cannot_be_run_is_no_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    general = {"general.name": "\x1b[2Jevil"}
+    path = write_gguf(tmp_path / "m.gguf", architecture="mamba", general=general)
+    assert main(["info", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "runs here       no: architecture 'mamba' is not supported" in out
+    assert "name            \ufffd[2Jevil\n" in out
+    assert main(["info", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["supported"] is False
+
+
+def test_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Hardware(cpu_name="CPU X", gpu_name="RX", gpu_architecture="gfx1100")
+    monkeypatch.setattr("rocmforge.devices.detect", lambda: machine)
+    assert main(["devices"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^cpu +yes +CPU X +1?\d+ cores;", out, re.M)
+    assert re.search(r"^hip +no +RX +gfx1100; no GPU backend yet$", out, re.M)
+    assert out.endswith("auto is cpu: the first device that this version can use (not: hip)\n")
+    monkeypatch.setenv("ROCMFORGE_DEVICE", "cpu")
+    assert main(["devices"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "ROCMFORGE_DEVICE=cpu holds where no --device is given\n"
+    )
+    assert main(["devices", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["auto"] == "cpu"
+    assert [d["kind"] for d in document["devices"]] == ["cpu", "hip"]
+
+
+# --- help
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "info", "devices"])
+def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([command, "--help"])
+    assert exit_.value.code == 0
+    assert f"examples:\n  rocmforge {command}" in capsys.readouterr().out

@@ -1,0 +1,191 @@
+"""What a machine is: this one, and made-up trees of /proc, /sys and /opt."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from rocmforge import hardware
+from rocmforge.errors import DeviceError
+from rocmforge.hardware import Hardware, detect, hardware_tag
+
+CPUINFO = """\
+processor\t: 0
+vendor_id\t: {vendor}
+cpu family\t: {family}
+model\t\t: {model}
+model name\t: {name}
+flags\t\t: {flags}
+power management:
+
+processor\t: 1
+model name\t: second
+"""
+AVX2 = "fpu sse2 avx avx2 fma f16c"
+AVX512 = AVX2 + " avx512f avx512dq avx512bw avx512vl avx512_vnni"
+
+
+class Root:
+    """A made-up root directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, name: str, text: str) -> None:
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def cpu(
+        self,
+        name: str = "AMD EPYC",
+        family: int = 25,
+        model: int = 17,
+        flags: str = AVX512,
+        vendor: str = "AuthenticAMD",
+    ) -> None:
+        text = CPUINFO.format(vendor=vendor, family=family, model=model, name=name, flags=flags)
+        self.write("proc/cpuinfo", text)
+
+    def gpu(self, node: int, target: int, simds: int, minor: int, name: str = "") -> None:
+        self.write(
+            f"sys/class/kfd/kfd/topology/nodes/{node}/properties",
+            f"cpu_cores_count 0\nsimd_count {simds}\ngfx_target_version {target}\n"
+            f"vendor_id 4098\ndevice_id 29772\ndrm_render_minor {minor}\n",
+        )
+        if name:
+            self.write(f"sys/class/drm/renderD{minor}/device/product_name", name + "\n")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return Root(tmp_path)
+
+
+def nvidia_smi(root: Root, script: str) -> None:
+    root.write("bin/nvidia-smi", f"#!/bin/sh\n{script}\n")
+    (root.path / "bin/nvidia-smi").chmod(stat.S_IRWXU)
+
+
+def test_this_machine() -> None:
+    machine = detect()
+    assert machine.is_known()
+    assert machine.cpu_count == len(os.sched_getaffinity(0))
+    assert machine.ram_bytes is None or machine.ram_bytes > 2**20
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", hardware_tag())
+    assert hardware_tag() == hardware_tag(detect())
+
+
+def test_cpu_box(root: Root) -> None:
+    root.cpu()
+    root.write("proc/meminfo", "MemTotal:       24684096 kB\nMemFree: 1 kB\n")
+    machine = detect(root.path)
+    assert (machine.cpu_name, machine.cpu_microarchitecture) == ("AMD EPYC", "zen4")
+    assert machine.cpu_isa == "avx512"
+    assert machine.ram_bytes == 24684096 * 1024
+    assert (machine.gpu_name, machine.gpu_architecture, machine.rocm_version) == (None, None, None)
+    assert hardware_tag(machine) == f"cpu-amd-epyc-zen4-{machine.cpu_count}c"
+
+
+def test_empty_root_invents_nothing(root: Root) -> None:
+    machine = detect(root.path)
+    assert not machine.is_known()
+    assert (machine.cpu_name, machine.cpu_isa, machine.ram_bytes) == (None, None, None)
+    assert hardware_tag(Hardware()) == "cpu"
+    assert hardware_tag(Hardware(cpu_arch="riscv64", cpu_count=8)) == "cpu-riscv64-8c"
+
+
+@pytest.mark.parametrize(
+    ("family", "model", "expected"),
+    [
+        (23, 1, "zen"),
+        (23, 49, "zen2"),
+        (25, 33, "zen3"),
+        (25, 17, "zen4"),
+        (25, 97, "zen4"),
+        (26, 2, "zen5"),
+        (26, 255, None),
+        (21, 1, None),
+    ],
+)
+def test_microarchitecture(root: Root, family: int, model: int, expected: str | None) -> None:
+    root.cpu(family=family, model=model)
+    assert detect(root.path).cpu_microarchitecture == expected
+
+
+def test_intel_has_a_name_and_no_zen(root: Root) -> None:
+    root.cpu("Intel(R) Xeon(R) Platinum 8480+ CPU @ 2.00GHz", 6, 143, AVX2, "GenuineIntel")
+    machine = detect(root.path)
+    assert machine.cpu_microarchitecture is None
+    assert machine.cpu_isa == "avx2"
+    expected = f"cpu-intel-xeon-platinum-8480-{machine.cpu_count}c"
+    assert hardware_tag(machine) == expected
+
+
+def test_avx512_without_vnni_is_avx2(root: Root) -> None:
+    root.cpu(flags=AVX512.replace("avx512_vnni", ""))
+    assert detect(root.path).cpu_isa == "avx2"
+    root.cpu(flags="fpu sse2")
+    assert detect(root.path).cpu_isa == "portable"
+
+
+def test_amd_gpu_with_rocm(root: Root) -> None:
+    root.cpu("AMD Ryzen 9 7950X 16-Core Processor", 25, 97)
+    root.gpu(0, 0, 0, 0)
+    root.gpu(1, 100306, 4, 129, "AMD Radeon Graphics")
+    root.gpu(10, 110000, 168, 128, "Radeon RX 7900 XT")
+    root.write("opt/rocm/.info/version", "6.4.1-90\n")
+    machine = detect(root.path)
+    assert (machine.gpu_name, machine.gpu_architecture) == ("Radeon RX 7900 XT", "gfx1100")
+    assert machine.rocm_version == "6.4.1-90"
+    assert machine.identity()["rocm_version"] == "6"
+    assert hardware_tag(machine) == "gfx1100-radeon-rx-7900-xt-rocm6"
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [(90010, "gfx90a"), (90402, "gfx942"), (100300, "gfx1030"), (120001, "gfx1201")],
+)
+def test_gfx_of_a_card_without_a_name(root: Root, target: int, expected: str) -> None:
+    root.gpu(1, target, 4, 128)
+    machine = detect(root.path)
+    assert (machine.gpu_name, machine.gpu_architecture) == ("AMD GPU 1002:744c", expected)
+    assert hardware_tag(machine) == f"{expected}-amd-gpu-1002-744c"
+
+
+def test_unreadable_gpu_node_is_no_gpu(root: Root) -> None:
+    (root.path / "sys/class/kfd/kfd/topology/nodes/1/properties").mkdir(parents=True)
+    assert detect(root.path).gpu_name is None
+
+
+def test_nvidia_gpu(root: Root) -> None:
+    root.write("opt/rocm/.info/version", "6.4.1")
+    nvidia_smi(root, 'echo "NVIDIA H200, 9.0"; echo "NVIDIA H200, 9.0"')
+    machine = detect(root.path)
+    assert (machine.gpu_name, machine.gpu_architecture) == ("NVIDIA H200", "sm_90")
+    assert hardware_tag(machine) == "sm-90-nvidia-h200"
+
+
+@pytest.mark.parametrize("script", ["echo 'No devices were found'", "exit 9", "true"])
+def test_nvidia_smi_without_a_gpu(root: Root, script: str) -> None:
+    nvidia_smi(root, script)
+    assert detect(root.path).gpu_name is None
+
+
+def test_nvidia_smi_that_hangs(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(root, "exec /bin/sleep 5")
+    monkeypatch.setattr(hardware, "NVIDIA_SMI_TIMEOUT_S", 0.2)
+    with pytest.raises(DeviceError, match="nvidia-smi: no answer"):
+        detect(root.path)
+
+
+def test_identity_leaves_out_what_may_change() -> None:
+    old = Hardware(cpu_name="x", os="Linux 6.1", python_version="3.10", ram_bytes=1)
+    new = Hardware(cpu_name="x", os="Linux 6.9", python_version="3.13", ram_bytes=2)
+    assert old.identity() == new.identity()
+    assert old.identity() != Hardware(cpu_name="y", os="Linux 6.1").identity()

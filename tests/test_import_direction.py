@@ -1,0 +1,162 @@
+"""Data flows down only: parses the imports of the package and fails on one that goes up.
+
+The layers are those of the design. A module may import its own unit (a package, or itself) and
+units of lower layers; imports inside functions count as well.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "rocmforge"
+
+LAYERS = (
+    ("errors", "env"),
+    ("hardware", "gguf", "timing"),
+    ("backend", "kv", "sampling", "subwords", "chat_template"),
+    ("vocabulary",),
+    ("tokenizer",),
+    ("cpu",),
+    ("devices", "ops", "model"),
+    ("generation",),
+    ("engine",),
+    ("testing", "info", "chat", "terminal"),
+    ("commands",),
+    ("cli",),
+    ("__main__",),
+)
+"""Units of rocmforge, lowest layer first; units of one layer do not import each other."""
+
+APART = {"regress": ("errors", "env", "hardware")}
+"""Units beside the layers, which no layer imports, and all that they may import."""
+
+ONLY_IMPORTER = {"hip": "gpu/hip.py", "cuda": "gpu/cuda.py"}
+"""Packages of a GPU's maker, and the one module that may import each."""
+
+HEIGHT = {unit: height for height, units in enumerate(LAYERS) for unit in units}
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything imported; `from a import b` gives a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.lineno, "." * node.level + f"{node.module or ''}.{alias.name}"
+
+
+def wrong_imports(package: Path) -> list[str]:
+    """Return a line for each import of the package that the rules forbid."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if name == "__init__.py":
+            own = ""  # the package itself: below everything
+        else:
+            own = name.split("/")[0].removesuffix(".py")
+            if own not in HEIGHT and own not in APART:
+                found.append(f"{name}: the unit {own!r} stands in no layer")
+                continue
+        for line, imported in imports(ast.parse(path.read_text("utf-8"))):
+            problem = what_is_wrong(name, own, imported)
+            if problem:
+                found.append(f"{name}:{line}: {problem}")
+    return found
+
+
+def what_is_wrong(name: str, own: str, imported: str) -> str | None:
+    if imported.startswith("."):
+        return f"relative import {imported!r}"
+    top, _, rest = imported.partition(".")
+    if top in ONLY_IMPORTER and name != ONLY_IMPORTER[top]:
+        return f"{top!r} may be imported by {ONLY_IMPORTER[top]} only"
+    if top != PACKAGE:
+        return None
+    unit = rest.partition(".")[0]
+    if unit == own or not unit:
+        return None
+    if own in APART:
+        return None if unit in APART[own] else f"{own!r} must know nothing of {unit!r}"
+    if unit in APART:
+        return f"{unit!r} stands apart, and {own!r} is of the engine"
+    if unit not in HEIGHT:
+        return f"{unit!r} is no unit of the layers"
+    if not own or HEIGHT[unit] >= HEIGHT[own]:
+        return f"{unit!r} does not lie below {own or 'the package'!r}"
+    return None
+
+
+def test_imports_go_down_only(repo: Path) -> None:
+    assert wrong_imports(repo / PACKAGE) == []
+
+
+def test_every_unit_of_the_layers_but_those_to_come_exists(repo: Path) -> None:
+    present = {
+        path.name.removesuffix(".py")
+        for path in (repo / PACKAGE).iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert present - {"__init__"} == {*HEIGHT, *APART}
+
+
+def test_gpu_packages_have_one_importer_in_tools_and_benchmarks_too(repo: Path) -> None:
+    for folder in ("tools", "benchmarks"):
+        for path in (repo / folder).rglob("*.py"):
+            tops = {n.partition(".")[0] for _, n in imports(ast.parse(path.read_text("utf-8")))}
+            assert not tops & {*ONLY_IMPORTER}, path
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [
+        ("kv/cache.py", "from rocmforge.engine import Engine", "'engine' does not lie below 'kv'"),
+        ("gguf/reader.py", "import rocmforge.cli as c", "'cli' does not lie below 'gguf'"),
+        ("errors.py", "from rocmforge import env", "'env' does not lie below 'errors'"),
+        (
+            "cpu/backend.py",
+            "def f():\n    from rocmforge import (\n        model,\n    )",
+            ":2: 'mod",
+        ),
+        ("model/decoder.py", "from rocmforge.devices import x", "'devices' does not lie below"),
+        ("ops/api.py", "from ..cpu import backend", "relative import '..cpu.backend'"),
+        ("kv/cache.py", "from . import allocator", "relative import '..allocator'"),
+        ("__init__.py", "from rocmforge.errors import X", "'errors' does not lie below"),
+        ("regress/compare.py", "import rocmforge.model.config", "must know nothing of 'model'"),
+        ("regress/compare.py", "from rocmforge.gguf import x", "must know nothing of 'gguf'"),
+        ("cli.py", "from rocmforge.regress import x", "'regress' stands apart"),
+        ("cli.py", "from rocmforge.nowhere import x", "'nowhere' is no unit"),
+        ("cpu/backend.py", "try:\n    from hip import hip\nexcept E:\n    pass", "gpu/hip.py only"),
+        ("devices.py", "import cuda.bindings.driver", "gpu/cuda.py only"),
+        ("helpers.py", "", "the unit 'helpers' stands in no layer"),
+    ],
+)
+def test_a_planted_import_is_found(name: str, source: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / PACKAGE / name
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    (found,) = wrong_imports(tmp_path / PACKAGE)
+    assert found.startswith(name)
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("engine.py", "from rocmforge.model.decoder import Decoder\nfrom rocmforge import env"),
+        ("kv/cache.py", "from rocmforge.kv.allocator import x\nimport rocmforge.errors"),
+        ("regress/compare.py", "from rocmforge.regress.files import x\nimport rocmforge.hardware"),
+        ("cli.py", "from rocmforge import errors as wrong, cpu"),
+        ("ops/api.py", "import numpy, hipify, rocmforge_other.engine"),
+    ],
+)
+def test_what_is_allowed_passes(name: str, source: str, tmp_path: Path) -> None:
+    path = tmp_path / PACKAGE / name
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    assert wrong_imports(tmp_path / PACKAGE) == []

@@ -1,0 +1,63 @@
+"""Printing for the command line: what reaches a terminal, progress, sizes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from rocmforge import terminal
+
+
+def test_control_characters_do_not_reach_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda value=is_terminal: value)
+        out = terminal.Output()
+        out.write("a\x1b[2J\tb\x9b\r\n")
+        out.end()
+        out.write("c")
+        out.write("")
+        out.end()
+        shown = capsys.readouterr().out
+        assert shown == ("a\ufffd[2J\tb\ufffd\nc\n" if is_terminal else "a\x1b[2J\tb\x9b\r\nc\n")
+
+
+def test_progress_shows_only_where_and_when_it_should(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich take anything for a terminal
+    monkeypatch.setattr(terminal, "QUIET_SECONDS", 0.0)
+    with terminal.LoadingBar(shown=False) as bar:
+        bar(1, 2)
+    assert capsys.readouterr().err == ""
+    with terminal.LoadingBar(shown=True) as bar:
+        bar(1024, 2048)
+    assert "1.0/2.0 KiB" in capsys.readouterr().err
+    monkeypatch.setattr(terminal, "QUIET_SECONDS", 60.0)
+    with terminal.LoadingBar(shown=True) as bar:
+        bar(1, 2)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1536, "1.5 KiB"),
+        (5 << 20, "5.0 MiB"),
+        (3 << 29, "1.50 GiB"),
+        (1 << 42, "4096.00 GiB"),
+    ],
+)
+def test_sizes(number: int, text: str) -> None:
+    assert terminal.human_size(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(7, "7"), (1500, "1.50 k"), (1_234_567, "1.23 M"), (7 * 10**9, "7.00 G")]
+)
+def test_counts(number: int, text: str) -> None:
+    assert terminal.human_count(number) == text

@@ -1,0 +1,76 @@
+"""Turns asv's results of one commit into the baseline of the machine they were measured on.
+
+Parses, calls `rocmforge.regress`, prints where the file lies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rocmforge.errors import MeasurementError, RocmforgeError
+from rocmforge.hardware import hardware_tag
+from rocmforge.regress.baseline import baseline_path, save_baseline
+from rocmforge.regress.results import ResultsDirectory
+
+BROKEN = 2
+NOTHING_MEASURED = 3
+EPILOG = """\
+The baseline holds, for every benchmark that was measured, mean, min, max, p50, p95, p99, the 99 %
+interval of the median and the number of samples (ms for times, else in the benchmark's own unit),
+the hardware, and the metric's direction. Run asv with --record-samples, else only the median and
+its interval are known and the rest is null. An older baseline at the same place is replaced.
+
+exit codes:
+  0  written
+  2  usage error, a result file that is missing or broken, or hardware that the results do not name
+     (tools/register_machine.py makes this machine known to asv)
+  3  nothing measured: no benchmark has a value; an older baseline stays
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        directory = ResultsDirectory(args.results, args.machine)
+        commit = directory.resolve(args.commit) if args.commit else directory.newest()
+        results = directory.load(commit, args.environment)
+        path = args.out or baseline_path(Path("baselines"), results.hardware)
+        count = save_baseline(path, results)
+    except MeasurementError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return NOTHING_MEASURED
+    except (RocmforgeError, ValueError, OSError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return BROKEN
+    print(f"{path}: {count} benchmarks of {commit[:8]} on {hardware_tag(results.hardware)}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Write a baseline from asv's results.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="asv's (%(default)s)"
+    )
+    parser.add_argument(
+        "--commit",
+        metavar="COMMIT",
+        help="as git names it or a prefix of a measured one (default: the newest measured one)",
+    )
+    parser.add_argument("--machine", metavar="NAME", help="folder in DIR (default: the only one)")
+    parser.add_argument("--environment", metavar="NAME", help="asv's (default: the only one)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="(baselines/<hardware tag>/baseline.json)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,363 @@
+"""What `make bench` runs: the benchmarks on this machine for HEAD, judged, shown and published.
+
+Makes the model, calls asv and `rocmforge.regress`, prints a table. Writes below .asv/ only, unless
+told to save a baseline. Knows no benchmark: benchmarks/quick.txt says which ones are quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress
+from rich.text import Text
+
+from rocmforge.errors import MeasurementError, ResultFileError, RocmforgeError
+from rocmforge.hardware import detect
+from rocmforge.model.weights import Progress as Report
+from rocmforge.regress.baseline import baseline_path, load_baseline, save_baseline
+from rocmforge.regress.compare import Comparison, Verdict, compare
+from rocmforge.regress.listing import results_table
+from rocmforge.regress.machine import register_machine
+from rocmforge.regress.records import ResultSet, Status
+from rocmforge.regress.report import summary_line
+from rocmforge.regress.results import ResultsDirectory
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # for `benchmarks`; the installed rocmforge keeps its precedence
+
+FAILED, BROKEN, NOTHING_MEASURED = 1, 2, 3
+ASV_FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
+NO_GPU = r"^(?!.*'gpu')"
+PROGRESS = re.compile(r"(\[ *\d|·)(?!.*=====)|asv: error|\s*[\w.]*Error: ")  # of asv's output
+PLAIN_WIDTH = 160
+EPILOG = """\
+Results go to .asv/results, which git ignores, under this machine's hardware tag: a run never
+changes what is committed in results/ and baselines/. Copies of the committed results join it, so
+that the dashboard in .asv/html shows their history too. To compare commits that you measured:
+  .venv/bin/asv --config .asv/asv.conf.json compare COMMIT COMMIT
+`asv run` without --config measures in an environment of its own and writes to results/.
+
+A slower number than the committed baseline is shown but is no failure: one run on a busy machine
+proves nothing. --gate makes it one.
+
+exit codes:
+  0  measured (and, with --gate, nothing worse than the baseline)
+  1  a benchmark failed or gave a wrong result; with --gate also a regression
+  2  usage error; no git or no commit; asv or a file is broken
+  3  nothing measured; with --gate also no baseline of this hardware
+  4  with --gate: the baseline is of other hardware
+
+environment: ROCFORGE_TEST_MODEL (a GGUF file to use in place of the generated model),
+ROCMFORGE_CACHE (where generated models lie), ROCMFORGE_THREADS
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    begin = time.monotonic()
+    console = Console(soft_wrap=True, highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    try:
+        code = _bench(args, console)
+    except MeasurementError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return NOTHING_MEASURED
+    except (RocmforgeError, ValueError, OSError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return BROKEN
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted; results of this run are not saved", file=sys.stderr)
+        return 130
+    console.print(f"total     {time.monotonic() - begin:.0f} s")
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Benchmark HEAD on this machine and compare it with the committed baseline.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--full", action="store_true", help="every benchmark, not the quick ones")
+    parser.add_argument(
+        "--bench",
+        action="append",
+        type=_expression,
+        metavar="REGEX",
+        help="only benchmarks in whose name(parameters) this is found; may be repeated",
+    )
+    parser.add_argument(
+        "--gate", action="store_true", help="fail on a regression against the committed baseline"
+    )
+    parser.add_argument(
+        "--save-baseline",
+        action="store_true",
+        help="write baselines/<hardware tag>/baseline.json from this run (clean tree only)",
+    )
+    return parser
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted an expression: {error}") from error
+    return text
+
+
+def _bench(args: argparse.Namespace, console: Console) -> int:
+    commit, dirty = head(ROOT)
+    if dirty and args.save_baseline:
+        raise ValueError("the working tree has changes: commit them before --save-baseline")
+    selection = select(args.bench, full=args.full)
+    work = ROOT / ".asv"
+    write_config(work)
+    _prepare_models(selection, console)
+    hardware = detect()
+    tag = register_machine(Path.home() / ".asv-machine.json", hardware)
+    console.print(f"commit    {commit[:8]}{' with uncommitted changes' if dirty else ''}")
+    console.print(f"machine   {tag}")
+    log = work / "bench.log"
+    _run_asv(work, tag, commit, selection, log, console)
+    results = _load(work / "results", tag, commit, selection)
+    local = baseline_path(work / "baselines", hardware)
+    save_baseline(local, results)
+    committed = baseline_path(ROOT / "baselines", hardware)
+    comparison = compare(load_baseline(committed), results) if committed.exists() else None
+    console.print(results_table(results.records, comparison))
+    _publish(work, log)
+    failed = [r.label for r in results.records if r.status is Status.FAILED]
+    if failed:
+        console.print(f"failed    {'; '.join(failed)}: see {_relative(log)}", style="bold red")
+    verdict = (
+        f"none of {tag} is committed"
+        if comparison is None
+        else f"{_relative(committed)}: {summary_line(_measured_only(comparison))}"
+    )
+    if dirty:
+        console.print("note      recorded under the commit, but the tree has changes on top of it")
+    console.print(f"baseline  {verdict}")
+    console.print(f"results   {_relative(work / 'results' / tag)}")
+    console.print(f"as JSON   {_relative(local)}")
+    console.print(f"dashboard {_relative(work / 'html')}/index.html (asv preview shows it)")
+    if args.save_baseline:
+        save_baseline(committed, results)
+        console.print(f"saved     {_relative(committed)}")
+    if failed:
+        return FAILED
+    if args.gate:
+        if comparison is None:
+            raise MeasurementError(f"--gate: no baseline {_relative(committed)} to compare with")
+        return int(_measured_only(comparison).outcome)
+    return 0
+
+
+def head(root: Path) -> tuple[str, bool]:
+    """Return the hash of HEAD, and whether the tree differs from it.
+
+    Raises
+    ------
+    ValueError
+        git is missing, this is no repository, or it has no commit: asv records per commit.
+    """
+    if shutil.which("git") is None:
+        raise ValueError("git is not installed: asv records its results per commit")
+    commit = _git(root, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        raise ValueError(
+            f"{root} is no git repository with a commit: asv records its results per commit; "
+            "clone the repository, or run git init and git commit"
+        )
+    return commit, bool(_git(root, "status", "--porcelain"))
+
+
+def select(chosen: Sequence[str] | None, *, full: bool) -> list[str]:
+    """Return the expressions for asv: those chosen, all, or those of benchmarks/quick.txt."""
+    from benchmarks.common import MODELS, USER_MODEL, has_device
+
+    gpu = has_device("gpu")
+    if chosen:
+        patterns = list(chosen)
+    elif full:
+        patterns = [".*" if gpu else NO_GPU]
+    else:
+        model = USER_MODEL.stem if USER_MODEL else MODELS[0]
+        lines = (ROOT / "benchmarks" / "quick.txt").read_text(encoding="utf-8").splitlines()
+        patterns = [
+            line.replace("<device>", "'(cpu|gpu)'" if gpu else "'cpu'").replace(
+                "<model>", re.escape(model)
+            )
+            for line in lines
+            if line and not line.startswith("#")
+        ]
+    return patterns
+
+
+def labels() -> list[str]:
+    """Return every benchmark with its parameters, as asv writes and `--bench` searches it."""
+    from asv_runner.discovery import disc_benchmarks
+
+    return [
+        f"{benchmark.name}({', '.join(params)})"
+        for benchmark in disc_benchmarks(str(ROOT / "benchmarks"))
+        for params in itertools.product(*benchmark.params)
+    ]
+
+
+def write_config(work: Path) -> Path:
+    """Write asv's configuration with everything below `work`, and copy the committed results in."""
+    from asv.util import load_json
+
+    config = load_json(str(ROOT / "asv.conf.json"), api_version=1, js_comments=True)
+    up = os.path.relpath(ROOT, work)
+    config |= {
+        "version": 1,
+        "repo": up,
+        "benchmark_dir": f"{up}/{config['benchmark_dir']}",
+        "env_dir": "env",
+        "results_dir": "results",
+        "html_dir": "html",
+    }
+    path = work / "asv.conf.json"
+    (work / "results").mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for source in (ROOT / "results").glob("*/*.json"):
+        target = work / "results" / source.relative_to(ROOT / "results")
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(source, target)
+    return path
+
+
+def _prepare_models(selection: Sequence[str], console: Console) -> None:
+    """Make the models that the selection names, and the logits that they are checked against."""
+    from benchmarks.common import CHECK_IDS, GENERATED, MODELS, USER_MODEL, model_path
+    from rocmforge.model.synthetic import cached_model
+    from rocmforge.testing import cached_reference_logits
+
+    expressions = [re.compile(pattern) for pattern in selection]
+    selected = [label for label in labels() if any(e.search(label) for e in expressions)]
+    for name in MODELS:
+        if not any(repr(name) in label for label in selected):
+            continue
+        if USER_MODEL is not None and name == USER_MODEL.stem:
+            if not USER_MODEL.is_file():
+                raise ValueError(f"ROCFORGE_TEST_MODEL: got {USER_MODEL}, wanted a GGUF file")
+        else:
+            with _bar(f"making model {name}", console) as report:
+                cached_model(*GENERATED[name], progress=report)
+        path = model_path(name)
+        console.print(f"model     {path} ({path.stat().st_size / 1e6:.0f} MB)")
+        with console.status("its reference logits by numpy (once; some seconds a gigabyte)"):
+            cached_reference_logits(path, CHECK_IDS)
+
+
+@contextmanager
+def _bar(title: str, console: Console) -> Iterator[Report]:
+    with Progress("{task.description}", BarColumn(), DownloadColumn(), console=console) as progress:
+        task = progress.add_task(title, total=None, visible=False)
+
+        def report(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, visible=True)
+
+        yield report
+
+
+def _run_asv(
+    work: Path, tag: str, commit: str, selection: Sequence[str], log: Path, console: Console
+) -> None:
+    """Run the benchmarks; progress to the terminal, everything to the log."""
+    command = ["run", "-E", f"existing:{sys.executable}", "--set-commit-hash", commit]
+    command += ["--machine", tag, "--record-samples", "--show-stderr"]
+    for pattern in selection:
+        command += ["--bench", pattern]
+    begin = time.time()
+    with (
+        log.open("w", encoding="utf-8") as file,
+        subprocess.Popen(
+            _asv(work, *command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        for line in process.stdout or ():
+            file.write(line)
+            if PROGRESS.match(line):
+                console.print(Text(line.rstrip()))
+    written = max(
+        (f.stat().st_mtime for f in (work / "results" / tag).glob(f"{commit[:8]}-*.json")),
+        default=0.0,
+    )
+    if process.returncode not in (0, ASV_FAILURES) or written < begin:
+        raise ResultFileError(
+            log, "asv run", got=f"exit {process.returncode}", wanted="results; the log says why"
+        )
+
+
+def _load(folder: Path, tag: str, commit: str, selection: Sequence[str]) -> ResultSet:
+    """Read the records that the selection names, those of other runs of the commit left out."""
+    from asv.environment import get_env_name
+
+    name = get_env_name("existing", sys.executable.replace(os.path.sep, "_"), {}, {})
+    results = ResultsDirectory(folder, tag).load(commit, name)
+    expressions = [re.compile(pattern) for pattern in selection]
+    records = [r for r in results.records if any(e.search(r.label) for e in expressions)]
+    # asv names the environment, and Python too, after the interpreter's path
+    here = detect().python_version
+    return dataclasses.replace(
+        results,
+        records=tuple(records),
+        environment="existing",
+        hardware=dataclasses.replace(results.hardware, python_version=here),
+    )
+
+
+def _publish(work: Path, log: Path) -> None:
+    done = subprocess.run(
+        _asv(work, "publish", "--no-pull"), capture_output=True, text=True, check=False
+    )
+    with log.open("a", encoding="utf-8") as file:
+        file.write(done.stdout + done.stderr)
+    if done.returncode != 0:
+        raise ResultFileError(
+            log, "asv publish", got=f"exit {done.returncode}", wanted="0; the log says why"
+        )
+
+
+def _measured_only(comparison: Comparison) -> Comparison:
+    """Leave out what the baseline has and this selection did not run."""
+    rows = tuple(row for row in comparison.rows if row.verdict is not Verdict.MISSING)
+    return dataclasses.replace(comparison, rows=rows)
+
+
+def _asv(work: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "asv", "--config", str(work / "asv.conf.json"), *arguments]
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    done = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _relative(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Says whether a run got slower: two commits of asv's results, or one against a baseline.
+
+Parses, calls `rocmforge.regress`, prints. Knows no rule of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from rocmforge.errors import MeasurementError, RocmforgeError
+from rocmforge.regress.baseline import load_baseline
+from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, compare
+from rocmforge.regress.report import print_table, to_json, to_markdown
+from rocmforge.regress.results import ResultsDirectory
+
+BROKEN = 2
+EPILOG = """\
+verdicts:
+  regression      worse by more than the threshold: after/before above 1.10, or, where higher is
+                  better (tokens/s, GB/s, direction = "higher"), before/after above 1.10
+  improved        better by more than the same factor; or it failed before
+  failed          an error or time-out now; weighs like a regression where it had a value before
+  missing / new   only before / only after there is a value
+  not comparable  the benchmark's code, unit or direction changed, or benchmarks.json lacks it
+  ok, skipped     within the threshold; n/a on both sides
+
+exit codes:
+  0  compared, nothing worse
+  1  at least one regression, or a benchmark that worked before and fails now
+  2  usage error, or a result or baseline file that is missing or broken
+  3  nothing measured: not one benchmark has a value on both sides
+  4  hardware mismatch: before and after come from different machines; the fields are named
+
+examples:
+  check_regressions.py main HEAD
+  check_regressions.py HEAD~5 HEAD --benchmark 'matmul.*Q4_K' --format markdown
+  check_regressions.py --baseline baselines/cpu-amd-epyc-zen4-2c/baseline.json
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = _parser()
+    args = parser.parse_intermixed_args(argv)
+    wanted = (0, 1) if args.baseline else (2,)
+    if len(args.commits) not in wanted:
+        parser.error("give two commits, or --baseline FILE and at most one commit")
+    try:
+        comparison = _compare(args)
+    except MeasurementError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return Outcome.NOTHING_MEASURED
+    except (RocmforgeError, ValueError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return BROKEN
+    if args.format == "table":
+        print_table(comparison)
+    else:
+        text = to_json(comparison) if args.format == "json" else to_markdown(comparison)
+        sys.stdout.write(text)
+    return comparison.outcome
+
+
+def _compare(args: argparse.Namespace) -> Comparison:
+    results = ResultsDirectory(args.results, args.machine)
+    commits = [results.resolve(name) for name in args.commits]
+    if args.baseline:
+        before = load_baseline(args.baseline)
+        after = results.load(commits[0] if commits else results.newest(), args.environment)
+    else:
+        before, after = results.load_pair(commits[0], commits[1], args.environment)
+    return compare(before, after, args.threshold, args.benchmark)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Flag benchmarks that got worse by more than a threshold.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "commits",
+        nargs="*",
+        metavar="COMMIT",
+        help="before and after, as git names them or as a prefix of a measured commit; with "
+        "--baseline the commit to judge (default: the newest measured one)",
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="asv's (%(default)s)"
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="compare with a file of asv_to_baseline.py"
+    )
+    parser.add_argument("--machine", metavar="NAME", help="folder in DIR (default: the only one)")
+    parser.add_argument("--environment", metavar="NAME", help="asv's (default: the common one)")
+    parser.add_argument(
+        "--threshold",
+        type=_fraction,
+        default=THRESHOLD,
+        metavar="PERCENT",
+        help="e.g. 10 or 2.5%% (default: 10)",
+    )
+    parser.add_argument(
+        "--format", choices=("table", "json", "markdown"), default="table", help="(%(default)s)"
+    )
+    parser.add_argument(
+        "--benchmark",
+        type=_expression,
+        metavar="REGEX",
+        help="only benchmarks in whose name(parameters) this is found",
+    )
+    return parser
+
+
+def _fraction(text: str) -> float:
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", text.strip())
+    percent = float(number[1]) if number else 0.0
+    if number is None or percent <= 0 or (percent < 1 and not number[2]):
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, wanted percent: 10 is 10 %; below one write the sign, e.g. 0.5%"
+        )
+    return percent / 100
+
+
+def _expression(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted an expression: {error}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())
