@@ -1,6 +1,6 @@
 # make bench    run the benchmark suite's main job on this machine's best device (FULL=1: all of it)
 # make test     run the tests              make coverage   the same, with line coverage
-# make check    lint, types, formatting    make clean      remove everything that make made
+# make check    lint, types, formatting    make clean      remove what make made, not what it measured
 PYTHON ?= python3
 BIN := .venv/bin
 CPP := $(wildcard rocmforge/cpu/*.cpp rocmforge/cpu/*.h)
@@ -29,5 +29,5 @@ check: .venv/ready
 	@tools/setup_env.sh $(PYTHON)
 
 clean:
-	rm -rf .venv build .asv .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build .asv/env .asv/html .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

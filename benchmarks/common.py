@@ -39,7 +39,10 @@ MODELS = tuple(
 )
 """What `inference` runs; the user's own model is one more value, named after its file."""
 
-CHECK_IDS = (1, 5, 77, 300, 12, 9)
+CHECK_IDS = tuple(3 + (7 * i * i + 11 * i) % 250 for i in range(67))
+CHECK_LENGTHS = (64, 37, 9, 2)  # prompts: beginnings of CHECK_IDS, over one to three pages
+CHECK_STEPS = 3  # decode steps of all of them together
+CHECK_CTX = 256  # has room for them
 LOGITS_TOLERANCE = 0.08  # activations rounded to int8 cost 0.02; llama.cpp's own distance is 0.06
 
 
@@ -106,21 +109,38 @@ def model_path(name: str) -> Path:
 
 
 def check_engine(engine: Engine, path: Path) -> None:
-    """Compare a prefill and a decode step with the numpy reference; MeasurementError if wrong."""
+    """Compare prompts, and decode steps of them together, with the numpy reference.
+
+    Raises
+    ------
+    MeasurementError
+        The logits are wrong.
+    """
     wanted = cached_reference_logits(path, CHECK_IDS)
-    sequence = engine.add_sequence(len(CHECK_IDS))
+    sequences = [engine.add_sequence() for _ in CHECK_LENGTHS]
     try:
-        got = [engine.prefill(sequence, CHECK_IDS[:-1])]
-        got.append(engine.decode([sequence], CHECK_IDS[-1:])[0])
+        lengths = list(CHECK_LENGTHS)
+        for sequence, n in zip(sequences, lengths, strict=True):
+            got = engine.prefill(sequence, CHECK_IDS[:n])
+            check_close(
+                f"logits of {path.name}, prompt of {n}", got, wanted[n - 1], LOGITS_TOLERANCE
+            )
+        for _ in range(CHECK_STEPS):
+            step = engine.decode(sequences, [CHECK_IDS[n] for n in lengths])
+            for got, n in zip(step, lengths, strict=True):
+                check_close(
+                    f"logits of {path.name}, decode at {n}", got, wanted[n], LOGITS_TOLERANCE
+                )
+            lengths = [n + 1 for n in lengths]
     finally:
-        engine.remove_sequence(sequence)
-    check_close(f"logits of {path.name}", np.stack(got), wanted[-2:], LOGITS_TOLERANCE)
+        for sequence in sequences:
+            engine.remove_sequence(sequence)
 
 
 def open_engine(model: str, device: str, ctx: int, sequences: int = 1) -> Engine:
     """Load a model and check it; NotImplementedError where model or device is not there."""
     name = device_name(device)
     path = model_path(model)
-    engine = Engine.from_gguf(path, name, ctx=ctx, sequences=sequences)
+    engine = Engine.from_gguf(path, name, ctx=max(ctx, CHECK_CTX), sequences=sequences)
     check_engine(engine, path)
     return engine

@@ -1,1 +1,1 @@
-"""ROCmForge: GGUF inference with fused HIP kernels, and its benchmark and regression suite."""
+"""ROCmForge: a GGUF inference engine inside an asv benchmark and regression suite."""

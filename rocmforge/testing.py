@@ -227,7 +227,7 @@ def cached_reference_logits(
         )
         if done.returncode != 0:
             raise MeasurementError(f"{model}: no reference logits: {done.stderr.strip()}")
-    logits: NDArray[np.float32] = np.load(target)
+    logits: NDArray[np.float32] = np.load(target, mmap_mode="r")  # only rows that are compared
     return logits
 
 

@@ -203,6 +203,26 @@ def test_a_wrong_kernel_fails_instead_of_being_timed(
             benchmark.do_setup()
 
 
+@pytest.mark.parametrize("where", ["second page", "several sequences"])
+def test_a_kernel_that_is_wrong_only_there_fails_too(
+    fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    right = CpuBackend.attention
+
+    def wrong(self: CpuBackend, *arguments: Any) -> None:
+        """Write zeros past the first page, or where there are several sequences."""
+        right(self, *arguments)
+        lengths = arguments[4]
+        if lengths.max() > 32 if where == "second page" else lengths.size > 1:
+            arguments[-1][:] = 0
+
+    monkeypatch.setattr(CpuBackend, "attention", wrong)
+    for benchmark in in_class(fresh, "inference.Prompt"):
+        benchmark._current_params = SMALLEST["inference.Prompt"]
+        with pytest.raises(MeasurementError, match="logits"):
+            benchmark.do_setup()
+
+
 def test_a_users_model_is_one_more_value(
     suite: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

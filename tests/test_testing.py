@@ -25,7 +25,7 @@ def test_reference_logits_are_computed_once(
 ) -> None:
     monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path))
     model = cached_model("tiny", "Q4_0")
-    first = cached_reference_logits(model, [1, 2, 3])
+    first = np.array(cached_reference_logits(model, [1, 2, 3]))
     (kept,) = (tmp_path / "logits").iterdir()
     np.save(kept, first + 1)
     np.testing.assert_array_equal(cached_reference_logits(model, [1, 2, 3]), first + 1)

@@ -1,7 +1,8 @@
 """What `make bench` runs: the benchmarks on this machine for HEAD, judged, shown and published.
 
-Makes the model, calls asv and `rocmforge.regress`, prints a table. Writes below .asv/ only, unless
-told to save a baseline. Knows no benchmark: benchmarks/quick.txt says which ones are quick.
+Makes the model, calls asv and `rocmforge.regress`, prints a table. Writes below .asv/, to the model
+cache and to asv's own ~/.asv-machine.json; elsewhere only when told to save a baseline. Knows no
+benchmark: benchmarks/quick.txt says which ones are quick.
 """
 
 from __future__ import annotations

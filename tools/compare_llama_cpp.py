@@ -31,6 +31,8 @@ def main() -> int:
     if not args.model.is_file():
         print(f"compare_llama_cpp: {args.model}: no such file", file=sys.stderr)
         return 2
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
     rounds: dict[str, list[Round]] = {name: [] for name in ENGINES}
     workers = {name: _start(name, args) for name in ENGINES}
     try:
@@ -192,13 +194,6 @@ def _report(args: argparse.Namespace, rounds: dict[str, list[Round]]) -> dict[st
             "ratio_max": round(max(ratios), 3),
             "samples": {name: [round(x, 2) for x in values] for name, values in series.items()},
         }
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-    )
     return {
         "model": args.model.name,
         "threads": args.threads,
@@ -206,10 +201,18 @@ def _report(args: argparse.Namespace, rounds: dict[str, list[Round]]) -> dict[st
         "decode_tokens": args.decode,
         "rounds": args.rounds,
         "hardware_tag": hardware_tag(),
-        "commit": commit.stdout.strip() or None,
+        "commit": _git("rev-parse", "--verify", "HEAD") or None,
+        "uncommitted_changes": bool(_git("status", "--porcelain")),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "phases": phases,
     }
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
+    return done.stdout.strip()
 
 
 def _print(report: dict[str, object]) -> None:

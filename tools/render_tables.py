@@ -70,7 +70,11 @@ def _peer_table(reports: list[dict[str, Any]]) -> str:
 
 
 def _readme_table(reports: list[dict[str, Any]]) -> str:
-    chosen = [r for r in reports if _stem(r) in README_ROWS and r["threads"] > 1]
+    chosen = [
+        r
+        for r in reports
+        if _stem(r) in README_ROWS and r["threads"] > 1 and r["prompt_tokens"] == 128
+    ]
     if not chosen:
         return ""
     tags = ", ".join(sorted({report["hardware_tag"] for report in chosen}))

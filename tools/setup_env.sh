@@ -30,7 +30,7 @@ if [ ! -x .venv/bin/python ]; then
     "$python" -m venv .venv
 fi
 pip=".venv/bin/python -m pip --disable-pip-version-check"
-echo "rocmforge: installing the tools and building the CPU kernels (first time: 3 to 5 minutes)"
+echo "rocmforge: installing the tools and building the CPU kernels (first time: three to five minutes)"
 $pip install -q 'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.24' 'ninja>=1.11'
 $pip install -q --no-build-isolation -e '.[dev]'
 touch .venv/ready

@@ -1,4 +1,7 @@
-"""Types of the compiled module; bindings.cpp defines it."""
+"""Types of the compiled module; bindings.cpp defines it.
+
+Arrays must have the right type and be C-contiguous: none is converted.
+"""
 
 from collections.abc import Sequence
 from typing import Any

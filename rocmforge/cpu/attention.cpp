@@ -161,19 +161,21 @@ void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int
 
 void attention(const AttentionArgs& a) {
     const int64_t group = a.heads / a.kv_heads;
-    // Later rows see more tokens: the longest items come first, so that no thread ends up alone.
-    for (int64_t seq = 0; seq < a.sequences; ++seq) {
-        const int64_t rows = (a.starts[seq + 1] - a.starts[seq]) * group;
-        const int64_t blocks = (rows + kRows - 1) / kRows;
-        const int64_t items = blocks * a.kv_heads;
-        parallel_for(a.pool, items, 1, [&](int64_t i) {
-            const int64_t item = items - 1 - i;
-            const int64_t first = item / a.kv_heads * kRows;
-            Scratch scratch;
-            run_item(a, seq, item % a.kv_heads, first,
-                     static_cast<int>(std::min<int64_t>(kRows, rows - first)), scratch);
-        });
-    }
+    const auto rows_of = [&](int64_t seq) { return (a.starts[seq + 1] - a.starts[seq]) * group; };
+    const auto items_of = [&](int64_t seq) {
+        return (rows_of(seq) + kRows - 1) / kRows * a.kv_heads;
+    };
+    int64_t items = 0;
+    for (int64_t seq = 0; seq < a.sequences; ++seq) items += items_of(seq);
+    // From the end: later rows see more tokens, and the longest items should not come last.
+    parallel_for(a.pool, items, 1, [&](int64_t i) {
+        int64_t seq = 0, item = items - 1 - i;
+        for (; item >= items_of(seq); ++seq) item -= items_of(seq);
+        const int64_t first = item / a.kv_heads * kRows;
+        const int64_t rows = std::min<int64_t>(kRows, rows_of(seq) - first);
+        Scratch scratch;
+        run_item(a, seq, item % a.kv_heads, first, static_cast<int>(rows), scratch);
+    });
 }
 
 }  // namespace rocmforge::ROCMFORGE_ISA

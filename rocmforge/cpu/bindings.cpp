@@ -8,7 +8,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
-#include <sys/mman.h>
 
 #include <memory>
 #include <mutex>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "ops.h"
+#include "packed_matrix.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -40,53 +40,6 @@ Format format_named(const std::string& name) {
     }
     throw std::invalid_argument("no CPU kernel for format " + name);
 }
-
-// Zeroed memory in huge pages where the system grants them: fewer TLB misses on weight streams.
-class HugeBuffer {
-  public:
-    explicit HugeBuffer(size_t bytes) : bytes_(bytes ? bytes : 1) {
-        data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (data_ == MAP_FAILED) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-        madvise(data_, bytes_, MADV_HUGEPAGE);
-#endif
-    }
-    ~HugeBuffer() { munmap(data_, bytes_); }
-    HugeBuffer(const HugeBuffer&) = delete;
-    HugeBuffer& operator=(const HugeBuffer&) = delete;
-    uint8_t* data() const { return static_cast<uint8_t*>(data_); }
-    size_t bytes() const { return bytes_; }
-
-  private:
-    void* data_;
-    size_t bytes_;
-};
-
-// A weight matrix of zeros, to be filled by Kernels::pack.
-class PackedMatrix {
-  public:
-    PackedMatrix(size_t tile_bytes, Format format, int64_t rows, int64_t columns)
-        : tile_bytes_(tile_bytes),
-          buffer_(tile_bytes_ * static_cast<size_t>((rows + kTileRows - 1) / kTileRows)),
-          rows_(rows),
-          columns_(columns),
-          format_(format) {}
-    PackedView view() const { return {buffer_.data(), tile_bytes_, rows_, columns_, format_}; }
-    uint8_t* tile(int64_t first_row) {
-        return buffer_.data() + tile_bytes_ * static_cast<size_t>(first_row / kTileRows);
-    }
-    Format format() const { return format_; }
-    int64_t rows() const { return rows_; }
-    int64_t columns() const { return columns_; }
-    size_t nbytes() const { return buffer_.bytes(); }
-    const char* format_name() const { return kFormatNames[static_cast<int>(format_)]; }
-
-  private:
-    size_t tile_bytes_;
-    HugeBuffer buffer_;
-    int64_t rows_, columns_;
-    Format format_;
-};
 
 // While an op runs: other Python threads may go on, but not into the same pool and workspace.
 class Running {
@@ -138,6 +91,7 @@ class Kernels {
                 "matmul: as many outs and biases as weights");
         std::vector<MatmulTarget> targets;
         for (size_t i = 0; i < weights.size(); ++i) {
+            require(weights[i] != nullptr, "matmul: a weight is None");
             const PackedView view = weights[i]->view();
             require(view.columns == static_cast<int64_t>(x.shape(1)), "matmul: columns differ");
             require(outs[i].shape(0) == x.shape(0) &&
@@ -180,7 +134,7 @@ class Kernels {
     void rmsnorm(Array<const float, 2> x, Array<const float, 1> weight, float eps,
                  Array<float, 2> out) const {
         require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1) &&
-                    weight.shape(0) == x.shape(1),
+                    weight.shape(0) == x.shape(1) && x.shape(1) >= 1,
                 "rmsnorm: shapes differ");
         const Running running(mutex_);
         ops_->rmsnorm(x.data(), weight.data(), eps, static_cast<int64_t>(x.shape(0)),
@@ -199,7 +153,8 @@ class Kernels {
     }
 
     void softmax(Array<const float, 2> x, Array<float, 2> out) const {
-        require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1), "softmax: shapes differ");
+        require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1) && x.shape(1) >= 1,
+                "softmax: shapes differ");
         const Running running(mutex_);
         ops_->softmax(x.data(), static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(x.shape(1)),
                       out.data(), *pool_);
@@ -241,8 +196,7 @@ class Kernels {
                    Array<const int32_t, 1> starts, float scale, Array<float, 3> out) const {
         check_pages(k_pages, v_pages);
         require(q.shape(2) == k_pages.shape(2) && q.shape(2) <= 256, "attention: head dim differs");
-        require(k_pages.shape(3) <= 64 && k_pages.shape(3) % 16 == 0,
-                "attention: page size must be 16, 32, 48 or 64");
+        require(k_pages.shape(3) <= 64, "attention: page size must be at most 64");
         require(q.shape(1) % k_pages.shape(1) == 0, "attention: heads must divide into KV heads");
         require(out.size() == q.size(), "attention: out must have q's shape");
         const size_t sequences = lengths.shape(0);
@@ -253,7 +207,7 @@ class Kernels {
             "attention: starts must run from 0 to the number of queries");
         const auto page_size = static_cast<int64_t>(k_pages.shape(3));
         for (size_t s = 0; s < sequences; ++s) {
-            const int64_t queries = starts.data()[s + 1] - starts.data()[s];
+            const int64_t queries = int64_t{starts.data()[s + 1]} - starts.data()[s];
             const int64_t length = lengths.data()[s];
             const int64_t used = (length + page_size - 1) / page_size;
             require(queries >= 0 && length >= queries &&
@@ -287,6 +241,8 @@ class Kernels {
         require(k.shape(0) == v.shape(0) && k.shape(1) == v.shape(1) && k.shape(2) == v.shape(3) &&
                     k.shape(3) == v.shape(2),
                 "KV pages must be (n, G, D, P) and (n, G, P, D)");
+        require(k.shape(1) >= 1 && k.shape(2) >= 1 && k.shape(3) >= 16 && k.shape(3) % 16 == 0,
+                "KV pages need KV heads, dims, and a page size that is a multiple of 16");
         const auto is_float = [](const Pages& p) {
             return p.dtype().code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) &&
                    (p.dtype().bits == 16 || p.dtype().bits == 32);
@@ -328,16 +284,21 @@ NB_MODULE(_cpu, m) {
         .def_prop_ro("isa", &Kernels::isa)
         .def_prop_ro("threads", &Kernels::threads)
         .def("empty", &Kernels::empty, "fmt"_a, "rows"_a, "columns"_a)
-        .def("pack", &Kernels::pack, "out"_a, "raw"_a, "first_row"_a)
-        .def("matmul", &Kernels::matmul, "x"_a, "weights"_a, "outs"_a, "biases"_a, "accumulate"_a,
-             "exact"_a)
-        .def("dequantize", &Kernels::dequantize, "raw"_a, "fmt"_a, "out"_a)
-        .def("rmsnorm", &Kernels::rmsnorm, "x"_a, "weight"_a, "eps"_a, "out"_a)
-        .def("rope", &Kernels::rope, "x"_a, "cos"_a, "sin"_a, "interleaved"_a)
-        .def("softmax", &Kernels::softmax, "x"_a, "out"_a)
-        .def("swiglu", &Kernels::swiglu, "gate"_a, "up"_a, "out"_a)
-        .def("kv_append", &Kernels::kv_append, "k"_a, "v"_a, "k_pages"_a, "v_pages"_a, "pages"_a,
-             "offsets"_a)
-        .def("attention", &Kernels::attention, "q"_a, "k_pages"_a, "v_pages"_a, "page_table"_a,
-             "lengths"_a, "starts"_a, "scale"_a, "out"_a);
+        .def("pack", &Kernels::pack, "out"_a, "raw"_a.noconvert(), "first_row"_a)
+        .def("matmul", &Kernels::matmul, "x"_a.noconvert(), "weights"_a, "outs"_a.noconvert(),
+             "biases"_a.noconvert(), "accumulate"_a, "exact"_a)
+        .def("dequantize", &Kernels::dequantize, "raw"_a.noconvert(), "fmt"_a, "out"_a.noconvert())
+        .def("rmsnorm", &Kernels::rmsnorm, "x"_a.noconvert(), "weight"_a.noconvert(), "eps"_a,
+             "out"_a.noconvert())
+        .def("rope", &Kernels::rope, "x"_a.noconvert(), "cos"_a.noconvert(), "sin"_a.noconvert(),
+             "interleaved"_a)
+        .def("softmax", &Kernels::softmax, "x"_a.noconvert(), "out"_a.noconvert())
+        .def("swiglu", &Kernels::swiglu, "gate"_a.noconvert(), "up"_a.noconvert(),
+             "out"_a.noconvert())
+        .def("kv_append", &Kernels::kv_append, "k"_a.noconvert(), "v"_a.noconvert(),
+             "k_pages"_a.noconvert(), "v_pages"_a.noconvert(), "pages"_a.noconvert(),
+             "offsets"_a.noconvert())
+        .def("attention", &Kernels::attention, "q"_a.noconvert(), "k_pages"_a.noconvert(),
+             "v_pages"_a.noconvert(), "page_table"_a.noconvert(), "lengths"_a.noconvert(),
+             "starts"_a.noconvert(), "scale"_a, "out"_a.noconvert());
 }

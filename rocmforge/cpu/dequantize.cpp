@@ -10,8 +10,6 @@ namespace rocmforge::ROCMFORGE_ISA {
 
 namespace {
 
-constexpr int64_t kPieceColumns = 1 << 14;  // weights that are worth another thread
-
 template <class Block>
 void dequantize_row(const uint8_t* raw, int64_t columns, float* out) {
     const auto* block = reinterpret_cast<const Block*>(raw);
@@ -89,7 +87,7 @@ int64_t row_bytes(Format format, int64_t columns) {
 void dequantize(const uint8_t* raw, Format format, int64_t rows, int64_t columns, float* out,
                 ThreadPool& pool) {
     const int64_t stride = row_bytes(format, columns);
-    const int64_t piece = (kPieceColumns + columns - 1) / columns;
+    const int64_t piece = (kPieceFloats + columns - 1) / columns;
     parallel_for(pool, rows, piece, [&](int64_t r) {
         const uint8_t* from = raw + r * stride;
         float* to = out + r * columns;

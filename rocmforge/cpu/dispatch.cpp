@@ -1,4 +1,7 @@
-// Chooses the op table for this processor. Compiled without any instruction-set flag.
+// Chooses the op table for this processor.
+//
+// Compiled without any instruction-set flag, since it runs on processors that lack them. It knows
+// what each set needs of the processor, and nothing of the ops.
 #include <cstring>
 
 #include "ops.h"

@@ -1,4 +1,6 @@
 // The op table of one instruction set.
+//
+// Compiled once per set, as every op is; dispatch.cpp chooses among the tables.
 #include "isa_ops.h"
 
 namespace rocmforge::ROCMFORGE_ISA {

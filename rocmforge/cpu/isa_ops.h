@@ -1,4 +1,6 @@
 // Declarations of every op inside the namespace of the instruction set being compiled.
+//
+// What each op computes stands in its own file, what its arguments are in ops.h.
 #pragma once
 
 #include "ops.h"

@@ -55,7 +55,8 @@ struct Packed {
 
     explicit Packed(const uint8_t* record) {
         if constexpr (Block::kScale == Scale::kExponent) {
-            // A scale code of 0 (2^-127) reads as zero: such weights are below 1e-37.
+            // A scale code of 0 (2^-127) reads as zero: such weights are below 1e-37. Code 255 is
+            // NaN in OCP MX and 2^128 in ggml's MXFP4; it reads as infinity, so neither is hidden.
             header_scale = bits_to_float(shift_left<23>(load_u8(record))) * set1(Block::kUnit);
         } else {
             header_scale = load_f16(reinterpret_cast<const uint16_t*>(record));

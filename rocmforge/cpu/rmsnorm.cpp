@@ -9,15 +9,9 @@
 
 namespace rocmforge::ROCMFORGE_ISA {
 
-namespace {
-
-constexpr int64_t kPieceColumns = 1 << 14;  // numbers that are worth another thread
-
-}  // namespace
-
 void rmsnorm(const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
              float* out, ThreadPool& pool) {
-    const int64_t piece = (kPieceColumns + columns - 1) / columns;
+    const int64_t piece = (kPieceFloats + columns - 1) / columns;
     parallel_for(pool, rows, piece, [&](int64_t r) {
         const float* in = x + r * columns;
         float* to = out + r * columns;

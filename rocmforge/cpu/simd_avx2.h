@@ -1,4 +1,6 @@
 // simd.h on AVX2 with FMA and F16C: two 256-bit registers a vector. Included by simd.h alone.
+//
+// What each function means is the same on every set; simd.h says what a vector is.
 #pragma once
 
 #include <immintrin.h>
@@ -88,10 +90,6 @@ inline F32 load_bf16(const uint16_t* p) {
 inline I32 set1(int32_t x) {
     return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
 }
-inline I32 load(const int32_t* p) {
-    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
-}
 inline I32 load_u8(const uint8_t* p) {
     const __m128i b = load128(p);
     return {_mm256_cvtepu8_epi32(b), _mm256_cvtepu8_epi32(_mm_srli_si128(b, 8))};
@@ -114,9 +112,6 @@ inline I32 operator-(I32 x, I32 y) {
 }
 inline I32 operator&(I32 x, I32 y) {
     return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)};
-}
-inline I32 max(I32 x, I32 y) {
-    return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)};
 }
 template <int n>
 I32 shift_left(I32 x) {

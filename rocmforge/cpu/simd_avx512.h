@@ -1,4 +1,6 @@
 // simd.h on AVX-512 with VNNI: one 512-bit register a vector. Included by simd.h alone.
+//
+// What each function means is the same on every set; simd.h says what a vector is.
 #pragma once
 
 #include <immintrin.h>
@@ -76,9 +78,6 @@ inline F32 load_bf16(const uint16_t* p) {
 inline I32 set1(int32_t x) {
     return {_mm512_set1_epi32(x)};
 }
-inline I32 load(const int32_t* p) {
-    return {_mm512_loadu_si512(p)};
-}
 inline I32 load_u8(const uint8_t* p) {
     return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
@@ -96,9 +95,6 @@ inline I32 operator-(I32 a, I32 b) {
 }
 inline I32 operator&(I32 a, I32 b) {
     return {_mm512_and_si512(a.v, b.v)};
-}
-inline I32 max(I32 a, I32 b) {
-    return {_mm512_max_epi32(a.v, b.v)};
 }
 template <int n>
 I32 shift_left(I32 a) {

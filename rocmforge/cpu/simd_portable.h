@@ -97,9 +97,6 @@ inline void store_f16(uint16_t* p, F32 a) {
 inline I32 set1(int32_t x) {
     return each<I32>([&](int) { return x; });
 }
-inline I32 load(const int32_t* p) {
-    return each<I32>([&](int i) { return p[i]; });
-}
 inline I32 load_u8(const uint8_t* p) {
     return each<I32>([&](int i) { return static_cast<int32_t>(p[i]); });
 }
@@ -117,9 +114,6 @@ inline I32 operator-(I32 a, I32 b) {
 }
 inline I32 operator&(I32 a, I32 b) {
     return each<I32>([&](int i) { return a.v[i] & b.v[i]; });
-}
-inline I32 max(I32 a, I32 b) {
-    return each<I32>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
 template <int n>
 I32 shift_left(I32 a) {
@@ -144,7 +138,10 @@ inline F32 to_float(I32 a) {
     return each<F32>([&](int i) { return static_cast<float>(a.v[i]); });
 }
 inline I32 round_to_int(F32 a) {
-    return each<I32>([&](int i) { return static_cast<int32_t>(std::nearbyint(a.v[i])); });
+    // A NaN has no integer; what stands for it is not used.
+    return each<I32>([&](int i) {
+        return std::isnan(a.v[i]) ? 0 : static_cast<int32_t>(std::nearbyint(a.v[i]));
+    });
 }
 inline F32 bits_to_float(I32 a) {
     F32 r;

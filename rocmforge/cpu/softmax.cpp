@@ -1,4 +1,6 @@
 // softmax: out = exp(x - max(x)) / sum(exp(x - max(x))), over rows of `columns` floats.
+//
+// May run in place. Attention has its own running form and does not call it.
 #include <algorithm>
 #include <cmath>
 
@@ -7,14 +9,8 @@
 
 namespace rocmforge::ROCMFORGE_ISA {
 
-namespace {
-
-constexpr int64_t kPieceColumns = 1 << 14;  // numbers that are worth another thread
-
-}  // namespace
-
 void softmax(const float* x, int64_t rows, int64_t columns, float* out, ThreadPool& pool) {
-    const int64_t piece = (kPieceColumns + columns - 1) / columns;
+    const int64_t piece = (kPieceFloats + columns - 1) / columns;
     parallel_for(pool, rows, piece, [&](int64_t r) {
         const float* in = x + r * columns;
         float* to = out + r * columns;

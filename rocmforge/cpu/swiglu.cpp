@@ -1,4 +1,6 @@
 // swiglu: out = gate / (1 + exp(-gate)) * up, elementwise over n floats. May run in place.
+//
+// It knows nothing of the matrix products before and after it.
 #include <cmath>
 
 #include "isa_ops.h"

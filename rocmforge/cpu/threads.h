@@ -16,6 +16,8 @@
 
 namespace rocmforge {
 
+constexpr int64_t kPieceFloats = 1 << 14;  // of a rowwise op: what is worth another thread
+
 class ThreadPool {
   public:
     using Body = void (*)(void* context, int64_t first, int64_t last);
