@@ -23,10 +23,11 @@ N = 4096
 def prepared(name: str, device: str, n: int) -> Callable[[], Any]:
     """Make n × n weights, check the op against the reference, return it as a call."""
     on = backend(device)
-    _, matrix = cases.MatmulCase(1, n, n, name).inputs()
+    case = cases.DequantizeCase(n, n, name)
+    matrix = case.inputs()
     call = functools.partial(ops.dequantize, matrix, on)
     wanted = reference.dequantize(matrix)
-    return checked(f"dequantize {name}", call, wanted, cases.EXACT_TOLERANCE)
+    return checked(f"dequantize {name}", call, wanted, case.tolerance)
 
 
 class Dequantize:
@@ -44,7 +45,7 @@ class Dequantize:
         self.call()
 
     def track_gb_per_second(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
-        moved = FORMATS[format].nbytes((N, N)) + 4 * N * N
+        moved = cases.DequantizeCase(N, N, format).bytes
         return track([moved / s / 1e9 for s in seconds_per_call(self.call)])
 
     track_gb_per_second.unit = "GB/s"

@@ -11,10 +11,12 @@ import numpy as np
 
 from rocmforge import ops
 from rocmforge.errors import MeasurementError
+from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.cache import PagedKVCache, pages_for_context
 from rocmforge.kv.page_table import PageTable
 from rocmforge.model.presets import preset_config
+from rocmforge.ops import cases
 
 from .common import (
     DEVICES,
@@ -29,9 +31,8 @@ from .common import (
 
 SHAPES = ("1B", "7B", "13B", "70B")
 CONTEXTS = (1024, 2048, 4096)
-PAGE_SIZES = (16, 32, 64)
-APPENDED = 256  # tokens a timed call
-APPEND_HEADS, APPEND_DIM = 32, 128  # KV heads and head dim of one 7B layer
+APPENDED = cases.KV_APPEND_TIMED[0].tokens  # a timed call
+APPENDS = {case.page_size: case for case in cases.KV_APPEND_TIMED}
 
 
 def kv_cache(shape: str, page_size: int = 32, n_pages: int = 1) -> PagedKVCache:
@@ -98,12 +99,11 @@ class Appender:
 
     def __init__(self, page_size: int, device: str) -> None:
         self.backend = backend(device)
-        n_pages = pages_for_context(APPENDED, 1, page_size)
-        self.cache = PagedKVCache(1, APPEND_HEADS, APPEND_DIM, n_pages, page_size, "f16")
-        random = np.random.default_rng(page_size)
-        shape = (APPENDED, APPEND_HEADS, APPEND_DIM)
-        self.k = random.standard_normal(shape, np.float32)
-        self.v = random.standard_normal(shape, np.float32)
+        case = APPENDS[page_size]
+        n_pages = pages_for_context(case.tokens, 1, page_size)
+        self.cache = PagedKVCache(1, case.kv_heads, case.head_dim, n_pages, page_size, "f16")
+        inputs = case.inputs()
+        self.k, self.v = inputs.k, inputs.v
 
     def fill(self, at_once: int) -> int:
         """Write the tokens into a new sequence as the decoder does; return its id."""

@@ -4,8 +4,9 @@
 otherwise, `out` arguments are written and nothing is returned, shapes have been checked by the
 caller (`rocmforge.ops`, `Decoder`). This file knows no device and does no work.
 
-Letters: T tokens, S sequences, H query heads, G KV heads, D head dim, P page size, K columns,
-N rows, R rotated dims.
+The legend of letters, for every shape in the package: T tokens, S sequences, H query heads,
+G KV heads, D head dim, R rotated dims, P page size, K columns (inputs), N rows (outputs),
+V vocabulary, L layers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.gguf.formats import Format
+
+MAX_HEAD_DIM = 256
+"""Largest D of attention; a model with more is refused when its configuration is read."""
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

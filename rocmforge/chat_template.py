@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from datetime import datetime
-from types import CodeType
+from types import CodeType, MappingProxyType
 from typing import Any, NoReturn, cast
 
 import jinja2
@@ -23,17 +24,54 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from rocmforge.errors import TokenizerError
+from rocmforge.errors import TokenizerError, shorten
 
-MAX_SOURCE = 1 << 20  # characters of a template; real ones have up to 30 thousand
-MAX_TEXT = 1 << 24  # characters of one string, the result among them
+MAX_SOURCE = 1 << 16  # characters of a template; real ones have up to 30 thousand
+MAX_TEXT = 1 << 23  # characters of one string, the result among them
 MAX_ITEMS = 1 << 20  # elements of one list
-MAX_STEPS = 10_000_000  # list elements and pieces of 64 characters that are handled, and calls
-CALL_STEPS = 16  # that a call counts as
+MAX_BITS = 4096  # of an integer
 MAX_WIDTH = 9999  # of padding and indentation
+MAX_DATE = 256  # characters of a date's format
+MAX_STEPS = 2_500_000  # in all; a step takes half a microsecond at most
 
-_PADDING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs"})  # methods of str
+# What costs how many steps, beside one for each element or 64 characters of what is handled.
+CALL_STEPS = 40
+FILTER_STEPS = 8  # a filter, or a test
+ACCESS_STEPS = 8  # an attribute, an item, a value that is printed
+NODES_A_STEP = 3  # of the source of a loop's or macro's body, each time that it runs
+
+_CONTAINERS = (list, tuple, dict)
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
+    {
+        "eq": operator.eq,
+        "ne": operator.ne,
+        "lt": operator.lt,
+        "lteq": operator.le,
+        "gt": operator.gt,
+        "gteq": operator.ge,
+        "in": lambda item, where: item in where,
+        "notin": lambda item, where: item not in where,
+    }
+)
+# Methods that make a small text or number large, or bytes, whose methods are not watched.
+_GROWING = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "translate"})
+_TO_BYTES = frozenset({"encode", "to_bytes"})
 _WIDE_FORMAT = re.compile(r"%[^%a-zA-Z]*(\*|\d{5})|\{[^{}]*(\{|\d{5})")
+# Filters without a use in a prompt, whose time grows faster than their text or very fast.
+_SLOW_FILTERS = ("pprint", "striptags", "urlize", "wordcount", "wordwrap")
+_CONSTANT_FILTERS = frozenset(  # take the same time for a value of any size
+    {"abs", "count", "d", "default", "first", "float", "int", "last", "length", "round"}
+)
+_FLAT_FILTERS = frozenset(  # do not look into the elements of a list
+    {"batch", "items", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"}
+)
+_SORTING_FILTERS = frozenset({"dictsort", "groupby", "sort", "title", "unique"})  # cost double
+_COMPARING_TESTS = frozenset(
+    {
+        *("eq", "equalto", "==", "ne", "!=", "in"),
+        *("lt", "lessthan", "<", "le", "<=", "gt", "greaterthan", ">", "ge", ">="),
+    }
+)
 
 
 class ChatTemplate:
@@ -59,9 +97,12 @@ class ChatTemplate:
         environment = _Environment()
         try:
             tree = environment.parse(source)
-            _limit_growth(tree, environment)
+            _watch(tree, environment)
             self._code: CodeType = environment.compile(tree)
-        except (jinja2.TemplateError, ValueError, RecursionError, MemoryError) as error:
+        except (
+            *(jinja2.TemplateError, ValueError, SyntaxError),
+            *(RecursionError, MemoryError),
+        ) as error:
             self._fail(f"cannot be compiled: {error}", error)
 
     def render(self, **variables: object) -> str:
@@ -82,7 +123,7 @@ class ChatTemplate:
         return text
 
     def _fail(self, what: str, cause: BaseException | None) -> NoReturn:
-        raise TokenizerError(f"{self._name}: tokenizer.chat_template: {what}") from cause
+        raise TokenizerError(f"{self._name}: tokenizer.chat_template: {shorten(what)}") from cause
 
 
 class _Generation(Extension):
@@ -98,10 +139,10 @@ class _Generation(Extension):
 class _Environment(ImmutableSandboxedEnvironment):
     """Jinja's sandbox, with a budget that everything which can loop or grow draws from.
 
-    It bounds honest mistakes and crude attacks; it is no hard limit of time.
+    It bounds honest mistakes and crude attacks to about a second; it is no hard limit of time.
     """
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(
@@ -109,42 +150,59 @@ class _Environment(ImmutableSandboxedEnvironment):
             lstrip_blocks=True,
             optimized=False,  # the optimizer would evaluate constant expressions without limits
             extensions=[LoopControlExtension, _Generation],
-            finalize=self.spend,
+            finalize=self.printed,
         )
         self._steps = 0
         self.filters["tojson"] = _to_json
+        for name in _SLOW_FILTERS:
+            del self.filters[name]
         self.filters = {name: self._limited(name, f) for name, f in self.filters.items()}
+        self.tests = {n: self._limited_test(n, cast(Any, f)) for n, f in self.tests.items()}
         del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise
         self.globals["strftime_now"] = _now
+
+    def printed(self, value: Any) -> Any:
+        """Charge for what ``{{ … }}`` shows."""
+        self.step(ACCESS_STEPS)
+        return self.spend(value)
 
     def spend(self, value: Any) -> Any:
         """Charge for `value` and all that it holds, as str() or JSON would go through it."""
         pending = [value]
         while pending:
-            item = pending.pop()
-            self._charge(item)
+            item = self._charge(pending.pop())
             if isinstance(item, (list, tuple)):
-                pending.extend(item)
-            elif isinstance(item, Mapping):
+                pending.extend(part for part in item if isinstance(part, (str, *_CONTAINERS)))
+            elif isinstance(item, dict):
+                pending.extend(item.keys())
                 pending.extend(item.values())
         return value
 
     def _charge(self, item: Any) -> Any:
-        cost = 1
+        """Charge for `item` itself: a string by its length, a list by its elements."""
         if isinstance(item, str):
             self._limit("a string", len(item), MAX_TEXT)
-            cost += len(item) // 64
+            self.step(1 + len(item) // 64)
         elif isinstance(item, Sized):
             self._limit("a list", len(item), MAX_ITEMS)
-            cost += len(item)
-        self._steps += cost
-        self._limit("the template's steps", self._steps, MAX_STEPS)
+            self.step(1 + len(item))
+        else:
+            self.step(1)
         return item
 
-    def iterated(self, iterable: Iterable[Any]) -> Iterable[Any]:
-        """Return what a ``for`` iterates over; call() has charged for it unless it is lazy."""
-        return iterable if isinstance(iterable, Sized) else self._charge(list(iterable))
+    def step(self, cost: int) -> None:
+        """Draw from the budget; every body of a loop, macro or block begins with it."""
+        self._steps += cost
+        if self._steps > MAX_STEPS:
+            self._limit("the template's steps", self._steps, MAX_STEPS)
+
+    def iterated(self, iterable: Iterable[Any], cost: int) -> Iterable[Any]:
+        """Return what a ``for`` iterates over; `cost` is that of its ``if``, for each element."""
+        items = iterable if isinstance(iterable, Sized) else list(iterable)
+        self._limit("a loop", len(items), MAX_ITEMS)
+        self.step(len(items) * cost)
+        return cast(Iterable[Any], items)
 
     def tilde(self, *parts: Any) -> str:
         """Join the operands of ``~``."""
@@ -152,10 +210,48 @@ class _Environment(ImmutableSandboxedEnvironment):
         self._limit("a string", sum(map(len, texts)), MAX_TEXT)
         return "".join(texts)
 
+    def compared(self, left: Any, *rest: Any) -> Any:
+        """Evaluate ``left op right``, or a chain of them; `rest` is op, right, op, right …."""
+        result: Any = True
+        for name, right in zip(rest[::2], rest[1::2], strict=True):
+            self._charge_comparison(name, left, right)
+            result = _COMPARISONS[name](left, right)
+            if not result:
+                break
+            left = right
+        return result
+
+    def _charge_comparison(self, name: str, left: Any, right: Any) -> None:
+        deep = isinstance(left, (str, *_CONTAINERS)) and isinstance(right, _CONTAINERS)
+        if name in ("in", "notin"):
+            if deep:
+                self.spend(left)
+                self.spend(right)
+            else:
+                self._charge(right)
+        elif isinstance(left, str) and isinstance(right, str):
+            self.step(1 + min(len(left), len(right)) // 64)
+        elif deep and not (name in ("eq", "ne") and len(left) != len(right)):
+            self.spend(left)
+        else:
+            self.step(1)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Look up ``obj[argument]``."""
+        self.step(ACCESS_STEPS)
+        if isinstance(argument, tuple):
+            self.spend(argument)  # to be hashed
+        return super().getitem(obj, argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Look up ``obj.attribute``."""
+        self.step(ACCESS_STEPS)
+        return super().getattr(obj, attribute)
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """Refuse, beside what Jinja does, the methods that pad a text to any width."""
-        padding = attr in _PADDING and isinstance(obj, str)
-        return not padding and super().is_safe_attribute(obj, attr, value)
+        """Refuse, beside what Jinja does, the methods that pad a text or make bytes."""
+        growing = (attr in _GROWING and isinstance(obj, str)) or attr in _TO_BYTES
+        return not growing and super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Return Jinja's safe stand-in for ``str.format``, None for anything else."""
@@ -165,13 +261,21 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().wrap_str_format(value)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """Call a function, method or macro of the template: arguments and result cost."""
+        """Call a function, method or macro of the template: owner, arguments and result cost."""
+        __self.step(CALL_STEPS)
         owner = getattr(__obj, "__self__", None)
-        if isinstance(owner, str):
-            __self._check_growth(__obj.__name__, owner, args)
-        __self._steps += CALL_STEPS
-        for argument in (*args, *kwargs.values()):
-            __self._charge(argument)
+        given = (*args, *kwargs.values())
+        if owner is None:
+            for argument in given:
+                __self._charge(argument)
+        else:  # a method may search its owner, compare or hash
+            __self.spend(given)
+            if isinstance(owner, str):
+                __self._check_growth(__obj.__name__, owner, args)
+                __self._charge(owner)
+            elif isinstance(owner, (list, tuple)):
+                scalar = not any(isinstance(argument, (str, *_CONTAINERS)) for argument in given)
+                (__self._charge if scalar else __self.spend)(owner)
         return __self._charge(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -185,7 +289,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             self._limit("an exponent", abs(right), 64)
         for operand in (left, right):
             if isinstance(operand, int):
-                self._limit("a number's bits", operand.bit_length(), 4096)
+                self._limit("a number's bits", operand.bit_length(), MAX_BITS)
         return self._charge(super().call_binop(context, operator, left, right))
 
     def _limited(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,8 +305,34 @@ class _Environment(ImmutableSandboxedEnvironment):
                 self._check_growth(name, str(options[0]) if options else "", (value,))
             elif isinstance(value, str):
                 self._check_growth(name, value, options)
-            self.spend((value, options))
-            return self._charge(function(*args, **kwargs))
+            if name == "sum" and any(isinstance(option, _CONTAINERS) for option in options):
+                raise SecurityError("sum: got a list to begin with, wanted a number")
+            self.step(FILTER_STEPS)
+            if name in _CONSTANT_FILTERS:
+                if name in ("int", "float") and isinstance(value, str):
+                    self._limit(f"{name}: a string", len(value), MAX_BITS // 4)
+                return function(*args, **kwargs)
+            self.spend(options)
+            (self._charge if name in _FLAT_FILTERS else self.spend)(value)
+            if name in _SORTING_FILTERS:
+                self.spend(value)
+            result = function(*args, **kwargs)
+            # A lazy result would do its work later, unseen and as often as it is asked.
+            return self._charge(list(result) if isinstance(result, Iterator) else result)
+
+        return limited
+
+    def _limited_test(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def limited(*args: Any, **kwargs: Any) -> Any:
+            value, *options = args[hasattr(function, "jinja_pass_arg") :]
+            self.step(FILTER_STEPS)
+            if name in _COMPARING_TESTS:
+                for option in (*options, *kwargs.values()):
+                    self._charge_comparison("in" if name == "in" else "lt", value, option)
+            elif isinstance(value, str) and name in ("lower", "upper"):
+                self._charge(value)
+            return function(*args, **kwargs)
 
         return limited
 
@@ -224,19 +354,40 @@ class _Environment(ImmutableSandboxedEnvironment):
             raise SecurityError(f"{what}: got {got:g}, wanted at most {limit}")
 
 
-def _limit_growth(tree: nodes.Template, environment: _Environment) -> None:
-    """Route loops and ``~``, which Jinja compiles to plain Python, through the environment."""
-    for loop in tree.find_all(nodes.For):
-        loop.iter = _call("iterated", [cast(nodes.Expr, loop.iter)], environment)
-    for concat in list(tree.find_all(nodes.Concat)):
-        concat.nodes = [_call("tilde", concat.nodes, environment)]
+def _watch(node: nodes.Node, environment: _Environment) -> int:
+    """Route what Jinja compiles to plain Python through the environment; return the nodes.
 
+    That is loops, ``~``, comparisons, slices and keys of a dict; and bodies that can run more
+    than once begin with a step.
+    """
+    size = 1 + sum(_watch(child, environment) for child in list(node.iter_child_nodes()))
 
-def _call(method: str, arguments: list[nodes.Expr], environment: _Environment) -> nodes.Call:
-    target = nodes.EnvironmentAttribute(method)
-    call = nodes.Call(target, arguments, [], None, None, lineno=arguments[0].lineno)
-    call.set_environment(environment)
-    return call
+    def call(method: str, *arguments: nodes.Expr) -> nodes.Call:
+        made = nodes.Call(
+            nodes.EnvironmentAttribute(method), [*arguments], [], None, None, lineno=node.lineno
+        )
+        made.set_environment(environment)
+        return made
+
+    if isinstance(node, nodes.For):
+        tested = sum(1 for _ in node.test.find_all(nodes.Node)) if node.test else 0
+        cost = nodes.Const(1 + tested // NODES_A_STEP)
+        node.iter = call("iterated", cast(nodes.Expr, node.iter), cost)
+    elif isinstance(node, nodes.Concat):
+        node.nodes = [call("tilde", *node.nodes)]
+    elif isinstance(node, nodes.Compare):
+        rest = [part for op in node.ops for part in (nodes.Const(op.op), op.expr)]
+        node.expr, node.ops = call("compared", node.expr, *rest), []
+    elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+        node.node = call("_charge", node.node)
+    elif isinstance(node, nodes.Pair) and not isinstance(node.key, nodes.Const):
+        node.key = call("spend", node.key)
+    elif isinstance(node, nodes.Const) and isinstance(node.value, int):
+        environment._limit("a number's bits", node.value.bit_length(), MAX_BITS)
+    if isinstance(node, (nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)):
+        step = call("step", nodes.Const(1 + size // NODES_A_STEP))
+        node.body.insert(0, nodes.ExprStmt(step, lineno=node.lineno))
+    return size
 
 
 def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
@@ -252,4 +403,6 @@ def _raise(message: str) -> NoReturn:
 
 
 def _now(form: str) -> str:
+    if len(form) > MAX_DATE:
+        raise SecurityError(f"strftime_now: got {len(form)} characters, wanted {MAX_DATE} at most")
     return datetime.now().strftime(form)

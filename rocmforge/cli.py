@@ -15,6 +15,7 @@ from io import TextIOWrapper
 
 from rocmforge import env
 from rocmforge.errors import RocmforgeError
+from rocmforge.kv import PAGE_SIZES
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141  # the last two as shells count signals
 CHAT_TOKENS = 1024  # of one reply, at most
@@ -239,7 +240,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--page-size",
         type=int,
-        choices=(16, 32, 64),
+        choices=PAGE_SIZES,
         default=32,
         help="tokens in a page of the KV cache (default 32)",
     )

@@ -1,4 +1,4 @@
-"""Every error that ROCmForge raises by its own name.
+"""Every error that ROCmForge raises by its own name, and how messages shorten foreign values.
 
 One small tree: catch `RocmforgeError` to catch them all. Wrong arguments from the caller's own
 code raise ValueError or TypeError instead. This file knows no other module of the package.
@@ -6,7 +6,21 @@ code raise ValueError or TypeError instead. This file knows no other module of t
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 80
+
+
+def brief(value: object) -> str:
+    """Return repr(value), shortened: what hostile files hold must not fill a message."""
+    return _REPR.repr(value)
+
+
+def shorten(text: str, limit: int = 256) -> str:
+    """Return at most `limit` characters of a text, the last of them … where more were there."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 class RocmforgeError(Exception):

@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rocmforge.errors import RocmforgeError
+from rocmforge.errors import RocmforgeError, shorten
 from rocmforge.gguf.reader import GGUFFile, StringArray
 from rocmforge.model.config import ModelConfig
 
@@ -195,6 +195,6 @@ def _formats(file: GGUFFile) -> tuple[FormatShare, ...]:
 
 
 def _text(file: GGUFFile, key: str) -> str | None:
-    """A string of the metadata; None where it is missing or, in a broken file, of another type."""
+    """A string of the metadata, shortened; None where it is missing or of another type."""
     value = file.metadata.get(key)
-    return value if isinstance(value, str) else None
+    return shorten(value) if isinstance(value, str) else None

@@ -17,7 +17,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from rocmforge.errors import TokenizerError
+from rocmforge.errors import TokenizerError, brief
 
 CHUNK = 8192  # characters, at least
 SURROGATES = "[\ud800-\udfff]"  # no text in UTF-8 holds these
@@ -178,7 +178,7 @@ def _merge_fault(token_ids: Mapping[str, int], merges: Sequence[str]) -> str | N
         for piece in (left, right, left + right):
             if not left or not right or piece not in token_ids:
                 return (
-                    f"tokenizer.ggml.merges[{rank}]: got {merge!r}, wanted two pieces of the "
+                    f"tokenizer.ggml.merges[{rank}]: got {brief(merge)}, wanted two pieces of the "
                     f"vocabulary whose union {left + right!r} is one too"
                 )
     return None

@@ -13,9 +13,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from rocmforge.errors import shorten
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+LONGEST = 512  # characters of a text of foreign origin
 QUIET_SECONDS = 0.5  # of loading, before progress shows
 
 # On a terminal, a model's text must not move the cursor or send commands.
@@ -111,8 +114,8 @@ def human_count(n: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text of foreign origin fit for one line: control characters become U+FFFD."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+    """Return text of foreign origin fit for one line: short, control characters as U+FFFD."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in shorten(text, LONGEST))
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: bool = False) -> None:

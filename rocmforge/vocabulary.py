@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rocmforge.errors import TokenizerError
+from rocmforge.errors import TokenizerError, brief
 from rocmforge.subwords import PRE_TOKENIZERS
 
 T = TypeVar("T")
@@ -167,12 +167,12 @@ class Vocabulary:
         """Read and check everything but scores and merges, which only the encoders need."""
         model = source.scalar("tokenizer.ggml.model", str)
         if model not in ("gpt2", "llama"):
-            raise source.fault("tokenizer.ggml.model", repr(model), "'gpt2' or 'llama'")
+            raise source.fault("tokenizer.ggml.model", brief(model), "'gpt2' or 'llama'")
         spm = model == "llama"
         pre = source.scalar("tokenizer.ggml.pre", str) or "default"
         if not spm and pre not in PRE_TOKENIZERS:
             wanted = f"one of {', '.join(sorted(PRE_TOKENIZERS))}"
-            raise source.fault("tokenizer.ggml.pre", repr(pre), wanted)
+            raise source.fault("tokenizer.ggml.pre", brief(pre), wanted)
 
         texts = source.strings("tokenizer.ggml.tokens")
         tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(texts)]
@@ -182,7 +182,7 @@ class Vocabulary:
             raise source.fault("tokenizer.ggml.tokens", "no entries", "at least one")
         if len(ids) != n:
             i = next(i for i, text in enumerate(tokens) if ids[text] != i)
-            got = f"{tokens[i]!r} at {i} and {ids[tokens[i]]}"
+            got = f"{brief(tokens[i])} at {i} and {ids[tokens[i]]}"
             raise source.fault("tokenizer.ggml.tokens", got, "distinct texts")
         types = _token_types(source, tokens, ids)
 
@@ -230,7 +230,7 @@ def _token_types(
         raise source.fault(key, f"types from {types.min()} to {types.max()}", "types from 0 to 6")
     for i in (types == TokenType.BYTE).nonzero()[0].tolist():
         if not re.fullmatch("<0x[0-9A-Fa-f]{2}>", tokens[i]):
-            raise source.fault(f"tokenizer.ggml.tokens[{i}]", repr(tokens[i]), "a byte <0xNN>")
+            raise source.fault(f"tokenizer.ggml.tokens[{i}]", brief(tokens[i]), "a byte <0xNN>")
     types[[ids[text] for text in CONTROL_TEXTS & ids.keys()]] = TokenType.CONTROL
     return types.astype(np.uint8)
 

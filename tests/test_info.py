@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from model.gguf_files import write_gguf
 
+from rocmforge.cli import main
 from rocmforge.engine import Engine
 from rocmforge.errors import GGUFError
 from rocmforge.gguf.reader import GGUFFile
@@ -75,6 +76,18 @@ def test_an_unsupported_architecture_is_described(tmp_path: Path) -> None:
     assert info.bits_per_weight == 32
     assert info.kv_bytes_per_token is None
     assert info.contexts == ()
+
+
+def test_a_hostile_name_does_not_fill_the_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    general = {"general.name": "n" * 3_000_000}
+    file = write_gguf(tmp_path / "m.gguf", architecture="m" * 50_000, general=general)
+    for option in ([], ["--json"]):
+        assert main(["info", str(file), *option]) == 0
+        out = capsys.readouterr().out
+        assert "nnn" in out
+        assert len(out) < 8000
 
 
 def test_a_vocabulary_alone_is_described(tmp_path: Path) -> None:

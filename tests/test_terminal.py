@@ -41,6 +41,13 @@ def test_progress_shows_only_where_and_when_it_should(
     assert capsys.readouterr().err == ""
 
 
+def test_text_of_foreign_origin_is_short_and_harmless() -> None:
+    assert terminal.printable("a\x1b[2J\nb") == "a\ufffd[2J\ufffdb"
+    shown = terminal.printable("x" * 10_000_000)
+    assert len(shown) == terminal.LONGEST
+    assert shown.endswith("x…")
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [

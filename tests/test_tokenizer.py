@@ -336,6 +336,15 @@ def test_from_gguf(name: str, tmp_path: Path, vocabularies: dict[str, Tokenizer]
         assert by_path.decode(ids) == vocabularies[name].decode(ids)
 
 
+@pytest.mark.parametrize("key", ["model", "pre", "tokens"])
+def test_what_a_file_holds_does_not_fill_a_message(key: str) -> None:
+    text = "x" * 1_000_000
+    value: Any = [text, text] if key == "tokens" else text
+    with pytest.raises(TokenizerError, match=rf"tokenizer\.ggml\.{key}: got 'xxx") as error:
+        Tokenizer(bpe_metadata("qwen2", **{f"tokenizer.ggml.{key}": value}))
+    assert len(str(error.value)) < 2000
+
+
 def test_file_that_is_no_gguf(tmp_path: Path) -> None:
     path = tmp_path / "v.gguf"
     path.write_bytes(b"no model")

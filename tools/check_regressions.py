@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     except MeasurementError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return Outcome.NOTHING_MEASURED
-    except (RocmforgeError, ValueError) as error:
+    except (RocmforgeError, ValueError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return BROKEN
     if args.format == "table":

@@ -110,7 +110,7 @@ def dequantize(data: Bytes, fmt: Format) -> Floats:
     """
     _check_format(fmt)
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim == 0:
-        raise ValueError(f"{fmt.name} bytes: got {_describe(data)}, wanted uint8 (…, row_bytes)")
+        raise ValueError(f"{fmt.name} bytes: got {describe(data)}, wanted uint8 (…, row_bytes)")
     n_blocks_row, rest = divmod(data.shape[-1], fmt.block_bytes)
     if rest:
         raise ValueError(
@@ -167,7 +167,7 @@ def quantize(x: Floats, fmt: Format) -> Bytes:
     """
     _check_format(fmt)
     if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.ndim == 0:
-        raise ValueError(f"weights: got {_describe(x)}, wanted float32 (…, columns)")
+        raise ValueError(f"weights: got {describe(x)}, wanted float32 (…, columns)")
     out = np.empty((*x.shape[:-1], fmt.row_bytes(x.shape[-1])), np.uint8)
     flat = out.reshape(out.size // fmt.block_bytes, fmt.block_bytes)
     blocks = np.ascontiguousarray(x).reshape(len(flat), fmt.block_len)
@@ -196,7 +196,8 @@ def quantize(x: Floats, fmt: Format) -> Bytes:
     return out
 
 
-def _describe(value: object) -> str:
+def describe(value: object) -> str:
+    """Return what an argument is, for a message: dtype and shape of an array, else its type."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} {value.shape}"
     return type(value).__name__

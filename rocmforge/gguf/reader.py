@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import reprlib
 import stat
 import struct
 from array import array
@@ -25,7 +24,7 @@ from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
-from rocmforge.errors import GGUFError
+from rocmforge.errors import GGUFError, brief
 from rocmforge.gguf.formats import FORMATS, Format, format_of_ggml_type
 
 VERSIONS = (2, 3)
@@ -48,10 +47,6 @@ MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8  # length, one letter, n_dims, one dim,
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-
-_REPR = reprlib.Repr()  # names and values of hostile files stand in messages: keep them short
-_REPR.maxstring = _REPR.maxother = 80
-_brief = _REPR.repr
 
 # Value types in the order of their ids; a string and an array have no fixed size.
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -216,7 +211,7 @@ class GGUFFile:
         if kind not in _KINDS:
             names = ", ".join(k.__name__ for k in _KINDS)
             raise TypeError(f"kind of {key!r}: got {kind!r}, wanted one of {names}")
-        what = f"metadata key {key!r}"
+        what = f"metadata key {brief(key)}"
         value = self.metadata.get(key)
         if value is None:
             if default is ...:
@@ -226,7 +221,7 @@ class GGUFFile:
             return cast(T, float(value))
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
-        raise self._error(what, f"{type(value).__name__} {_brief(value)}", kind.__name__)
+        raise self._error(what, f"{type(value).__name__} {brief(value)}", kind.__name__)
 
     def tensor(self, name: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Return the stored bytes of a tensor: a read-only view of the map, no copy.
@@ -292,7 +287,7 @@ class GGUFFile:
         info = self.tensors.get(name)
         if info is None:
             wanted = f"one of the {len(self.tensors)} in the file"
-            raise self._error(f"tensor {name!r}", "no such tensor", wanted)
+            raise self._error(f"tensor {brief(name)}", "no such tensor", wanted)
         return self._map, info
 
 
@@ -373,7 +368,7 @@ class _Header:
         name = self._text(length, f"name of {what}")
         if name in seen:
             start = self.pos - length
-            raise self._error(f"name of {what}", start, _brief(name), "a name not used before")
+            raise self._error(f"name of {what}", start, brief(name), "a name not used before")
         return name
 
     def _version(self) -> int:
@@ -389,13 +384,13 @@ class _Header:
 
     def _read_key(self, what: str) -> None:
         key = self._name(what, MAX_KEY_BYTES, self.metadata)
-        what = f"metadata key {_brief(key)}"
+        what = f"metadata key {brief(key)}"
         kind, start = self._u32(f"type of {what}"), self.pos
         self.metadata[key] = value = self._value(kind, what)
         if key == "general.alignment":
             low, high = ALIGNMENTS
             if not isinstance(value, int) or not low <= value <= high or value & (value - 1):
-                raise self._error(what, start, _brief(value), f"a power of 2, {low} to {high}")
+                raise self._error(what, start, brief(value), f"a power of 2, {low} to {high}")
             self.alignment = value
 
     def _value(self, kind: int, what: str) -> Value:
@@ -458,7 +453,7 @@ class _Header:
     def _read_tensor(self, what: str) -> int:
         """Read one record, its offset still relative to the data; return where that stands."""
         name = self._name(what, MAX_NAME_BYTES, self.tensors)
-        what = f"tensor {_brief(name)}"
+        what = f"tensor {brief(name)}"
         n_dims = self._u32(f"dimensions of {what}")
         if not 1 <= n_dims <= MAX_DIMS:
             raise self._error(f"dimensions of {what}", self.pos - 4, n_dims, f"1 to {MAX_DIMS}")
@@ -492,6 +487,6 @@ class _Header:
             if begin < free or end > size:
                 got = f"bytes {begin} to {end}"
                 wanted = f"inside {free} (end of what lies in front) to {size} (end of the file)"
-                raise self._error(f"data of tensor {_brief(info.name)}", field, got, wanted)
+                raise self._error(f"data of tensor {brief(info.name)}", field, got, wanted)
             free = end
             self.tensors[info.name] = replace(info, offset=begin)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.allocator import BlockAllocator
 
-PAGE_SIZES = (16, 32, 64)
 NO_PAGE = -1
 FIRST_ROWS = 4
 FIRST_COLUMNS = 16

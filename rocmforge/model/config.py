@@ -17,7 +17,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.errors import UnsupportedModelError
+from rocmforge.backend import MAX_HEAD_DIM
+from rocmforge.errors import UnsupportedModelError, brief
 from rocmforge.gguf.reader import GGUFFile, StringArray
 from rocmforge.model.metadata import Keys
 
@@ -37,7 +38,6 @@ _SCALINGS: Mapping[str, RopeScaling] = MappingProxyType(
 _MAX_LAYERS = 1024
 _MAX_WIDTH = 1 << 20
 _MAX_HEADS = 1024
-_MAX_HEAD_DIM = 1024
 _MAX_VOCAB = 1 << 22
 _MAX_CONTEXT = 1 << 24
 _MAX_FACTOR = 1e6
@@ -242,13 +242,13 @@ def _architecture(file: GGUFFile) -> str:
     arch = file.get("general.architecture", str)
     if arch not in ARCHITECTURES:
         raise UnsupportedModelError(
-            f"{file.path}: architecture {arch!r} is not supported; "
+            f"{file.path}: architecture {brief(arch)} is not supported; "
             f"supported: {', '.join(ARCHITECTURES)}"
         )
     kind = file.get("general.type", str, "model")
     if kind != "model":
         raise UnsupportedModelError(
-            f"{file.path}: general.type = {kind!r} is not supported; supported: 'model'"
+            f"{file.path}: general.type = {brief(kind)} is not supported; supported: 'model'"
         )
     parts = file.get("split.count", int, 1)
     if parts > 1:
@@ -262,14 +262,17 @@ def _architecture(file: GGUFFile) -> str:
 def _head_dim(keys: Keys, d_model: int, n_heads: int) -> int:
     if not keys.has("attention.key_length") and d_model % n_heads:
         raise keys.error("attention.head_count", n_heads, f"a divisor of the width {d_model}")
-    head_dim = keys.integer("attention.key_length", 2, _MAX_HEAD_DIM, default=d_model // n_heads)
-    if head_dim % 2 or not 2 <= head_dim <= _MAX_HEAD_DIM:
+    head_dim = keys.integer("attention.key_length", 1, _MAX_WIDTH, default=d_model // n_heads)
+    if head_dim > MAX_HEAD_DIM:
+        supported = f"head dims up to {MAX_HEAD_DIM}"
+        raise keys.unsupported("attention.key_length", head_dim, supported)
+    if head_dim % 2:
         raise keys.error(
-            "attention.key_length", head_dim, f"an even number from 2 to {_MAX_HEAD_DIM}"
+            "attention.key_length", head_dim, f"an even number from 2 to {MAX_HEAD_DIM}"
         )
     # llama.cpp's default for values is not the key length but the same quotient.
     default = d_model // n_heads
-    value_length = keys.integer("attention.value_length", 1, _MAX_HEAD_DIM, default=default)
+    value_length = keys.integer("attention.value_length", 1, _MAX_WIDTH, default=default)
     if value_length != head_dim:
         raise keys.unsupported(
             "attention.value_length", value_length, f"the length of the keys ({head_dim})"
@@ -296,12 +299,12 @@ def _vocab_size(keys: Keys) -> int:
 
 
 def _rope(keys: Keys, head_dim: int, ctx: int) -> RopeConfig:
-    dim = keys.integer("rope.dimension_count", 0, _MAX_HEAD_DIM, default=head_dim)
+    dim = keys.integer("rope.dimension_count", 0, _MAX_WIDTH, default=head_dim)
     if dim != head_dim:
         raise keys.unsupported("rope.dimension_count", dim, f"the whole head ({head_dim})")
     kind = keys.file.get(f"{keys.arch}.rope.scaling.type", str, "linear")
     if kind not in _SCALINGS:
-        raise keys.unsupported("rope.scaling.type", repr(kind), ", ".join(_SCALINGS))
+        raise keys.unsupported("rope.scaling.type", kind, ", ".join(_SCALINGS))
     # A factor without a type means linear, and a factor of 0 means that there is none; both
     # are llama.cpp's reading. rope.scale_linear is the key's name in old files.
     name = "rope.scaling.factor" if keys.has("rope.scaling.factor") else "rope.scale_linear"

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rocmforge.errors import ModelError, UnsupportedModelError
+from rocmforge.errors import ModelError, UnsupportedModelError, brief, shorten
 from rocmforge.gguf.reader import GGUFFile
 
 _HONOURED = frozenset(
@@ -98,7 +98,8 @@ class Keys:
     def unsupported(self, key: str, got: object, supported: str) -> UnsupportedModelError:
         """Return the error for a value that stands for something not supported."""
         return UnsupportedModelError(
-            f"{self.file.path}: {self.arch}.{key} = {got} is not supported; supported: {supported}"
+            f"{self.file.path}: {self.arch}.{shorten(key)} = {brief(got)} is not "
+            f"supported; supported: {supported}"
         )
 
     def has(self, key: str) -> bool:

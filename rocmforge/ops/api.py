@@ -1,10 +1,7 @@
 """The public ops: arguments checked at the door, then one call of the backend.
 
 The same functions serve tests, benchmarks and users; the decoder calls the backend directly, with
-buffers of its own. It knows no kernel and no model.
-
-Letters: T tokens, S sequences, H query heads, G KV heads, D head dim, P page size, K columns,
-N rows, R rotated dims.
+buffers of its own. It knows no kernel and no model. Letters of shapes: see rocmforge/backend.py.
 """
 
 from __future__ import annotations
@@ -16,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.backend import Backend, Floats, Ints
+from rocmforge.backend import MAX_HEAD_DIM, Backend, Floats, Ints
+from rocmforge.gguf.quants import describe
+from rocmforge.kv import PAGE_SIZES
 from rocmforge.ops.matrix import Matrix
-
-MAX_HEAD_DIM = 256
-PAGE_SIZES = (16, 32, 64)
 
 
 @dataclass(frozen=True)
@@ -82,43 +78,32 @@ def matmul(x: Floats, weights: Weights, bias: Floats | None = None) -> Floats:
 
 
 def dequantize(matrix: Matrix, backend: Backend[Any]) -> Floats:
-    """Return the weights of a matrix as (N, K) float32, computed on the device."""
-    out = np.empty((matrix.rows, matrix.columns), np.float32)
-    backend.dequantize(matrix.data, matrix.format, out)
-    return out
-
-
-def embedding(matrix: Matrix, ids: NDArray[np.integer[Any]], backend: Backend[Any]) -> Floats:
-    """Return the rows `ids` of an embedding matrix, dequantized.
+    """Return the weights of a matrix: (scale · code + minimum), as its format has it.
 
     Parameters
     ----------
     matrix
-        (V, K) weights.
-    ids
-        (T,) integers, 0 to V − 1.
+        (N, K) weights of any format; `Matrix` has checked its bytes.
     backend
-        The device.
+        The device that computes them.
 
     Returns
     -------
-    (T, K) float32.
+    (N, K) float32, bit for bit what `rocmforge.gguf.quants.dequantize` gives, but that MXFP6
+    codes of −0 may read as 0; NaN where a scale is NaN.
 
     Raises
     ------
     ValueError
-        An id is out of range, or `ids` are not one row of integers.
+        None of its own: what can be wrong about a matrix was refused when it was made.
+
+    Notes
+    -----
+    Block layouts are ggml's; those of MXFP4 and MXFP6 are of OCP MX v1.0.
     """
-    if (
-        not isinstance(ids, np.ndarray)
-        or ids.ndim != 1
-        or not ids.size
-        or ids.dtype.kind not in "iu"
-    ):
-        raise ValueError(f"ids: got {_describe(ids)}, wanted integers (T,), T ≥ 1")
-    if ids.min() < 0 or ids.max() >= matrix.rows:
-        raise ValueError(f"ids: got {ids.min()} to {ids.max()}, wanted 0 to {matrix.rows - 1}")
-    return dequantize(Matrix(matrix.data[ids], matrix.format), backend)
+    out = np.empty((matrix.rows, matrix.columns), np.float32)
+    backend.dequantize(matrix.data, matrix.format, out)
+    return out
 
 
 def rmsnorm(x: Floats, weight: Floats, eps: float, backend: Backend[Any]) -> Floats:
@@ -195,7 +180,29 @@ def rope(x: Floats, cos: Floats, sin: Floats, interleaved: bool, backend: Backen
 
 
 def softmax(x: Floats, backend: Backend[Any]) -> Floats:
-    """Return exp(x − max) / Σ exp(x − max) for each row of x (T, N) float32."""
+    """Return exp(x − max) / Σ exp(x − max), max and Σ over each row.
+
+    Parameters
+    ----------
+    x
+        (T, N) float32, N ≥ 1; −∞ has share 0.
+    backend
+        The device.
+
+    Returns
+    -------
+    (T, N) float32, rows of sum 1; NaN where a row holds NaN or +∞, or nothing but −∞.
+
+    Raises
+    ------
+    ValueError
+        The shape or dtype is wrong.
+
+    Notes
+    -----
+    Bridle 1990, "Probabilistic interpretation of feedforward classification network outputs"; the
+    maximum is taken off so that exp cannot overflow.
+    """
     _check("x", x, np.float32, (None, None))
     out = np.empty_like(x)
     backend.softmax(x, out)
@@ -203,7 +210,23 @@ def softmax(x: Floats, backend: Backend[Any]) -> Floats:
 
 
 def swiglu(gate: Floats, up: Floats, backend: Backend[Any]) -> Floats:
-    """Return gate · sigmoid(gate) · up for (T, N) float32.
+    """Return gate · sigmoid(gate) · up, element by element.
+
+    Parameters
+    ----------
+    gate, up
+        (T, N) float32 each: the two projections of a feed-forward part.
+    backend
+        The device.
+
+    Returns
+    -------
+    (T, N) float32.
+
+    Raises
+    ------
+    ValueError
+        A shape or dtype is wrong, or the shapes differ.
 
     Notes
     -----
@@ -337,7 +360,7 @@ def _check_pages(k: NDArray[Any], v: NDArray[Any], kv_heads: int | None, head_di
         or k.shape[3] not in PAGE_SIZES
     ):
         raise ValueError(
-            f"k_pages: got {_describe(k)}, wanted float16 or float32 (n, G, D, P) "
+            f"k_pages: got {describe(k)}, wanted float16 or float32 (n, G, D, P) "
             f"with P one of {PAGE_SIZES}"
         )
     _check("k_pages", k, k.dtype, (None, kv_heads, head_dim, None))
@@ -361,12 +384,6 @@ def _check(name: str, array: NDArray[Any], dtype: Any, shape: tuple[int | None, 
         )
     )
     if not fits or array.dtype != dtype:
-        raise ValueError(f"{name}: got {_describe(array)}, wanted {wanted}")
+        raise ValueError(f"{name}: got {describe(array)}, wanted {wanted}")
     if not array.flags.c_contiguous:
         raise ValueError(f"{name}: got a strided array, wanted a C-contiguous one")
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape}"
-    return type(value).__name__

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.gguf.formats import FORMATS
+from rocmforge.kv import PAGE_SIZES
 from rocmforge.ops.matrix import Matrix
 
 DENSE_FORMATS = ("F32", "F16", "BF16", "MXFP6_E3M2")
@@ -143,15 +144,140 @@ class RowsCase:
     rows: int
     columns: int
 
-    @property
-    def bytes(self) -> int:
-        """One array read and one written, in bytes."""
-        return 8 * self.rows * self.columns
+    def flops(self, op: str) -> int:
+        """Operations of `op`, an exponential counted as one."""
+        return _ROWS_FLOPS[op] * self.rows * self.columns
+
+    def bytes(self, op: str) -> int:
+        """What `op` reads and writes, in bytes: swiglu reads two arrays, rmsnorm one weight row."""
+        arrays = 3 if op == "swiglu" else 2
+        return 4 * self.columns * (arrays * self.rows + (op == "rmsnorm"))
+
+    def tolerance(self, op: str) -> float:
+        """Largest relative RMS of `op` against the reference."""
+        return _ROWS_TOLERANCES[op]
 
     def inputs(self, n: int = 1) -> list[NDArray[np.float32]]:
         """`n` Gaussian arrays."""
         random = np.random.default_rng(self.rows + self.columns)
         return [random.standard_normal((self.rows, self.columns), np.float32) for _ in range(n)]
+
+
+_ROWS_FLOPS = {"rmsnorm": 4, "softmax": 4, "swiglu": 5}
+_ROWS_TOLERANCES = {"rmsnorm": 3e-7, "softmax": 1e-6, "swiglu": 3e-7}
+
+
+@dataclass(frozen=True)
+class DequantizeCase:
+    """Weights (rows, columns) of one format to float32."""
+
+    rows: int
+    columns: int
+    format: str
+
+    @property
+    def flops(self) -> int:
+        """A scale and a minimum for each weight."""
+        return 2 * self.rows * self.columns
+
+    @property
+    def bytes(self) -> int:
+        """Blocks read and float32 written, in bytes."""
+        return FORMATS[self.format].nbytes((self.rows, self.columns)) + 4 * self.rows * self.columns
+
+    @property
+    def tolerance(self) -> float:
+        """Largest relative RMS against the reference: none, it is the same arithmetic."""
+        return 0.0
+
+    def inputs(self) -> Matrix:
+        """Quantized Gaussian weights."""
+        random = np.random.default_rng(self.rows * 31 + self.columns)
+        weights = random.standard_normal((self.rows, self.columns), np.float32)
+        return Matrix.from_floats(weights, self.format)
+
+
+@dataclass(frozen=True)
+class RopeCase:
+    """Rotation of the first `rotated` dims of x (tokens, heads, head_dim)."""
+
+    tokens: int
+    heads: int
+    head_dim: int
+    rotated: int
+
+    @property
+    def flops(self) -> int:
+        """Four products and two sums a pair."""
+        return 3 * self.tokens * self.heads * self.rotated
+
+    @property
+    def bytes(self) -> int:
+        """x read and written, cos and sin read, in bytes."""
+        return 4 * self.tokens * (2 * self.heads * self.head_dim + self.rotated)
+
+    @property
+    def tolerance(self) -> float:
+        """Largest relative RMS against the reference."""
+        return 2e-7
+
+    def inputs(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Gaussian x, and cos and sin (tokens, rotated / 2) of angles up to ±1000."""
+        random = np.random.default_rng(self.tokens + self.heads + self.head_dim)
+        x = random.standard_normal((self.tokens, self.heads, self.head_dim), np.float32)
+        angle = random.uniform(-1e3, 1e3, (self.tokens, self.rotated // 2))
+        return x, np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class KvAppendCase:
+    """Keys and values of some tokens, written to slots of one layer's pages."""
+
+    tokens: int
+    kv_heads: int
+    head_dim: int
+    page_size: int = 32
+    dtype: str = "float16"
+
+    @property
+    def flops(self) -> int:
+        """Nothing is computed."""
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        """float32 read and cache written, in bytes."""
+        numbers = 2 * self.tokens * self.kv_heads * self.head_dim
+        return numbers * (4 + np.dtype(self.dtype).itemsize)
+
+    @property
+    def tolerance(self) -> float:
+        """Largest relative RMS against the reference: none, numbers are rounded as numpy does."""
+        return 0.0
+
+    def inputs(self) -> KvAppendInputs:
+        """Gaussian keys and values, shuffled slots, a cache that is all NaN with a spare page."""
+        random = np.random.default_rng(self.tokens + self.head_dim)
+        n_pages = -(-self.tokens // self.page_size) + 1
+        shape = (n_pages, self.kv_heads, self.head_dim, self.page_size)
+        k, v = random.standard_normal((2, self.tokens, self.kv_heads, self.head_dim), np.float32)
+        slots = random.permutation(n_pages * self.page_size)[: self.tokens].astype(np.int32)
+        pages, offsets = np.divmod(slots, np.int32(self.page_size))
+        k_pages = np.full(shape, np.nan, self.dtype)
+        v_pages = np.full((*shape[:2], shape[3], shape[2]), np.nan, self.dtype)
+        return KvAppendInputs(k, v, k_pages, v_pages, pages, offsets)
+
+
+@dataclass(frozen=True)
+class KvAppendInputs:
+    """Arguments of `ops.kv_append`, in its order."""
+
+    k: NDArray[np.float32]
+    v: NDArray[np.float32]
+    k_pages: NDArray[np.floating]
+    v_pages: NDArray[np.floating]
+    pages: NDArray[np.int32]
+    offsets: NDArray[np.int32]
 
 
 def _matmuls(name: str) -> tuple[MatmulCase, ...]:
@@ -225,3 +351,35 @@ ROWS_CHECKS = (
     RowsCase(130, 896),
     RowsCase(2, 11008),
 )
+
+DEQUANTIZE_CHECKS = tuple(
+    DequantizeCase(rows, blocks * FORMATS[name].block_len, name)
+    for name in FORMATS
+    for rows, blocks in ((1, 1), (7, 3), (33, 35 if FORMATS[name].block_len == 1 else 5))
+)
+"""One block, and odd numbers of rows and blocks, of every format."""
+
+ROPE_CHECKS = (
+    RopeCase(1, 1, 2, 2),
+    RopeCase(1, 3, 64, 64),
+    RopeCase(9, 2, 80, 80),
+    RopeCase(5, 4, 64, 32),
+    RopeCase(17, 1, 128, 6),
+    RopeCase(33, 7, 13, 8),
+)
+"""One pair, whole and partial rotation, dims that are no whole vector."""
+
+KV_APPEND_CHECKS = tuple(
+    KvAppendCase(tokens, kv_heads, head_dim, page_size, dtype)
+    for dtype in ("float16", "float32")
+    for tokens, kv_heads, head_dim, page_size in (
+        (1, 1, 1, 16),
+        (5, 3, 7, 32),
+        (33, 2, 16, 32),
+        (65, 1, 80, 64),
+    )
+)
+"""One number, odd dims, one token past a page, each page size."""
+
+KV_APPEND_TIMED = tuple(KvAppendCase(256, 32, 128, page_size) for page_size in PAGE_SIZES)
+"""256 tokens of one layer of a 7B model."""

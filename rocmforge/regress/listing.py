@@ -13,12 +13,9 @@ from rich.text import Text
 
 from rocmforge.regress.compare import Comparison, Row, Verdict
 from rocmforge.regress.records import Record, Status
+from rocmforge.regress.report import digits, scale_for
 
 COLUMNS = ("benchmark", "parameters", "median", "99 % interval", "n", "baseline", "change")
-_SCALES = {
-    "seconds": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
-    "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
-}
 _STYLES = {Verdict.REGRESSION: "bold red", Verdict.FAILED: "bold red", Verdict.IMPROVED: "green"}
 
 
@@ -53,16 +50,16 @@ def _cells(record: Record, row: Row | None) -> tuple[str, ...]:
     params = " ".join(value.strip("'") for value in record.params)
     if record.value is None or record.summary is None:
         return record.name, params, record.status.value, "", "", "", ""
-    scale, unit = _scale(record.value, record.unit or "")
+    scale, unit = scale_for((record.value,), record.unit or "")
     low, high = record.summary.ci_low, record.summary.ci_high
     known = math.isfinite(low) and math.isfinite(high)
     return (
         record.name,
         params,
-        f"{_digits(record.value / scale)} {unit}",
-        f"{_digits(low / scale)} … {_digits(high / scale)}" if known and low < high else "",
+        f"{digits(record.value / scale)} {unit}",
+        f"{digits(low / scale)} … {digits(high / scale)}" if known and low < high else "",
         str(record.summary.iterations),
-        "" if row is None or row.before is None else f"{_digits(row.before / scale)} {unit}",
+        "" if row is None or row.before is None else f"{digits(row.before / scale)} {unit}",
         "" if row is None or row.before is None else _change(row),
     )
 
@@ -77,14 +74,3 @@ def _style(record: Record, rows: dict[str, Row]) -> str | None:
         return "bold red"
     row = rows.get(record.label)
     return _STYLES.get(row.verdict) if row else None
-
-
-def _scale(value: float, unit: str) -> tuple[float, str]:
-    scales = _SCALES.get(unit)
-    if scales is None:
-        return 1.0, unit
-    return next((s for s in scales if value >= s[0]), scales[-1])
-
-
-def _digits(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -6,6 +6,7 @@ Every number stands with its unit and its direction. Knows comparisons only; dec
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -69,9 +70,10 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
     for column in COLUMNS:
         numeric = column in ("before", "after", "ratio")
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in _worst_first(comparison):
+    shown = _shown(comparison)
+    for row in shown:
         table.add_row(*(Text(cell) for cell in _cells(row)), style=_STYLES.get(row.verdict))
-    if comparison.rows:
+    if shown:
         out.print(table)
     for line in _footer(comparison):
         out.print(Text(line), soft_wrap=True)
@@ -82,7 +84,7 @@ def to_markdown(comparison: Comparison) -> str:
     lines = [f"**{summary_line(comparison)}**", ""]
     lines.append("| " + " | ".join(COLUMNS) + " |")
     lines.append("|---|---|---|---:|---:|---:|---|---|")
-    for row in _worst_first(comparison):
+    for row in _shown(comparison):
         cells = [cell.replace("|", "\\|").replace("\n", " ") for cell in _cells(row)]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
@@ -112,6 +114,11 @@ def _worst_first(comparison: Comparison) -> list[Row]:
     return sorted(comparison.rows, key=lambda row: (order.index(row.verdict), row.label))
 
 
+def _shown(comparison: Comparison) -> list[Row]:
+    """Leave out what was skipped on both sides (n/a here): the summary counts it."""
+    return [row for row in _worst_first(comparison) if row.verdict is not Verdict.SKIPPED]
+
+
 def _footer(comparison: Comparison) -> list[str]:
     return [
         f"before: {comparison.before}",
@@ -123,14 +130,17 @@ def _footer(comparison: Comparison) -> list[str]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    divisor, unit = _scale(row)
+    divisor, unit = scale_for((row.before, row.after), row.unit or "unknown")
+    before, after = (
+        "n/a" if value is None else digits(value / divisor) for value in (row.before, row.after)
+    )
     params = ", ".join(f"{name}={value}" for name, value in row.params.items())
     return (
         row.verdict.value + (f" ({row.note})" if row.note else ""),
         row.name,
         params,
-        _digits(row.before, divisor),
-        _digits(row.after, divisor),
+        before,
+        after,
         "n/a" if row.ratio is None else f"{row.ratio:.3f}",
         unit,
         "unknown" if row.direction is None else _better(row.direction),
@@ -141,17 +151,23 @@ def _better(direction: Direction) -> str:
     return "lower" if direction is Direction.LOWER else "higher"
 
 
-def _scale(row: Row) -> tuple[float, str]:
-    """Divisor and unit in which both values of a row read well."""
-    values = [abs(v) for v in (row.before, row.after) if v]
-    scales = _SCALES.get(row.unit or "")
+def scale_for(values: Sequence[float | None], unit: str) -> tuple[float, str]:
+    """Return divisor and unit in which values of `unit` read well together.
+
+    Parameters
+    ----------
+    values
+        What will stand in one row; the largest decides. None and 0 do not count.
+    unit
+        ``"seconds"`` and ``"bytes"`` scale, any other is returned with divisor 1.
+    """
+    scales = _SCALES.get(unit)
     if scales is None:
-        return 1.0, row.unit or "unknown"
-    return next((s for s in scales if values and max(values) >= s[0]), scales[-1])
+        return 1.0, unit
+    largest = max((abs(value) for value in values if value), default=0.0)
+    return next((s for s in scales if largest >= s[0]), scales[-1])
 
 
-def _digits(value: float | None, divisor: float) -> str:
-    if value is None:
-        return "n/a"
-    scaled = value / divisor
-    return f"{scaled:.0f}" if 1e4 <= abs(scaled) < 1e15 else f"{scaled:.4g}"
+def digits(value: float) -> str:
+    """Return a number with four digits, or all of those in front of the point."""
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -24,8 +24,9 @@ from hypothesis.stateful import (
 from numpy.typing import NDArray
 
 from rocmforge.errors import OutOfPagesError
+from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.cache import DTYPES, PagedKVCache
-from rocmforge.kv.page_table import NO_PAGE, PAGE_SIZES
+from rocmforge.kv.page_table import NO_PAGE
 
 SHAPES = ((1, 1, 8), (2, 2, 20), (1, 3, 64))  # L, G, D
 N_PAGES = 7

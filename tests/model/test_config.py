@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gguf_files import write_gguf
 
+from rocmforge.backend import MAX_HEAD_DIM
 from rocmforge.errors import ModelError, RocmforgeError, UnsupportedModelError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.config import ModelConfig, RopeConfig
@@ -181,6 +182,42 @@ def test_values_out_of_range_are_model_errors_that_name_the_key(
     with pytest.raises(ModelError, match=re.escape(f"llama.{key}: got")) as error:
         read(tmp_path, keys={key: value})
     assert "wanted" in str(error.value)
+
+
+@pytest.mark.parametrize("keys", [{"attention.key_length": 320}, {"embedding_length": 1280}])
+def test_a_head_that_no_kernel_takes_is_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"llama\.attention\.key_length = 320 is not "):
+        read(tmp_path, keys=keys)
+    with pytest.raises(UnsupportedModelError, match=f"supported: head dims up to {MAX_HEAD_DIM}"):
+        read(tmp_path, keys=keys)
+    both = {"attention.key_length": MAX_HEAD_DIM, "attention.value_length": MAX_HEAD_DIM}
+    assert read(tmp_path, keys=both).head_dim == MAX_HEAD_DIM
+
+
+HOSTILE = "x" * 100_000 + "\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"architecture": HOSTILE[:60_000]},
+        {"general": {"general.type": HOSTILE}},
+        {"keys": {"hidden_activation": HOSTILE}},
+        {"keys": {"rope.scaling.type": HOSTILE}},
+        {"keys": {"flux_capacitor": HOSTILE}},
+        {"keys": {"flux_capacitor": list(range(100_000))}},
+        {"keys": {"x" * 60_000: 1}},
+        {"keys": {"block_count": HOSTILE}},
+    ],
+)
+def test_what_a_file_holds_does_not_fill_a_message(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(RocmforgeError) as error:
+        read(tmp_path, **arguments)
+    message = str(error.value).replace(str(tmp_path), "")
+    assert 20 < len(message) < 600
+    assert "\x1b" not in message
 
 
 def test_heads_must_divide_the_width(tmp_path: Path) -> None:

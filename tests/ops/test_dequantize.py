@@ -1,4 +1,4 @@
-"""dequantize and embedding: bit for bit what the numpy reference gives, for any bytes."""
+"""dequantize: bit for bit what the numpy reference gives, for any bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rocmforge import ops
 from rocmforge.cpu.backend import CpuBackend, instruction_sets
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.ops import Matrix
+from rocmforge.ops import Matrix, cases, reference
 
 ISAS = instruction_sets()
 
@@ -26,15 +26,13 @@ def assert_same_bits(name: str, got: NDArray[np.float32], wanted: NDArray[np.flo
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("name", FORMATS)
-def test_blocks_of_a_quantizer(name: str, isa: str, threads: int) -> None:
-    block = FORMATS[name].block_len
-    rng = np.random.default_rng(1)
-    for rows, columns in ((1, block), (7, 3 * block), (33, 5 * max(block, 7))):
-        weights = rng.standard_normal((rows, columns), np.float32)
-        matrix = Matrix.from_floats(weights, name)
-        backend = CpuBackend(threads, isa=isa)
-        assert_same_bits(matrix.format.name, ops.dequantize(matrix, backend), matrix.to_floats())
+@pytest.mark.parametrize("case", cases.DEQUANTIZE_CHECKS, ids=str)
+def test_blocks_of_a_quantizer(case: cases.DequantizeCase, isa: str, threads: int) -> None:
+    matrix = case.inputs()
+    got = ops.dequantize(matrix, CpuBackend(threads, isa=isa))
+    assert_same_bits(case.format, got, matrix.to_floats())
+    assert cases.relative_rms(got, reference.dequantize(matrix)) <= case.tolerance
+    assert matrix.data.nbytes + got.nbytes == case.bytes
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -81,32 +79,3 @@ def test_every_scale_of_the_mx_formats(name: str, isa: str) -> None:
     with np.errstate(all="ignore"):
         wanted = matrix.to_floats()
     assert_same_bits(matrix.format.name, ops.dequantize(matrix, CpuBackend(1, isa=isa)), wanted)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_embedding_gathers_rows_in_any_order(name: str) -> None:
-    columns = 2 * FORMATS[name].block_len
-    weights = np.random.default_rng(4).standard_normal((11, columns), np.float32)
-    table = Matrix.from_floats(weights, name)
-    backend = CpuBackend(1)
-    for ids in ([0], [10, 0, 10, 3], list(range(11))):
-        for kind in (np.int32, np.int64, np.uint8):
-            got = ops.embedding(table, np.array(ids, kind), backend)
-            assert_same_bits(name, got, table.to_floats()[ids])
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (np.array([3, 11]), "ids: got 3 to 11, wanted 0 to 10"),
-        (np.array([-1, 2]), "ids: got -1 to 2, wanted 0 to 10"),
-        (np.array([], np.int64), r"ids: got int64 \(0,\), wanted integers \(T,\), T ≥ 1"),
-        (np.array([[1]]), r"ids: got int64 \(1, 1\), wanted integers"),
-        (np.array([1.0]), r"ids: got float64 \(1,\), wanted integers"),
-        (np.array([True]), r"ids: got bool \(1,\), wanted integers"),
-    ],
-)
-def test_embedding_names_wrong_ids(ids: NDArray[np.generic], message: str) -> None:
-    table = Matrix.from_floats(np.zeros((11, 4), np.float32), "F32")
-    with pytest.raises(ValueError, match=message):
-        ops.embedding(table, ids, CpuBackend(1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from kv.plain_cache import Batch, run_random_operations, slots_of
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 from rocmforge import ops
 from rocmforge.cpu.backend import CpuBackend, instruction_sets
 from rocmforge.kv.cache import PagedKVCache
-from rocmforge.ops import reference
+from rocmforge.ops import cases, reference
 
 ISAS = instruction_sets()
 
@@ -28,21 +30,17 @@ def test_random_operations_agree_with_a_plain_cache(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dim", [1, 7, 16, 80])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_kv_append_agrees_with_the_reference(dtype: str, dim: int, isa: str) -> None:
-    rng = np.random.default_rng(dim)
-    k, v = rng.standard_normal((2, 5, 3, dim), np.float32)
-    pages = np.array([3, 0, 3, 1, 3], np.int32)
-    offsets = np.array([31, 0, 5, 16, 6], np.int32)
-    got, wanted = (
-        (np.full((4, 3, dim, 32), np.nan, dtype), np.full((4, 3, 32, dim), np.nan, dtype))
-        for _ in range(2)
-    )
+@pytest.mark.parametrize("case", cases.KV_APPEND_CHECKS, ids=str)
+def test_kv_append_agrees_with_the_reference(case: cases.KvAppendCase, isa: str) -> None:
+    given = case.inputs()
+    k, v, *got, pages, offsets = (getattr(given, field.name) for field in fields(given))
+    wanted = [array.copy() for array in got]
     ops.kv_append(k, v, *got, pages, offsets, CpuBackend(2, isa=isa))
     reference.kv_append(k, v, *wanted, pages, offsets)
-    np.testing.assert_array_equal(got[0], wanted[0])
-    np.testing.assert_array_equal(got[1], wanted[1])
+    for written, array in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(written, array)  # tolerance 0, and NaN where nothing goes
+        assert (~np.isnan(array)).sum() == case.bytes // 2 // (4 + array.itemsize)
+    assert case.tolerance == 0
 
 
 def every_rounding() -> NDArray[np.float32]:

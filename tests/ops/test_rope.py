@@ -9,38 +9,28 @@ from numpy.typing import NDArray
 from rocmforge import ops
 from rocmforge.cpu.backend import CpuBackend, instruction_sets
 from rocmforge.ops import cases, reference
+from rocmforge.ops.cases import RopeCase
 
 ISAS = instruction_sets()
 Floats = NDArray[np.float32]
 
 
-def inputs(tokens: int, heads: int, dim: int, rotated: int) -> tuple[Floats, Floats, Floats]:
-    rng = np.random.default_rng(tokens + heads + dim)
-    x = rng.standard_normal((tokens, heads, dim), np.float32)
-    angle = rng.uniform(-1e3, 1e3, (tokens, rotated // 2))
-    return x, np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-
-
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("interleaved", [True, False], ids=["interleaved", "halves"])
-@pytest.mark.parametrize(
-    ("tokens", "heads", "dim", "rotated"),
-    [(1, 1, 2, 2), (1, 3, 64, 64), (9, 2, 80, 80), (5, 4, 64, 32), (17, 1, 128, 6), (33, 7, 13, 8)],
-)
-def test_rope_agrees_with_the_reference(
-    tokens: int, heads: int, dim: int, rotated: int, interleaved: bool, isa: str
-) -> None:
-    x, cos, sin = inputs(tokens, heads, dim, rotated)
+@pytest.mark.parametrize("case", cases.ROPE_CHECKS, ids=str)
+def test_rope_agrees_with_the_reference(case: RopeCase, interleaved: bool, isa: str) -> None:
+    x, cos, sin = case.inputs()
+    assert case.bytes == 2 * x.nbytes + cos.nbytes + sin.nbytes
     before = x.copy()
     one, two = (ops.rope(x, cos, sin, interleaved, CpuBackend(n, isa=isa)) for n in (1, 2))
-    assert cases.relative_rms(one, reference.rope(x, cos, sin, interleaved)) <= 2e-7
+    assert cases.relative_rms(one, reference.rope(x, cos, sin, interleaved)) <= case.tolerance
     np.testing.assert_array_equal(one, two)
-    np.testing.assert_array_equal(one[..., rotated:], x[..., rotated:])
+    np.testing.assert_array_equal(one[..., case.rotated :], x[..., case.rotated :])
     np.testing.assert_array_equal(x, before)  # the public op leaves its argument alone
 
 
 def test_the_two_layouts_are_one_rotation_of_permuted_dims() -> None:
-    x, cos, sin = inputs(6, 2, 32, 32)
+    x, cos, sin = RopeCase(6, 2, 32, 32).inputs()
     order = np.concatenate([np.arange(0, 32, 2), np.arange(1, 32, 2)])
     backend = CpuBackend(1)
     halves = ops.rope(np.ascontiguousarray(x[..., order]), cos, sin, False, backend)
@@ -52,14 +42,14 @@ def test_the_two_layouts_are_one_rotation_of_permuted_dims() -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("interleaved", [True, False], ids=["interleaved", "halves"])
 def test_nan_stays_in_its_pair(isa: str, interleaved: bool) -> None:
-    x, cos, sin = inputs(3, 2, 16, 16)
+    x, cos, sin = RopeCase(3, 2, 16, 16).inputs()
     x[1, 1, 4] = np.nan
     got = ops.rope(x, cos, sin, interleaved, CpuBackend(1, isa=isa))
     wrong = np.argwhere(np.isnan(got)).tolist()
     assert wrong == [[1, 1, 4], [1, 1, 5 if interleaved else 12]]
 
 
-X, C, S = inputs(3, 2, 16, 16)
+X, C, S = RopeCase(3, 2, 16, 16).inputs()
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def shown(now: ResultSet, before: ResultSet | None = None) -> list[list[str]]:
         (3 * 2**20, "bytes", ["3", "MiB"]),
         (0.0, "bytes", ["0", "B"]),
         (1234.5, "tokens/s", ["1234", "tokens/s"]),
+        (0.0012345, "seconds", ["1.234", "ms"]),  # four digits, as in reports
     ],
 )
 def test_a_value_stands_with_a_unit_that_reads_well(

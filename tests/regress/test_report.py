@@ -57,7 +57,10 @@ def test_markdown(comparison: Comparison) -> None:
     assert lines[0] == f"**{summary_line(comparison)}**"
     assert "| regression | matmul.track_tokens |  | 100 | 85 | 0.850 | tokens/s | higher |" in lines
     table = [line for line in lines if line.startswith("|")]
-    assert len(table) == 2 + len(comparison.rows)
+    skipped = comparison.with_verdict(Verdict.SKIPPED)
+    assert skipped
+    assert len(table) == 2 + len(comparison.rows) - len(skipped)
+    assert f"{len(skipped)} skipped" in lines[0]
     assert {line.count("|") for line in table} == {9}
 
 

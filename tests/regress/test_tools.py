@@ -106,6 +106,15 @@ def test_no_results_at_all_is_3(two_commits: AsvTree, tools: Tools) -> None:
         assert "no result file" in done.stderr
 
 
+@pytest.mark.parametrize("script", [CHECK, CONVERT])
+def test_results_that_cannot_be_read_are_2(two_commits: AsvTree, tools: Tools, script: str) -> None:
+    folder = "x" * 300  # longer than any file system's names
+    done = tools(script, "--results", folder, *(["aaaa", "bbbb"] if script == CHECK else []))
+    assert done.returncode == 2, done.stderr
+    assert folder in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_selection_that_finds_nothing_is_3(two_commits: AsvTree, tools: Tools) -> None:
     assert tools(CHECK, "aaaa", "bbbb", "--benchmark", "no_such").returncode == 3
 
