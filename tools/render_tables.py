@@ -17,7 +17,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
-README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q8_0")
+README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
 
 def main() -> int:
