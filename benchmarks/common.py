@@ -16,6 +16,7 @@ import numpy as np
 
 from rocmforge import env
 from rocmforge.backend import Backend
+from rocmforge.demo import demo_model
 from rocmforge.devices import list_devices, open_backend
 from rocmforge.engine import Engine
 from rocmforge.model.synthetic import cached_model
@@ -34,8 +35,9 @@ GENERATED = {
 """Models that the suite makes for itself: name → preset and mix. `tiny` is for the tests."""
 
 USER_MODEL = env.test_model()
+DEMO = "demo-Q8_0"  # the trained model that comes with the package
 MODELS = tuple(
-    dict.fromkeys(["0.5B-Q4_K_M", "1.1B-Q4_K_M", *([USER_MODEL.stem] if USER_MODEL else [])])
+    dict.fromkeys(["0.5B-Q4_K_M", "1.1B-Q4_K_M", DEMO, *([USER_MODEL.stem] if USER_MODEL else [])])
 )
 """What `inference` runs; the user's own model is one more value, named after its file."""
 
@@ -104,6 +106,8 @@ def model_path(name: str) -> Path:
         if not USER_MODEL.is_file():
             raise NotImplementedError(f"ROCFORGE_TEST_MODEL: {USER_MODEL} is not a file")
         return USER_MODEL
+    if name == DEMO:
+        return demo_model()
     preset, mix = GENERATED[name]
     return cached_model(preset, mix)
 

@@ -1,4 +1,6 @@
-"""The command line: `rocmforge generate | chat | info | devices`. Parses; turns errors into exits.
+"""The command line: `rocmforge generate | chat | perplexity | info | devices`.
+
+Parses, and turns errors into exit codes.
 
 What a command does stands in commands.py. That is imported only after parsing, so that --help is
 instant and Ctrl-C ends cleanly even while libraries load. This file knows no model.
@@ -14,16 +16,14 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from rocmforge import env
+from rocmforge.demo import demo_model
 from rocmforge.errors import RocmforgeError
+from rocmforge.gguf.formats import FORMATS
 from rocmforge.kv import PAGE_SIZES
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141  # the last two as shells count signals
 CHAT_TOKENS = 1024  # of one reply, at most
 
-NO_MODEL = (
-    "no MODEL: give the path of a GGUF file; "
-    "`python tools/make_model.py --help` shows how to make one"
-)
 NO_PROMPT = "no PROMPT: give it as an argument, with --prompt-file, or on standard input"
 
 _EXIT_CODES = """
@@ -31,6 +31,7 @@ exit codes: 0 done, 1 error, 2 usage, 130 ended by Ctrl-C
 """
 _GENERATE_EXAMPLES = """
 examples:
+  rocmforge generate "A hammer is"
   rocmforge generate model.gguf "Once upon a time"
   rocmforge generate model.gguf -n 32 --temperature 0.8 --top-p 0.95 --seed 1 "Dear diary,"
   rocmforge generate model.gguf --prompt-file prompt.txt --json > result.json
@@ -45,6 +46,14 @@ examples:
 
 One line is one message. /reset begins anew, /exit or the end of input leaves. At a terminal,
 Ctrl-C ends a reply that is being written, and leaves at the prompt.
+"""
+_PERPLEXITY_EXAMPLES = """
+examples:
+  rocmforge perplexity
+  rocmforge perplexity model.gguf --text wiki.txt
+  rocmforge perplexity --weight-format Q4_K --weight-format MXFP6_E2M3
+
+KL is the mean divergence of the predictions from those of the file's own weights, in nats.
 """
 _INFO_EXAMPLES = """
 examples:
@@ -110,8 +119,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     usage: argparse.ArgumentParser = args.parser
     if rest:
         usage.error(f"unrecognized arguments: {' '.join(rest)}")
+    if args.command == "generate" and _is_prompt(args):
+        args.prompt, args.model = args.model, None
     if args.command != "devices" and args.model is None:
-        usage.error(NO_MODEL)
+        args.model = str(demo_model())
     if args.command == "generate" and args.prompt is not None and args.prompt_file is not None:
         usage.error("got PROMPT and --prompt-file, wanted one of the two")
     if args.command == "generate" and args.prompt is None and args.prompt_file is None:
@@ -119,6 +130,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
             usage.error(NO_PROMPT)
         args.prompt_file = "-"
     return args
+
+
+def _is_prompt(args: argparse.Namespace) -> bool:
+    """Whether the one argument of `generate` is a prompt for the demo model."""
+    alone = args.model is not None and args.prompt is None and args.prompt_file is None
+    if not alone or args.model.endswith(".gguf") or os.path.exists(args.model):
+        return False
+    return os.sep not in args.model or " " in args.model
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -167,6 +186,27 @@ def _parser() -> argparse.ArgumentParser:
     chat.set_defaults(max_tokens=CHAT_TOKENS)
     _add_engine(chat)
 
+    perplexity = command(
+        "perplexity", "score how well a model predicts a text", _PERPLEXITY_EXAMPLES
+    )
+    _add_model(perplexity)
+    perplexity.add_argument(
+        "--text", metavar="FILE", help="UTF-8 text (default: what the demo model was not shown)"
+    )
+    perplexity.add_argument(
+        "--window", type=int, metavar="N", help="tokens of a window (default 512, or the context)"
+    )
+    perplexity.add_argument(
+        "--weight-format",
+        action="append",
+        default=[],
+        choices=tuple(FORMATS),
+        metavar="FORMAT",
+        help=f"also quantize the matrices to FORMAT and compare (repeatable): {', '.join(FORMATS)}",
+    )
+    perplexity.add_argument("--json", action="store_true", help="print one JSON document")
+    _add_engine(perplexity)
+
     info = command("info", "describe a GGUF file", _INFO_EXAMPLES)
     _add_model(info)
     info.add_argument("--json", action="store_true", help="print JSON")
@@ -177,7 +217,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="path of a GGUF file")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="path of a GGUF file (default: the small demo model that comes with rocmforge)",
+    )
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:

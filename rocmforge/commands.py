@@ -16,17 +16,21 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from rocmforge import env
+from rocmforge import perplexity as quality
 from rocmforge.chat import Conversation, opening
+from rocmforge.demo import held_out_text
 from rocmforge.devices import list_devices
 from rocmforge.engine import Engine
 from rocmforge.generation import GeneratedToken, GenerationStats
+from rocmforge.gguf.formats import FORMATS
 from rocmforge.info import ModelInfo, read_info
 from rocmforge.sampling import SamplingParams
 from rocmforge.terminal import (
-    LoadingBar,
     Output,
+    ProgressBar,
     human_count,
     human_size,
     print_json,
@@ -35,6 +39,8 @@ from rocmforge.terminal import (
     say,
 )
 from rocmforge.tokenizer import Tokenizer
+
+DEFAULT_WINDOW = 512
 
 
 def generate(args: argparse.Namespace) -> int:
@@ -222,6 +228,64 @@ def _rope_scaling(found: ModelInfo) -> str:
     return f"{kind}, with frequency factors" if found.rope_factors else kind
 
 
+def perplexity(args: argparse.Namespace) -> int:
+    """Score a text with the model as it is, then with its matrices in each format asked for."""
+    tokenizer = Tokenizer.from_gguf(args.model)
+    ids = tokenizer.encode(_text(args.text), add_bos=False)
+    bos = tokenizer.bos_id if tokenizer.add_bos else None
+    rows: list[dict[str, Any]] = []
+    with _load(args) as engine:
+        window = args.window or min(engine.ctx, DEFAULT_WINDOW)
+        with ProgressBar("scoring", _shows_progress(args), counts_bytes=False) as bar:
+            score = quality.perplexity(engine, ids, bos, window, bar)
+        rows.append(_quality_row("as in the file", score, None))
+        for name in args.weight_format:
+            other = _load(args, name)
+            with other, ProgressBar(name, _shows_progress(args), counts_bytes=False) as bar:
+                found = quality.divergence(other, engine, ids, bos, window, bar)
+            rows.append(_quality_row(name, found.perplexity, found))
+    if args.json:
+        print_json({"model": args.model, "tokens": score.tokens, "window": window, "rows": rows})
+        return 0
+    print(f"{score.tokens} tokens in windows of {window}")
+    print_table(
+        ("weights", "bits/weight", "perplexity", "±", "KL", "same top-1"),
+        [[_quality_cell(name, row[name]) for name in row] for row in rows],
+    )
+    return 0
+
+
+def _text(path: str | None) -> str:
+    source = held_out_text() if path is None else Path(path).read_bytes()
+    try:
+        return source.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start}: {error.reason}, wanted UTF-8") from error
+
+
+def _quality_row(
+    weights: str, score: quality.Perplexity, found: quality.Divergence | None
+) -> dict[str, Any]:
+    return {
+        "weights": weights,
+        "bits_per_weight": FORMATS[weights].bits_per_weight if weights in FORMATS else None,
+        "perplexity": score.value,
+        "standard_error": score.value * score.standard_error,
+        "kl_nats": found.kl if found else None,
+        "top1_agreement": found.top1_agreement if found else None,
+    }
+
+
+def _quality_cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return {"bits_per_weight": f"{value:.2f}", "kl_nats": f"{value:.5f}"}.get(name) or (
+        f"{100 * value:.1f} %" if name == "top1_agreement" else f"{value:.3f}"
+    )
+
+
 def devices(args: argparse.Namespace) -> int:
     """List the devices, and which one `auto` is."""
     found = list_devices()
@@ -260,8 +324,8 @@ def _prompt(args: argparse.Namespace) -> str:
         raise ValueError(f"{name}: byte {error.start}: {error.reason}, wanted UTF-8") from error
 
 
-def _load(args: argparse.Namespace) -> Engine:
-    with LoadingBar(shown=sys.stderr.isatty() and not getattr(args, "json", False)) as bar:
+def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
+    with ProgressBar("loading", _shows_progress(args)) as bar:
         return Engine.from_gguf(
             args.model,
             args.device,
@@ -269,8 +333,13 @@ def _load(args: argparse.Namespace) -> Engine:
             threads=args.threads,
             kv_dtype=args.kv_dtype,
             page_size=args.page_size,
+            weight_format=weight_format,
             progress=bar,
         )
+
+
+def _shows_progress(args: argparse.Namespace) -> bool:
+    return sys.stderr.isatty() and not getattr(args, "json", False)
 
 
 def peak_memory_bytes() -> int:

@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from rocmforge.backend import Backend, Floats
 from rocmforge.devices import open_backend
 from rocmforge.generation import Generation
+from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format
+from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
 from rocmforge.kv.cache import PagedKVCache, pages_for_context
 from rocmforge.model.config import ModelConfig
@@ -27,6 +29,7 @@ from rocmforge.sampling import SamplingParams
 from rocmforge.tokenizer import Tokenizer
 
 DEFAULT_CTX = 4096
+REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once
 PREFILL_CHUNK = 512  # tokens of a prompt in one pass: bounds the memory of activations
 
 
@@ -74,6 +77,7 @@ class Engine:
         sequences: int = 1,
         kv_dtype: Literal["f16", "f32"] = "f16",
         page_size: int = 32,
+        weight_format: str | None = None,
         progress: Progress | None = None,
     ) -> Engine:
         """Load a model.
@@ -95,6 +99,10 @@ class Engine:
             Type of stored keys and values.
         page_size
             Tokens in a page of the KV cache: 16, 32 or 64.
+        weight_format
+            Quantize the matrices anew to this format (a key of `FORMATS`) while loading, to see
+            what a format costs; embedding rows stay as they are. A K format becomes its
+            `K_FALLBACK` where the columns are no multiple of 256. None: as in the file.
         progress
             Called with bytes loaded and bytes to load.
 
@@ -107,6 +115,10 @@ class Engine:
         ValueError
             An argument is out of range; `ctx` is above what the model was trained for.
         """
+        if weight_format is not None and weight_format not in FORMATS:
+            names = ", ".join(FORMATS)
+            raise ValueError(f"weight_format: got {weight_format!r}, wanted one of {names}")
+        wanted = FORMATS[weight_format] if weight_format else None
         backend = open_backend(device, threads)
         file = GGUFFile(path)
         try:
@@ -126,9 +138,11 @@ class Engine:
 
             def pack(info: TensorInfo, raw: NDArray[np.uint8]) -> Any:
                 nonlocal weight_bytes
-                packed = backend.pack(
-                    raw, info.format, info.shape[1], lambda: file.release(info.name)
-                )
+                fmt, columns = info.format, info.shape[1]
+                if wanted is not None:
+                    fmt = _fitting(wanted, columns)
+                    raw = _requantized(raw, info.format, fmt)
+                packed = backend.pack(raw, fmt, columns, lambda: file.release(info.name))
                 weight_bytes += packed.nbytes
                 return packed
 
@@ -335,3 +349,12 @@ def _context(config: ModelConfig, ctx: int | None) -> int:
             f"ctx: got {ctx}, wanted 1 to {config.ctx_train}, what the model was trained for"
         )
     return ctx
+
+
+def _fitting(fmt: Format, columns: int) -> Format:
+    return FORMATS[K_FALLBACK[fmt.name]] if columns % fmt.block_len else fmt
+
+
+def _requantized(raw: NDArray[np.uint8], old: Format, new: Format) -> NDArray[np.uint8]:
+    pieces = (raw[i : i + REQUANTIZE_ROWS] for i in range(0, raw.shape[0], REQUANTIZE_ROWS))
+    return np.concatenate([quantize(dequantize(piece, old), new) for piece in pieces])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 LONGEST = 512  # characters of a text of foreign origin
-QUIET_SECONDS = 0.5  # of loading, before progress shows
+QUIET_SECONDS = 0.5  # of work, before progress shows
 
 # On a terminal, a model's text must not move the cursor or send commands.
 _HARMLESS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
@@ -46,15 +46,27 @@ class Output:
         self._unfinished = False
 
 
-class LoadingBar:
-    """Progress on standard error, once loading has taken a while; gone when it ends."""
+class ProgressBar:
+    """Progress on standard error, once the work has taken a while; gone when it ends.
 
-    def __init__(self, shown: bool) -> None:
+    Parameters
+    ----------
+    title
+        What is done, e.g. "loading".
+    shown
+        False: nothing is ever shown.
+    counts_bytes
+        Whether what is counted are bytes, or things.
+    """
+
+    def __init__(self, title: str, shown: bool, counts_bytes: bool = True) -> None:
+        self._title = title
         self._shown = shown
+        self._counts_bytes = counts_bytes
         self._began = time.monotonic()
         self._progress: Progress | None = None
 
-    def __enter__(self) -> LoadingBar:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(
@@ -67,26 +79,27 @@ class LoadingBar:
             self._progress.stop()
 
     def __call__(self, done: int, total: int) -> None:
-        """Show `done` of `total` bytes."""
+        """Show `done` of `total`."""
         if self._progress is None:
             if not self._shown or time.monotonic() - self._began < QUIET_SECONDS:
                 return
             self._progress = self._start(total)
         self._progress.update(self._progress.task_ids[0], completed=done)
 
-    @staticmethod
-    def _start(total: int) -> Progress:
+    def _start(self, total: int) -> Progress:
         from rich import progress  # 0.1 s that only a bar is worth
         from rich.console import Console
 
         bar = progress.Progress(
-            progress.TextColumn("loading"),
+            progress.TextColumn(self._title),
             progress.BarColumn(),
-            progress.DownloadColumn(binary_units=True),
+            progress.DownloadColumn(binary_units=True)
+            if self._counts_bytes
+            else progress.MofNCompleteColumn(),
             console=Console(stderr=True),
             transient=True,
         )
-        bar.add_task("loading", total=total)
+        bar.add_task(self._title, total=total)
         bar.start()
         return bar
 

@@ -21,6 +21,7 @@ from rocmforge.errors import MeasurementError
 discovery = pytest.importorskip("asv_runner.discovery")
 
 SMALLEST: dict[str, tuple[Any, ...]] = {
+    "quality.Quality": ("Q4_K", "cpu"),
     "attention.Decode": (1024, "cpu"),
     "attention.Prefill": ("128x4x32", "cpu"),
     "dequantize.Dequantize": ("Q4_0", "cpu"),
@@ -88,6 +89,7 @@ def test_asv_finds_the_suites_and_their_kinds(suite: dict[str, Any]) -> None:
         "inference",
         "matmul",
         "memory",
+        "quality",
     }
     assert {b.type for b in suite.values()} == {"time", "peakmemory", "track"}
     assert {name.rsplit(".", 1)[0] for name in suite} == set(SMALLEST)

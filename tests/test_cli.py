@@ -192,11 +192,37 @@ def test_ctrl_c_before_the_first_token(
 # --- errors
 
 
-def test_no_model_says_how_to_get_one(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("generate", "chat", "info"):
-        assert "no MODEL: give the path of a GGUF file; `python tools/make_model.py" in misused(
-            capsys, [command]
-        )
+def test_a_prompt_alone_is_for_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "A hammer is", "-n", "8"]) == 0
+    assert capsys.readouterr().out.startswith(" a hand tool with")
+    assert main(["info"]) == 0
+    assert "demo.gguf" in capsys.readouterr().out
+    assert main(["generate", "missing/model", "-n", "1"]) == 1  # looks like a path: no prompt
+    assert "missing/model" in capsys.readouterr().err
+
+
+def test_perplexity_of_a_text_and_of_formats(
+    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("Some words to score, and some more of them. " * 4)
+    options = [model, "--text", str(text), "--ctx", "64", "--weight-format", "Q4_0"]
+    assert main(["perplexity", *options]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].endswith("tokens in windows of 64")
+    assert [line.split()[0] for line in shown[1:]] == ["weights", "as", "Q4_0"]
+    assert main(["perplexity", *options, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    own, other = document["rows"]
+    assert own["kl_nats"] is None
+    assert other["bits_per_weight"] == 4.5
+    assert other["kl_nats"] > 0
+    assert own["perplexity"] > 1
+    text.write_bytes(b"\xff")
+    assert "wanted UTF-8" in fails(capsys, ["perplexity", model, "--text", str(text)])
+    assert "window: got 65" in fails(
+        capsys, ["perplexity", *options[:1], *options[3:5], "--window", "65"]
+    )
 
 
 def test_usage_errors(

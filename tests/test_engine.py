@@ -495,3 +495,13 @@ def test_wrong_generate_arguments_are_named_at_once(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         engine.generate(prompts, params)
+
+
+def test_weights_in_another_format(open_engine: Open) -> None:
+    own = open_engine().logits(range(3, 40))
+    q8 = open_engine(weight_format="Q8_0").logits(range(3, 40))
+    q2 = open_engine(weight_format="Q2_K").logits(range(3, 40))
+    error = [float(np.linalg.norm(x - own) / np.linalg.norm(own)) for x in (q8, q2)]
+    assert 0 < error[0] < error[1]
+    with pytest.raises(ValueError, match="weight_format: got 'Q9', wanted one of F32"):
+        open_engine(weight_format="Q9")

@@ -15,7 +15,7 @@ import pytest
 PACKAGE = "rocmforge"
 
 LAYERS = (
-    ("errors", "env"),
+    ("errors", "env", "demo"),
     ("hardware", "gguf", "timing"),
     ("backend", "kv", "sampling", "subwords", "chat_template"),
     ("vocabulary",),
@@ -24,7 +24,7 @@ LAYERS = (
     ("devices", "ops", "model"),
     ("generation",),
     ("engine",),
-    ("testing", "info", "chat", "terminal"),
+    ("testing", "info", "chat", "terminal", "perplexity"),
     ("commands",),
     ("cli",),
     ("__main__",),

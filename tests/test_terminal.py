@@ -29,14 +29,14 @@ def test_progress_shows_only_where_and_when_it_should(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich take anything for a terminal
     monkeypatch.setattr(terminal, "QUIET_SECONDS", 0.0)
-    with terminal.LoadingBar(shown=False) as bar:
+    with terminal.ProgressBar("loading", shown=False) as bar:
         bar(1, 2)
     assert capsys.readouterr().err == ""
-    with terminal.LoadingBar(shown=True) as bar:
+    with terminal.ProgressBar("loading", shown=True) as bar:
         bar(1024, 2048)
     assert "1.0/2.0 KiB" in capsys.readouterr().err
     monkeypatch.setattr(terminal, "QUIET_SECONDS", 60.0)
-    with terminal.LoadingBar(shown=True) as bar:
+    with terminal.ProgressBar("loading", shown=True) as bar:
         bar(1, 2)
     assert capsys.readouterr().err == ""
 

@@ -260,7 +260,7 @@ def _prepare_models(selection: Sequence[str], console: Console) -> None:
         if USER_MODEL is not None and name == USER_MODEL.stem:
             if not USER_MODEL.is_file():
                 raise ValueError(f"ROCFORGE_TEST_MODEL: got {USER_MODEL}, wanted a GGUF file")
-        else:
+        elif name in GENERATED:
             with _bar(f"making model {name}", console) as report:
                 cached_model(*GENERATED[name], progress=report)
         path = model_path(name)

@@ -1,0 +1,161 @@
+"""Rewrites a GGUF model with its matrices in another mix of formats, one tensor at a time.
+
+Metadata goes over as it is, but for the file type and empty arrays, which say nothing. Knows
+files, formats and mixes; it runs no model and judges no quality.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import BinaryIO
+
+import gguf
+import numpy as np
+from gguf import GGUFValueType
+from numpy.typing import NDArray
+
+from rocmforge.gguf.formats import FORMATS, Format
+from rocmforge.gguf.quants import dequantize, quantize
+from rocmforge.gguf.reader import GGUFFile, StringArray, Value
+from rocmforge.model.config import ModelConfig
+from rocmforge.model.mixes import find_mix, tensor_format
+from rocmforge.model.weights import Progress
+
+_ALIGNMENT = 32
+_QUANTIZATION_VERSION = 2
+_REPLACED = (  # written anew, or implied by the writer
+    "general.architecture",
+    "general.alignment",
+    "general.file_type",
+    "general.quantization_version",
+)
+
+
+def quantize_gguf(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    mix: str,
+    progress: Progress | None = None,
+) -> Path:
+    """Write the model in `source` to `target` with its matrices in the formats of `mix`.
+
+    Each matrix whose format changes is decoded to float32 and encoded again, so that a source
+    that is quantized itself passes its rounding on; vectors become F32. The file appears under
+    its name only when it is complete.
+
+    Parameters
+    ----------
+    source
+        A GGUF model of an architecture that `ModelConfig` knows.
+    target
+        File to write; an existing one is replaced. It may be `source`.
+    mix
+        As in `mixes.find_mix`, e.g. ``"Q4_K_M"`` or ``"Q6_K-pure"``.
+    progress
+        Called after each tensor with the bytes written and the bytes to write.
+
+    Returns
+    -------
+    The path of the target.
+
+    Raises
+    ------
+    GGUFError, ModelError
+        The source is broken, or its architecture is not supported.
+    ValueError
+        There is no such mix, or a weight is not finite or too large for its format.
+    """
+    chosen = find_mix(mix)
+    path = Path(target)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
+    with GGUFFile(source) as file:
+        config = ModelConfig.from_gguf(file)
+        formats = {
+            name: FORMATS[tensor_format(chosen, config, name, info.shape)]
+            for name, info in file.tensors.items()
+        }
+        total = sum(fmt.nbytes(file.tensors[name].shape) for name, fmt in formats.items())
+        try:
+            _write_header(temporary, file, formats, chosen.file_type)
+            done = 0
+            with temporary.open("ab") as out:
+                _pad(out)
+                for name, fmt in formats.items():
+                    data = _encoded(file, name, fmt)
+                    out.write(data.data)
+                    _pad(out)
+                    file.release(name)
+                    done += data.nbytes
+                    if progress is not None:
+                        progress(done, total)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+def _encoded(file: GGUFFile, name: str, fmt: Format) -> NDArray[np.uint8]:
+    data, stored = file.tensor(name), file.tensors[name].format
+    if stored != fmt:
+        data = quantize(dequantize(data, stored), fmt)
+    return np.ascontiguousarray(data)
+
+
+def _write_header(path: Path, file: GGUFFile, formats: dict[str, Format], file_type: int) -> None:
+    writer = gguf.GGUFWriter(None, file.get("general.architecture", str))
+    for key, value in file.metadata.items():
+        empty = not isinstance(value, bool | int | float | str) and len(value) == 0
+        if key not in _REPLACED and not empty:
+            writer.add_key_value(key, _plain(value), _kind(value), _item_kind(value))
+    writer.add_file_type(file_type)
+    writer.add_quantization_version(_QUANTIZATION_VERSION)
+    for name, fmt in formats.items():
+        shape = file.tensors[name].shape
+        kind = gguf.GGMLQuantizationType[fmt.name]
+        # A dtype other than uint8: the shape is one of weights, not of bytes.
+        writer.add_tensor_info(name, shape, np.dtype(np.float32), fmt.nbytes(shape), kind)
+    try:
+        writer.write_header_to_file(path)
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+    finally:
+        writer.close()
+
+
+def _plain(value: Value) -> object:
+    """Return a value as the writer takes it; strings as bytes, whatever their encoding."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, StringArray):
+        return [value.raw(i) for i in range(len(value))]
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+def _kind(value: Value) -> GGUFValueType:
+    """Return the type of a value; a number's is the usual one that holds it."""
+    if isinstance(value, bool):
+        return GGUFValueType.BOOL
+    if isinstance(value, int):
+        if value >= 0:
+            return GGUFValueType.UINT32 if value < 1 << 32 else GGUFValueType.UINT64
+        return GGUFValueType.INT32 if value >= -(1 << 31) else GGUFValueType.INT64
+    if isinstance(value, float):
+        return GGUFValueType.FLOAT32
+    return GGUFValueType.STRING if isinstance(value, str) else GGUFValueType.ARRAY
+
+
+def _item_kind(value: Value) -> GGUFValueType | None:
+    """Return the type of an array's items; None lets the writer see for itself."""
+    if not isinstance(value, np.ndarray):
+        return None
+    if value.dtype == np.bool_:
+        return GGUFValueType.BOOL
+    return GGUFValueType[value.dtype.name.upper()]
+
+
+def _pad(out: BinaryIO) -> None:
+    out.write(bytes(-out.tell() % _ALIGNMENT))
