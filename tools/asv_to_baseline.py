@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rocmforge.errors import MeasurementError, RocmforgeError
 from rocmforge.hardware import hardware_tag
-from rocmforge.regress.baseline import baseline_path, save_baseline
+from rocmforge.regress.baseline import baseline_path, load_baseline, save_baseline
+from rocmforge.regress.records import ResultSet, Status
 from rocmforge.regress.results import ResultsDirectory
 
 BROKEN = 2
@@ -20,7 +21,8 @@ EPILOG = """\
 The baseline holds, for every benchmark that was measured, mean, min, max, p50, p95, p99, the 99 %
 interval of the median and the number of samples (ms for times, else in the benchmark's own unit),
 the hardware, and the metric's direction. Run asv with --record-samples, else only the median and
-its interval are known and the rest is null. An older baseline at the same place is replaced.
+its interval are known and the rest is null. An older baseline at the same place is replaced,
+unless that would lose benchmarks that it holds: then only with --replace.
 
 exit codes:
   0  written
@@ -39,6 +41,8 @@ def main(argv: list[str] | None = None) -> int:
         commit = directory.resolve(args.commit) if args.commit else directory.newest()
         results = directory.load(commit, args.environment)
         path = args.out or baseline_path(Path("baselines"), results.hardware)
+        if path.exists() and not args.replace:
+            _refuse_loss(path, results)
         count = save_baseline(path, results)
     except MeasurementError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
@@ -48,6 +52,17 @@ def main(argv: list[str] | None = None) -> int:
         return BROKEN
     print(f"{path}: {count} benchmarks of {commit[:8]} on {hardware_tag(results.hardware)}")
     return 0
+
+
+def _refuse_loss(path: Path, results: ResultSet) -> None:
+    """Raise ValueError where the baseline at `path` holds benchmarks that `results` do not."""
+    measured = {record.label for record in results.records if record.status is Status.OK}
+    lost = [r.label for r in load_baseline(path).records if r.label not in measured]
+    if lost and measured:
+        raise ValueError(
+            f"{path}: got results without {len(lost)} of its benchmarks ({lost[0]} …), "
+            "wanted all of them, or --replace to lose those, or --out to write elsewhere"
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--environment", metavar="NAME", help="asv's (default: the only one)")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="(baselines/<hardware tag>/baseline.json)"
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="replace a baseline that holds more benchmarks"
     )
     return parser
 

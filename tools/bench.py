@@ -101,7 +101,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         type=_expression,
         metavar="REGEX",
-        help="only benchmarks in whose name(parameters) this is found; may be repeated",
+        help="only benchmarks in whose name(parameters) this is found, slow ones and large models "
+        "included; may be repeated",
     )
     parser.add_argument(
         "--gate", action="store_true", help="fail on a regression against the committed baseline"
@@ -154,9 +155,14 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     if dirty:
         console.print("note      recorded under the commit, but the tree has changes on top of it")
     console.print(f"baseline  {verdict}")
+    if comparison is not None and not args.gate:
+        console.print(
+            "          shown only: other work on the machine moves times; --gate makes it fail"
+        )
     console.print(f"results   {_relative(work / 'results' / tag)}")
     console.print(f"as JSON   {_relative(local)}")
-    console.print(f"dashboard {_relative(work / 'html')}/index.html (asv preview shows it)")
+    preview = f"{_relative(Path(sys.executable))} -m asv --config {_relative(work)}/asv.conf.json"
+    console.print(f"dashboard {_relative(work / 'html')}; to see it: {preview} preview")
     if args.save_baseline:
         save_baseline(committed, results)
         console.print(f"saved     {_relative(committed)}")

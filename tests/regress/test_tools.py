@@ -126,6 +126,15 @@ def test_hardware_mismatch_is_4_and_names_the_field(two_commits: AsvTree, tools:
     assert "hardware differs: cpu_name: AMD EPYC → AMD EPYC 9B14" in done.stdout
 
 
+def test_a_baseline_is_not_replaced_by_less(two_commits: AsvTree, tools: Tools) -> None:
+    assert tools(CONVERT, "--commit", "aaaa", "--out", "b.json").returncode == 0
+    two_commits.run(B, {"rope.time_rope": 1.0})
+    done = tools(CONVERT, "--commit", "bbbb", "--out", "b.json")
+    assert done.returncode == 2
+    assert "b.json: got results without 4 of its benchmarks" in done.stderr
+    assert tools(CONVERT, "--commit", "bbbb", "--out", "b.json", "--replace").returncode == 0
+
+
 def test_baseline_there_and_back(two_commits: AsvTree, tools: Tools, tmp_path: Path) -> None:
     done = tools(CONVERT, "--commit", "aaaa")
     assert (done.returncode, done.stderr) == (0, "")
