@@ -17,6 +17,7 @@ from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
+FORMATS = "*/formats.json"  # what compare_formats.py wrote
 README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
 
@@ -27,9 +28,13 @@ def main() -> int:
     args = parser.parse_args()
     paths = sorted((REPO / "baselines").glob(PEER))
     reports = [json.loads(path.read_text("utf-8")) for path in paths]
+    formats = [
+        json.loads(path.read_text("utf-8")) for path in sorted((REPO / "baselines").glob(FORMATS))
+    ]
     stale = False
     for path, name, text in (
         (REPO / "docs" / "PERFORMANCE.md", "peer", _peer_table(reports)),
+        (REPO / "docs" / "PERFORMANCE.md", "formats", _formats_table(formats)),
         (REPO / "README.md", "speed", _readme_table(reports)),
     ):
         before = path.read_text("utf-8")
@@ -67,6 +72,28 @@ def _peer_table(reports: list[dict[str, Any]]) -> str:
             )
             lines.append(_row(cells))
     return "\n".join(lines) + "\n"
+
+
+def _formats_table(reports: list[dict[str, Any]]) -> str:
+    lines = []
+    for report in reports:
+        columns = (
+            *("format", "bits/weight", "perplexity", "±", "KL, nats", "same top-1"),
+            *("prefill tokens/s", "decode tokens/s"),
+        )
+        source = f"`{report['hardware_tag']}`, commit {report['commit'][:8]}, {report['date'][:10]}"
+        text = f"{report['tokens']} tokens in windows of {report['window']}"
+        lines += [f"{source}; {text}:", "", _row(columns), _row(["---"] * len(columns))]
+        for name, row in report["formats"].items():
+            cells = (
+                *(name, f"{row['bits_per_weight']:.2f}", f"{row['perplexity']:.2f}"),
+                *(f"{row['standard_error']:.2f}", f"{row['kl_nats']:.4f}"),
+                f"{100 * row['top1_agreement']:.1f} %",
+                f"{row['prefill_tokens_per_second']:.0f}",
+                f"{row['decode_tokens_per_second']:.0f}",
+            )
+            lines.append(_row(cells))
+    return "\n".join(lines) + "\n" if lines else ""
 
 
 def _readme_table(reports: list[dict[str, Any]]) -> str:
