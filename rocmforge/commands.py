@@ -256,11 +256,16 @@ def perplexity(args: argparse.Namespace) -> int:
 
 
 def _text(path: str | None) -> str:
-    source = held_out_text() if path is None else Path(path).read_bytes()
+    if path is None:
+        return held_out_text().decode()
+    return _utf8(Path(path).read_bytes(), path)
+
+
+def _utf8(data: bytes, name: str) -> str:
     try:
-        return source.decode()
+        return data.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start}: {error.reason}, wanted UTF-8") from error
+        raise ValueError(f"{name}: byte {error.start}: {error.reason}, wanted UTF-8") from error
 
 
 def _quality_row(
@@ -318,10 +323,7 @@ def _prompt(args: argparse.Namespace) -> str:
         return str(args.prompt)
     name = "standard input" if args.prompt_file == "-" else args.prompt_file
     data = sys.stdin.buffer.read() if args.prompt_file == "-" else Path(name).read_bytes()
-    try:
-        return data.decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: byte {error.start}: {error.reason}, wanted UTF-8") from error
+    return _utf8(data, name).removesuffix("\n").removesuffix("\r")
 
 
 def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
-from typing import BinaryIO
 
 import gguf
 import numpy as np
@@ -19,11 +18,11 @@ from numpy.typing import NDArray
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile, StringArray, Value
+from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import find_mix, tensor_format
 from rocmforge.model.weights import Progress
 
-_ALIGNMENT = 32
 _QUANTIZATION_VERSION = 2
 _REPLACED = (  # written anew, or implied by the writer
     "general.architecture",
@@ -81,11 +80,11 @@ def quantize_gguf(
             _write_header(temporary, file, formats, chosen.file_type)
             done = 0
             with temporary.open("ab") as out:
-                _pad(out)
+                pad(out)
                 for name, fmt in formats.items():
                     data = _encoded(file, name, fmt)
                     out.write(data.data)
-                    _pad(out)
+                    pad(out)
                     file.release(name)
                     done += data.nbytes
                     if progress is not None:
@@ -111,17 +110,7 @@ def _write_header(path: Path, file: GGUFFile, formats: dict[str, Format], file_t
             writer.add_key_value(key, _plain(value), _kind(value), _item_kind(value))
     writer.add_file_type(file_type)
     writer.add_quantization_version(_QUANTIZATION_VERSION)
-    for name, fmt in formats.items():
-        shape = file.tensors[name].shape
-        kind = gguf.GGMLQuantizationType[fmt.name]
-        # A dtype other than uint8: the shape is one of weights, not of bytes.
-        writer.add_tensor_info(name, shape, np.dtype(np.float32), fmt.nbytes(shape), kind)
-    try:
-        writer.write_header_to_file(path)
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-    finally:
-        writer.close()
+    write_header(path, writer, ((n, file.tensors[n].shape, f) for n, f in formats.items()))
 
 
 def _plain(value: Value) -> object:
@@ -155,7 +144,3 @@ def _item_kind(value: Value) -> GGUFValueType | None:
     if value.dtype == np.bool_:
         return GGUFValueType.BOOL
     return GGUFValueType[value.dtype.name.upper()]
-
-
-def _pad(out: BinaryIO) -> None:
-    out.write(bytes(-out.tell() % _ALIGNMENT))

@@ -22,6 +22,7 @@ import numpy as np
 
 from rocmforge import env
 from rocmforge.gguf.formats import FORMATS, Format
+from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import Mix, find_mix, tensor_format
 from rocmforge.model.presets import Preset, find_preset, llama3_freq_factors
@@ -29,10 +30,16 @@ from rocmforge.model.random_blocks import Bytes, RandomBytes, normal, random_blo
 from rocmforge.model.synthetic_vocab import MetadataValue, vocabulary_metadata
 from rocmforge.model.weights import Progress, tensor_shapes
 
-_ALIGNMENT = 32
 _QUANTIZATION_VERSION = 2
 _HEADER_RESERVE = 32 << 20
-_SOURCES = ("mixes.py", "presets.py", "random_blocks.py", "synthetic.py", "synthetic_vocab.py")
+_SOURCES = (
+    "mixes.py",
+    "presets.py",
+    "random_blocks.py",
+    "synthetic.py",
+    "synthetic_vocab.py",
+    "../gguf/writer.py",
+)
 
 
 @dataclass(frozen=True)
@@ -192,7 +199,7 @@ def cached_model(
 def _revision() -> str:
     digest = hashlib.sha256()
     for name in _SOURCES:
-        digest.update(Path(__file__).with_name(name).read_bytes())
+        digest.update((Path(__file__).parent / name).read_bytes())
     return digest.hexdigest()[:10]
 
 
@@ -273,33 +280,20 @@ def _write_header(path: Path, plan: ModelPlan, metadata: Mapping[str, MetadataVa
             writer.add_string(key, value)
         else:
             writer.add_array(key, value)
-    for name, (shape, fmt) in plan.tensors.items():
-        kind = gguf.GGMLQuantizationType[fmt.name]
-        # A dtype other than uint8: the shape is one of weights, not of bytes.
-        writer.add_tensor_info(name, shape, np.dtype(np.float32), fmt.nbytes(shape), kind)
-    try:
-        writer.write_header_to_file(path)
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-    finally:
-        writer.close()
+    write_header(path, writer, ((name, *rest) for name, rest in plan.tensors.items()))
 
 
 def _write_tensors(out: BinaryIO, plan: ModelPlan, seed: int, progress: Progress | None) -> None:
     total, done = plan.nbytes, 0
     out.seek(0, os.SEEK_END)
-    _pad(out)
+    pad(out)
     for name, (shape, fmt) in plan.tensors.items():
         for chunk in _tensor_bytes(plan.preset, name, shape, fmt, seed):
             out.write(chunk.data)
             done += chunk.nbytes
             if progress is not None:
                 progress(done, total)
-        _pad(out)
-
-
-def _pad(out: BinaryIO) -> None:
-    out.write(bytes(-out.tell() % _ALIGNMENT))
+        pad(out)
 
 
 def _tensor_bytes(
