@@ -1,31 +1,41 @@
-# make bench    run the benchmark suite's main job on this machine's best device (FULL=1: all of it)
+# make bench    benchmark this machine and compare with its baseline (PROFILE=standard or full: more)
 # make test     run the tests              make coverage   the same, with line coverage
 # make check    lint, types, formatting    make clean      remove what make made, not what it measured
+# make test-sanitizer      every GPU kernel on the stand-in under AddressSanitizer, many minutes
+# make test-hip-versions   the HIP runtime's tests with hip-python 10.0, 7.2 and 6.4
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := -q -m "not sanitizer" -n 2
 CPP := $(wildcard rocmforge/cpu/*.cpp rocmforge/cpu/*.h)
+KERNELS := $(wildcard kernels/*.hip kernels/*.h tests/standin/*.cpp tests/standin/*.h)
 
-.PHONY: bench test coverage check clean
+.PHONY: bench test coverage check clean test-sanitizer test-hip-versions
 
 bench: .venv/ready
-	$(BIN)/python tools/bench.py $(if $(FULL),--full)
+	$(BIN)/python tools/bench.py $(if $(PROFILE),--profile $(PROFILE))
 
 test: .venv/ready
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest $(PYTEST)
 
 coverage: .venv/ready
-	$(BIN)/python -m pytest -q --cov=rocmforge --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest $(PYTEST) --cov=rocmforge --cov-report=term --cov-fail-under=90
+
+test-sanitizer: .venv/ready
+	$(BIN)/python -m pytest -q -m sanitizer
+
+test-hip-versions: .venv/ready
+	tools/test_hip_versions.sh
 
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/clang-format --dry-run -Werror $(CPP) $(KERNELS)
 	$(BIN)/python tools/render_tables.py --check
 	$(BIN)/python -m pytest -q tests/test_import_direction.py tests/test_readme_tree.py
 	$(BIN)/asv check -E existing:$(BIN)/python
 
-.venv/ready: pyproject.toml CMakeLists.txt tools/setup_env.sh $(CPP)
+.venv/ready: pyproject.toml CMakeLists.txt tools/setup_env.sh kernels/blocks.h $(CPP)
 	@tools/setup_env.sh $(PYTHON)
 
 clean:

@@ -1,7 +1,9 @@
 """Causal attention over the paged KV cache: whole prompts, and one token over a long context.
 
-Cases come from `rocmforge.ops.cases`. Times are host times of the public `ops.attention`, its
-checks of shapes and pages included.
+Cases come from `rocmforge.ops.cases`. Times are of the public `ops.attention`, which is one flash
+pass, over a float16 cache: on the CPU host times, its checks of shapes and pages included, on a GPU
+device times. Repeated over one cache: warm where the machine's caches hold it. `fusion.py` has the
+same work op by op; q8_0 caches are an engine's, in `inference.py`.
 """
 
 from __future__ import annotations
@@ -12,21 +14,26 @@ from collections.abc import Callable
 from typing import Any
 
 from rocmforge import ops
+from rocmforge.backend import MAX_HEAD_DIM
 from rocmforge.ops import cases, reference
 from rocmforge.timing import seconds_per_call
 
-from .common import DEVICES, REPEAT, ROUNDS, backend, checked, track
+from .common import DEVICES, REPEAT, ROUNDS, backend, checked, clock, track
 
 PREFILL = {f"{c.lengths[0]}x{c.heads}x{c.head_dim}": c for c in cases.ATTENTION_PREFILL}
 """Sequence x heads x head dim."""
 DECODE = {c.lengths[0]: c for c in cases.ATTENTION_DECODE}
 """Tokens in the cache."""
+HEAD_DIMS = {c.head_dim: c for c in cases.ATTENTION_HEAD_DIMS}
+WORK = ("prompt of 512", "token at 4096")
 
 
 @functools.cache
 def prepared(case: cases.AttentionCase, device: str) -> Callable[[], Any]:
     """Make inputs, check the op against the reference, return it as a call."""
     on = backend(device)
+    if case.head_dim > MAX_HEAD_DIM:
+        raise NotImplementedError(f"head dim {case.head_dim}: there are kernels up to 256")
     inputs = case.inputs()
     arguments = [getattr(inputs, field.name) for field in dataclasses.fields(inputs)]
     call = functools.partial(ops.attention, *arguments, on)
@@ -40,6 +47,7 @@ class Prefill:
     params = (tuple(PREFILL), DEVICES)
     param_names = ("shape", "device")
     repeat = REPEAT
+    timer = staticmethod(clock)
     rounds = ROUNDS
 
     def setup(self, shape: str, device: str) -> None:
@@ -50,11 +58,10 @@ class Prefill:
 
     def track_gflops(self, shape: str, device: str) -> dict[str, Any]:
         flops = PREFILL[shape].flops
-        return track([flops / s / 1e9 for s in seconds_per_call(self.call)])
+        return track([flops / s / 1e9 for s in seconds_per_call(self.call, clock=clock)])
 
     track_gflops.unit = "GFLOP/s"
     track_gflops.direction = "higher"
-    track_gflops.rounds = ROUNDS
 
 
 class Decode:
@@ -63,10 +70,43 @@ class Decode:
     params = (tuple(DECODE), DEVICES)
     param_names = ("context", "device")
     repeat = REPEAT
+    timer = staticmethod(clock)
     rounds = ROUNDS
 
     def setup(self, context: int, device: str) -> None:
         self.call = prepared(DECODE[context], device)
 
     def time_attention(self, context: int, device: str) -> None:
+        self.call()
+
+
+class HeadDim:
+    """A prompt of 256 tokens over 8 heads of 32 to 512 dims; n/a above 256, which no model has."""
+
+    params = (tuple(HEAD_DIMS), DEVICES)
+    param_names = ("head_dim", "device")
+    repeat = REPEAT
+    timer = staticmethod(clock)
+    rounds = ROUNDS
+
+    def setup(self, head_dim: int, device: str) -> None:
+        self.call = prepared(HEAD_DIMS[head_dim], device)
+
+    def time_attention(self, head_dim: int, device: str) -> None:
+        self.call()
+
+
+class Model:
+    """The heads of real models: a prompt, and one token over a long context."""
+
+    params = (tuple(cases.ATTENTION_MODELS), WORK, DEVICES)
+    param_names = ("model", "work", "device")
+    repeat = REPEAT
+    timer = staticmethod(clock)
+    rounds = ROUNDS
+
+    def setup(self, model: str, work: str, device: str) -> None:
+        self.call = prepared(cases.ATTENTION_MODELS[model][WORK.index(work)], device)
+
+    def time_attention(self, model: str, work: str, device: str) -> None:
         self.call()

@@ -1,6 +1,7 @@
 """Dequantizing 4096 × 4096 weights of every format to float32, and what each format takes.
 
-Times are host times of the public `ops.dequantize`, the allocation of its result included.
+Times are of the public `ops.dequantize`: on the CPU host times, the allocation of the result
+included, on a GPU device times.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases, reference
 from rocmforge.timing import seconds_per_call
 
-from .common import DEVICES, REPEAT, ROUNDS, backend, checked, track
+from .common import DEVICES, REPEAT, ROUNDS, backend, checked, clock, track
 
 N = 4096
 
@@ -36,6 +37,7 @@ class Dequantize:
     params = (tuple(FORMATS), DEVICES)
     param_names = ("format", "device")
     repeat = REPEAT
+    timer = staticmethod(clock)
     rounds = ROUNDS
 
     def setup(self, format: str, device: str) -> None:  # noqa: A002
@@ -44,13 +46,31 @@ class Dequantize:
     def time_dequantize(self, format: str, device: str) -> None:  # noqa: A002
         self.call()
 
-    def track_gb_per_second(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
-        moved = cases.DequantizeCase(N, N, format).bytes
-        return track([moved / s / 1e9 for s in seconds_per_call(self.call)])
+    def track_elements_per_second(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
+        return track([N * N / s for s in seconds_per_call(self.call, clock=clock)])
 
+    def track_input_gb_per_second(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
+        """Blocks read."""
+        read = FORMATS[format].nbytes((N, N))
+        return track([read / s / 1e9 for s in seconds_per_call(self.call, clock=clock)])
+
+    def track_output_gb_per_second(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
+        """float32 written."""
+        return track([4e-9 * N * N / s for s in seconds_per_call(self.call, clock=clock)])
+
+    def track_gb_per_second(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
+        """Both together."""
+        moved = cases.DequantizeCase(N, N, format).bytes
+        return track([moved / s / 1e9 for s in seconds_per_call(self.call, clock=clock)])
+
+    track_elements_per_second.unit = "elements/s"
+    track_elements_per_second.direction = "higher"
+    track_input_gb_per_second.unit = "GB/s"
+    track_input_gb_per_second.direction = "higher"
+    track_output_gb_per_second.unit = "GB/s"
+    track_output_gb_per_second.direction = "higher"
     track_gb_per_second.unit = "GB/s"
     track_gb_per_second.direction = "higher"
-    track_gb_per_second.rounds = ROUNDS
 
 
 class Size:

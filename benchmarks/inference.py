@@ -1,41 +1,104 @@
-"""A whole model: time to first token, prefill, decode of 1 to 8 sequences, peak memory.
+"""A whole model: time to first token and its parts, prefill, decode, page sizes, peak memory.
 
 The model is loaded and its logits are checked before anything is timed. Loading and tokenizing
-are not in the times. Random weights and random prompts: speed depends on neither.
+are not in the times of prompts. Random weights and random prompts: speed depends on neither.
 """
 
 from __future__ import annotations
 
 import functools
+import shutil
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
+from rocmforge import env
+from rocmforge.demo import held_out_text
 from rocmforge.engine import Engine
+from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.reader import GGUFFile
+from rocmforge.kv import PAGE_SIZES
 from rocmforge.model.config import ModelConfig
-from rocmforge.sampling import SamplingParams
-from rocmforge.timing import collect
+from rocmforge.model.synthetic import cached_model, plan_model
+from rocmforge.sampling import Sampler, SamplingParams
+from rocmforge.timing import WARMUP_MOST, collect, seconds_per_call
+from rocmforge.tokenizer import Tokenizer
 
-from .common import DEVICES, MODELS, ROUNDS, device_name, model_path, open_engine, track
+from .common import (
+    DEMO,
+    DEVICES,
+    MODELS,
+    ROUNDS,
+    device_name,
+    model_path,
+    open_engine,
+    track,
+)
 
 PROMPTS = (32, 128, 256, 512, 2048)
 BATCHES = (1, 4, 8)
+CONTEXTS = (1024, 4096)
+KV_DTYPES = ("f16", "q8_0")  # q8_0 on GPUs only
+SIZES = ("3B-Q4_K_M", "7B-Q4_K_M")  # preset and mix; made at first use
+WHOLE = tuple(name for name in MODELS if name != DEMO)  # shapes of real models
+PARTS = ("tokenize", "sample")
+LONG = 2048  # tokens of a prompt
 DECODE_CONTEXT = 64  # tokens in each sequence before the first decode step
 DECODE_STEPS = 48  # at most: samples a process
+GROWTH = DECODE_STEPS + WARMUP_MOST  # tokens that a measured sequence grows by
 BUDGET_S = 2.0  # of sampling, a process
+SPARE_BYTES = 2 << 30  # memory and disk that a large model must leave
 
 
 @functools.cache
-def engine(model: str, device: str, ctx: int, sequences: int) -> Engine:
+def engine(
+    model: str,
+    device: str,
+    ctx: int,
+    sequences: int,
+    kv_dtype: Any = "f16",
+    page_size: int = 32,
+) -> Engine:
     """Load and check a model once per process; NotImplementedError where it cannot run here."""
     device_name(device)
-    with GGUFFile(model_path(model)) as file:
+    if kv_dtype == "q8_0" and device == "cpu":
+        raise NotImplementedError("q8_0 keys and values: on GPUs only")
+    path = large_model(model) if model in SIZES else model_path(model)
+    with GGUFFile(path) as file:
         trained = ModelConfig.from_gguf(file).ctx_train
     if ctx > trained:
         raise NotImplementedError(f"{model}: {ctx} tokens, trained for {trained}")
-    return open_engine(model, device, ctx, sequences)
+    try:
+        return open_engine(
+            path, device, ctx, sequences=sequences, kv_dtype=kv_dtype, page_size=page_size
+        )
+    except OutOfMemoryError as error:
+        raise NotImplementedError(f"{model}: {error}") from error
+
+
+def large_model(model: str) -> Path:
+    """Make a model of SIZES at first use; NotImplementedError where disk or memory is too small."""
+    preset, mix = model.split("-", 1)
+    nbytes = plan_model(preset, mix).nbytes
+    wanted = nbytes + SPARE_BYTES
+    memory = psutil.virtual_memory().available
+    if memory < wanted:
+        raise NotImplementedError(
+            f"{model}: got {memory / 1e9:.0f} GB of memory, wanted {wanted / 1e9:.0f}"
+        )
+    folder = env.cache_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    disk = shutil.disk_usage(folder).free
+    made = any((folder / "models").glob(f"{model}-*.gguf"))
+    if disk < wanted and not made:
+        raise NotImplementedError(
+            f"{model}: got {disk / 1e9:.0f} GB of disk, wanted {wanted / 1e9:.0f}"
+        )
+    return cached_model(preset, mix)
 
 
 def prompt_ids(on: Engine, length: int) -> list[int]:
@@ -64,12 +127,22 @@ def prefill_seconds(on: Engine, length: int) -> float:
         on.remove_sequence(sequence)
 
 
-def decode_seconds(on: Engine, batch: int, steps: int = DECODE_STEPS) -> list[float]:
-    """Seconds of each step in which `batch` sequences grow by a token, the choice included."""
-    sequences = [on.add_sequence(DECODE_CONTEXT + steps + 1) for _ in range(batch)]
+def prompt_samples(measure: Callable[[], float], tokens: int) -> list[float]:
+    """Repeat a prompt; of those that take ten seconds on a CPU two samples a process will do."""
+    return collect(measure, fewest=4 if tokens < LONG else 2, budget=BUDGET_S)
+
+
+def decode_seconds(
+    on: Engine, batch: int, steps: int = DECODE_STEPS, context: int = DECODE_CONTEXT
+) -> list[float]:
+    """Seconds of each step in which `batch` sequences grow by a token, the choice included.
+
+    They begin with `context` tokens each. With one sequence these are its inter-token latencies.
+    """
+    sequences = [on.add_sequence(context + steps + WARMUP_MOST) for _ in range(batch)]
     try:
         ids = [
-            int(np.argmax(on.prefill(sequence, prompt_ids(on, DECODE_CONTEXT + i)[i:])))
+            int(np.argmax(on.prefill(sequence, prompt_ids(on, context + i)[i:])))
             for i, sequence in enumerate(sequences)
         ]
 
@@ -96,17 +169,17 @@ class Prompt:
         self.engine = engine(model, device, tokens, 1)
 
     def track_ttft_ms(self, model: str, tokens: int, device: str) -> dict[str, Any]:
-        samples = collect(lambda: ttft(self.engine, tokens), budget=BUDGET_S)
+        samples = prompt_samples(lambda: ttft(self.engine, tokens), tokens)
         return track([1e3 * s for s in samples])
 
     def track_prefill_ms_per_token(self, model: str, tokens: int, device: str) -> dict[str, Any]:
-        samples = collect(lambda: prefill_seconds(self.engine, tokens), budget=BUDGET_S)
+        samples = prompt_samples(lambda: prefill_seconds(self.engine, tokens), tokens)
         return track([1e3 * s / tokens for s in samples])
 
     def track_prefill_tokens_per_second(
         self, model: str, tokens: int, device: str
     ) -> dict[str, Any]:
-        samples = collect(lambda: prefill_seconds(self.engine, tokens), budget=BUDGET_S)
+        samples = prompt_samples(lambda: prefill_seconds(self.engine, tokens), tokens)
         return track([tokens / s for s in samples])
 
     track_ttft_ms.unit = "ms"
@@ -115,7 +188,6 @@ class Prompt:
     track_prefill_ms_per_token.rounds = ROUNDS
     track_prefill_tokens_per_second.unit = "tokens/s"
     track_prefill_tokens_per_second.direction = "higher"
-    track_prefill_tokens_per_second.rounds = ROUNDS
 
 
 class Decode:
@@ -126,7 +198,7 @@ class Decode:
     timeout = 900
 
     def setup(self, model: str, batch: int, device: str) -> None:
-        self.engine = engine(model, device, DECODE_CONTEXT + DECODE_STEPS + 1, batch)
+        self.engine = engine(model, device, DECODE_CONTEXT + GROWTH, batch)
 
     def track_decode_ms_per_token(self, model: str, batch: int, device: str) -> dict[str, Any]:
         return track([1e3 * s / batch for s in decode_seconds(self.engine, batch)])
@@ -138,7 +210,88 @@ class Decode:
     track_decode_ms_per_token.rounds = ROUNDS
     track_decode_tokens_per_second.unit = "tokens/s"
     track_decode_tokens_per_second.direction = "higher"
-    track_decode_tokens_per_second.rounds = ROUNDS
+
+
+class Context:
+    """One sequence grows after a long context, whose keys and values are f16 or q8_0."""
+
+    params = (WHOLE, CONTEXTS, KV_DTYPES, DEVICES)
+    param_names = ("model", "context", "kv", "device")
+    timeout = 900
+
+    def setup(self, model: str, context: int, kv: str, device: str) -> None:
+        self.engine = engine(model, device, context + GROWTH, 1, kv)
+
+    def track_decode_ms_per_token(
+        self, model: str, context: int, kv: str, device: str
+    ) -> dict[str, Any]:
+        return track([1e3 * s for s in decode_seconds(self.engine, 1, context=context)])
+
+    track_decode_ms_per_token.unit = "ms"
+    track_decode_ms_per_token.rounds = ROUNDS
+
+
+class PageSize:
+    """One sequence grows after 1024 tokens, in pages of 16, 32 or 64."""
+
+    params = (WHOLE[:1], PAGE_SIZES, DEVICES)
+    param_names = ("model", "page_size", "device")
+    timeout = 900
+
+    def setup(self, model: str, page_size: int, device: str) -> None:
+        self.engine = engine(model, device, CONTEXTS[0] + GROWTH, 1, page_size=page_size)
+
+    def track_decode_ms_per_token(self, model: str, page_size: int, device: str) -> dict[str, Any]:
+        return track([1e3 * s for s in decode_seconds(self.engine, 1, context=CONTEXTS[0])])
+
+    track_decode_ms_per_token.unit = "ms"
+    track_decode_ms_per_token.rounds = ROUNDS
+
+
+class Size:
+    """Larger models: a prompt of 128 tokens, and one sequence that grows."""
+
+    params = (SIZES, DEVICES)
+    param_names = ("model", "device")
+    timeout = 3600  # the first process makes the model and computes its reference logits
+
+    def setup(self, model: str, device: str) -> None:
+        self.engine = engine(model, device, 256, 1)
+
+    def track_prefill_ms_per_token(self, model: str, device: str) -> dict[str, Any]:
+        samples = collect(lambda: prefill_seconds(self.engine, 128), budget=BUDGET_S)
+        return track([1e3 * s / 128 for s in samples])
+
+    def track_decode_ms_per_token(self, model: str, device: str) -> dict[str, Any]:
+        return track([1e3 * s for s in decode_seconds(self.engine, 1)])
+
+    track_prefill_ms_per_token.unit = "ms"
+    track_decode_ms_per_token.unit = "ms"
+
+
+class FirstToken:
+    """What time to first token has beside load (`startup`) and prompt (`Prompt`), on the host.
+
+    Text of 512 tokens to ids, and the choice of a token from logits.
+    """
+
+    params = (MODELS, PARTS)
+    param_names = ("model", "part")
+
+    def setup(self, model: str, part: str) -> None:
+        tokenizer = Tokenizer.from_gguf(model_path(model))
+        if part == "tokenize":
+            ids = tokenizer.encode(held_out_text().decode()[:10_000], add_bos=False)[:512]
+            self.call = functools.partial(tokenizer.encode, tokenizer.decode(ids))
+        else:
+            logits = np.random.default_rng(0).standard_normal(tokenizer.vocab_size, np.float32)
+            self.call = functools.partial(Sampler(SamplingParams()).sample, logits, [1])
+
+    def track_ms(self, model: str, part: str) -> dict[str, Any]:
+        return track([1e3 * s for s in seconds_per_call(self.call)])
+
+    track_ms.unit = "ms"
+    track_ms.rounds = ROUNDS
 
 
 class PeakMemory:

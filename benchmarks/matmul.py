@@ -1,12 +1,14 @@
 """Matrix products: R2's dense shapes, and every weight format at 4096 × 4096.
 
 Cases come from `rocmforge.ops.cases`, so that a test of the same case checks the same work. Times
-are host times of the public `ops.matmul`, weights packed before.
+are of the public `ops.matmul`, weights packed before: host times on the CPU, device times on a GPU.
+All but `Cold` repeat one product: its weights lie in whatever caches hold them.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +17,10 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases, reference
 from rocmforge.timing import seconds_per_call
 
-from .common import DEVICES, REPEAT, ROUNDS, backend, checked, track
+from .common import DEVICES, REPEAT, ROUNDS, backend, checked, clock, track
 
 N = 4096  # rows and columns of the quantized matrices
+COLD_BYTES = 512 << 20  # of weights that take turns; the largest cache we know has 256 MiB (MI300X)
 
 DENSE = {f"{c.tokens}x{c.columns}x{c.rows}": c for c in cases.MATMUL_DENSE if c.format == "F32"}
 """Shapes T x K x N."""
@@ -29,8 +32,22 @@ def prepared(case: cases.MatmulCase, device: str) -> Callable[[], Any]:
     on = backend(device)
     x, matrix = case.inputs()
     call = functools.partial(ops.matmul, x, ops.pack(matrix, on))
-    exact = getattr(on, "exact", False)
-    return checked(f"matmul {case}", call, reference.matmul(x, matrix), case.tolerance(exact))
+    precision = on.matmul_precision(case.format, case.tokens)
+    return checked(f"matmul {case}", call, reference.matmul(x, matrix), case.tolerance(precision))
+
+
+@functools.cache
+def in_turns(case: cases.MatmulCase, device: str) -> Callable[[], Any]:
+    """Return a call that multiplies with the next of many copies of a matrix; each is checked."""
+    on = backend(device)
+    x, matrix = case.inputs()
+    copies = [ops.pack(matrix, on) for _ in range(-(-COLD_BYTES // matrix.data.nbytes))]
+    wanted = reference.matmul(x, matrix)
+    tolerance = case.tolerance(on.matmul_precision(case.format, case.tokens))
+    for weights in copies:
+        checked(f"matmul {case}", functools.partial(ops.matmul, x, weights), wanted, tolerance)
+    turns = itertools.cycle(copies)
+    return lambda: ops.matmul(x, next(turns))
 
 
 class Dense:
@@ -39,6 +56,7 @@ class Dense:
     params = (tuple(DENSE), ("F32", "F16"), DEVICES)
     param_names = ("shape", "format", "device")
     repeat = REPEAT
+    timer = staticmethod(clock)
     rounds = ROUNDS
 
     def setup(self, shape: str, format: str, device: str) -> None:  # noqa: A002
@@ -50,19 +68,19 @@ class Dense:
         self.call()
 
     def track_gflops(self, shape: str, format: str, device: str) -> dict[str, Any]:  # noqa: A002
-        return track([self.case.flops / s / 1e9 for s in seconds_per_call(self.call)])
+        return track([self.case.flops / s / 1e9 for s in seconds_per_call(self.call, clock=clock)])
 
     track_gflops.unit = "GFLOP/s"
     track_gflops.direction = "higher"
-    track_gflops.rounds = ROUNDS
 
 
 class Quantized:
-    """Every format at 4096 × 4096 for 1, 4 and 8 tokens and a prompt of 128."""
+    """Every format at 4096 × 4096 for 1, 4 and 8 tokens and prompts of 128 and 512."""
 
-    params = (tuple(FORMATS), (1, 4, 8, 128), DEVICES)
+    params = (tuple(FORMATS), (1, 4, 8, 128, 512), DEVICES)
     param_names = ("format", "tokens", "device")
     repeat = REPEAT
+    timer = staticmethod(clock)
     rounds = ROUNDS
 
     def setup(self, format: str, tokens: int, device: str) -> None:  # noqa: A002
@@ -83,8 +101,27 @@ class Bandwidth:
         self.call = prepared(self.case, device)
 
     def track_gb_per_second(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
-        return track([self.case.bytes / s / 1e9 for s in seconds_per_call(self.call)])
+        return track([self.case.bytes / s / 1e9 for s in seconds_per_call(self.call, clock=clock)])
 
     track_gb_per_second.unit = "GB/s"
     track_gb_per_second.direction = "higher"
-    track_gb_per_second.rounds = ROUNDS
+
+
+class Cold:
+    """Every format at 4096 × 4096 and one token, with weights that no cache holds, as in decoding.
+
+    Copies of one matrix take turns, of more bytes together than the caches of the machines that
+    we know: each is read from memory.
+    """
+
+    params = (tuple(FORMATS), DEVICES)
+    param_names = ("format", "device")
+
+    def setup(self, format: str, device: str) -> None:  # noqa: A002
+        self.call = in_turns(cases.MatmulCase(1, N, N, format), device)
+
+    def track_cold_ms(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
+        return track([1e3 * s for s in seconds_per_call(self.call, clock=clock)])
+
+    track_cold_ms.unit = "ms"
+    track_cold_ms.rounds = ROUNDS

@@ -1,15 +1,22 @@
-"""The KV cache's size and the cost of filling it, its page table, and the peak of loading a model.
+"""The KV cache's size, waste and filling, peaks of loading a model, allocations while generating.
 
-Sizes are those of the real classes, for shapes up to 70B, without taking the memory.
+Sizes are those of the real classes, for shapes up to 70B, without taking the memory. GPU memory is
+what the driver says is in use, in a process of its own.
 """
 
 from __future__ import annotations
 
 import functools
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from rocmforge import ops
+from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.allocator import BlockAllocator
@@ -17,20 +24,26 @@ from rocmforge.kv.cache import PagedKVCache, pages_for_context
 from rocmforge.kv.page_table import PageTable
 from rocmforge.model.presets import preset_config
 from rocmforge.ops import cases
+from rocmforge.plan.gpu_backend import GpuBackend
+from rocmforge.sampling import SamplingParams
 
+from . import inference
 from .common import (
     DEVICES,
     MODELS,
     REPEAT,
     ROUNDS,
     backend,
+    clock,
     device_name,
     model_path,
+    note_error,
     open_engine,
 )
 
 SHAPES = ("1B", "7B", "13B", "70B")
-CONTEXTS = (1024, 2048, 4096)
+CONTEXTS = (128, 1024, 2048, 4096, 8192, 16384, 32768)
+STEPS = 64  # of decoding while allocations are counted: over the ends of two pages
 APPENDED = cases.KV_APPEND_TIMED[0].tokens  # a timed call
 APPENDS = {case.page_size: case for case in cases.KV_APPEND_TIMED}
 
@@ -94,6 +107,45 @@ class Pages:
     track_unused_bytes.unit = "bytes"
 
 
+class Mixed:
+    """Waste of 64 sequences of mixed lengths, half of which have ended and been replaced.
+
+    Any free page serves any sequence, so none is lost to where it lies; what is wasted are the
+    unused slots of last pages.
+    """
+
+    params = PAGE_SIZES
+    param_names = ("page_size",)
+    sequences = 64
+
+    def setup(self, page_size: int) -> None:
+        random = np.random.default_rng(0)
+        lengths = np.exp(random.normal(5.5, 1.0, 3 * self.sequences // 2)).astype(int) + 1
+        pages = pages_for_context(int(lengths.max()), self.sequences, page_size)
+        self.table = PageTable(BlockAllocator(pages), page_size)
+        held = []
+        for length in lengths:
+            if len(held) == self.sequences:
+                self.table.remove(held.pop(int(random.integers(len(held)))))
+            held.append(self.table.add_sequence())
+            self.table.extend(held[-1], int(length))
+        self.tokens = sum(self.table.length(s) for s in held)
+
+    def track_unused_slots_percent(self, page_size: int) -> float:
+        """Slots of taken pages that hold no token."""
+        allocator = self.table.allocator
+        slots = (allocator.n_pages - allocator.n_free) * page_size
+        return 100 * (1 - self.tokens / slots)
+
+    def track_unusable_free_pages(self, page_size: int) -> int:
+        """Free pages that one new sequence could not get."""
+        free = self.table.allocator.n_free
+        return free - len(self.table.pages(self.table.add_sequence(free * page_size)))
+
+    track_unused_slots_percent.unit = "%"
+    track_unusable_free_pages.unit = "pages"
+
+
 class Appender:
     """One layer of a 7B model's cache, and 256 tokens to write into it."""
 
@@ -135,6 +187,7 @@ class Appender:
         for name, got, written in (("keys", k, self.k), ("values", v, self.v)):
             if not np.array_equal(got, written.astype(np.float16).astype(np.float32)):
                 raise MeasurementError(f"kv_append: the {name} read back are not those written")
+        note_error(0.0)
 
 
 @functools.cache
@@ -151,6 +204,7 @@ class Append:
     params = ((1, 16, 64, 256), PAGE_SIZES, DEVICES)
     param_names = ("at_once", "page_size", "device")
     repeat = REPEAT
+    timer = staticmethod(clock)
     rounds = ROUNDS
 
     def setup(self, at_once: int, page_size: int, device: str) -> None:
@@ -172,4 +226,137 @@ class Load:
         model_path(model)
 
     def peakmem_load(self, model: str, device: str) -> None:
-        open_engine(model, device, ctx=1024).close()
+        open_engine(model_path(model), device, ctx=1024).close()
+
+
+@contextmanager
+def counted(owner: object, *names: str) -> Iterator[Counter[str]]:
+    """Count the calls of some methods of a backend's runtime, or of any other object."""
+    target = owner.kernels.runtime if isinstance(owner, GpuBackend) else owner
+    kind = type(target)
+    calls: Counter[str] = Counter()
+    own = {name: getattr(kind, name) for name in names}
+
+    def counting(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return work(*arguments, **options)
+
+        return call
+
+    try:
+        for name, work in own.items():
+            setattr(kind, name, counting(name, work))
+        yield calls
+    finally:
+        for name, work in own.items():
+            setattr(kind, name, work)
+
+
+class Steps:
+    """A sequence that grows by a token a step, over the ends of its pages, nothing reserved."""
+
+    def __init__(self, model: str, device: str) -> None:
+        self.engine = inference.engine(model, device, 256, 1)
+        self.sequence = self.engine.add_sequence()
+        self.engine.prefill(self.sequence, inference.prompt_ids(self.engine, 48))
+        self.run(4)  # a GPU's launches are made, then captured
+
+    def run(self, steps: int) -> None:
+        """Decode."""
+        for _ in range(steps):
+            self.engine.decode([self.sequence], [3])
+
+
+class Generating:
+    """Memory that a decode step takes and gives back: Python's and numpy's, not the kernels'."""
+
+    params = (MODELS, DEVICES)
+    param_names = ("model", "device")
+    timeout = 900
+
+    def setup(self, model: str, device: str) -> None:
+        self.steps = Steps(model, device)
+
+    def track_step_peak_bytes(self, model: str, device: str) -> int:
+        """Most that is held at once within a step, the logits that it returns included."""
+        tracemalloc.start()
+        try:
+            self.steps.run(2)
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            self.steps.run(1)
+            return tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+
+    track_step_peak_bytes.unit = "bytes"
+
+
+class DeviceAllocations:
+    """Allocations of device or page-locked memory in 64 decode steps: there should be none."""
+
+    params = (MODELS, ("gpu",))
+    param_names = ("model", "device")
+    timeout = 900
+
+    def setup(self, model: str, device: str) -> None:
+        self.steps = Steps(model, device)
+
+    def track_allocations(self, model: str, device: str) -> int:
+        with counted(self.steps.engine.backend, "allocate", "allocate_pinned") as calls:
+            self.steps.run(STEPS)
+        return calls.total()
+
+    track_allocations.unit = "allocations"
+
+
+@functools.cache
+def device_memory(model: str, device: str) -> tuple[int, int]:
+    """Bytes of GPU memory in use, at most and at the end, for 256 tokens read and 16 written.
+
+    Looked at after every allocation. What the driver took for the context before is not counted.
+    """
+    name, path = device_name(device), model_path(model)
+    on = backend(device)
+    assert isinstance(on, GpuBackend)
+    runtime = on.kernels.runtime
+    kind, allocate = type(runtime), type(runtime).allocate
+    before = runtime.memory_info()[0]
+    lowest = before
+
+    def watched(self: Any, nbytes: int) -> int:
+        nonlocal lowest
+        address: int = allocate(self, nbytes)
+        lowest = min(lowest, self.memory_info()[0])
+        return address
+
+    kind.allocate = watched  # type: ignore[method-assign]
+    try:
+        with Engine.from_gguf(path, name, ctx=1024) as engine:
+            ids = inference.prompt_ids(engine, 256)
+            for _ in engine.generate([ids], SamplingParams(max_tokens=16)):
+                pass
+            return before - lowest, before - runtime.memory_info()[0]
+    finally:
+        kind.allocate = allocate  # type: ignore[method-assign]
+
+
+class DeviceMemory:
+    """GPU memory of an engine with a context of 1024: weights, cache, activations, kernels."""
+
+    params = (MODELS, ("gpu",))
+    param_names = ("model", "device")
+    timeout = 900
+
+    def setup(self, model: str, device: str) -> None:
+        device_memory(model, device)
+
+    def track_peak_bytes(self, model: str, device: str) -> int:
+        return device_memory(model, device)[0]
+
+    def track_steady_bytes(self, model: str, device: str) -> int:
+        return device_memory(model, device)[1]
+
+    track_peak_bytes.unit = "bytes"
+    track_steady_bytes.unit = "bytes"

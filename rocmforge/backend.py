@@ -1,6 +1,6 @@
 """What an engine asks of a device: the ops of a decoder, as one protocol.
 
-`cpu/backend.py` implements it; GPU backends will. Arrays are C-contiguous float32 unless said
+`cpu/backend.py` and `plan/gpu_backend.py` implement it. Arrays are C-contiguous float32 unless said
 otherwise, `out` arguments are written and nothing is returned, shapes have been checked by the
 caller (`rocmforge.ops`, `Decoder`). This file knows no device and does no work.
 
@@ -12,7 +12,7 @@ V vocabulary, L layers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from rocmforge.gguf.formats import Format
 
 MAX_HEAD_DIM = 256
 """Largest D of attention; a model with more is refused when its configuration is read."""
+
+Precision = Literal["exact", "half", "int8"]
+"""How a matmul rounds its activations: not, to float16 (weights too), to int8 in groups of 32."""
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -74,6 +77,9 @@ class Backend(Protocol[W]):
     ) -> None:
         """outs[i] (T, N_i) = or += x (T, K) · weights[i]ᵀ + biases[i] (N_i,)."""
 
+    def matmul_precision(self, fmt: str, tokens: int) -> Precision:
+        """How `matmul` rounds for a format and T."""
+
     def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
 
@@ -112,3 +118,6 @@ class Backend(Protocol[W]):
         out: Floats,
     ) -> None:
         """Causal attention of q (T, H, D) over the pages of S sequences; see ops.attention."""
+
+    def close(self) -> None:
+        """Let go of the device and of everything that was packed for it."""

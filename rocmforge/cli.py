@@ -266,6 +266,14 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _device(value: str) -> str:
+    try:
+        env.split_device(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return value
+
+
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument(
@@ -278,9 +286,18 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threads", type=int, metavar="N", help="CPU threads (default: the usable cores)"
     )
-    group.add_argument("--device", choices=env.DEVICES, help="(default: auto; see `devices`)")
     group.add_argument(
-        "--kv-dtype", choices=("f16", "f32"), default="f16", help="of the KV cache (default f16)"
+        "--device",
+        type=_device,
+        metavar="DEVICE",
+        help="auto, cpu, hip or cuda, a GPU also with its number, as hip:1 (default: auto, the "
+        "best GPU that there is, else the CPU; see `devices`)",
+    )
+    group.add_argument(
+        "--kv-dtype",
+        choices=("f16", "f32", "q8_0"),
+        default="f16",
+        help="of the KV cache; q8_0 on GPUs only (default f16)",
     )
     group.add_argument(
         "--page-size",

@@ -22,8 +22,9 @@ from rocmforge import env
 from rocmforge import perplexity as quality
 from rocmforge.chat import Conversation, opening
 from rocmforge.demo import held_out_text
-from rocmforge.devices import list_devices
+from rocmforge.devices import default_device, list_devices
 from rocmforge.engine import Engine
+from rocmforge.errors import DeviceError
 from rocmforge.generation import GeneratedToken, GenerationStats
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.info import ModelInfo, read_info
@@ -233,17 +234,18 @@ def perplexity(args: argparse.Namespace) -> int:
     tokenizer = Tokenizer.from_gguf(args.model)
     ids = tokenizer.encode(_text(args.text), add_bos=False)
     bos = tokenizer.bos_id if tokenizer.add_bos else None
-    rows: list[dict[str, Any]] = []
+    nothing = {"kl_nats": None, "top1_agreement": None}
     with _load(args) as engine:
         window = args.window or min(engine.ctx, DEFAULT_WINDOW)
         with ProgressBar("scoring", _shows_progress(args), counts_bytes=False) as bar:
             score = quality.perplexity(engine, ids, bos, window, bar)
-        rows.append(_quality_row("as in the file", score, None))
-        for name in args.weight_format:
+        rows = [{"weights": "as in the file", "bits_per_weight": None, **score.row(), **nothing}]
+        for name in args.weight_format:  # one at a time: a large model fits into memory twice
             other = _load(args, name)
             with other, ProgressBar(name, _shows_progress(args), counts_bytes=False) as bar:
-                found = quality.divergence(other, engine, ids, bos, window, bar)
-            rows.append(_quality_row(name, found.perplexity, found))
+                (found,) = quality.divergence([other], engine, ids, bos, window, bar)
+            bits = FORMATS[name].bits_per_weight
+            rows.append({"weights": name, "bits_per_weight": bits, **found.row()})
     if args.json:
         print_json({"model": args.model, "tokens": score.tokens, "window": window, "rows": rows})
         return 0
@@ -268,19 +270,6 @@ def _utf8(data: bytes, name: str) -> str:
         raise ValueError(f"{name}: byte {error.start}: {error.reason}, wanted UTF-8") from error
 
 
-def _quality_row(
-    weights: str, score: quality.Perplexity, found: quality.Divergence | None
-) -> dict[str, Any]:
-    return {
-        "weights": weights,
-        "bits_per_weight": FORMATS[weights].bits_per_weight if weights in FORMATS else None,
-        "perplexity": score.value,
-        "standard_error": score.value * score.standard_error,
-        "kl_nats": found.kl if found else None,
-        "top1_agreement": found.top1_agreement if found else None,
-    }
-
-
 def _quality_cell(name: str, value: Any) -> str:
     if value is None:
         return ""
@@ -294,21 +283,29 @@ def _quality_cell(name: str, value: Any) -> str:
 def devices(args: argparse.Namespace) -> int:
     """List the devices, and which one `auto` is."""
     found = list_devices()
-    chosen = next(device for device in found if device.usable)
-    refused = [device.kind for device in found if not device.usable]
-    reason = "the first device that this version can use"
-    if refused:
-        reason += f" (not: {', '.join(refused)})"
+    auto = default_device("auto")
+    meant = _meant_by_environment()
     if args.json:
         listed = [asdict(device) for device in found]
-        print_json({"devices": listed, "auto": chosen.kind, "reason": reason})
+        document = {"devices": listed, "auto": auto.kind, "reason": auto.reason}
+        print_json({**document, "default": meant} if meant else document)
         return 0
     rows = [(d.kind, "yes" if d.usable else "no", d.name, d.detail) for d in found]
     print_table(("device", "usable", "name", "details"), rows, left=True)
-    print(f"\nauto is {chosen.kind}: {reason}")
-    if env.device() != "auto":
-        print(f"ROCMFORGE_DEVICE={env.device()} holds where no --device is given")
+    print(f"\nauto is {auto.reason}")
+    if meant:
+        print(f"where no --device is given: ROCMFORGE_DEVICE={env.device()}, which is {meant}")
     return 0
+
+
+def _meant_by_environment() -> str | None:
+    """What ROCMFORGE_DEVICE comes to, where it is set: a device, or why there is none."""
+    if env.device() == "auto":
+        return None
+    try:
+        return default_device().reason
+    except DeviceError as error:
+        return f"not usable: {error}"
 
 
 def _sampling(args: argparse.Namespace) -> SamplingParams:
@@ -327,7 +324,9 @@ def _prompt(args: argparse.Namespace) -> str:
 
 
 def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
-    with ProgressBar("loading", _shows_progress(args)) as bar:
+    shown = _shows_progress(args)
+    compiling = ProgressBar("compiling", shown, counts_bytes=False)
+    with ProgressBar("loading", shown) as bar, compiling:
         return Engine.from_gguf(
             args.model,
             args.device,
@@ -337,6 +336,7 @@ def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
             page_size=args.page_size,
             weight_format=weight_format,
             progress=bar,
+            compile_progress=compiling,
         )
 
 

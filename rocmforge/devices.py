@@ -1,19 +1,36 @@
 """The devices of this machine, and the backend for one of them.
 
-This version computes on the CPU; asking for a GPU is an error that says so, never a silent change
-of device. It knows no model and no op.
+A device that was asked for and cannot be had is an error that says why, never a silent change to
+another. It knows no model and no op.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rocmforge import env
 from rocmforge.backend import Backend
 from rocmforge.cpu.backend import CpuBackend, available_threads, instruction_sets
 from rocmforge.errors import DeviceError
+from rocmforge.gpu import cuda, hip
+from rocmforge.gpu.choose_device import Choice, choose_device, supported
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.runtime import DeviceProperties, Runtime
 from rocmforge.hardware import detect
+from rocmforge.plan.gpu_backend import GpuBackend
+
+_LISTS: MappingProxyType[str, Callable[[], list[DeviceProperties]]] = MappingProxyType(
+    {"hip": hip.devices, "cuda": cuda.devices}
+)
+_DRIVERS: MappingProxyType[str, Callable[[], bool]] = MappingProxyType(
+    {"hip": hip.has_driver, "cuda": cuda.has_driver}
+)
+_RUNTIMES: MappingProxyType[str, Callable[[int], Runtime]] = MappingProxyType(
+    {"hip": hip.HipRuntime, "cuda": cuda.CudaRuntime}
+)
 
 
 @dataclass(frozen=True)
@@ -23,13 +40,13 @@ class Device:
     Parameters
     ----------
     kind
-        "cpu", "hip" or "cuda": what to pass as `device`.
+        What to pass as `device`: "cpu", "hip:0", "cuda:1" …
     name
         What its maker calls it.
     detail
         What decides its speed: instruction sets and cores, or architecture and memory.
     usable
-        Whether this version of ROCmForge can run on it.
+        Whether ROCmForge can run on it as things are.
     """
 
     kind: str
@@ -43,11 +60,43 @@ def list_devices() -> list[Device]:
     here = detect()
     detail = f"{available_threads()} cores; {', '.join(instruction_sets())}"
     found = [Device("cpu", here.cpu_name or "unknown CPU", detail, usable=True)]
-    if here.gpu_name is not None:
+    for kind, gpus in _LISTS.items():
+        found += [_listed(kind, gpu) for gpu in gpus()]
+    if len(found) == 1 and (here.gpu_name or here.gpu_architecture):
         architecture = here.gpu_architecture or "unknown architecture"
         kind = "cuda" if architecture.startswith("sm_") else "hip"
-        found.append(Device(kind, here.gpu_name, f"{architecture}; no GPU backend yet", False))
-    return found
+        why = f"{architecture}; {_why_missing(kind)}"
+        found.append(Device(kind, here.gpu_name or "unknown GPU", why, usable=False))
+    return sorted(found, key=lambda device: not device.usable)
+
+
+def default_device(device: str | None = None) -> Choice:
+    """Say which device a name means, and why.
+
+    Parameters
+    ----------
+    device
+        "auto", "cpu", "hip", "cuda", or a GPU with its number, as "hip:1"; None:
+        `ROCMFORGE_DEVICE`. "auto" is the best GPU that the kernels support, else the CPU.
+
+    Raises
+    ------
+    ValueError
+        `device` is none of these.
+    DeviceError
+        The GPU that was asked for is not there or not supported.
+    """
+    wanted = env.device() if device is None else device
+    kind, index = env.split_device(wanted)
+    if kind == "auto":  # vendors' packages are loaded only where they could find something
+        kinds = [name for name in _LISTS if _DRIVERS[name]()]
+    else:
+        kinds = [name for name in _LISTS if name == kind]
+    found = {name: _LISTS[name]() for name in kinds}
+    if kind in found and not found[kind]:
+        why = _why_missing(kind)
+        raise DeviceError(why if why.startswith("device ") else f"device {wanted!r}: {why}")
+    return choose_device(found, kind, index)
 
 
 def open_backend(device: str | None = None, threads: int | None = None) -> Backend[Any]:
@@ -56,7 +105,7 @@ def open_backend(device: str | None = None, threads: int | None = None) -> Backe
     Parameters
     ----------
     device
-        "auto" (the best usable device), "cpu", "hip" or "cuda"; None: `ROCMFORGE_DEVICE`.
+        As in `default_device`.
     threads
         CPU threads; None: `ROCMFORGE_THREADS`, else the cores that this process may run on.
 
@@ -67,12 +116,32 @@ def open_backend(device: str | None = None, threads: int | None = None) -> Backe
     DeviceError
         The device is not there or not supported.
     """
-    wanted = env.device() if device is None else device
-    if wanted not in env.DEVICES:
-        raise ValueError(f"device: got {wanted!r}, wanted one of {', '.join(env.DEVICES)}")
-    if wanted in ("auto", "cpu"):
+    choice = default_device(device)
+    if choice.device is None:
         return CpuBackend(threads)
-    raise DeviceError(
-        f"device {wanted!r}: this version of ROCmForge has no {wanted} backend; "
-        "use device 'cpu' (or 'auto')"
-    )
+    runtime = _RUNTIMES[choice.kind](choice.device.index)
+    try:
+        return GpuBackend(Kernels(runtime))
+    except DeviceError:
+        runtime.close()
+        raise
+
+
+def _listed(kind: str, gpu: DeviceProperties) -> Device:
+    memory = f"{gpu.memory_bytes / 2**30:.0f} GiB"
+    detail = f"{gpu.architecture}; {gpu.compute_units} compute units; {memory}"
+    if gpu.integrated:
+        detail += "; integrated"
+    usable = supported(kind, gpu)
+    if not usable:
+        detail += "; architecture not supported"
+    return Device(f"{kind}:{gpu.index}", gpu.name, detail, usable)
+
+
+def _why_missing(kind: str) -> str:
+    """What stands between this machine and a GPU of a kind."""
+    try:
+        _RUNTIMES[kind](0).close()
+    except DeviceError as error:
+        return str(error)
+    return f"no {kind} device was found"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Literal
 
@@ -21,10 +22,16 @@ from rocmforge.generation import Generation
 from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
+from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.kv.cache import PagedKVCache, pages_for_context
 from rocmforge.model.config import ModelConfig
-from rocmforge.model.decoder import Decoder, Embedding
+from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.weights import Progress, load_weights
+from rocmforge.plan.executor import Cache, Executor
+from rocmforge.plan.gpu import GpuExecutor
+from rocmforge.plan.gpu_backend import GpuBackend
+from rocmforge.plan.graph import Embedding, Graph
+from rocmforge.plan.host import HostExecutor
 from rocmforge.sampling import SamplingParams
 from rocmforge.tokenizer import Tokenizer
 
@@ -42,7 +49,7 @@ class Engine:
         The model's shape.
     backend : Backend
         The device's ops.
-    cache : PagedKVCache
+    cache : Cache
         Keys and values of all sequences.
     ctx : int
         Most tokens of one sequence.
@@ -52,17 +59,18 @@ class Engine:
 
     def __init__(
         self,
-        file: GGUFFile,
+        resources: ExitStack,
         config: ModelConfig,
-        decoder: Decoder[Any],
+        executor: Executor,
+        backend: Backend[Any],
         ctx: int,
         weight_bytes: int,
     ) -> None:
-        self._file = file
-        self._decoder = decoder
+        self._resources = resources
+        self._executor = executor
         self.config = config
-        self.backend: Backend[Any] = decoder.backend
-        self.cache = decoder.cache
+        self.backend = backend
+        self.cache: Cache = executor.cache
         self.ctx = ctx
         self.weight_bytes = weight_bytes
 
@@ -75,10 +83,11 @@ class Engine:
         ctx: int | None = None,
         threads: int | None = None,
         sequences: int = 1,
-        kv_dtype: Literal["f16", "f32"] = "f16",
+        kv_dtype: Literal["f16", "f32", "q8_0"] = "f16",
         page_size: int = 32,
         weight_format: str | None = None,
         progress: Progress | None = None,
+        compile_progress: Progress | None = None,
     ) -> Engine:
         """Load a model.
 
@@ -87,16 +96,17 @@ class Engine:
         path
             GGUF file of architecture llama, qwen2 or qwen3.
         device
-            "auto", "cpu", "hip" or "cuda"; None: `ROCMFORGE_DEVICE`, else "auto".
+            "auto", "cpu", "hip", "cuda", or a GPU with its number, as "hip:1"; None:
+            `ROCMFORGE_DEVICE`, else "auto": the best GPU, or the CPU where there is none.
         ctx
             Most tokens of one sequence; None: the trained context, at most 4096.
         threads
             CPU threads; None: `ROCMFORGE_THREADS`, else the cores that this process may run on.
         sequences
             The KV cache has pages for `sequences` · `ctx` tokens, which any number of sequences
-            share; the memory is taken as it fills.
+            share; on the CPU the memory is taken as it fills, on a GPU at once.
         kv_dtype
-            Type of stored keys and values.
+            Type of stored keys and values; "q8_0" on GPUs only.
         page_size
             Tokens in a page of the KV cache: 16, 32 or 64.
         weight_format
@@ -105,6 +115,8 @@ class Engine:
             `K_FALLBACK` where the columns are no multiple of 256. None: as in the file.
         progress
             Called with bytes loaded and bytes to load.
+        compile_progress
+            Called, on a GPU, with kernel files compiled and to compile.
 
         Raises
         ------
@@ -120,20 +132,23 @@ class Engine:
             raise ValueError(f"weight_format: got {weight_format!r}, wanted one of {names}")
         wanted = FORMATS[weight_format] if weight_format else None
         backend = open_backend(device, threads)
-        file = GGUFFile(path)
-        try:
+        resources = ExitStack()
+        resources.callback(backend.close)
+        with resources:
+            file = resources.enter_context(GGUFFile(path))
             config = ModelConfig.from_gguf(file)
             size = _context(config, ctx)
             if sequences < 1:
                 raise ValueError(f"sequences: got {sequences}, wanted at least 1")
-            cache = PagedKVCache(
-                config.n_layers,
-                config.n_kv_heads,
-                config.head_dim,
-                pages_for_context(size, sequences, page_size),
-                page_size,
-                kv_dtype,
-            )
+            pages = pages_for_context(size, sequences, page_size)
+            heads, head_dim = config.n_kv_heads, config.head_dim
+            shape = (config.n_layers, heads, head_dim, pages, page_size)
+            cache: DeviceKVCache | PagedKVCache
+            if isinstance(backend, GpuBackend):
+                cache = DeviceKVCache(backend.kernels.runtime, *shape, kv_dtype)
+                resources.callback(cache.close)
+            else:
+                cache = PagedKVCache(*shape, kv_dtype)
             weight_bytes = 0
 
             def pack(info: TensorInfo, raw: NDArray[np.uint8]) -> Any:
@@ -147,13 +162,14 @@ class Engine:
                 return packed
 
             weights = load_weights(file, config, pack, progress)
-        except BaseException:
-            file.close()
-            raise
-        table = weights.token_embd
-        embedding = Embedding(file.tensor(table.name), table.format)
-        decoder = Decoder(config, weights, embedding, backend, cache)
-        return cls(file, config, decoder, size, weight_bytes)
+            table = weights.token_embd
+            embedding = Embedding(file.tensor(table.name), table.format)
+            graph = decoder_graph(config, weights, embedding)
+            executor = _executor(graph, backend, cache, size)
+            resources.callback(executor.close)
+            if isinstance(executor, GpuExecutor):
+                executor.prepare(compile_progress)
+            return cls(resources.pop_all(), config, executor, backend, size, weight_bytes)
 
     def __enter__(self) -> Engine:
         """Return the engine itself."""
@@ -165,12 +181,14 @@ class Engine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the model's file."""
+        """Close the engine."""
         self.close()
 
     def close(self) -> None:
-        """Close the model's file. Memory goes with the engine object."""
-        self._file.close()
+        """Close the model's file and give the device's memory back; on the CPU it goes with the
+        engine object.
+        """
+        self._resources.close()
 
     def logits(self, ids: ArrayLike) -> Floats:
         """Return the logits after each token of a text, in a sequence of its own.
@@ -198,7 +216,7 @@ class Engine:
             for start in range(0, tokens.size, PREFILL_CHUNK):
                 chunk = tokens[start : start + PREFILL_CHUNK]
                 rows = np.arange(chunk.size, dtype=np.int32)
-                logits[start : start + chunk.size] = self._decoder.forward(
+                logits[start : start + chunk.size] = self._executor.forward(
                     chunk, [sequence], [chunk.size], rows
                 )
             return logits
@@ -251,7 +269,7 @@ class Engine:
         for start in range(0, tokens.size, PREFILL_CHUNK):
             chunk = tokens[start : start + PREFILL_CHUNK]
             last = np.array([chunk.size - 1], np.int32)
-            logits = self._decoder.forward(chunk, [sequence], [chunk.size], last)
+            logits = self._executor.forward(chunk, [sequence], [chunk.size], last)
         row: Floats = logits[0]
         return row
 
@@ -285,7 +303,7 @@ class Engine:
         if tokens.size != len(sequences):
             raise ValueError(f"ids: got {tokens.size}, wanted {len(sequences)}, one a sequence")
         rows = np.arange(tokens.size, dtype=np.int32)
-        return self._decoder.forward(tokens, sequences, [1] * len(sequences), rows)
+        return self._executor.forward(tokens, sequences, [1] * len(sequences), rows)
 
     def generate(
         self,
@@ -339,6 +357,16 @@ class Engine:
         if wrong.size:
             raise ValueError(f"ids: got {wrong[0]}, wanted 0 to {self.config.vocab_size - 1}")
         return tokens.astype(np.int64)
+
+
+def _executor(
+    graph: Graph, backend: Backend[Any], cache: DeviceKVCache | PagedKVCache, ctx: int
+) -> Executor:
+    if isinstance(cache, PagedKVCache):
+        return HostExecutor(graph, backend, cache)
+    assert isinstance(backend, GpuBackend)
+    backend.finish_packing()
+    return GpuExecutor(graph, backend.kernels, cache, ctx)
 
 
 def _context(config: ModelConfig, ctx: int | None) -> int:

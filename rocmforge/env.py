@@ -12,6 +12,7 @@ from pathlib import Path
 CPU_ISAS = ("avx512", "avx2", "portable")
 MAX_THREADS = 1024
 DEVICES = ("auto", "cpu", "hip", "cuda")
+GPU_KINDS = DEVICES[2:]
 
 
 def _choice(name: str, choices: tuple[str, ...], default: str) -> str:
@@ -32,8 +33,35 @@ def cpu_isa() -> str | None:
 
 
 def device() -> str:
-    """ROCMFORGE_DEVICE (auto | cpu | hip | cuda, default auto): device where none is named."""
-    return _choice("ROCMFORGE_DEVICE", DEVICES, "auto")
+    """ROCMFORGE_DEVICE (auto | cpu | hip | cuda | hip:1 …, default auto): where none is named."""
+    value = os.environ.get("ROCMFORGE_DEVICE", "") or "auto"
+    split_device(value, "ROCMFORGE_DEVICE")
+    return value
+
+
+def split_device(value: str, what: str = "device") -> tuple[str, int | None]:
+    """Split "hip:1" into kind and index; the index is None where there is none.
+
+    Parameters
+    ----------
+    value
+        One of DEVICES; of the GPUs, also with a colon and the runtime's number of the device.
+    what
+        What it is called in the error.
+
+    Raises
+    ------
+    ValueError
+        It is none of these.
+    """
+    kind, colon, index = value.partition(":")
+    indexed = kind in GPU_KINDS and index.isascii() and index.isdigit() and len(index) < 4
+    if kind not in DEVICES or (colon and not indexed):
+        raise ValueError(
+            f"{what}: got {value!r}, wanted one of {', '.join(DEVICES)}, "
+            "or a GPU with its number, as hip:1"
+        )
+    return kind, int(index) if colon else None
 
 
 def threads() -> int | None:
@@ -47,7 +75,7 @@ def threads() -> int | None:
 
 
 def cache_dir() -> Path:
-    """ROCMFORGE_CACHE (path): generated models; default: rocmforge in the user's cache."""
+    """ROCMFORGE_CACHE (path): models and kernels made here; default: the user's ~/.cache."""
     value = os.environ.get("ROCMFORGE_CACHE", "")
     if value:
         return Path(value)
@@ -59,3 +87,31 @@ def test_model() -> Path | None:
     """ROCFORGE_TEST_MODEL (path of a GGUF file): for the inference benchmarks; default: none."""
     value = os.environ.get("ROCFORGE_TEST_MODEL", "")
     return Path(value) if value else None
+
+
+CONDITIONS = "ROCMFORGE_CONDITIONS"
+"""Set by tools/bench.py for the processes of its benchmarks."""
+
+
+def conditions_dir() -> Path | None:
+    """ROCMFORGE_CONDITIONS (path): where benchmarks write their conditions; default: nowhere."""
+    value = os.environ.get(CONDITIONS, "")
+    return Path(value) if value else None
+
+
+def visible_gpu(kind: str, index: int) -> str:
+    """Number or name, for the vendor's tools, of the runtime's GPU `index` of "hip" or "cuda".
+
+    The vendors' own variables (HIP_VISIBLE_DEVICES over ROCR_VISIBLE_DEVICES, and
+    CUDA_VISIBLE_DEVICES) choose and renumber GPUs for the runtimes alone.
+    """
+    shown = str(index)
+    for name in (
+        ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+        if kind == "hip"
+        else ("CUDA_VISIBLE_DEVICES",)
+    ):
+        listed = [part.strip() for part in os.environ.get(name, "").split(",")]
+        if shown.isdecimal() and int(shown) < len(listed) and listed[int(shown)]:
+            shown = listed[int(shown)]
+    return shown

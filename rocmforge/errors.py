@@ -70,6 +70,35 @@ class DeviceError(RocmforgeError):
     """A device, its driver or a compiled backend is missing or refuses the request."""
 
 
+class OutOfMemoryError(DeviceError):
+    """A device has too little free memory for what was asked."""
+
+
+class CompileError(DeviceError):
+    """A kernel did not compile: our defect, or a compiler that does not know the architecture.
+
+    Parameters
+    ----------
+    file
+        The kernel file.
+    architecture
+        What it was compiled for.
+    options
+        The compiler's options.
+    log
+        What the compiler said.
+    """
+
+    def __init__(self, file: str, architecture: str, options: list[str], log: str) -> None:
+        self.file = file
+        self.architecture = architecture
+        self.options = options
+        self.log = log
+        super().__init__(
+            f"kernel {file} did not compile for {architecture} with {' '.join(options)}:\n{log}"
+        )
+
+
 class OutOfPagesError(RocmforgeError):
     """The paged KV cache has no free page left for what was asked."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,10 @@ class Perplexity:
         """exp(nll): as many equally likely tokens would be as hard to predict."""
         return math.exp(self.nll)
 
+    def row(self) -> dict[str, float]:
+        """Return the score as tables and files have it, the error in units of the perplexity."""
+        return {"perplexity": self.value, "standard_error": self.value * self.standard_error}
+
 
 @dataclass(frozen=True)
 class Divergence:
@@ -60,6 +64,14 @@ class Divergence:
     reference: Perplexity
     kl: float
     top1_agreement: float
+
+    def row(self) -> dict[str, float]:
+        """Return what tables and files have of it."""
+        return {
+            **self.perplexity.row(),
+            "kl_nats": self.kl,
+            "top1_agreement": self.top1_agreement,
+        }
 
 
 def perplexity(
@@ -97,37 +109,72 @@ def perplexity(
 
 
 def divergence(
-    engine: Engine,
+    engines: Sequence[Engine],
     reference: Engine,
     ids: Sequence[int],
     bos: int | None = None,
     window: int = 512,
     progress: Progress | None = None,
-) -> Divergence:
-    """Score a text with two engines of one vocabulary, and how they differ.
+) -> list[Divergence]:
+    """Score a text with engines of one vocabulary, and how each differs from a reference.
 
-    Arguments and errors as in `perplexity`; `reference` is another engine with the same
-    vocabulary, else ValueError.
+    The reference runs once, however many engines there are.
+
+    Parameters
+    ----------
+    engines
+        One or more, each with a context of at least `window`.
+    reference
+        Another engine with the same vocabulary.
+    ids, bos, window, progress
+        As in `perplexity`.
+
+    Returns
+    -------
+    One result for each engine, in their order.
+
+    Raises
+    ------
+    ValueError
+        No engine, another vocabulary, too few ids, or a window that is out of range.
     """
-    if engine.config.vocab_size != reference.config.vocab_size:
-        got, wanted = engine.config.vocab_size, reference.config.vocab_size
-        raise ValueError(f"vocabulary: got {got} tokens, wanted the reference's {wanted}")
-    scores: list[NDArray[np.float64]] = []
-    wanted_scores: list[NDArray[np.float64]] = []
-    kl: list[NDArray[np.float64]] = []
-    same: list[NDArray[np.bool_]] = []
-    for one in _windows(engine, ids, bos, window, progress):
-        q, p = _log_softmax(one.rows(engine)), _log_softmax(one.rows(reference))
-        scores.append(_picked(one, q))
-        wanted_scores.append(_picked(one, p))
-        kl.append((np.exp(p) * (p - q)).sum(axis=1))
-        same.append(p.argmax(axis=1) == q.argmax(axis=1))
-    return Divergence(
-        perplexity=_score(scores),
-        reference=_score(wanted_scores),
-        kl=float(np.concatenate(kl).mean()),
-        top1_agreement=float(np.concatenate(same).mean()),
-    )
+    if not engines:
+        raise ValueError("engines: got none, wanted at least one")
+    wanted = reference.config.vocab_size
+    for engine in engines:
+        if engine.config.vocab_size != wanted:
+            got = engine.config.vocab_size
+            raise ValueError(f"vocabulary: got {got} tokens, wanted the reference's {wanted}")
+    shortest = min([*engines, reference], key=lambda engine: engine.ctx)
+    tallies = [_Tally() for _ in engines]
+    reference_scores: list[NDArray[np.float64]] = []
+    for one in _windows(shortest, ids, bos, window, progress):
+        p = _log_softmax(one.rows(reference))
+        reference_scores.append(_picked(one, p))
+        for engine, tally in zip(engines, tallies, strict=True):
+            q = _log_softmax(one.rows(engine))
+            tally.scores.append(_picked(one, q))
+            tally.kl.append((np.exp(p) * (p - q)).sum(axis=1))
+            tally.same.append(p.argmax(axis=1) == q.argmax(axis=1))
+    score = _score(reference_scores)
+    return [
+        Divergence(
+            perplexity=_score(tally.scores),
+            reference=score,
+            kl=float(np.concatenate(tally.kl).mean()),
+            top1_agreement=float(np.concatenate(tally.same).mean()),
+        )
+        for tally in tallies
+    ]
+
+
+@dataclass(frozen=True)
+class _Tally:
+    """What one engine collects, window by window, each (counted,)."""
+
+    scores: list[NDArray[np.float64]] = field(default_factory=list)
+    kl: list[NDArray[np.float64]] = field(default_factory=list)
+    same: list[NDArray[np.bool_]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

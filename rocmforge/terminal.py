@@ -47,7 +47,7 @@ class Output:
 
 
 class ProgressBar:
-    """Progress on standard error, once the work has taken a while; gone when it ends.
+    """Progress on standard error, once the work has taken a while; gone when all is done.
 
     Parameters
     ----------
@@ -85,6 +85,8 @@ class ProgressBar:
                 return
             self._progress = self._start(total)
         self._progress.update(self._progress.task_ids[0], completed=done)
+        if done >= total:  # another bar may follow: only one can be shown at a time
+            self._progress.stop()
 
     def _start(self, total: int) -> Progress:
         from rich import progress  # 0.1 s that only a bar is worth

@@ -20,17 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge import env
-from rocmforge.backend import Bytes, Floats, Ints
+from rocmforge.backend import Bytes, Floats, Ints, Precision
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import Format
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
 from rocmforge.kv.cache import PagedKVCache, pages_for_context
 from rocmforge.model.config import ModelConfig
-from rocmforge.model.decoder import Decoder, Embedding
+from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.weights import load_weights
 from rocmforge.ops import reference
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
+from rocmforge.plan.graph import Embedding
+from rocmforge.plan.host import HostExecutor
 
 _CHUNK_WEIGHTS = 8 << 20  # weights dequantized to float64 at a time: 64 MiB
 _PAGE_SIZE = 32
@@ -114,6 +116,10 @@ class ReferenceBackend:
                 )
                 out[:, rows] = out[:, rows] + part if accumulate else part
 
+    def matmul_precision(self, fmt: str, tokens: int) -> Precision:
+        """Exact."""
+        return "exact"
+
     def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
         out[:] = reference.dequantize(Matrix(np.ascontiguousarray(raw), fmt))
@@ -160,6 +166,9 @@ class ReferenceBackend:
         """Causal attention of q (T, H, D) over one layer's pages."""
         out[:] = reference.attention(q, k_pages, v_pages, page_table, lengths, starts, scale)
 
+    def close(self) -> None:
+        """Nothing to do."""
+
 
 def reference_logits(path: str | os.PathLike[str], ids: Sequence[int]) -> NDArray[np.float32]:
     """Compute a model's logits by the numpy reference.
@@ -196,9 +205,9 @@ def reference_logits(path: str | os.PathLike[str], ids: Sequence[int]) -> NDArra
         weights = load_weights(file, config, pack)
         table = weights.token_embd
         embedding = Embedding(file.tensor(table.name), table.format)
-        decoder = Decoder(config, weights, embedding, backend, cache)
+        executor = HostExecutor(decoder_graph(config, weights, embedding), backend, cache)
         rows = np.arange(tokens.size, dtype=np.int32)
-        return decoder.forward(tokens, [cache.table.add_sequence()], [tokens.size], rows)
+        return executor.forward(tokens, [cache.table.add_sequence()], [tokens.size], rows)
 
 
 def cached_reference_logits(

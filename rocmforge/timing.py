@@ -1,7 +1,8 @@
 """Repeated wall-clock measurements as lists of samples, for benchmarks.
 
-Takes something to call, returns what each repetition took. Knows no unit but seconds, no op and no
-model, and draws no conclusion: statistics belong to `rocmforge.regress`.
+Takes something to call, warms it up until it is steady, returns what each repetition took. Knows no
+unit but seconds, no op and no model, and draws no conclusion: statistics belong to
+`rocmforge.regress`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ FEWEST = 4
 MOST = 20
 BUDGET_S = 1.0
 SHORTEST_S = 2e-3
+WARMUP_BUDGET_S = 0.3
+WARMUP_MOST = 16  # warm-up calls, however much of the budget is left
+STEADY = 3  # calls that must lie close together
+STEADY_WITHIN = 0.10  # largest over smallest of them, less 1
 
 
 def collect(
@@ -23,8 +28,13 @@ def collect(
     most: int = MOST,
     budget: float = BUDGET_S,
     warmup: int = 1,
+    warmup_budget: float = WARMUP_BUDGET_S,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
     """Call `measure` again and again and return its values.
+
+    First come warm-up calls, whose values are dropped: `warmup` of them, then more until the last
+    three lie within 10 % of each other, `warmup_budget` is spent, or there were 16.
 
     Parameters
     ----------
@@ -33,9 +43,13 @@ def collect(
     fewest, most
         Samples to take: `fewest` in any case, then more while the budget lasts, up to `most`.
     budget
-        Wall-clock seconds after which no further sample is begun.
+        Seconds after which no further sample is begun.
     warmup
-        Calls before the first sample, whose values are dropped.
+        Fewest calls before the first sample.
+    warmup_budget
+        Seconds after which no further warm-up call is begun; 0: there are `warmup` of them.
+    clock
+        Seconds since any moment, for both budgets.
 
     Raises
     ------
@@ -47,16 +61,25 @@ def collect(
             f"samples: got fewest {fewest}, most {most}, warmup {warmup}, "
             "wanted 1 ≤ fewest ≤ most and warmup ≥ 0"
         )
-    for _ in range(warmup):
-        measure()
+    warm: list[float] = []
+    begin = clock()
+    while len(warm) < warmup or (
+        not _steady(warm) and len(warm) < WARMUP_MOST and clock() - begin < warmup_budget
+    ):
+        warm.append(measure())
     samples: list[float] = []
-    begin = time.perf_counter()
-    while len(samples) < fewest or (len(samples) < most and time.perf_counter() - begin < budget):
+    begin = clock()
+    while len(samples) < fewest or (len(samples) < most and clock() - begin < budget):
         value = measure()
         if not math.isfinite(value):
             raise ValueError(f"sample {len(samples)}: got {value}, wanted a finite number")
         samples.append(value)
     return samples
+
+
+def _steady(values: list[float]) -> bool:
+    last = values[-STEADY:]
+    return len(last) == STEADY and max(last) <= (1 + STEADY_WITHIN) * min(last)
 
 
 def seconds_per_call(
@@ -66,11 +89,13 @@ def seconds_per_call(
     most: int = MOST,
     budget: float = BUDGET_S,
     shortest: float = SHORTEST_S,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
     """Time a function: seconds a call, one value a sample.
 
     A function faster than `shortest` is called several times a sample, so that the clock's own
-    cost and resolution do not count. The calls that find out how many are the warm-up.
+    cost and resolution do not count. The calls that find out how many come before the warm-up of
+    `collect`.
 
     Parameters
     ----------
@@ -80,6 +105,8 @@ def seconds_per_call(
         As in `collect`.
     shortest
         Least seconds of a sample.
+    clock
+        Seconds since any moment, of whatever is to be timed; it must advance with the work.
 
     Raises
     ------
@@ -87,15 +114,18 @@ def seconds_per_call(
         As of `collect`.
     """
     number = 1
-    while (took := _timed(call, number)) < shortest:
+    while (took := _timed(call, number, clock)) < shortest:
         number = max(2 * number, math.ceil(number * shortest / max(took, 1e-9)))
     return collect(
-        lambda: _timed(call, number) / number, fewest=fewest, most=most, budget=budget, warmup=1
+        lambda: _timed(call, number, clock) / number,
+        fewest=fewest,
+        most=most,
+        budget=budget,
     )
 
 
-def _timed(call: Callable[[], object], number: int) -> float:
-    begin = time.perf_counter()
+def _timed(call: Callable[[], object], number: int, clock: Callable[[], float]) -> float:
+    begin = clock()
     for _ in range(number):
         call()
-    return time.perf_counter() - begin
+    return clock() - begin

@@ -1,13 +1,40 @@
-"""Fixtures that more than one test file uses: where the reference data lies, and the repository."""
+"""Fixtures that more than one test file uses: where the reference data lies, and the repository.
+
+It also says which files the processes of `pytest -n` share out: whole ones, and those of the HIP
+runtime together, since test_runtime_calls.py sums up what the others did.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+# Tests mean the CPU where they name no device, also beside a GPU or its stand-in.
+os.environ["ROCMFORGE_DEVICE"] = "cpu"
+
 REPO = Path(__file__).resolve().parent.parent
 REFERENCE = REPO.parent / "shared" / "reference"
+HIP_RUNTIME = ("test_runtime.py", "test_hip_runtime.py", "test_standin.py", "test_runtime_calls.py")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "the HIP runtime" if file.endswith(HIP_RUNTIME) else file
+
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name == HIP_RUNTIME[-1])
 
 
 @pytest.fixture(scope="session")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tool_modules import tool_module
 
 from rocmforge.hardware import hardware_tag
 from rocmforge.regress.baseline import load_baseline
+from rocmforge.regress.listing import LEGEND
 from rocmforge.regress.results import ResultsDirectory
 
 pytest.importorskip("asv")
@@ -43,16 +46,49 @@ def track_broken():
 '''
 
 
+CHECKED_SUITE = '''\
+"""A time with a check before it, a size, and a check that fails."""
+
+import numpy as np
+
+from rocmforge.timing import seconds_per_call
+
+from .common import checked, track
+
+SIZES = (1, 50_000)
+
+
+class Spin:
+    params = (SIZES,)
+    param_names = ("size",)
+
+    def setup(self, size):
+        checked("numbers", lambda: np.array([1.0, 1.001 if size > 1 else 1.0]), np.ones(2), 0.01)
+
+    def track_ms(self, size):
+        return track([1e3 * s for s in seconds_per_call(lambda: sum(range(size)), fewest=8)])
+
+    def track_bytes(self, size):
+        return size
+
+    track_ms.unit = "ms"
+    track_bytes.unit = "bytes"
+
+
+def track_wrong_ms():
+    checked("wrong numbers", lambda: np.zeros(2), np.ones(2), 0.01)
+    return 1.0
+
+
+track_wrong_ms.unit = "ms"
+'''
+
+
 @pytest.fixture
-def tool(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script as a module."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    spec = importlib.util.spec_from_file_location("bench_tool", repo / "tools" / "bench.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("bench")
 
 
 @pytest.fixture
@@ -77,6 +113,38 @@ def project(repo: Path, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPat
     return root
 
 
+@pytest.fixture
+def checked_project(repo: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The project with a suite that stands on our benchmarks/common.py, and is `benchmarks`."""
+    shutil.copy(repo / "benchmarks" / "common.py", project / "benchmarks")
+    (project / "benchmarks" / "checked.py").write_text(CHECKED_SUITE, encoding="utf-8")
+    git(project, "add", "-A")
+    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "second")
+    monkeypatch.syspath_prepend(project)
+    repos = {name: sys.modules.pop(name) for name in imported_suites()}
+    yield project
+    for name in imported_suites():
+        del sys.modules[name]
+    sys.modules.update(repos)
+
+
+def imported_suites() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]
+
+
+@pytest.fixture
+def busy_machine() -> Iterator[None]:
+    """Processes that keep every CPU busy, three on each."""
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(3 * len(os.sched_getaffinity(0)))
+    ]
+    yield
+    for process in spinning:
+        process.kill()
+        process.wait()
+
+
 def git(root: Path, *arguments: str) -> None:
     subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True)
 
@@ -86,11 +154,28 @@ def test_help_names_exit_codes_and_variables(tool: Any, capsys: pytest.CaptureFi
         tool.main(["--help"])
     assert exit_.value.code == 0
     shown = capsys.readouterr().out
-    for word in ("--full", "--gate", "--save-baseline", "exit codes", "ROCFORGE_TEST_MODEL"):
+    for word in (
+        "--profile",
+        "--max-load",
+        "--gate",
+        "--save-baseline",
+        "exit codes",
+        "ROCFORGE_TEST_MODEL",
+    ):
         assert word in shown
 
 
-@pytest.mark.parametrize("arguments", [["--bench", "("], ["--fool"], ["HEAD"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bench", "("],
+        ["--fool"],
+        ["HEAD"],
+        ["--profile", "fast"],
+        ["--max-load", "101"],
+        ["--max-load", "some"],
+    ],
+)
 def test_wrong_arguments_are_usage_errors(
     tool: Any, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,22 +231,28 @@ def test_selections(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import benchmarks.common as common
 
     monkeypatch.setattr(common, "has_device", lambda device: False)
-    assert tool.select(["a", "b"], full=False) == ["a", "b"]
-    assert tool.select(None, full=True) == [tool.NO_GPU]
-    quick = tool.select(None, full=False)
+    assert tool.select(["a", "b"], "quick") == ["a", "b"]
+    assert tool.select(None, "full") == [tool.NO_GPU]
+    quick = tool.select(None, "quick")
     assert r"attention.Prefill.time_attention\('512x8x64', 'cpu'\)" in quick
     assert not any("<" in pattern or pattern.startswith("#") for pattern in quick)
     monkeypatch.setattr(common, "USER_MODEL", Path("my model (1).gguf"))
-    mine = tool.select(None, full=False)
+    mine = tool.select(None, "quick")
     assert any(r"my\ model\ \(1\)" in pattern for pattern in mine)
     monkeypatch.setattr(common, "has_device", lambda device: True)
-    assert tool.select(None, full=True) == [".*"]
-    assert any("'(cpu|gpu)'" in pattern for pattern in tool.select(None, full=False))
+    assert tool.select(None, "full") == [".*"]
+    assert any("'(cpu|gpu)'" in pattern for pattern in tool.select(None, "quick"))
+    assert any("'(cpu|gpu)'" in pattern for pattern in tool.select(None, "standard"))
 
 
 def test_labels_are_what_asv_searches(tool: Any) -> None:
-    assert "matmul.Quantized.time_matmul('Q4_K', 128, 'cpu')" in tool.labels()
-    assert "memory.KVPerToken.track_kv_bytes_per_token('70B')" in tool.labels()
+    labels = tool.labels()
+    assert labels["dequantize.Size.track_bits_per_weight('F16')"] == (
+        "dequantize.Size.track_bits_per_weight",
+        1,
+    )
+    assert "matmul.Quantized.time_matmul('Q4_K', 128, 'cpu')" in labels
+    assert "memory.KVPerToken.track_kv_bytes_per_token('70B')" in labels
 
 
 def test_committed_results_join_and_own_ones_stay(tool: Any, project: Path) -> None:
@@ -229,3 +320,93 @@ def test_no_benchmark_selected_is_an_error(
     said = capfd.readouterr()
     assert "bench.log" in said.err
     assert "No benchmarks selected" in said.out
+
+
+def measured(project: Path) -> dict[str, Any]:
+    """Return what the local baseline says of each benchmark beside its metrics."""
+    path = project / ".asv" / "baselines" / hardware_tag() / "baseline.json"
+    stored = json.loads(path.read_text(encoding="utf-8"))["baselines"]
+    return {label: entry["metadata"] for label, entry in stored.items()}
+
+
+@pytest.mark.usefixtures("busy_machine")
+def test_a_planted_load_marks_what_it_slows_and_refuses_the_run(
+    tool: Any, checked_project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tool.main(["--bench", r"^checked\.Spin", "--save-baseline"]) == 3
+    said = capfd.readouterr()
+    assert "2 of 2 timed benchmarks were measured under other load" in said.err
+    assert "% of the CPU time" in said.err
+    assert "stop what else runs" in said.err
+    assert LEGEND in said.out
+    assert re.search(r"Spin\.track_ms +50000 +! \d", said.out)
+    assert re.search(r"Spin\.track_bytes +50000 +\d", said.out)  # a size has no mark
+    assert not (checked_project / "baselines").exists()
+    found = measured(checked_project)
+    assert "other work took" in found["checked.Spin.track_ms(50000)"]["marked"]
+    assert found["checked.Spin.track_ms(50000)"]["conditions"]["others_share"] > 0.2
+    assert found["checked.Spin.track_bytes(50000)"]["marked"] is None
+
+
+def test_errors_and_conditions_stand_with_each_number(
+    tool: Any, checked_project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--bench", r"^checked\.Spin", "--max-load", "100"]
+    assert tool.main([*arguments, "--save-baseline"]) == 0
+    shown = capfd.readouterr().out
+    assert LEGEND not in shown
+    assert "7.1e-04" in shown
+    found = measured(checked_project)
+    large, one = (found[f"checked.Spin.track_ms({size})"] for size in (50_000, 1))
+    assert large["error"] == pytest.approx(1e-3 / 2**0.5)
+    assert one["error"] == 0.0
+    assert large["marked"] is None
+    assert large["conditions"]["processes"] == 1
+    assert large["conditions"]["wall_seconds"] > 0
+    assert large["conditions"]["gpus"] == []
+    assert "kernel" in large["conditions"]["versions"]
+    baseline = checked_project / "baselines" / hardware_tag() / "baseline.json"
+    kept = {r.label: r.error for r in load_baseline(baseline).records}
+    assert kept["checked.Spin.track_ms(50000)"] == large["error"]
+
+    # measured again, a benchmark's reports are replaced; a wrong result fails and has no number
+    (checked_project / "benchmarks" / "figure.txt").write_text("3.0", encoding="utf-8")
+    (reports,) = (checked_project / ".asv" / "conditions").iterdir()
+    before = {path.name for path in reports.iterdir()}
+    assert len(before) == 4
+    arguments = ["--bench", r"^checked\.(Spin\.track_ms|track_wrong)", "--max-load", "100"]
+    assert tool.main(arguments) == 1
+    shown = capfd.readouterr().out
+    assert "wrong numbers: wrong result, not timed" in shown
+    assert "failed    checked.track_wrong_ms" in shown
+    after = {path.name for path in reports.iterdir()}
+    assert len(after) == 5  # the failed one leaves what it knows as well
+    assert len(before & after) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "wanted"),
+    [
+        (["/x/asv/benchmark.py", "run", "/b", "m.C.time_x-12", "{}", "None"], ("m.C.time_x", 12)),
+        (["benchmark.py", "run", "/b", "m.track_x", "{}", "None", "/r"], ("m.track_x", None)),
+        (["benchmark.py", "discover", "/b", "/r"], None),
+        (["benchmark.py", "setup_cache", "/b", "m.time_x-1", "{}"], None),
+        (["benchmark.py", "run", "/b", "what is this"], None),
+        (["pytest", "run", "/b", "m.time_x-1"], None),
+        (["benchmark.py"], None),
+        ([""], None),
+    ],
+)
+def test_the_benchmark_of_a_process(argv: list[str], wanted: tuple[str, int] | None) -> None:
+    from benchmarks.common import measured_benchmark
+
+    assert measured_benchmark(argv) == wanted
+
+
+def test_an_error_that_is_none_is_refused() -> None:
+    from benchmarks.common import note_error
+
+    note_error(0.0)
+    for value in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match="finite number"):
+            note_error(value)

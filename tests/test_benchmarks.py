@@ -16,28 +16,58 @@ import numpy as np
 import pytest
 
 from rocmforge.cpu.backend import CpuBackend
-from rocmforge.errors import MeasurementError
+from rocmforge.errors import DeviceError, MeasurementError
+from rocmforge.gpu.offline import ARCHITECTURES, all_builds, clang_version
+from rocmforge.gpu.runtime import DeviceProperties
 
 discovery = pytest.importorskip("asv_runner.discovery")
+load_json = pytest.importorskip("asv.util").load_json
 
 SMALLEST: dict[str, tuple[Any, ...]] = {
-    "quality.Quality": ("Q4_K", "cpu"),
-    "attention.Decode": (1024, "cpu"),
+    "attention.Decode": (128, "cpu"),
+    "attention.HeadDim": (32, "cpu"),
+    "attention.Model": ("1.1B", "token at 4096", "cpu"),
     "attention.Prefill": ("128x4x32", "cpu"),
     "dequantize.Dequantize": ("Q4_0", "cpu"),
     "dequantize.Size": ("Q4_0",),
+    "fusion.DecodeStep": ("none", "gpu"),
+    "fusion.DequantizeMatmul": ("Q4_0", 1, "unfused", "cpu"),
+    "fusion.DequantizeMatmulBytes": ("Q4_0", 1, "unfused"),
+    "fusion.FlashAttention": ("prompt of 512", "unfused", "cpu"),
+    "fusion.FlashAttentionBytes": ("token at 4096", "unfused"),
+    "inference.Context": ("tiny-Q4_K_M", 1024, "f16", "cpu"),
     "inference.Decode": ("tiny-Q4_K_M", 4, "cpu"),
+    "inference.FirstToken": ("tiny-Q4_K_M", "tokenize"),
+    "inference.PageSize": ("tiny-Q4_K_M", 16, "cpu"),
     "inference.PeakMemory": ("tiny-Q4_K_M", "cpu"),
     "inference.Prompt": ("tiny-Q4_K_M", 32, "cpu"),
+    "inference.Size": ("tiny-Q4_K_M", "cpu"),
+    "kernel_resources.KernelResources": ("swiglu.hip", "gfx1100"),
     "matmul.Bandwidth": ("Q4_0", "cpu"),
+    "matmul.Cold": ("Q4_0", "cpu"),
     "matmul.Dense": ("32x32x768", "F16", "cpu"),
     "matmul.Quantized": ("Q4_0", 1, "cpu"),
     "memory.Append": (64, 16, "cpu"),
+    "memory.DeviceAllocations": ("tiny-Q4_K_M", "gpu"),
+    "memory.DeviceMemory": ("tiny-Q4_K_M", "gpu"),
+    "memory.Generating": ("tiny-Q4_K_M", "cpu"),
     "memory.KVPerToken": ("70B",),
     "memory.KVTotal": ("70B", 4096),
     "memory.Load": ("tiny-Q4_K_M", "cpu"),
+    "memory.Mixed": (16,),
     "memory.Pages": (16,),
+    "quality.Quality": ("Q4_K", "cpu"),
+    "roofline.Attention": (1024, "cpu"),
+    "roofline.Decode": ("tiny-Q4_K_M", "cpu"),
+    "roofline.Dequantize": ("Q4_0", "cpu"),
+    "roofline.Matmul": ("Q4_0", 1, "cpu"),
+    "rows.Rows": ("softmax", 1, "cpu"),
+    "startup.Help": (),
+    "startup.Import": ("rocmforge",),
+    "startup.Load": ("tiny-Q4_K_M", "cpu"),
 }
+ZERO = ("spilled_registers", "unusable_free_pages", "allocations")
+"""Metrics whose best value is 0."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +80,9 @@ def suite(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
         found = {b.name: b for b in discovery.disc_benchmarks(str(repo / "benchmarks"))}
         for module in ("matmul", "dequantize"):
             patch.setattr(sys.modules[f"benchmarks.{module}"], "N", 512)
+        patch.setattr(sys.modules["benchmarks.matmul"], "COLD_BYTES", 1 << 20)
+        patch.setattr(sys.modules["benchmarks.startup"], "FEWEST", 4)
+        patch.setattr(sys.modules["benchmarks.startup"], "BUDGET_S", 0.0)
         yield found
 
 
@@ -86,10 +119,15 @@ def test_asv_finds_the_suites_and_their_kinds(suite: dict[str, Any]) -> None:
     assert {name.split(".")[0] for name in suite} == {
         "attention",
         "dequantize",
+        "fusion",
         "inference",
+        "kernel_resources",
         "matmul",
         "memory",
         "quality",
+        "roofline",
+        "rows",
+        "startup",
     }
     assert {b.type for b in suite.values()} == {"time", "peakmemory", "track"}
     assert {name.rsplit(".", 1)[0] for name in suite} == set(SMALLEST)
@@ -100,6 +138,16 @@ def test_throughputs_declare_their_direction_and_units(suite: dict[str, Any]) ->
         higher = getattr(benchmark, "direction", "lower") == "higher"
         assert benchmark.unit.endswith("/s") == higher, name
         assert benchmark.unit != "unit", name
+
+
+def test_asvs_regressions_page_leaves_out_what_is_better_when_higher(
+    suite: dict[str, Any], repo: Path
+) -> None:
+    config = load_json(str(repo / "asv.conf.json"), js_comments=True)
+    left_out = [k for k, v in config["regressions_first_commits"].items() if v is None]
+    for name, benchmark in suite.items():
+        higher = getattr(benchmark, "direction", "lower") == "higher"
+        assert any(re.fullmatch(pattern, name) for pattern in left_out) == higher, name
 
 
 def test_asv_check_passes(repo: Path) -> None:
@@ -114,14 +162,35 @@ def test_asv_check_passes(repo: Path) -> None:
     assert done.returncode == 0
 
 
-def test_every_quick_expression_finds_a_benchmark(suite: dict[str, Any], repo: Path) -> None:
-    lines = (repo / "benchmarks" / "quick.txt").read_text(encoding="utf-8").splitlines()
-    patterns = [line for line in lines if line and not line.startswith("#")]
+def patterns(repo: Path, profile: str, device: str = "cpu") -> list[str]:
+    """Expressions of a profile, as tools/bench.py fills them in."""
+    lines = (repo / "benchmarks" / f"{profile}.txt").read_text(encoding="utf-8").splitlines()
+    return [
+        line.replace("<device>", f"'{device}'").replace("<model>", r"0\.5B-Q4_K_M")
+        for line in lines
+        if line and not line.startswith("#")
+    ]
+
+
+@pytest.mark.parametrize("profile", ["quick", "standard"])
+def test_every_expression_of_a_profile_finds_a_benchmark(
+    suite: dict[str, Any], repo: Path, profile: str
+) -> None:
     known = labels(suite)
-    for pattern in patterns:
-        expression = pattern.replace("<device>", "'cpu'").replace("<model>", r"0\.5B-Q4_K_M")
-        assert any(re.search(expression, label) for label in known), pattern
-    assert {p.split(".")[0] for p in patterns} == {name.split(".")[0] for name in suite}
+    expressions = patterns(repo, profile, "(cpu|gpu)")
+    for expression in expressions:
+        assert any(re.search(expression, label) for label in known), expression
+    found = {label.split(".")[0] for label in known for e in expressions if re.search(e, label)}
+    assert found == {name.split(".")[0] for name in suite}
+
+
+def test_standard_has_all_of_quick(suite: dict[str, Any], repo: Path) -> None:
+    quick, standard = (
+        {label for label in labels(suite) for e in patterns(repo, p) if re.search(e, label)}
+        for p in ("quick", "standard")
+    )
+    assert quick < standard
+    assert len(quick) < 60
 
 
 @pytest.mark.parametrize("name", SMALLEST)
@@ -129,6 +198,10 @@ def test_every_benchmark_runs_on_its_smallest_parameters(
     suite: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["benchmarks.inference"], "BUDGET_S", 0.1)
+    if name.startswith("kernel_resources."):
+        clang_or_skip()
+    if SMALLEST[name][-1:] == ("gpu",):
+        pytest.skip("on a GPU only; see below")
     for benchmark in in_class(suite, name):
         benchmark._current_params = SMALLEST[name]
         assert benchmark.do_setup() is False
@@ -140,7 +213,41 @@ def test_every_benchmark_runs_on_its_smallest_parameters(
             assert len(result["samples"]) >= 4
         for value in result["samples"] if isinstance(result, dict) else [result]:
             assert math.isfinite(value)
-            assert value > 0
+            assert value > 0 or (value == 0 and benchmark.name.endswith(ZERO))
+
+
+def clang_or_skip() -> None:
+    try:
+        clang_version()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def test_kernel_resources_grow_with_the_kernel(suite: dict[str, Any]) -> None:
+    clang_or_skip()
+    code = suite["kernel_resources.KernelResources.track_code_bytes"].func
+    vgprs = suite["kernel_resources.KernelResources.track_vgprs"].func
+    assert code("swiglu.hip", "gfx1100") < code("rmsnorm.hip", "gfx1100")
+    assert 1 < vgprs("swiglu.hip", "gfx942") <= 512
+
+
+def test_kernel_resources_are_those_of_every_hot_kernel_file(suite: dict[str, Any]) -> None:
+    files, architectures = suite["kernel_resources.KernelResources.track_vgprs"].params
+    assert architectures == [repr(a) for a in ARCHITECTURES]
+    hot = {b.file for a in ARCHITECTURES for b in all_builds(a) if b.hot}
+    assert hot == {file.strip("'") for file in files}
+
+
+def test_kernel_resources_without_clang_are_skipped(
+    fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> str:
+        raise DeviceError("clang-19 is not installed")
+
+    monkeypatch.setattr("rocmforge.gpu.offline.clang_version", missing)
+    for benchmark in in_class(fresh, "kernel_resources.KernelResources"):
+        benchmark._current_params = SMALLEST["kernel_resources.KernelResources"]
+        assert benchmark.do_setup() is True
 
 
 def test_sizes_are_the_published_ones(suite: dict[str, Any]) -> None:
@@ -155,11 +262,11 @@ def test_sizes_are_the_published_ones(suite: dict[str, Any]) -> None:
     assert suite["dequantize.Size.track_bits_per_weight"].func("Q4_0") == 4.5
 
 
-@pytest.mark.parametrize("name", [n for n in SMALLEST if SMALLEST[n][-1] == "cpu"])
+@pytest.mark.parametrize("name", [n for n in SMALLEST if SMALLEST[n][-1:] in (("cpu",), ("gpu",))])
 def test_without_a_gpu_it_is_skipped(
     fresh: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["benchmarks.common"], "list_devices", list)
+    monkeypatch.setattr("rocmforge.devices._LISTS", {"hip": list, "cuda": list})
     for benchmark in in_class(fresh, name):
         benchmark._current_params = (*SMALLEST[name][:-1], "gpu")
         assert benchmark.do_setup() is True
@@ -177,11 +284,21 @@ def test_a_prompt_beyond_the_trained_context_is_skipped(fresh: dict[str, Any]) -
         ("matmul", "matmul.Quantized"),
         ("matmul", "matmul.Dense"),
         ("matmul", "matmul.Bandwidth"),
+        ("matmul", "matmul.Cold"),
+        ("matmul", "fusion.DequantizeMatmul"),
+        ("matmul", "roofline.Matmul"),
+        ("matmul", "roofline.Decode"),
         ("matmul", "inference.Prompt"),
         ("attention", "inference.Decode"),
         ("attention", "attention.Decode"),
         ("attention", "attention.Prefill"),
+        ("attention", "attention.HeadDim"),
+        ("attention", "attention.Model"),
+        ("attention", "roofline.Attention"),
+        ("softmax", "fusion.FlashAttention"),
+        ("softmax", "rows.Rows"),
         ("dequantize", "dequantize.Dequantize"),
+        ("dequantize", "roofline.Dequantize"),
         ("kv_append", "memory.Append"),
     ],
 )
@@ -201,7 +318,9 @@ def test_a_wrong_kernel_fails_instead_of_being_timed(
     monkeypatch.setattr(CpuBackend, op, wrong)
     for benchmark in in_class(fresh, name):
         benchmark._current_params = SMALLEST[name]
-        with pytest.raises(MeasurementError, match=r"logits|matmul|attention|dequantize|kv_append"):
+        with pytest.raises(
+            MeasurementError, match=r"logits|matmul|attention|dequantize|kv_append|softmax"
+        ):
             benchmark.do_setup()
 
 
@@ -241,7 +360,71 @@ def test_a_usable_gpu_would_be_taken(
     fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     common: Any = sys.modules["benchmarks.common"]
-    found = [SimpleNamespace(kind="cpu", usable=True), SimpleNamespace(kind="cuda", usable=True)]
-    monkeypatch.setattr(common, "list_devices", lambda: found)
-    assert common.device_name("gpu") == "cuda"
+    card = DeviceProperties(2, "X", "sm_90", 32, 132, 140 << 30, 49152, False)
+    monkeypatch.setattr("rocmforge.devices._LISTS", {"cuda": lambda: [card]})
+    monkeypatch.setattr("rocmforge.devices._DRIVERS", {"cuda": lambda: True})
+    assert common.device_name("gpu") == "cuda:2"
     assert common.has_device("gpu")
+
+
+def test_a_model_too_large_for_this_machine_is_skipped(
+    fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inference: Any = sys.modules["benchmarks.inference"]
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "new"))
+    benchmark = fresh["inference.Size.track_decode_ms_per_token"]
+    benchmark._current_params = ("3B-Q4_K_M", "cpu")
+    memory, disk = SimpleNamespace(available=1 << 40), SimpleNamespace(free=2 << 30)
+    monkeypatch.setattr(inference.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(inference.shutil, "disk_usage", lambda folder: disk)
+    with pytest.raises(NotImplementedError, match="2 GB of disk"):
+        inference.large_model("3B-Q4_K_M")
+    memory.available = 3 << 30
+    with pytest.raises(NotImplementedError, match="3 GB of memory"):
+        inference.large_model("3B-Q4_K_M")
+    assert benchmark.do_setup() is True
+    assert not list(tmp_path.rglob("*.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("inference.Context.track_decode_ms_per_token", ("tiny-Q4_K_M", 1024, "q8_0", "cpu")),
+        ("attention.HeadDim.time_attention", (512, "cpu")),
+    ],
+)
+def test_what_the_cpu_does_not_have_is_skipped(
+    fresh: dict[str, Any], name: str, parameters: tuple[Any, ...]
+) -> None:
+    fresh[name]._current_params = parameters
+    assert fresh[name].do_setup() is True
+
+
+def test_the_least_time_of_a_step_counts_each_matrix_once(suite: dict[str, Any]) -> None:
+    weights = sys.modules["benchmarks.roofline"].multiplied_weights  # type: ignore[attr-defined]
+    # tiny: 4 layers of q, k, v, o and three matrices of a feed-forward part, and the output
+    layer = 256 * (256 + 128 + 128 + 256) + 3 * 256 * 512
+    assert weights("tiny-Q4_K_M") == 4 * layer + 1024 * 256
+    moved = suite["fusion.DequantizeMatmulBytes.track_bytes_moved"].func
+    assert moved("Q4_0", 1, "unfused") == moved("Q4_0", 1, "fused") + 8 * 512 * 512
+    scores = suite["fusion.FlashAttentionBytes.track_bytes_moved"].func
+    work = "token at 4096"
+    assert scores(work, "unfused") == scores(work, "fused") + 16 * 32 * 4096
+
+
+def test_cold_weights_take_turns(fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul: Any = sys.modules["benchmarks.matmul"]
+    read: list[int] = []
+    right = matmul.ops.matmul
+
+    def noted(x: Any, weights: Any) -> Any:
+        read.append(id(weights))
+        return right(x, weights)
+
+    monkeypatch.setattr(matmul.ops, "matmul", noted)
+    call = matmul.in_turns(matmul.cases.MatmulCase(1, 512, 512, "Q8_0"), "cpu")
+    copies = -(-(1 << 20) // (512 * 512 // 32 * 34))
+    assert len(set(read)) == len(read) == copies  # each was checked
+    for _ in range(2 * copies):
+        call()
+    assert read == 3 * read[:copies]

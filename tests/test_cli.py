@@ -17,6 +17,7 @@ from model.gguf_files import write_gguf
 
 from rocmforge.cli import main
 from rocmforge.engine import Engine
+from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.hardware import Hardware
 from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import SamplingParams
@@ -30,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCMFORGE_THREADS", "1")
-    monkeypatch.delenv("ROCMFORGE_DEVICE", raising=False)
+    monkeypatch.setenv("ROCMFORGE_DEVICE", "cpu")
 
 
 @pytest.fixture
@@ -225,6 +226,24 @@ def test_perplexity_of_a_text_and_of_formats(
     )
 
 
+def test_perplexity_says_what_it_takes_and_what_is_wrong(
+    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["perplexity", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("--text", "--window", "--weight-format", "MXFP6_E2M3"))
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    assert "text: got 0 tokens" in fails(capsys, ["perplexity", model, "--text", str(empty)])
+    missing = str(tmp_path / "missing")
+    assert missing in fails(capsys, ["perplexity", model, "--text", missing])
+    assert missing in fails(capsys, ["perplexity", f"{missing}.gguf"])
+    assert "invalid choice: 'Q9'" in misused(capsys, ["perplexity", "--weight-format", "Q9"])
+    assert "invalid int value: 'x'" in misused(capsys, ["perplexity", "--window", "x"])
+
+
 def test_usage_errors(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, pipe: Any
 ) -> None:
@@ -232,7 +251,8 @@ def test_usage_errors(
     assert "unrecognized arguments: b" in misused(capsys, ["generate", "m", "a", "b"])
     assert "unrecognized arguments: a" in misused(capsys, ["info", "m", "a"])
     assert "wanted one of the two" in misused(capsys, ["generate", "m", "a", "--prompt-file", "b"])
-    assert "invalid choice: 'gpu'" in misused(capsys, ["generate", "m", "--device", "gpu"])
+    wanted = "got 'gpu', wanted one of auto, cpu, hip, cuda"
+    assert wanted in misused(capsys, ["generate", "m", "--device", "gpu"])
     assert "COMMAND" in misused(capsys, [])
     pipe(b"")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
@@ -248,7 +268,7 @@ def test_usage_errors(
         (["--ctx", "4096"], "ctx: got 4096, wanted 1 to 2048"),
         (["--ctx", "3"], "ids: got 5, wanted at most 3 (ctx 3)"),
         (["--threads", "0"], "threads: got 0, wanted 1 to 1024"),
-        (["--device", "hip"], "device 'hip': this version of ROCmForge has no hip backend"),
+        (["--device", "hip:99"], "device 'hip:99'"),
     ],
 )
 def test_arguments_that_the_library_refuses(
@@ -432,22 +452,26 @@ def test_info_of_what_cannot_be_run_is_no_error(
 
 
 def test_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Hardware(cpu_name="CPU X", gpu_name="RX", gpu_architecture="gfx1100")
-    monkeypatch.setattr("rocmforge.devices.detect", lambda: machine)
+    monkeypatch.setattr("rocmforge.devices.detect", lambda: Hardware(cpu_name="CPU X"))
+    radeon = DeviceProperties(0, "RX", "gfx1100", 32, 84, 20 << 30, 65536, False)
+    monkeypatch.setattr("rocmforge.devices._LISTS", {"hip": lambda: [radeon]})
+    monkeypatch.setattr("rocmforge.devices._DRIVERS", {"hip": lambda: True})
+    monkeypatch.delenv("ROCMFORGE_DEVICE", raising=False)
     assert main(["devices"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^cpu +yes +CPU X +1?\d+ cores;", out, re.M)
-    assert re.search(r"^hip +no +RX +gfx1100; no GPU backend yet$", out, re.M)
-    assert out.endswith("auto is cpu: the first device that this version can use (not: hip)\n")
+    assert re.search(r"^hip:0 +yes +RX +gfx1100; 84 compute units; 20 GiB$", out, re.M)
+    assert "\nauto is hip:0 RX (gfx1100" in out
     monkeypatch.setenv("ROCMFORGE_DEVICE", "cpu")
     assert main(["devices"]) == 0
-    assert capsys.readouterr().out.endswith(
-        "ROCMFORGE_DEVICE=cpu holds where no --device is given\n"
-    )
+    assert "ROCMFORGE_DEVICE=cpu, which is the CPU" in capsys.readouterr().out
+    monkeypatch.setenv("ROCMFORGE_DEVICE", "hip:3")
+    assert main(["devices"]) == 0
+    assert "ROCMFORGE_DEVICE=hip:3, which is not usable: " in capsys.readouterr().out
     assert main(["devices", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["auto"] == "cpu"
-    assert [d["kind"] for d in document["devices"]] == ["cpu", "hip"]
+    assert document["auto"] == "hip"
+    assert [d["kind"] for d in document["devices"]] == ["cpu", "hip:0"]
 
 
 # --- help

@@ -83,7 +83,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCMFORGE_THREADS", "1")
-    monkeypatch.delenv("ROCMFORGE_DEVICE", raising=False)
+    monkeypatch.setenv("ROCMFORGE_DEVICE", "cpu")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rocmforge.chat import Conversation
 from rocmforge.demo import demo_model, held_out_text
 from rocmforge.engine import Engine
 from rocmforge.perplexity import divergence
@@ -61,6 +62,27 @@ def test_the_text_makes_sense(rounded: Engine, tokenizer: Tokenizer) -> None:
     assert text.startswith(" a hand tool with a heavy")
 
 
+def test_a_conversation_keeps_its_context(rounded: Engine, tokenizer: Tokenizer) -> None:
+    params = SamplingParams(max_tokens=60)
+    conversation = Conversation(rounded, tokenizer, params)
+    turns = (
+        ("What is a hammer?", "A hammer is a hand tool with a heavy"),
+        ("What is the opposite of hot?", "The opposite of hot is cold."),
+        ("Thank you!", "You are welcome."),
+        ("What is a computer?", "A computer is a machine"),
+    )
+    held = 0
+    for asked, beginning in turns:
+        tokens = list(conversation.ask(asked))
+        reply = "".join(token.text for token in tokens)
+        assert reply.startswith(beginning)
+        assert tokens[-1].finish_reason == "stop"  # it ends by itself
+        assert conversation.kept_tokens == held
+        assert conversation.length > held
+        held = conversation.length
+    assert len(conversation.messages) == 2 * len(turns)
+
+
 def test_rounding_to_int8_keeps_the_likeliest_token(
     exact: Engine, rounded: Engine, tokenizer: Tokenizer
 ) -> None:
@@ -75,7 +97,7 @@ def test_rounding_to_int8_keeps_the_perplexity(
     exact: Engine, rounded: Engine, tokenizer: Tokenizer
 ) -> None:
     ids = tokenizer.encode(held_out_text().decode(), add_bos=False)[:TOKENS]
-    found = divergence(rounded, exact, ids, tokenizer.bos_id)
+    (found,) = divergence([rounded], exact, ids, tokenizer.bos_id)
     assert found.perplexity.value == pytest.approx(found.reference.value, rel=0.005)
     assert found.reference.value < 40  # uniform guessing would give 4096
     assert 0 <= found.kl < 0.01

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from rocmforge import devices
 from rocmforge.cpu.backend import CpuBackend, available_threads
-from rocmforge.devices import Device, list_devices, open_backend
+from rocmforge.devices import Device, default_device, list_devices, open_backend
 from rocmforge.errors import DeviceError
+from rocmforge.gpu import cuda, hip
+from rocmforge.gpu.runtime import DeviceProperties, Runtime
 from rocmforge.hardware import Hardware
 
 
@@ -18,21 +24,93 @@ def test_the_cpu_is_listed_first_and_usable() -> None:
     assert "portable" in first.detail
 
 
-def test_a_gpu_is_listed_as_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+RADEON = DeviceProperties(1, "RX 7900 XT", "gfx1100", 32, 84, 20 << 30, 65536, False)
+OLD = DeviceProperties(0, "RX 480", "gfx803", 64, 36, 8 << 30, 65536, False)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_LISTS", {"hip": list, "cuda": list})
+
+
+def test_gpus_are_listed_with_whether_they_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_LISTS", {"hip": lambda: [OLD, RADEON], "cuda": list})
+    cpu, radeon, old = list_devices()
+    assert cpu.kind == "cpu"
+    wanted = Device("hip:1", "RX 7900 XT", "gfx1100; 84 compute units; 20 GiB", usable=True)
+    assert radeon == wanted
+    assert (old.kind, old.usable) == ("hip:0", False)
+    assert old.detail.endswith("architecture not supported")
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_card_without_its_runtime_is_listed_as_not_usable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(index: int) -> Runtime:
+        raise DeviceError("ROCm is not installed")
+
+    monkeypatch.setattr(devices, "_RUNTIMES", {"hip": refuse})
     machine = Hardware(cpu_name="CPU", gpu_name="RX 7900 XT", gpu_architecture="gfx1100")
-    monkeypatch.setattr("rocmforge.devices.detect", lambda: machine)
+    monkeypatch.setattr(devices, "detect", lambda: machine)
     cpu, gpu = list_devices()
     assert cpu.name == "CPU"
-    assert gpu == Device("hip", "RX 7900 XT", "gfx1100; no GPU backend yet", usable=False)
+    assert gpu == Device("hip", "RX 7900 XT", "gfx1100; ROCm is not installed", usable=False)
 
 
+@pytest.mark.usefixtures("no_gpu")
 def test_what_is_unknown_is_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rocmforge.devices.detect", lambda: Hardware(gpu_name="X"))
+    monkeypatch.setattr(devices, "detect", lambda: Hardware(gpu_name="X"))
     cpu, gpu = list_devices()
     assert cpu.name == "unknown CPU"
     assert gpu.detail.startswith("unknown architecture")
 
 
+@pytest.mark.parametrize("present", [False, True])
+def test_auto_looks_only_where_there_is_a_driver_and_a_name_always(
+    present: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "_LISTS", {"hip": lambda: [RADEON]})
+    monkeypatch.setattr(devices, "_DRIVERS", {"hip": lambda: present})
+    assert default_device("auto").kind == ("hip" if present else "cpu")
+    assert default_device("hip").device == default_device("hip:1").device == RADEON
+
+
+def test_auto_loads_no_vendors_package_where_there_is_no_driver() -> None:
+    if hip.has_driver() or cuda.has_driver():
+        pytest.skip("this machine has a GPU's driver")
+    code = """
+import sys
+from rocmforge.devices import default_device
+print(default_device("auto").kind, [name for name in sys.modules if name in ("hip", "cuda")])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "cpu []\n"
+
+
+def test_a_gpu_that_cannot_be_used_after_all_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Failing:
+        platform = "hip"
+
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def create_event(self) -> None:
+            raise DeviceError("no event")
+
+        def close(self) -> None:
+            closed.append(self.index)
+
+    monkeypatch.setattr(devices, "_LISTS", {"hip": lambda: [RADEON]})
+    monkeypatch.setattr(devices, "_RUNTIMES", {"hip": Failing})
+    with pytest.raises(DeviceError, match="no event"):
+        open_backend("hip")
+    assert closed == [RADEON.index]
+
+
+@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 def test_auto_and_cpu_open_the_cpu(device: str) -> None:
     backend = open_backend(device, threads=1)
@@ -40,9 +118,10 @@ def test_auto_and_cpu_open_the_cpu(device: str) -> None:
     assert (backend.name, backend.threads) == ("cpu", 1)
 
 
+@pytest.mark.usefixtures("no_gpu")
 def test_the_environment_names_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCMFORGE_DEVICE", "hip")
-    with pytest.raises(DeviceError, match="no hip backend"):
+    with pytest.raises(DeviceError, match="device 'hip'"):
         open_backend()
     assert open_backend("cpu", 1).name == "cpu"
     monkeypatch.setenv("ROCMFORGE_DEVICE", "")
@@ -52,9 +131,10 @@ def test_the_environment_names_the_default(monkeypatch: pytest.MonkeyPatch) -> N
     assert backend.threads == 1
 
 
+@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("device", ["hip", "cuda"])
 def test_a_missing_device_is_an_error_not_another_device(device: str) -> None:
-    with pytest.raises(DeviceError, match=f"no {device} backend; use device 'cpu'"):
+    with pytest.raises(DeviceError, match=f"device '{device}'"):
         open_backend(device)
 
 

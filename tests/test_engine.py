@@ -36,7 +36,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_engine(path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Open the model on the exact path, where alone and batched differ by rounding alone."""
     monkeypatch.setenv("ROCMFORGE_CPU_EXACT", "1")
-    for name in ("ROCMFORGE_DEVICE", "ROCMFORGE_THREADS", "ROCMFORGE_CPU_ISA"):
+    monkeypatch.setenv("ROCMFORGE_DEVICE", "cpu")
+    for name in ("ROCMFORGE_THREADS", "ROCMFORGE_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
     return lambda **options: Engine.from_gguf(path, **{"ctx": 128, "threads": 2, **options})
 
@@ -53,6 +54,12 @@ def n_free(engine: Engine) -> int:
 
 def relative(got: NDArray[np.floating], wanted: NDArray[np.floating]) -> float:
     return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
+
+
+def held(path: Path) -> int:
+    """How often this process holds ``path`` open, mappings included (each has a descriptor)."""
+    gc.collect()
+    return [file.path for file in psutil.Process().open_files()].count(str(path))
 
 
 # Opening
@@ -91,25 +98,25 @@ def test_the_default_context_is_what_the_model_was_trained_for(open_engine: Open
     ],
 )
 def test_wrong_arguments_are_named(
-    options: dict[str, Any], message: str, open_engine: Open
+    options: dict[str, Any], message: str, open_engine: Open, path: Path
 ) -> None:
-    files = psutil.Process().num_fds()
+    before = held(path)
     with pytest.raises(ValueError, match=message):
         open_engine(**options)
-    gc.collect()
-    assert psutil.Process().num_fds() == files
+    assert held(path) == before
 
 
-@pytest.mark.parametrize("device", ["hip", "cuda"])
+@pytest.mark.parametrize("device", ["hip:99", "cuda:99"])
 def test_a_device_without_backend_is_an_error_and_no_other_device(
     device: str, open_engine: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DeviceError, match=f"device '{device}'.*use device 'cpu'"):
+    with pytest.raises(DeviceError, match=f"device '{device[:3]}"):
         open_engine(device=device)
     monkeypatch.setenv("ROCMFORGE_DEVICE", device)
-    with pytest.raises(DeviceError, match=f"device '{device}'"):
+    with pytest.raises(DeviceError, match=f"device '{device[:3]}"):
         open_engine()
     assert open_engine(device="cpu").backend.name == "cpu"
+    monkeypatch.setattr("rocmforge.devices._LISTS", {})
     monkeypatch.setenv("ROCMFORGE_DEVICE", "auto")
     assert open_engine().backend.name == "cpu"
 
@@ -131,27 +138,28 @@ def test_progress_rises_to_all_bytes(open_engine: Open, path: Path) -> None:
     assert 0.6 * path.stat().st_size < done[-1] < path.stat().st_size
 
 
-def test_an_error_while_loading_closes_the_file(open_engine: Open) -> None:
-    files = psutil.Process().num_fds()
+def test_an_error_while_loading_closes_the_file(open_engine: Open, path: Path) -> None:
+    before = held(path)
 
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         open_engine(progress=stop)
-    gc.collect()
-    assert psutil.Process().num_fds() == files
+    assert held(path) == before
 
 
-def test_closing_is_idempotent_and_the_last_reference_frees_the_file(open_engine: Open) -> None:
-    files = psutil.Process().num_fds()
+def test_closing_is_idempotent_and_the_last_reference_frees_the_file(
+    open_engine: Open, path: Path
+) -> None:
+    before = held(path)
     with open_engine() as engine:
+        assert held(path) > before
         engine.logits([1, 2])
     engine.close()
     engine.close()
     del engine
-    gc.collect()
-    assert psutil.Process().num_fds() == files
+    assert held(path) == before
 
 
 # Token ids and context

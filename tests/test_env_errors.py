@@ -25,6 +25,7 @@ READERS = {
     "ROCMFORGE_DEVICE": env.device,
     "ROCMFORGE_THREADS": env.threads,
     "ROCMFORGE_CACHE": env.cache_dir,
+    "ROCMFORGE_CONDITIONS": env.conditions_dir,
     "ROCFORGE_TEST_MODEL": env.test_model,
 }
 
@@ -48,11 +49,15 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ROCMFORGE_DEVICE", None, "auto"),
         ("ROCMFORGE_DEVICE", "", "auto"),
         ("ROCMFORGE_DEVICE", "hip", "hip"),
+        ("ROCMFORGE_DEVICE", "hip:1", "hip:1"),
+        ("ROCMFORGE_DEVICE", "cuda:12", "cuda:12"),
         ("ROCMFORGE_THREADS", None, None),
         ("ROCMFORGE_THREADS", "", None),
         ("ROCMFORGE_THREADS", "1", 1),
         ("ROCMFORGE_THREADS", "1024", 1024),
         ("ROCMFORGE_CACHE", "/tmp/x", Path("/tmp/x")),
+        ("ROCMFORGE_CONDITIONS", None, None),
+        ("ROCMFORGE_CONDITIONS", "/tmp/x", Path("/tmp/x")),
         ("ROCFORGE_TEST_MODEL", None, None),
         ("ROCFORGE_TEST_MODEL", "", None),
         ("ROCFORGE_TEST_MODEL", "m.gguf", Path("m.gguf")),
@@ -64,6 +69,19 @@ def test_what_is_read(
     if value is not None:
         monkeypatch.setenv(name, value)
     assert READERS[name]() == wanted
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("cpu", ("cpu", None)),
+        ("hip", ("hip", None)),
+        ("hip:0", ("hip", 0)),
+        ("cuda:7", ("cuda", 7)),
+    ],
+)
+def test_a_device_is_split_into_kind_and_number(value: str, wanted: tuple[str, int | None]) -> None:
+    assert env.split_device(value) == wanted
 
 
 def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +101,16 @@ def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPa
         ("ROCMFORGE_CPU_ISA", "sse"),
         ("ROCMFORGE_CPU_ISA", "AVX2"),
         ("ROCMFORGE_DEVICE", "gpu"),
+        ("ROCMFORGE_DEVICE", "HIP"),
+        ("ROCMFORGE_DEVICE", "cpu:0"),
+        ("ROCMFORGE_DEVICE", "auto:1"),
+        ("ROCMFORGE_DEVICE", "hip:"),
+        ("ROCMFORGE_DEVICE", "hip:-1"),
+        ("ROCMFORGE_DEVICE", "hip:1.0"),
+        ("ROCMFORGE_DEVICE", "hip:²"),
+        ("ROCMFORGE_DEVICE", "cuda:0:1"),
+        ("ROCMFORGE_DEVICE", "cuda:1000"),
+        ("ROCMFORGE_DEVICE", ":1"),
         ("ROCMFORGE_THREADS", "0"),
         ("ROCMFORGE_THREADS", "-1"),
         ("ROCMFORGE_THREADS", "1025"),
@@ -97,6 +125,32 @@ def test_what_is_wrong_is_named_with_what_would_be_right(
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"^{name}: got '{re.escape(value)}', wanted "):
         READERS[name]()
+
+
+@pytest.mark.parametrize(
+    ("kind", "index", "variables", "wanted"),
+    [
+        ("cuda", 1, {}, "1"),
+        ("cuda", 1, {"CUDA_VISIBLE_DEVICES": "3, 2"}, "2"),
+        ("cuda", 0, {"CUDA_VISIBLE_DEVICES": "GPU-9d939e7f,1"}, "GPU-9d939e7f"),
+        ("cuda", 2, {"CUDA_VISIBLE_DEVICES": "3,2"}, "2"),  # there is no such GPU
+        ("cuda", 1, {"HIP_VISIBLE_DEVICES": "3,2"}, "1"),
+        ("hip", 1, {"HIP_VISIBLE_DEVICES": "3,2"}, "2"),
+        ("hip", 0, {"HIP_VISIBLE_DEVICES": "1", "ROCR_VISIBLE_DEVICES": "4,5"}, "5"),
+    ],
+)
+def test_the_vendors_variables_renumber_gpus(
+    kind: str,
+    index: int,
+    variables: dict[str, str],
+    wanted: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert env.visible_gpu(kind, index) == wanted
 
 
 def variables_of(function: Callable[[], object]) -> set[str]:

@@ -61,13 +61,40 @@ def test_uniform_and_certain() -> None:
 def test_divergence() -> None:
     flat, sure = engine(np.zeros((V, V))), engine(np.roll(np.eye(V), 1, axis=1) * 80)
     ids = [i % V for i in range(40)]
-    own = divergence(sure, sure, ids, window=16)
+    own, found = divergence([sure, flat], sure, ids, window=16)
     assert (own.kl, own.top1_agreement) == (0, 1)
-    found = divergence(flat, sure, ids, window=16)
     assert found.kl == pytest.approx(math.log(V), rel=1e-5)
     assert found.top1_agreement < 0.1
     assert found.perplexity.value == pytest.approx(V)
     assert found.reference.value == pytest.approx(1, abs=1e-6)
+    assert found.row() == {
+        "perplexity": found.perplexity.value,
+        "standard_error": found.perplexity.value * found.perplexity.standard_error,
+        "kl_nats": found.kl,
+        "top1_agreement": found.top1_agreement,
+    }
+
+
+def test_many_engines_are_scored_as_each_alone_and_the_reference_once() -> None:
+    rng = np.random.default_rng(5)
+    engines = [engine(rng.standard_normal((V, V))) for _ in range(3)]
+    reference = engine(rng.standard_normal((V, V)))
+    ids = rng.integers(2, V, 100).tolist()
+    together = divergence(engines, reference, ids, 1, 16)
+    passes = len(reference.seen)
+    assert {len(one.seen) for one in engines} == {passes}
+    assert together == [divergence([one], reference, ids, 1, 16)[0] for one in engines]
+    assert together[0].reference == perplexity(reference, ids, 1, 16)
+    assert len({found.kl for found in together}) == 3
+
+
+def test_the_shortest_context_bounds_the_window() -> None:
+    short, long = engine(np.zeros((V, V)), ctx=8), engine(np.zeros((V, V)))
+    for engines, reference in (([long, short], long), ([long], short)):
+        with pytest.raises(ValueError, match="window: got 9, wanted 4 to 8"):
+            divergence(engines, reference, [1, 2, 3], window=9)
+    with pytest.raises(ValueError, match="engines: got none"):
+        divergence([], long, [1, 2, 3])
 
 
 def test_progress_ends_at_the_end() -> None:
@@ -94,4 +121,4 @@ def test_what_is_refused(ids: list[int], window: int, message: str) -> None:
 def test_vocabularies_must_be_the_same() -> None:
     other = engine(np.zeros((V + 1, V + 1)))
     with pytest.raises(ValueError, match="vocabulary: got 50 tokens, wanted the reference's 51"):
-        divergence(engine(np.zeros((V, V))), other, [1, 2, 3])
+        divergence([engine(np.zeros((V, V)))], other, [1, 2, 3])

@@ -1,4 +1,5 @@
-"""The README's tree is the repository: every line exists, and nothing is missing from it.
+"""The README's tree is the repository, and the kernels' tables are their folder: every line
+exists, and nothing is missing.
 
 The tree is the fenced block that has a line `rocmforge/`: a name first on each line, directories
 with a slash, two spaces of indentation for each level. A directory that shows entries shows all.
@@ -60,6 +61,22 @@ def differences(tree: Iterable[str], files: Iterable[str]) -> list[str]:
 def parent_of(path: str) -> str:
     head, _, _ = path.rstrip("/").rpartition("/")
     return f"{head}/" if head else ""
+
+
+def rows_of(readme: str) -> list[str]:
+    """Return the files that the tables name: in code marks, in the first cell of a row."""
+    cells = re.findall(r"^\| *(`[^|]*) *\|", readme, re.M)
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_the_tables_of_the_kernels_are_their_folder(repo: Path) -> None:
+    files = [path.name for path in (repo / "kernels").iterdir() if path.suffix in (".hip", ".h")]
+    assert sorted(rows_of((repo / "kernels/README.md").read_text("utf-8"))) == sorted(files)
+
+
+def test_rows_are_the_first_cells_of_tables() -> None:
+    readme = "Of `x.h`:\n| file | op |\n|---|---|\n| `a.hip`, `b.hip` | see `a.h` |\n| `a.h` | |\n"
+    assert rows_of(readme) == ["a.hip", "b.hip", "a.h"]
 
 
 def test_the_tree_is_the_repository(repo: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 
@@ -11,15 +10,53 @@ import pytest
 from rocmforge.timing import collect, seconds_per_call
 
 
+class Script:
+    """A clock that moves only while something is measured, and what each measurement takes."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.now = 0.0
+        self.calls = 0
+        self._seconds = seconds
+
+    def clock(self) -> float:
+        return self.now
+
+    def measure(self) -> float:
+        """Take the next duration of the script; its last one for ever."""
+        took = self._seconds[min(self.calls, len(self._seconds) - 1)]
+        self.calls += 1
+        self.now += took
+        return took
+
+
 def test_collect_drops_the_warm_up_and_stops_at_most() -> None:
-    values = itertools.count()
-    assert collect(lambda: next(values), fewest=2, most=5, budget=60.0, warmup=3) == [
-        3,
-        4,
-        5,
-        6,
-        7,
-    ]
+    script = Script(9.0, 8.0, 7.0, 3.0, 4.0, 5.0, 6.0, 7.0)
+    samples = collect(script.measure, fewest=2, most=5, budget=60, warmup=3, clock=script.clock)
+    assert samples == [3.0, 4.0, 5.0, 6.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("script", "calls", "why"),
+    [
+        ((0.05, 0.02, 0.011, 0.010, 0.0105), 5, "the last three lie within 10 %"),
+        ((0.010,), 3, "steady from the start, which three calls show"),
+        ((0.010, 0.0112) * 8, 16, "never steady: no more than 16"),
+        ((0.2, 0.05, 0.2, 0.01), 3, "never steady: the budget is spent"),
+        ((5.0, 1.0), 1, "one long call spends the budget"),
+    ],
+)
+def test_warm_up_goes_on_until_it_is_steady(
+    script: tuple[float, ...], calls: int, why: str
+) -> None:
+    run = Script(*script)
+    collect(run.measure, fewest=1, most=1, clock=run.clock)
+    assert run.calls == calls + 1, why
+
+
+def test_without_a_budget_the_warm_up_is_what_was_asked_for() -> None:
+    script = Script(1.0, 2.0, 3.0)
+    assert collect(script.measure, fewest=1, most=1, warmup_budget=0, clock=script.clock) == [2.0]
+    assert collect(script.measure, fewest=1, most=1, warmup=0, warmup_budget=0) == [3.0]
 
 
 def test_collect_takes_the_fewest_where_the_budget_is_spent() -> None:
@@ -34,7 +71,7 @@ def test_collect_refuses_counts_out_of_order(wrong: dict[str, int]) -> None:
 
 def test_collect_refuses_what_is_not_finite() -> None:
     with pytest.raises(ValueError, match="sample 0: got nan"):
-        collect(lambda: math.nan, warmup=0)
+        collect(lambda: math.nan)
 
 
 def test_a_fast_call_is_batched() -> None:

@@ -2,7 +2,7 @@
 
 Makes the model, calls asv and `rocmforge.regress`, prints a table. Writes below .asv/, to the model
 cache and to asv's own ~/.asv-machine.json; elsewhere only when told to save a baseline. Knows no
-benchmark: benchmarks/quick.txt says which ones are quick.
+benchmark: benchmarks/quick.txt and standard.txt say which ones a profile has.
 """
 
 from __future__ import annotations
@@ -25,12 +25,21 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress
 from rich.text import Text
 
+from rocmforge import env
 from rocmforge.errors import MeasurementError, ResultFileError, RocmforgeError
 from rocmforge.hardware import detect
 from rocmforge.model.weights import Progress as Report
+from rocmforge.regress import provenance
 from rocmforge.regress.baseline import baseline_path, load_baseline, save_baseline
 from rocmforge.regress.compare import Comparison, Verdict, compare
-from rocmforge.regress.listing import results_table
+from rocmforge.regress.conditions import (
+    OTHERS_LIMIT,
+    forget,
+    marked_share,
+    refusal,
+    with_conditions,
+)
+from rocmforge.regress.listing import LEGEND, results_table
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.records import ResultSet, Status
 from rocmforge.regress.report import summary_line
@@ -40,10 +49,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # for `benchmarks`; the installed rocmforge keeps its precedence
 
 FAILED, BROKEN, NOTHING_MEASURED = 1, 2, 3
+PROFILES = ("quick", "standard", "full")
 ASV_FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
 NO_GPU = r"^(?!.*'gpu')"
 PROGRESS = re.compile(r"(\[ *\d|·)(?!.*=====)|asv: error|\s*[\w.]*Error: ")  # of asv's output
-PLAIN_WIDTH = 160
+PLAIN_WIDTH = 200
 EPILOG = """\
 Results go to .asv/results, which git ignores, under this machine's hardware tag: a run never
 changes what is committed in results/ and baselines/. Copies of the committed results join it, so
@@ -54,11 +64,16 @@ that the dashboard in .asv/html shows their history too. To compare commits that
 A slower number than the committed baseline is shown but is no failure: one run on a busy machine
 proves nothing. --gate makes it one.
 
+Each process also leaves in .asv/conditions what surrounded it. A benchmark is marked where other
+work took more of the CPU time than --max-load, or something throttled; where more than half of the
+timed ones are marked, --gate and --save-baseline refuse the run.
+
 exit codes:
   0  measured (and, with --gate, nothing worse than the baseline)
   1  a benchmark failed or gave a wrong result; with --gate also a regression
   2  usage error; no git or no commit; asv or a file is broken
-  3  nothing measured; with --gate also no baseline of this hardware
+  3  nothing measured; with --gate also no baseline of this hardware; with --gate or
+     --save-baseline also: most was measured under other load or throttling
   4  with --gate: the baseline is of other hardware
 
 environment: ROCFORGE_TEST_MODEL (a GGUF file to use in place of the generated model),
@@ -95,7 +110,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--full", action="store_true", help="every benchmark, not the quick ones")
+    parser.add_argument(
+        "--profile",
+        choices=PROFILES,
+        default=PROFILES[0],
+        help="those of benchmarks/quick.txt or standard.txt, or all (default: %(default)s)",
+    )
     parser.add_argument(
         "--bench",
         action="append",
@@ -103,6 +123,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="REGEX",
         help="only benchmarks in whose name(parameters) this is found, slow ones and large models "
         "included; may be repeated",
+    )
+    parser.add_argument(
+        "--max-load",
+        type=_percent,
+        default=OTHERS_LIMIT,
+        metavar="PERCENT",
+        help=f"CPU time of other work that marks a benchmark (default: {100 * OTHERS_LIMIT:.0f})",
     )
     parser.add_argument(
         "--gate", action="store_true", help="fail on a regression against the committed baseline"
@@ -123,11 +150,21 @@ def _expression(text: str) -> str:
     return text
 
 
+def _percent(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted 0 to 100")
+    return value / 100
+
+
 def _bench(args: argparse.Namespace, console: Console) -> int:
     commit, dirty = head(ROOT)
     if dirty and args.save_baseline:
         raise ValueError("the working tree has changes: commit them before --save-baseline")
-    selection = select(args.bench, full=args.full)
+    selection = select(args.bench, args.profile)
     work = ROOT / ".asv"
     write_config(work)
     _prepare_models(selection, console)
@@ -136,13 +173,18 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     console.print(f"commit    {commit[:8]}{' with uncommitted changes' if dirty else ''}")
     console.print(f"machine   {tag}")
     log = work / "bench.log"
-    _run_asv(work, tag, commit, selection, log, console)
-    results = _load(work / "results", tag, commit, selection)
+    surroundings = work / "conditions" / commit
+    forget(surroundings, _selected(selection))
+    _run_asv(work, tag, commit, selection, log, surroundings, console)
+    results = _load(work / "results", tag, commit, selection, surroundings, args.max_load)
     local = baseline_path(work / "baselines", hardware)
     save_baseline(local, results)
     committed = baseline_path(ROOT / "baselines", hardware)
     comparison = compare(load_baseline(committed), results) if committed.exists() else None
     console.print(results_table(results.records, comparison))
+    marked, timed = marked_share(results.records)
+    if marked:
+        console.print(f"\n{LEGEND}")
     _publish(work, log)
     failed = [r.label for r in results.records if r.status is Status.FAILED]
     if failed:
@@ -154,16 +196,25 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     )
     if dirty:
         console.print("note      recorded under the commit, but the tree has changes on top of it")
+    if marked:
+        reasons = [f"{r.label}: {r.marked}" for r in results.records if r.marked]
+        console.print(f"note      {marked} of {timed} timed benchmarks are marked: {reasons[0]}")
     console.print(f"baseline  {verdict}")
     if comparison is not None and not args.gate:
         console.print(
             "          shown only: other work on the machine moves times; --gate makes it fail"
         )
     console.print(f"results   {_relative(work / 'results' / tag)}")
+    console.print(f"          what surrounded each process: {_relative(surroundings)}")
     console.print(f"as JSON   {_relative(local)}")
     preview = f"{_relative(Path(sys.executable))} -m asv --config {_relative(work)}/asv.conf.json"
     console.print(f"dashboard {_relative(work / 'html')}; to see it: {preview} preview")
-    if args.save_baseline:
+    refused = refusal(results.records) if args.gate or args.save_baseline else None
+    if refused and not failed:
+        raise MeasurementError(refused)
+    if refused:
+        console.print(f"refused   {refused}")
+    elif args.save_baseline:
         save_baseline(committed, results)
         console.print(f"saved     {_relative(committed)}")
     if failed:
@@ -185,46 +236,57 @@ def head(root: Path) -> tuple[str, bool]:
     """
     if shutil.which("git") is None:
         raise ValueError("git is not installed: asv records its results per commit")
-    commit = _git(root, "rev-parse", "--verify", "HEAD")
+    commit, changed = provenance.head(root)
     if commit is None:
         raise ValueError(
             f"{root} is no git repository with a commit: asv records its results per commit; "
             "clone the repository, or run git init and git commit"
         )
-    return commit, bool(_git(root, "status", "--porcelain"))
+    return commit, changed
 
 
-def select(chosen: Sequence[str] | None, *, full: bool) -> list[str]:
-    """Return the expressions for asv: those chosen, all, or those of benchmarks/quick.txt."""
+def select(chosen: Sequence[str] | None, profile: str) -> list[str]:
+    """Return the expressions for asv: those chosen, or those of a profile."""
     from benchmarks.common import MODELS, USER_MODEL, has_device
 
     gpu = has_device("gpu")
     if chosen:
-        patterns = list(chosen)
-    elif full:
-        patterns = [".*" if gpu else NO_GPU]
-    else:
-        model = USER_MODEL.stem if USER_MODEL else MODELS[0]
-        lines = (ROOT / "benchmarks" / "quick.txt").read_text(encoding="utf-8").splitlines()
-        patterns = [
-            line.replace("<device>", "'(cpu|gpu)'" if gpu else "'cpu'").replace(
-                "<model>", re.escape(model)
-            )
-            for line in lines
-            if line and not line.startswith("#")
-        ]
-    return patterns
+        return list(chosen)
+    if profile == "full":
+        return [".*" if gpu else NO_GPU]
+    model = USER_MODEL.stem if USER_MODEL else MODELS[0]
+    lines = (ROOT / "benchmarks" / f"{profile}.txt").read_text(encoding="utf-8").splitlines()
+    return [
+        line.replace("<device>", "'(cpu|gpu)'" if gpu else "'cpu'").replace(
+            "<model>", re.escape(model)
+        )
+        for line in lines
+        if line and not line.startswith("#")
+    ]
 
 
-def labels() -> list[str]:
-    """Return every benchmark with its parameters, as asv writes and `--bench` searches it."""
+def labels() -> dict[str, tuple[str, int | None]]:
+    """Every benchmark with its parameters, as asv writes and `--bench` searches it.
+
+    Returns
+    -------
+    Label to the name without parameters and the index of the parameters, None without any.
+    """
     from asv_runner.discovery import disc_benchmarks
 
-    return [
-        f"{benchmark.name}({', '.join(params)})"
-        for benchmark in disc_benchmarks(str(ROOT / "benchmarks"))
-        for params in itertools.product(*benchmark.params)
-    ]
+    found: dict[str, tuple[str, int | None]] = {}
+    for benchmark in disc_benchmarks(str(ROOT / "benchmarks")):
+        if not benchmark.params:
+            found[benchmark.name] = benchmark.name, None
+            continue
+        for index, params in enumerate(itertools.product(*benchmark.params)):
+            found[f"{benchmark.name}({', '.join(params)})"] = benchmark.name, index
+    return found
+
+
+def _selected(selection: Sequence[str]) -> list[tuple[str, int | None]]:
+    expressions = [re.compile(pattern) for pattern in selection]
+    return [b for label, b in labels().items() if any(e.search(label) for e in expressions)]
 
 
 def write_config(work: Path) -> Path:
@@ -287,9 +349,16 @@ def _bar(title: str, console: Console) -> Iterator[Report]:
 
 
 def _run_asv(
-    work: Path, tag: str, commit: str, selection: Sequence[str], log: Path, console: Console
+    work: Path,
+    tag: str,
+    commit: str,
+    selection: Sequence[str],
+    log: Path,
+    surroundings: Path,
+    console: Console,
 ) -> None:
     """Run the benchmarks; progress to the terminal, everything to the log."""
+    environment = {**os.environ, env.CONDITIONS: str(surroundings.resolve())}
     command = ["run", "-E", f"existing:{sys.executable}", "--set-commit-hash", commit]
     command += ["--machine", tag, "--record-samples", "--show-stderr"]
     for pattern in selection:
@@ -298,7 +367,11 @@ def _run_asv(
     with (
         log.open("w", encoding="utf-8") as file,
         subprocess.Popen(
-            _asv(work, *command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            _asv(work, *command),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
         ) as process,
     ):
         for line in process.stdout or ():
@@ -315,14 +388,25 @@ def _run_asv(
         )
 
 
-def _load(folder: Path, tag: str, commit: str, selection: Sequence[str]) -> ResultSet:
-    """Read the records that the selection names, those of other runs of the commit left out."""
+def _load(
+    folder: Path,
+    tag: str,
+    commit: str,
+    selection: Sequence[str],
+    surroundings: Path,
+    max_load: float,
+) -> ResultSet:
+    """Read the records that the selection names, with the conditions of their processes.
+
+    Those of other runs of the commit are left out.
+    """
     from asv.environment import get_env_name
 
     name = get_env_name("existing", sys.executable.replace(os.path.sep, "_"), {}, {})
     results = ResultsDirectory(folder, tag).load(commit, name)
     expressions = [re.compile(pattern) for pattern in selection]
-    records = [r for r in results.records if any(e.search(r.label) for e in expressions)]
+    known = with_conditions(results.records, surroundings, max_load)
+    records = [r for r in known if any(e.search(r.label) for e in expressions)]
     # asv names the environment, and Python too, after the interpreter's path
     here = detect().python_version
     return dataclasses.replace(
@@ -353,13 +437,6 @@ def _measured_only(comparison: Comparison) -> Comparison:
 
 def _asv(work: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "asv", "--config", str(work / "asv.conf.json"), *arguments]
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    done = subprocess.run(
-        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _relative(path: Path) -> str:

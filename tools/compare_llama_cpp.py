@@ -1,234 +1,234 @@
-"""Measure ROCmForge beside llama.cpp on the same file, threads and lengths, in turns.
+"""Measure ROCmForge beside llama.cpp on the same file, device, threads and lengths, in turns.
 
-Each engine runs in a process of its own with its model loaded; rounds go A B C A B C …, so that
-all see the same moments of a noisy machine. llama.cpp runs with its repacked weights on and off,
-and the better of the two by median counts. It knows llama.cpp only through llama-cpp-python
-(extra `peer`), which may live in another interpreter.
+Rounds go A B C A B C …, so that all see the same moments of a noisy machine. llama.cpp is the
+user's own llama-bench, or else llama-cpp-python (extra `peer`, which may live in another
+interpreter), with its repacked weights on and off: the better of the two by median counts.
+How an engine runs a round is engine_rounds.py's.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
+import shlex
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from datetime import datetime, timezone
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-ENGINES = ("rocmforge", "llama.cpp", "llama.cpp without repacking")
-Round = tuple[float, float]  # prefill and decode tokens per second
+from engine_rounds import OURS, PLAIN, REPACKED, Engine, LlamaBench, Round, Worker, Workload
+
+LLAMA_BENCH = "llama-bench"
+BROKEN = 2  # exit code: usage, or something is missing
+EPILOG = """\
+examples:
+  compare_llama_cpp.py --model m.gguf --peer-python ~/peer/bin/python
+  compare_llama_cpp.py --model m.gguf --device hip --llama-bench ~/llama.cpp/build/bin/llama-bench
+
+The ratio is ours over llama.cpp's, round by round; its interval holds the median of such ratios
+with 99 % probability. exit codes: 0 measured, 1 an engine failed, 2 usage or something is missing
+"""
 
 
-def main() -> int:
-    """Parse, measure, print; 0 unless a worker failed."""
-    args = _parser().parse_args()
-    if args.worker:
-        return _serve(args)
-    if not args.model.is_file():
-        print(f"compare_llama_cpp: {args.model}: no such file", file=sys.stderr)
-        return 2
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-    rounds: dict[str, list[Round]] = {name: [] for name in ENGINES}
-    workers = {name: _start(name, args) for name in ENGINES}
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, measure, print; 0 unless an engine failed or something is missing."""
+    args = _parser().parse_args(argv)
+    problem = _problem(args)
+    if problem:
+        print(f"compare_llama_cpp: {problem}", file=sys.stderr)
+        return BROKEN
     try:
-        for index in range(args.rounds + 1):
-            for name, worker in workers.items():
-                measured = _ask(name, worker)
-                if index:  # the first round warms up
-                    rounds[name].append(measured)
-            print(f"round {index} of {args.rounds}", file=sys.stderr)
+        rounds = _measure(_engines(args), args.rounds)
     except RuntimeError as error:
         print(f"compare_llama_cpp: {error}", file=sys.stderr)
         return 1
-    finally:
-        for worker in workers.values():
-            worker.terminate()
-            worker.wait()
     report = _report(args, rounds)
     _print(report)
     if args.json:
-        temporary = args.json.with_suffix(".tmp")
-        temporary.write_text(json.dumps(report, indent=1) + "\n")
-        os.replace(temporary, args.json)
+        from rocmforge.regress.files import write_json
+
+        write_json(args.json, report)
+    if args.figure:
+        draw(report, args.figure)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Measure ROCmForge and llama.cpp in turns on one GGUF file.",
-        epilog="Example: compare_llama_cpp.py --model m.gguf --peer-python ~/peer/bin/python",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", type=Path, required=True, help="GGUF file")
+    parser.add_argument("--device", default="cpu", help="cpu (default), hip or cuda, for both")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prompt", type=int, default=128, help="prompt tokens (default 128)")
     parser.add_argument("--decode", type=int, default=32, help="decoded tokens (default 32)")
-    parser.add_argument("--rounds", type=int, default=7, help="counted rounds (default 7)")
+    parser.add_argument("--rounds", type=int, default=9, help="counted rounds (default 9)")
     parser.add_argument("--json", type=Path, help="write the report here")
-    parser.add_argument(
+    parser.add_argument("--figure", type=Path, help="draw every round (.svg, .png or .pdf)")
+    peer = parser.add_mutually_exclusive_group()
+    peer.add_argument(
         "--peer-python", default=sys.executable, help="interpreter that has llama_cpp"
     )
-    parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
+    peer.add_argument("--llama-bench", type=Path, metavar="PATH", help="llama.cpp's llama-bench")
+    parser.add_argument(
+        "--llama-bench-options",
+        default="",
+        metavar="TEXT",
+        help="further options for it, as --llama-bench-options='-fa 1'",
+    )
     return parser
 
 
-def _start(name: str, args: argparse.Namespace) -> subprocess.Popen[str]:
-    python = sys.executable if name == "rocmforge" else args.peer_python
-    command = [python, __file__, "--worker", name, "--model", str(args.model)]
-    command += ["--threads", str(args.threads), "--prompt", str(args.prompt)]
-    command += ["--decode", str(args.decode)]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None if name == "rocmforge" else subprocess.DEVNULL,  # llama.cpp logs there
-        text=True,
+def _problem(args: argparse.Namespace) -> str | None:
+    """Return what stands in the way of measuring, and what helps."""
+    if not args.model.is_file():
+        return f"{args.model}: no such file"
+    for name in ("threads", "prompt", "decode", "rounds"):
+        if getattr(args, name) < 1:
+            return f"--{name}: got {getattr(args, name)}, wanted at least 1"
+    if args.figure and args.figure.suffix not in (".svg", ".png", ".pdf"):
+        return f"--figure: got {args.figure}, wanted a name that ends in .svg, .png or .pdf"
+    if args.llama_bench:
+        if os.access(args.llama_bench, os.X_OK) and args.llama_bench.is_file():
+            return None
+        return f"--llama-bench {args.llama_bench}: no program there; llama.cpp's build makes it"
+    try:
+        peer = subprocess.run(
+            [args.peer_python, "-c", "import llama_cpp"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        return f"--peer-python {args.peer_python}: {error.strerror}"
+    if peer.returncode == 0:
+        return None
+    reason = (peer.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return (
+        f"{args.peer_python} has no llama.cpp to compare with ({reason}). It builds in some "
+        f"minutes:\n  {args.peer_python} -m pip install {_peer_requirement()}\n"
+        "or name an interpreter that has it with --peer-python, or your llama-bench with "
+        "--llama-bench"
     )
 
 
-def _ask(name: str, worker: subprocess.Popen[str]) -> Round:
-    if worker.stdin is None or worker.stdout is None:
-        raise RuntimeError(f"{name}: no pipe to its process")
-    try:
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    except BrokenPipeError:
-        raise RuntimeError(_ended(name, worker)) from None
-    line = worker.stdout.readline()
-    if not line:
-        raise RuntimeError(_ended(name, worker))
-    prefill, decode = json.loads(line)
-    return prefill, decode
+def _peer_requirement() -> str:
+    from importlib.metadata import requires
+
+    found = (r.partition(";")[0].strip() for r in requires("rocmforge") or ())
+    return next((r for r in found if r.startswith("llama")), "llama-cpp-python")
 
 
-def _ended(name: str, worker: subprocess.Popen[str]) -> str:
-    hint = "" if name == "rocmforge" else "; is llama-cpp-python there (extra peer)?"
-    return f"{name}: its process ended with exit code {worker.wait()}{hint}"
-
-
-def _serve(args: argparse.Namespace) -> int:
-    """Load the model, then answer each line of input with one measured round."""
-    ids = [7 + (index * 37) % 241 for index in range(args.prompt)]
-    if args.worker == "rocmforge":
-        measure = _rocmforge(args, ids)
+def _engines(args: argparse.Namespace) -> dict[str, Engine]:
+    """Start the engines, ours first."""
+    work = Workload(args.model, args.device, args.threads, args.prompt, args.decode)
+    engines: dict[str, Engine] = {OURS: Worker(OURS, work, sys.executable)}
+    if args.llama_bench:
+        options = shlex.split(args.llama_bench_options)
+        engines[LLAMA_BENCH] = LlamaBench(args.llama_bench, work, options)
     else:
-        measure = _llama_cpp(args, ids, repack=args.worker == "llama.cpp")
-    for _ in sys.stdin:
-        print(json.dumps(measure()), flush=True)
-    return 0
+        for name in (REPACKED, PLAIN):
+            engines[name] = Worker(name, work, args.peer_python)
+    return engines
 
 
-def _rocmforge(args: argparse.Namespace, ids: list[int]) -> Callable[[], Round]:
-    from rocmforge.engine import Engine
-
-    engine = Engine.from_gguf(args.model, threads=args.threads, ctx=args.prompt + args.decode)
-
-    def measure() -> Round:
-        sequence = engine.add_sequence(args.prompt + args.decode)
-        start = time.perf_counter()
-        engine.prefill(sequence, ids)
-        middle = time.perf_counter()
-        for index in range(args.decode):
-            engine.decode([sequence], [ids[index % len(ids)]])
-        end = time.perf_counter()
-        engine.remove_sequence(sequence)
-        return args.prompt / (middle - start), args.decode / (end - middle)
-
-    return measure
+def _measure(engines: Mapping[str, Engine], rounds: int) -> dict[str, list[Round]]:
+    """Let the engines take turns; the first round warms up."""
+    measured: dict[str, list[Round]] = {name: [] for name in engines}
+    try:
+        for index in range(rounds + 1):
+            for name, engine in engines.items():
+                result = engine.measure()
+                if index:
+                    measured[name].append(result)
+            print(f"round {index} of {rounds}" if index else "warmed up", file=sys.stderr)
+    finally:
+        for engine in engines.values():
+            engine.close()
+    return measured
 
 
-def _llama_cpp(args: argparse.Namespace, ids: list[int], repack: bool) -> Callable[[], Round]:
-    import llama_cpp
+def _report(args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]]) -> dict[str, Any]:
+    from rocmforge.regress.provenance import provenance
+    from rocmforge.regress.statistics import median_interval
 
-    llama_cpp.llama_backend_init()
-    model_params = llama_cpp.llama_model_default_params()
-    model_params.use_extra_bufts = repack
-    model = llama_cpp.llama_model_load_from_file(str(args.model).encode(), model_params)
-    params = llama_cpp.llama_context_default_params()
-    params.n_ctx = args.prompt + args.decode + 32
-    params.n_batch = params.n_ubatch = 512
-    params.n_threads = params.n_threads_batch = args.threads
-    context = llama_cpp.llama_init_from_model(model, params) if model else None
-    if not context:
-        raise SystemExit(f"llama.cpp does not load {args.model}")
-
-    def run(tokens: list[int]) -> None:
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)
-        if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(array, len(tokens))):
-            raise SystemExit("llama_decode failed")
-        llama_cpp.llama_synchronize(context)
-
-    def measure() -> Round:
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
-        start = time.perf_counter()
-        run(ids)
-        middle = time.perf_counter()
-        for index in range(args.decode):
-            run([ids[index % len(ids)]])
-        end = time.perf_counter()
-        return args.prompt / (middle - start), args.decode / (end - middle)
-
-    return measure
-
-
-def _report(args: argparse.Namespace, rounds: dict[str, list[Round]]) -> dict[str, object]:
-    from rocmforge.hardware import hardware_tag
-
-    phases: dict[str, object] = {}
+    phases: dict[str, Any] = {}
     for phase, index in (("prefill", 0), ("decode", 1)):
-        series = {name: [one[index] for one in rounds[name]] for name in ENGINES}
+        series = {name: [one[index] for one in measured] for name, measured in rounds.items()}
         medians = {name: statistics.median(values) for name, values in series.items()}
-        peer = max(ENGINES[1:], key=lambda name: medians[name])
-        ratios = [a / b for a, b in zip(series["rocmforge"], series[peer], strict=True)]
+        peer = max((name for name in series if name != OURS), key=lambda name: medians[name])
+        ratios = sorted(a / b for a, b in zip(series[OURS], series[peer], strict=True))
+        interval = median_interval(ratios)
         phases[phase] = {
             "unit": "tokens/s",
-            "rocmforge": round(medians["rocmforge"], 2),
+            "rocmforge": round(medians[OURS], 2),
             "llama.cpp": round(medians[peer], 2),
             "llama.cpp setting": peer,
             "ratio": round(statistics.median(ratios), 3),
-            "ratio_min": round(min(ratios), 3),
-            "ratio_max": round(max(ratios), 3),
+            "ratio_min": round(ratios[0], 3),
+            "ratio_max": round(ratios[-1], 3),
+            "ratio_interval_99": [round(x, 3) if math.isfinite(x) else None for x in interval],
             "samples": {name: [round(x, 2) for x in values] for name, values in series.items()},
         }
     return {
         "model": args.model.name,
+        "device": args.device,
         "threads": args.threads,
         "prompt_tokens": args.prompt,
         "decode_tokens": args.decode,
         "rounds": args.rounds,
-        "hardware_tag": hardware_tag(),
-        "commit": _git("rev-parse", "--verify", "HEAD") or None,
-        "uncommitted_changes": bool(_git("status", "--porcelain")),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **provenance(Path(__file__).parent),
         "phases": phases,
     }
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-    )
-    return done.stdout.strip()
-
-
-def _print(report: dict[str, object]) -> None:
+def _print(report: Mapping[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{report['model']}, {report['threads']} threads, tokens/s (medians)")
-    for column in ("phase", "rocmforge", "llama.cpp", "ratio", "min … max"):
+    where = f"{report['threads']} threads" if report["device"] == "cpu" else report["device"]
+    table = Table(title=f"{report['model']}, {where}, tokens/s (medians)")
+    for column in ("phase", "rocmforge", "llama.cpp", "ratio", "99 % interval", "min … max"):
         table.add_column(column, justify="left" if column == "phase" else "right")
-    phases = report["phases"]
-    if isinstance(phases, dict):
-        for name, p in phases.items():
-            spread = f"{p['ratio_min']:.2f} … {p['ratio_max']:.2f}"
-            values = (f"{p['rocmforge']:.1f}", f"{p['llama.cpp']:.1f}", f"{p['ratio']:.2f}")
-            table.add_row(name, *values, spread)
+    for name, p in report["phases"].items():
+        low, high = p["ratio_interval_99"]
+        interval = "wants 8 rounds" if low is None else f"{low:.2f} … {high:.2f}"
+        spread = f"{p['ratio_min']:.2f} … {p['ratio_max']:.2f}"
+        values = (f"{p['rocmforge']:.1f}", f"{p['llama.cpp']:.1f}", f"{p['ratio']:.2f}")
+        table.add_row(name, *values, interval, spread)
     Console().print(table)
+
+
+def draw(report: Mapping[str, Any], path: Path) -> None:
+    """Every round of every engine as a dot, its median as a line; one panel a phase."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    from rocmforge.regress.files import write_whole
+
+    figure, panels = plt.subplots(1, len(report["phases"]), figsize=(10, 4), layout="constrained")
+    for axes, (phase, row) in zip(panels, report["phases"].items(), strict=True):
+        for at, samples in enumerate(row["samples"].values()):
+            spread = [at + 0.3 * (i / max(len(samples) - 1, 1) - 0.5) for i in range(len(samples))]
+            axes.scatter(spread, samples, s=14)
+            axes.hlines(statistics.median(samples), at - 0.3, at + 0.3, color="0.3")
+        axes.set_xticks(
+            range(len(row["samples"])), [n.replace(" ", "\n", 1) for n in row["samples"]]
+        )
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("tokens/s (higher is better)")
+        axes.set_title(f"{phase}: ratio {row['ratio']:.2f}", fontsize=10)
+    commit = (report["commit"] or "no commit")[:8]
+    figure.suptitle(f"{report['model']}, {report['hardware_tag']}, {commit}", fontsize=10)
+    write_whole(path, lambda file: figure.savefig(file, format=path.suffix.removeprefix(".")))
+    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -11,31 +11,30 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
 FORMATS = "*/formats.json"  # what compare_formats.py wrote
+GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Render every table; 0, or 1 with --check where one is stale."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--check", action="store_true", help="write nothing, fail on a stale table")
-    args = parser.parse_args()
-    paths = sorted((REPO / "baselines").glob(PEER))
-    reports = [json.loads(path.read_text("utf-8")) for path in paths]
-    formats = [
-        json.loads(path.read_text("utf-8")) for path in sorted((REPO / "baselines").glob(FORMATS))
-    ]
+    args = parser.parse_args(argv)
+    reports, formats, gpus = (_read(pattern) for pattern in (PEER, FORMATS, GPUS))
     stale = False
     for path, name, text in (
         (REPO / "docs" / "PERFORMANCE.md", "peer", _peer_table(reports)),
         (REPO / "docs" / "PERFORMANCE.md", "formats", _formats_table(formats)),
+        (REPO / "docs" / "PERFORMANCE.md", "gpu", "".join(map(_gpu_tables, gpus))),
         (REPO / "README.md", "speed", _readme_table(reports)),
+        (REPO / "README.md", "gpu", "".join(map(_readme_gpu_table, gpus))),
     ):
         before = path.read_text("utf-8")
         after = _replace(before, name, text)
@@ -47,6 +46,11 @@ def main() -> int:
                 temporary.write_text(after, "utf-8")
                 os.replace(temporary, path)
     return 1 if stale and args.check else 0
+
+
+def _read(pattern: str) -> list[dict[str, Any]]:
+    paths = sorted((REPO / "baselines").glob(pattern))
+    return [json.loads(path.read_text("utf-8")) for path in paths]
 
 
 def _replace(document: str, name: str, text: str) -> str:
@@ -61,7 +65,7 @@ def _peer_table(reports: list[dict[str, Any]]) -> str:
         *("model", "threads", "prompt", "phase", "ROCmForge tokens/s", "llama.cpp tokens/s"),
         *("ratio", "min … max", "hardware", "commit", "date"),
     )
-    lines = [_row(columns), _row(["---"] * len(columns))]
+    lines = _table(columns, ())
     for report in reports:
         for phase, row in report["phases"].items():
             cells = (
@@ -78,12 +82,12 @@ def _formats_table(reports: list[dict[str, Any]]) -> str:
     lines = []
     for report in reports:
         columns = (
-            *("format", "bits/weight", "perplexity", "±", "KL, nats", "same top-1"),
-            *("prefill tokens/s", "decode tokens/s"),
+            *("format", "bits/weight", "perplexity", "±", f"KL to {report['reference']}, nats"),
+            *("same top-1", "prefill tokens/s", "decode tokens/s"),
         )
         source = f"`{report['hardware_tag']}`, commit {report['commit'][:8]}, {report['date'][:10]}"
         text = f"{report['tokens']} tokens in windows of {report['window']}"
-        lines += [f"{source}; {text}:", "", _row(columns), _row(["---"] * len(columns))]
+        lines += [f"{source}; {text}:", "", *_table(columns, ())]
         for name, row in report["formats"].items():
             cells = (
                 *(name, f"{row['bits_per_weight']:.2f}", f"{row['perplexity']:.2f}"),
@@ -94,6 +98,78 @@ def _formats_table(reports: list[dict[str, Any]]) -> str:
             )
             lines.append(_row(cells))
     return "\n".join(lines) + "\n" if lines else ""
+
+
+def _gpu_tables(report: dict[str, Any]) -> str:
+    """Models, time to the first token, and GEMV per format, of one GPU."""
+    models, gemv = report["models"], report["gemv"]
+    prompts, depths = (
+        list(models[0][f"{phase}_tokens_per_second"]) for phase in ("prefill", "decode")
+    )
+    speeds = [
+        [
+            model["model"],
+            *(_rate(model["prefill_tokens_per_second"], n) for n in prompts),
+            *(_rate(model["decode_tokens_per_second"], n) for n in depths),
+        ]
+        for model in models
+    ]
+    parts = list(models[0]["seconds"])
+    times = [[m["model"], *(f"{1e3 * m['seconds'][part]:,.0f}" for part in parts)] for m in models]
+    shapes = list(dict.fromkeys((row["rows"], row["columns"]) for row in gemv))
+    measured = {(r["format"], r["rows"], r["columns"]): r["gb_per_second"] for r in gemv}
+    names = dict.fromkeys(row["format"] for row in gemv)
+    reads = [[name, *(f"{measured[name, n, k]:,.0f}" for n, k in shapes)] for name in names]
+    heads = [f"prefill of {n}" for n in prompts] + [f"decode at {n}" for n in depths]
+    lines = [
+        f"{report['gpu']} (`{report['hardware_tag']}`), commit {report['commit'][:8]}",
+        *("", f"{report['date'][:10]}; copies at {report['copy_gb_per_second']:,.0f} GB/s."),
+        *("", "Tokens/s:"),
+        *("", *_table(["model", *heads], speeds)),
+        *("", "Milliseconds on the way to the first token:", ""),
+        *_table(["model", *parts], times),
+        *("", "GEMV over weights that no cache holds, GB/s:", ""),
+        *_table(["format", *(f"{n} × {k}" for n, k in shapes)], reads),
+        *_feed_forward_lines(report.get("feed_forward", [])),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _feed_forward_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """The ways of a feed-forward part; nothing where a report has none."""
+    if not rows:
+        return []
+    models, ways = (list(dict.fromkeys(row[key] for row in rows)) for key in ("model", "way"))
+    times = {(row["model"], row["way"]): row["microseconds"] for row in rows}
+    cells = [[way, *(f"{times[model, way]:,.1f}" for model in models)] for way in ways]
+    return [
+        *("", "Feed-forward part of one token in Q4_K over weights that no cache holds, µs:", ""),
+        *_table(["kernels", *models], cells),
+    ]
+
+
+def _rate(speeds: dict[str, float], key: str) -> str:
+    return f"{speeds[key]:,.0f}" if key in speeds else "n/a"
+
+
+def _readme_gpu_table(report: dict[str, Any]) -> str:
+    """Decode and prefill of one GPU's models."""
+    intro = f"On one {report['gpu']}, median tokens/s ([more](docs/PERFORMANCE.md#on-gpus)):"
+    prompt, depth = "512", "128"
+    rows = [
+        (
+            model["model"],
+            _rate(model["decode_tokens_per_second"], depth),
+            _rate(model["prefill_tokens_per_second"], prompt),
+        )
+        for model in report["models"]
+    ]
+    columns = ("model (random weights)", "decode", f"prompt of {prompt}")
+    return "\n".join([intro, "", *_table(columns, rows)]) + "\n"
+
+
+def _table(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> list[str]:
+    return [_row(columns), _row(["---"] * len(columns)), *map(_row, rows)]
 
 
 def _readme_table(reports: list[dict[str, Any]]) -> str:
@@ -111,8 +187,7 @@ def _readme_table(reports: list[dict[str, Any]]) -> str:
     lines = [
         f"{intro} ([more](docs/PERFORMANCE.md)):",
         "",
-        _row(columns),
-        _row(["---"] * len(columns)),
+        *_table(columns, ()),
     ]
     for report in chosen:
         cells = [_stem(report)]

@@ -7,14 +7,15 @@ of models, and checks nothing that `rocmforge.ops` checks.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from rocmforge import env
-from rocmforge.backend import Bytes, Floats, Ints
-from rocmforge.errors import DeviceError
+from rocmforge.backend import Bytes, Floats, Ints, Precision
+from rocmforge.errors import DeviceError, MeasurementError
 from rocmforge.gguf.formats import Format
 
 try:
@@ -26,8 +27,12 @@ except ImportError as error:
     ) from error
 
 
+DENSE_FORMATS = ("F32", "F16", "BF16", "MXFP6_E3M2")  # whose activations stay float32
 TILE_ROWS = 16  # rows that the packed layout interleaves
 PIECE_BYTES = 16 << 20  # of a matrix packed at once
+READ_PER_THREAD = 64 << 20  # bytes that a ceiling is read from at most: no cache holds more a core,
+LEAST_MOST_READ, MOST_MOST_READ = 256 << 20, 4 << 30  # within these bounds
+LEAST_READ = 32 << 20  # bytes read in a sample
 
 
 def available_threads() -> int:
@@ -117,6 +122,10 @@ class CpuBackend:
             x, weights, outs, biases or [None] * len(weights), accumulate, self.exact
         )
 
+    def matmul_precision(self, fmt: str, tokens: int) -> Precision:
+        """Exact for formats kept as plain numbers, and where that was asked for."""
+        return "exact" if self.exact or fmt in DENSE_FORMATS else "int8"
+
     def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
         self._kernels.dequantize(raw, fmt.name, out)
@@ -162,6 +171,60 @@ class CpuBackend:
     ) -> None:
         """Causal attention of q (T, H, D) over one layer's pages."""
         self._kernels.attention(q, k_pages, v_pages, page_table, lengths, starts, scale, out)
+
+    def read_rates(self, working_set: int) -> Generator[float, None, None]:
+        """Yield bytes a second at which all threads read the same memory, sample by sample.
+
+        Parameters
+        ----------
+        working_set
+            Bytes, 1 or more; rounded up to 64, and to no more than 64 MiB a thread or 256 MiB,
+            which are memory's already. Each thread reads a part of its own, in huge pages where
+            there are any.
+
+        Raises
+        ------
+        MeasurementError
+            The sum of what was read is wrong.
+        """
+        most = min(max(LEAST_MOST_READ, READ_PER_THREAD * self.threads), MOST_MOST_READ)
+        buffer = self._kernels.read_buffer(min(-(-working_set // 64) * 64, most))
+        repeats = -(-LEAST_READ // buffer.nbytes)
+        laps, rest = divmod(buffer.nbytes // 4, 128)  # the words are 0 to 127, again and again
+        wanted = repeats * (laps * 128 * 127 // 2 + rest * (rest - 1) // 2)
+        while True:
+            begin = time.perf_counter()
+            got = self._kernels.peak_reads(buffer, repeats)
+            took = time.perf_counter() - begin
+            if got != wanted:
+                raise MeasurementError(f"read bandwidth: got sum {got}, wanted {wanted}")
+            yield repeats * buffer.nbytes / took
+
+    def operation_rates(self, precision: str) -> Generator[float, None, None]:
+        """Yield operations a second of all threads, a multiply-add being two, sample by sample.
+
+        Parameters
+        ----------
+        precision
+            "f32": fused multiply-adds of float32; on portable C++ a product and a sum. "f16": the
+            same, since matmul turns halves into float32 before it multiplies. "int8": the dot
+            products of four bytes of matmul's quantized formats (VNNI, or three AVX2 instructions).
+
+        Raises
+        ------
+        MeasurementError
+            The sum of the products is wrong.
+        """
+        while True:
+            begin = time.perf_counter()
+            count, total = self._kernels.peak_products(precision == "int8")
+            took = time.perf_counter() - begin
+            if 2 * total != 3 * count:
+                raise MeasurementError(f"products: got sum {total}, wanted {3 * count / 2}")
+            yield 2 * count / took
+
+    def close(self) -> None:
+        """Nothing to do: memory and threads go with the objects."""
 
 
 def instruction_sets() -> tuple[str, ...]:

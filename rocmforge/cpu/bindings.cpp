@@ -5,15 +5,19 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops.h"
@@ -49,6 +53,25 @@ class Running {
   private:
     nb::gil_scoped_release release_;  // first, so that nobody waits for the lock with the GIL
     std::lock_guard<std::mutex> lock_;
+};
+
+// Numbers to read for peak_reads: whole vectors of int32, each its index modulo 2^7.
+class ReadBuffer {
+  public:
+    ReadBuffer(int64_t bytes, ThreadPool& pool) : buffer_(static_cast<size_t>(bytes)) {
+        constexpr int64_t lap = 128 * sizeof(int32_t);
+        int32_t words[128];
+        for (int i = 0; i < 128; ++i) words[i] = i;
+        parallel_for(pool, (bytes + lap - 1) / lap, kPieceFloats, [&](int64_t i) {
+            std::memcpy(buffer_.data() + i * lap, words,
+                        static_cast<size_t>(std::min(lap, bytes - i * lap)));
+        });
+    }
+    size_t bytes() const { return buffer_.bytes(); }
+    const uint8_t* data() const { return buffer_.data(); }
+
+  private:
+    HugeBuffer buffer_;
 };
 
 // The ops of one instruction set with a number of threads, and the memory that matmul works in.
@@ -166,6 +189,24 @@ class Kernels {
         ops_->swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), out.data(), *pool_);
     }
 
+    std::unique_ptr<ReadBuffer> read_buffer(int64_t bytes) const {
+        require(bytes >= 64 && bytes % 64 == 0, "read_buffer: bytes must be a multiple of 64");
+        const Running running(mutex_);
+        return std::make_unique<ReadBuffer>(bytes, *pool_);
+    }
+
+    int64_t peak_reads(const ReadBuffer& buffer, int64_t repeats) const {
+        const Running running(mutex_);
+        return ops_->peak_reads(buffer.data(), static_cast<int64_t>(buffer.bytes()), repeats,
+                                *pool_);
+    }
+
+    std::pair<int64_t, int64_t> peak_products(bool bytes) const {
+        const Running running(mutex_);
+        const PeakProducts made = ops_->peak_products(bytes, *pool_);
+        return {made.count, made.sum};
+    }
+
     void kv_append(Array<const float, 3> k, Array<const float, 3> v, const Pages& k_pages,
                    const Pages& v_pages, Array<const int32_t, 1> pages,
                    Array<const int32_t, 1> offsets) const {
@@ -279,6 +320,8 @@ NB_MODULE(_cpu, m) {
         .def_prop_ro("columns", &PackedMatrix::columns)
         .def_prop_ro("nbytes", &PackedMatrix::nbytes)
         .def_prop_ro("format", &PackedMatrix::format_name);
+    nb::class_<ReadBuffer>(m, "ReadBuffer", "What peak_reads reads.")
+        .def_prop_ro("nbytes", &ReadBuffer::bytes);
     nb::class_<Kernels>(m, "Kernels", "The ops of one instruction set with a number of threads.")
         .def(nb::init<const std::string&, int>(), "isa"_a, "threads"_a)
         .def_prop_ro("isa", &Kernels::isa)
@@ -300,5 +343,8 @@ NB_MODULE(_cpu, m) {
              "offsets"_a.noconvert())
         .def("attention", &Kernels::attention, "q"_a.noconvert(), "k_pages"_a.noconvert(),
              "v_pages"_a.noconvert(), "page_table"_a.noconvert(), "lengths"_a.noconvert(),
-             "starts"_a.noconvert(), "scale"_a, "out"_a.noconvert());
+             "starts"_a.noconvert(), "scale"_a, "out"_a.noconvert())
+        .def("read_buffer", &Kernels::read_buffer, "nbytes"_a)
+        .def("peak_reads", &Kernels::peak_reads, "buffer"_a, "repeats"_a)
+        .def("peak_products", &Kernels::peak_products, "int8"_a);
 }

@@ -22,6 +22,8 @@ extern const Ops table = {
     rope,
     softmax,
     swiglu,
+    peak_reads,
+    peak_products,
 };
 
 }  // namespace rocmforge::ROCMFORGE_ISA

@@ -26,5 +26,7 @@ void rmsnorm(const float* x, const float* weight, float eps, int64_t rows, int64
 void rope(const RopeArgs& args);
 void softmax(const float* x, int64_t rows, int64_t columns, float* out, ThreadPool& pool);
 void swiglu(const float* gate, const float* up, int64_t n, float* out, ThreadPool& pool);
+int64_t peak_reads(const uint8_t* data, int64_t bytes, int64_t repeats, ThreadPool& pool);
+PeakProducts peak_products(bool bytes, ThreadPool& pool);
 
 }  // namespace rocmforge::ROCMFORGE_ISA

@@ -63,6 +63,12 @@ struct RopeArgs {
     ThreadPool& pool;
 };
 
+// Multiplications of peak_products, each with its addition, and the sum of all of them.
+struct PeakProducts {
+    int64_t count;
+    int64_t sum;  // 1.5 * count
+};
+
 struct Ops {
     const char* isa;
     // Bytes of a row in a GGUF file, 0 where the columns are no whole number of blocks; of a packed
@@ -83,6 +89,10 @@ struct Ops {
     void (*rope)(const RopeArgs&);
     void (*softmax)(const float* x, int64_t rows, int64_t columns, float* out, ThreadPool& pool);
     void (*swiglu)(const float* gate, const float* up, int64_t n, float* out, ThreadPool& pool);
+    // For ceilings: `repeats` times the sum of a buffer of int32 below 2^7, whole vectors of 64
+    // bytes; and a fixed number of products of float32 or of bytes on each thread.
+    int64_t (*peak_reads)(const uint8_t* data, int64_t bytes, int64_t repeats, ThreadPool& pool);
+    PeakProducts (*peak_products)(bool bytes, ThreadPool& pool);
 };
 
 // The ops for an instruction set: "avx512", "avx2" or "portable"; null where this build or this

@@ -8,7 +8,6 @@ backend's op `kv_append` does. It does not know the model, rotation, or attentio
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +82,7 @@ class PagedKVCache:
         head_dim: int,
         n_pages: int,
         page_size: int,
-        dtype: Literal["f16", "f32"],
+        dtype: str,
     ) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)}")

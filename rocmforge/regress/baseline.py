@@ -171,6 +171,9 @@ def _entry(record: Record, hardware: Hardware) -> dict[str, Any]:
             "unit": record.unit,
             "direction": record.direction.value,
             "version": record.version,
+            "error": record.error,
+            "conditions": record.conditions,
+            "marked": record.marked,
         },
     }
 
@@ -207,11 +210,25 @@ def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Record
         direction=Direction(direction),
         version=version if isinstance(version, str) else None,
         started_at=None if timestamp is None else _milliseconds(path, timestamp),
+        error=_optional_error(path, label, metadata.get("error")),
+        conditions=_optional(path, f"conditions of {label}", metadata.get("conditions"), dict),
+        marked=_optional(path, f"marked of {label}", metadata.get("marked"), str),
     )
     if entry.get("name") != label or record.label != label:
         got = f"{entry.get('name')}, {record.label}"
         raise ResultFileError(path, "name and parameters", got=got, wanted=label)
     return record
+
+
+def _optional_error(path: Path, label: str, value: object) -> float | None:
+    return None if value is None else finite_number(path, f"error of {label}", value)
+
+
+def _optional(path: Path, what: str, value: object, kind: type) -> Any:
+    """Value of a key that older baselines lack; ResultFileError where it is of another type."""
+    if value is not None and not isinstance(value, kind):
+        raise ResultFileError(path, what, got=kind_of(value), wanted=f"{kind.__name__} or null")
+    return value
 
 
 def _summary(path: Path, label: str, metrics: Mapping[str, Any], unit: str) -> Summary:

@@ -1,6 +1,7 @@
 """JSON files read with errors that name the file, and written so that nothing is ever half there.
 
-Knows asv's version field and NaN; knows no benchmark, no record and no verdict.
+Knows NaN and the version field of asv's files, which our reports have too; knows no benchmark, no
+record and no verdict.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 from rocmforge.errors import ResultFileError
 
@@ -30,14 +31,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write strict JSON to a temporary file beside the target, then rename it into place."""
+    """Write strict JSON, whole or not at all."""
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let `write` fill a temporary file beside the target, then rename it into place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "wb") as file:
             os.fchmod(file.fileno(), 0o644)
-            file.write(text)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -46,8 +52,8 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
         raise
 
 
-def read_asv_json(path: Path, version: int) -> dict[str, Any]:
-    """Read a JSON object of asv's (bare NaN and Infinity allowed) and check its version.
+def read_versioned_json(path: Path, version: int) -> dict[str, Any]:
+    """Read a JSON object (bare NaN and Infinity allowed, as asv's) and check its version.
 
     Raises
     ------

@@ -16,6 +16,9 @@ from rocmforge.regress.records import Record, Status
 from rocmforge.regress.report import digits, scale_for
 
 COLUMNS = ("benchmark", "parameters", "median", "99 % interval", "n", "baseline", "change")
+ERROR_COLUMN = "error"
+MARK = "!"
+LEGEND = f"{MARK} measured under other load or throttling: likely slower than this machine is"
 _STYLES = {Verdict.REGRESSION: "bold red", Verdict.FAILED: "bold red", Verdict.IMPROVED: "green"}
 
 
@@ -34,14 +37,19 @@ def results_table(records: Sequence[Record], comparison: Comparison | None) -> T
     Table
         One row a record. The change is (now − baseline) / baseline, followed by the verdict where
         it is not ok; the interval is that of the median, empty where there are too few samples.
+        A median with MARK was measured under other load. Where errors against the reference are
+        known, the worst stands in the last column: relative RMS.
     """
+    errors = any(record.error is not None for record in records)
     rows = {row.label: row for row in comparison.rows} if comparison else {}
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
+    for column in (*COLUMNS, *([ERROR_COLUMN] if errors else [])):
         left = column in COLUMNS[:2]
         shown.add_column(column, justify="left" if left else "right", overflow="fold")
     for record in records:
         cells = _cells(record, rows.get(record.label))
+        if errors:
+            cells += (_error(record.error),)
         shown.add_row(*(Text(cell) for cell in cells), style=_style(record, rows))
     return shown
 
@@ -56,12 +64,16 @@ def _cells(record: Record, row: Row | None) -> tuple[str, ...]:
     return (
         record.name,
         params,
-        f"{digits(record.value / scale)} {unit}",
+        f"{MARK} " * (record.marked is not None) + f"{digits(record.value / scale)} {unit}",
         f"{digits(low / scale)} … {digits(high / scale)}" if known and low < high else "",
         str(record.summary.iterations),
         "" if row is None or row.before is None else f"{digits(row.before / scale)} {unit}",
         "" if row is None or row.before is None else _change(row),
     )
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f"{error:.1e}" if error else "0"
 
 
 def _change(row: Row) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rocmforge.hardware import Hardware, hardware_tag
-from rocmforge.regress.files import read_asv_json, write_json
+from rocmforge.regress.files import read_versioned_json, write_json
 
 MACHINE_VERSION = 1
 
@@ -82,7 +82,7 @@ def register_machine(path: Path, hardware: Hardware, name: str | None = None) ->
     ResultFileError
         The file exists and is broken; it is left as it is.
     """
-    machines = read_asv_json(path, MACHINE_VERSION) if path.exists() else {}
+    machines = read_versioned_json(path, MACHINE_VERSION) if path.exists() else {}
     entry = asv_machine(hardware, name)
     write_json(path, {**machines, entry["machine"]: entry, "version": MACHINE_VERSION})
     return entry["machine"]

@@ -6,8 +6,10 @@ Knows what a record is; knows no file format and no verdict.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rocmforge.hardware import Hardware
 from rocmforge.regress.statistics import Summary
@@ -51,6 +53,13 @@ class Record:
         asv's hash of the benchmark's code; equal hashes measure the same thing.
     started_at
         Milliseconds since 1970, or None.
+    error
+        Worst relative error against the reference that its processes found; None: not recorded.
+    conditions
+        What surrounded the process with the most other load, JSON-ready, and the number of
+        ``processes``; None: not recorded.
+    marked
+        Why its samples are not to be trusted (other work, throttling), or None.
     """
 
     name: str
@@ -64,6 +73,9 @@ class Record:
     direction: Direction | None
     version: str | None
     started_at: int | None
+    error: float | None = None
+    conditions: Mapping[str, Any] | None = None
+    marked: str | None = None
 
     @property
     def label(self) -> str:

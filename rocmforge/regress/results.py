@@ -21,7 +21,7 @@ from rocmforge.regress.files import (
     finite_number,
     is_strings,
     kind_of,
-    read_asv_json,
+    read_versioned_json,
     typed_field,
 )
 from rocmforge.regress.machine import MACHINE_VERSION, hardware_from_asv
@@ -74,7 +74,7 @@ class ResultsDirectory:
         self.machine = self._choose_machine(machine)
         self.benchmarks = read_benchmarks(self.path / "benchmarks.json")
         machine_file = self.path / self.machine / "machine.json"
-        named = read_asv_json(machine_file, MACHINE_VERSION).get("machine")
+        named = read_versioned_json(machine_file, MACHINE_VERSION).get("machine")
         if named != self.machine:
             raise ResultFileError(machine_file, "machine", got=named, wanted=self.machine)
 
@@ -202,7 +202,7 @@ def read_benchmarks(path: Path) -> dict[str, BenchmarkInfo]:
         The file is missing or broken, or a direction is neither "lower" nor "higher".
     """
     infos = {}
-    for name, entry in read_asv_json(path, BENCHMARKS_VERSION).items():
+    for name, entry in read_versioned_json(path, BENCHMARKS_VERSION).items():
         if name == "version":
             continue
         if not isinstance(entry, dict):
@@ -230,7 +230,7 @@ def read_result_file(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> Res
     ResultFileError
         The file is truncated, of another version, or contradicts itself or its name.
     """
-    data = read_asv_json(path, RESULT_VERSION)
+    data = read_versioned_json(path, RESULT_VERSION)
     commit = typed_field(path, data, "commit_hash", str, "a string")
     params = typed_field(path, data, "params", dict, "an object")
     columns = typed_field(path, data, "result_columns", list, "a list of column names")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import re
@@ -17,6 +16,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from gguf_files import write_gguf
+from tool_modules import tool_module
 
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.quants import dequantize
@@ -36,12 +36,8 @@ FILE_TYPES = [name for name in mix_names() if not name.endswith("-pure")]
 
 
 @pytest.fixture(scope="session")
-def make_model_tool(repo: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_model", repo / "tools" / "make_model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def make_model_tool() -> ModuleType:
+    module: ModuleType = tool_module("make_model")
     return module
 
 

@@ -1,0 +1,237 @@
+"""Each fused kernel against the same work unfused: time, bytes moved, launches.
+
+On the CPU and on GPUs: the product with packed weights, which unpacks them in registers, against
+writing them out as float32 and multiplying; one flash pass of attention against softmax(q kᵀ) v by
+three ops. On GPUs also a whole decode step, with each rule of `rocmforge.plan.gpu_fusion` alone,
+with all and with none. The CPU's executor fuses no neighbours.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from rocmforge import ops
+from rocmforge.engine import Engine
+from rocmforge.errors import MeasurementError
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.ops import cases, reference
+from rocmforge.ops.matrix import Matrix
+from rocmforge.plan.emit import BuildRecorder, Emitter
+from rocmforge.plan.forms import lower
+from rocmforge.plan.fusion import fuse
+from rocmforge.plan.gpu import GpuExecutor
+from rocmforge.plan.gpu_backend import GpuBackend
+from rocmforge.plan.gpu_fusion import FUSIONS, gpu_rules
+from rocmforge.plan.shapes import Shape
+
+from . import attention, inference, matmul
+from .common import (
+    DEVICES,
+    REPEAT,
+    ROUNDS,
+    backend,
+    check_engine,
+    checked,
+    clock,
+    model_path,
+    track,
+)
+from .memory import counted
+
+WAYS = ("fused", "unfused")
+STEP = Shape(tokens=1, sequences=1, outputs=None, single=True, longest=1)
+MODEL = inference.WHOLE[1]
+F32 = np.dtype(np.float32).itemsize
+ATTENTION = dict(zip(attention.WORK, cases.ATTENTION_MODELS["1.1B"], strict=True))
+
+
+@functools.cache
+def product(fmt: str, tokens: int, way: str, device: str) -> Callable[[], Any]:
+    """Return a checked product with 4096 × 4096 weights: one op, or dequantize and then matmul.
+
+    The second multiplies with a packed copy of the float32 weights made before, so that packing is
+    in neither time.
+    """
+    case = cases.MatmulCase(tokens, matmul.N, matmul.N, fmt)
+    if way == "fused":
+        return matmul.prepared(case, device)
+    on = backend(device)
+    x, matrix = case.inputs()
+    floats = ops.pack(Matrix(matrix.to_floats().view(np.uint8), FORMATS["F32"]), on)
+
+    def call() -> Any:
+        ops.dequantize(matrix, on)
+        return ops.matmul(x, floats)
+
+    tolerance = case.tolerance(on.matmul_precision("F32", tokens))
+    return checked(f"matmul {case}, {way}", call, reference.matmul(x, matrix), tolerance)
+
+
+class DequantizeMatmul:
+    """4096 × 4096 weights times one token and a prompt of 128."""
+
+    params = (("Q4_0", "Q4_K", "Q6_K", "Q8_0"), (1, 128), WAYS, DEVICES)
+    param_names = ("format", "tokens", "way", "device")
+    repeat = REPEAT
+    timer = staticmethod(clock)
+    rounds = ROUNDS
+
+    def setup(self, format: str, tokens: int, way: str, device: str) -> None:  # noqa: A002
+        self.call = product(format, tokens, way, device)
+
+    def time_matmul(self, format: str, tokens: int, way: str, device: str) -> None:  # noqa: A002
+        self.call()
+
+
+class DequantizeMatmulBytes:
+    """Bytes that either way reads and writes, float32 weights written and read once."""
+
+    params = (("Q4_0", "Q4_K", "Q6_K", "Q8_0"), (1, 128), WAYS)
+    param_names = ("format", "tokens", "way")
+
+    def track_bytes_moved(self, format: str, tokens: int, way: str) -> int:  # noqa: A002
+        fused = cases.MatmulCase(tokens, matmul.N, matmul.N, format).bytes
+        return fused if way == "fused" else fused + 2 * F32 * matmul.N**2
+
+    track_bytes_moved.unit = "bytes"
+
+
+@functools.cache
+def attended(work: str, way: str, device: str) -> Callable[[], Any]:
+    """Return checked attention: one op, or for each KV head two products and a softmax between.
+
+    Keys and values of the second are packed matrices, made before; the mask is added on the host.
+    """
+    case = ATTENTION[work]
+    if way == "fused":
+        return attention.prepared(case, device)
+    on = backend(device)
+    given = case.inputs()
+    wanted = reference.attention(
+        given.q, given.k_pages, given.v_pages, given.page_table, given.lengths, given.starts,
+        given.scale,
+    )  # fmt: skip
+    length, queries, group = case.lengths[0], case.queries[0], case.heads // case.kv_heads
+    pages = given.page_table[0, : -(-length // case.page_size)]
+    k = given.k_pages[pages].transpose(1, 0, 3, 2).reshape(case.kv_heads, -1, case.head_dim)
+    v = given.v_pages[pages].transpose(1, 0, 2, 3).reshape(case.kv_heads, -1, case.head_dim)
+
+    def packed(floats: Any) -> ops.Weights:
+        return ops.pack(Matrix.from_floats(np.ascontiguousarray(floats, np.float32), "F32"), on)
+
+    keys = [packed(k[g, :length]) for g in range(case.kv_heads)]
+    values = [packed(v[g, :length].T) for g in range(case.kv_heads)]
+    heads = given.q.transpose(1, 0, 2) * np.float32(given.scale)  # (H, T, D)
+    grouped = np.ascontiguousarray(heads).reshape(case.kv_heads, group * queries, case.head_dim)
+    seen = np.arange(length) <= length - queries + np.arange(queries)[:, None]
+    mask = np.tile(np.where(seen, np.float32(0), np.float32(-np.inf)), (group, 1))
+
+    def call() -> Any:
+        mixed = []
+        for q, key, value in zip(grouped, keys, values, strict=True):
+            scores = ops.matmul(q, key)
+            if queries > 1:
+                scores += mask
+            mixed.append(ops.matmul(ops.softmax(scores, on), value))
+        out = np.stack(mixed).reshape(case.heads, queries, case.head_dim)
+        return out.transpose(1, 0, 2)
+
+    half = case.tolerance if device == "cpu" else cases.MATMUL_TOLERANCES["half"]
+    return checked(f"attention {case}, {way}", call, wanted, half)
+
+
+class FlashAttention:
+    """32 heads over 4 KV heads of 64: a prompt, and one token over a context."""
+
+    params = (tuple(ATTENTION), WAYS, DEVICES)
+    param_names = ("work", "way", "device")
+    repeat = REPEAT
+    timer = staticmethod(clock)
+    rounds = ROUNDS
+
+    def setup(self, work: str, way: str, device: str) -> None:
+        self.call = attended(work, way, device)
+
+    def time_attention(self, work: str, way: str, device: str) -> None:
+        self.call()
+
+
+class FlashAttentionBytes:
+    """Bytes that either way reads and writes: scores written, and read and written by softmax."""
+
+    params = (tuple(ATTENTION), WAYS)
+    param_names = ("work", "way")
+
+    def track_bytes_moved(self, work: str, way: str) -> int:
+        case = ATTENTION[work]
+        scores = case.heads * case.queries[0] * case.lengths[0]
+        return case.bytes if way == "fused" else case.bytes + 4 * F32 * scores
+
+    track_bytes_moved.unit = "bytes"
+
+
+@functools.cache
+def stepper(rules: str, device: str) -> Engine:
+    """Return an engine on a GPU whose executor takes some of the rules, its logits checked."""
+    ctx = inference.DECODE_CONTEXT + inference.GROWTH
+    own = inference.engine(MODEL, device, ctx, 1)
+    assert isinstance(own.backend, GpuBackend)
+    executor = GpuExecutor(graph_of(own), own.backend.kernels, own.cache, own.ctx, chosen(rules))
+    made = Engine(ExitStack(), own.config, executor, own.backend, own.ctx, own.weight_bytes)
+    check_engine(made, model_path(MODEL))
+    return made
+
+
+def chosen(rules: str) -> tuple[Any, ...]:
+    """Turn a parameter into rules."""
+    return {"all": FUSIONS, "none": ()}.get(rules, (rules,))
+
+
+def graph_of(engine: Engine) -> Any:
+    """The graph that an engine's executor runs."""
+    return engine._executor._graph
+
+
+class DecodeStep:
+    """One token of one sequence through the 1.1B model, neighbouring ops fused by some rules."""
+
+    params = (("none", *FUSIONS, "all"), ("gpu",))
+    param_names = ("rules", "device")
+    timeout = 900
+
+    def setup(self, rules: str, device: str) -> None:
+        self.engine = stepper(rules, device)
+
+    def track_decode_ms_per_token(self, rules: str, device: str) -> dict[str, Any]:
+        return track([1e3 * s for s in inference.decode_seconds(self.engine, 1)])
+
+    def track_launches(self, rules: str, device: str) -> int:
+        """Kernels of a step, which a replayed graph launches all at once."""
+        sequence = self.engine.add_sequence(2)
+        self.engine.prefill(sequence, [3])  # a single token: the step's shape, not yet captured
+        with counted(self.engine.backend, "launch") as calls:
+            self.engine.decode([sequence], [3])
+        self.engine.remove_sequence(sequence)
+        if not calls["launch"]:
+            raise MeasurementError(f"{rules}: got no launch in a step, wanted those of its kernels")
+        return calls["launch"]
+
+    def track_activation_bytes(self, rules: str, device: str) -> int:
+        """Activations that the step's kernels read and write, weights and cache left out."""
+        engine = self.engine
+        graph = graph_of(engine)
+        recorder = BuildRecorder(engine.backend.kernels.runtime)
+        emitter = Emitter(recorder, graph.geometry, engine.cache, engine.ctx, lambda _: 0)
+        reading, writing = emitter.reading(STEP), emitter.writing(STEP)
+        steps = lower(fuse(graph.ops, gpu_rules(STEP, reading, chosen(rules))), reading, writing)
+        return sum(emitter.nbytes(p, STEP) for s in steps for p in (*s.reads, *s.writes))
+
+    track_decode_ms_per_token.unit = "ms"
+    track_decode_ms_per_token.rounds = ROUNDS
+    track_launches.unit = "launches"
+    track_activation_bytes.unit = "bytes"

@@ -1,0 +1,77 @@
+"""What the GPU kernels take of an AMD GPU, by architecture: registers, spills, code.
+
+clang 19 compiles them, so that any machine sees a kernel that grew its registers or began to spill;
+without it everything shows n/a. Nothing is timed and no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from rocmforge.errors import DeviceError
+
+FILES = (
+    "add_scale.hip",
+    "argmax.hip",
+    "attention.hip",
+    "attention_prompt.hip",
+    "embed.hip",
+    "gate_up_swiglu.hip",
+    "kv_append.hip",
+    "matmul.hip",
+    "matmul_dot4.hip",
+    "matmul_prompt.hip",
+    "quantize.hip",
+    "rmsnorm.hip",
+    "rope.hip",
+    "rope_kv_append.hip",
+    "sample.hip",
+    "softmax.hip",
+    "swiglu.hip",
+    "swiglu_matmul.hip",
+)
+ARCHITECTURES = ("gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx90a", "gfx942")
+
+
+@functools.cache
+def kernels(file: str, architecture: str) -> tuple[Any, ...]:
+    """Compile the hot kernels of a file; NotImplementedError where that cannot be done here."""
+    try:
+        from rocmforge.gpu.offline import all_builds, clang_version, compile_builds
+
+        clang_version()
+    except (DeviceError, ImportError) as error:  # commits before the GPU backend
+        raise NotImplementedError(str(error)) from error
+    builds = [b for b in all_builds(architecture) if b.file == file and b.hot]
+    if not builds:
+        raise NotImplementedError(f"{file} has no hot kernel for {architecture}")
+    targets = [(build, architecture) for build in builds]
+    return tuple(kernel.resources for _, found in compile_builds(targets) for kernel in found)
+
+
+class KernelResources:
+    """Over all forms of a kernel file that run for every token or prompt."""
+
+    params = (FILES, ARCHITECTURES)
+    param_names = ("file", "architecture")
+    timeout = 300
+
+    def setup(self, file: str, architecture: str) -> None:
+        kernels(file, architecture)
+
+    def track_vgprs(self, file: str, architecture: str) -> int:
+        """Vector registers of the kernel that takes most."""
+        return max(found.vgprs for found in kernels(file, architecture))
+
+    def track_spilled_registers(self, file: str, architecture: str) -> int:
+        """Registers that did not fit, of all kernels together."""
+        return sum(found.vgpr_spills + found.sgpr_spills for found in kernels(file, architecture))
+
+    def track_code_bytes(self, file: str, architecture: str) -> int:
+        """Machine code of all kernels together."""
+        return sum(found.code_bytes for found in kernels(file, architecture))
+
+    track_vgprs.unit = "registers"  # type: ignore[attr-defined]
+    track_spilled_registers.unit = "registers"  # type: ignore[attr-defined]
+    track_code_bytes.unit = "bytes"  # type: ignore[attr-defined]

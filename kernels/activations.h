@@ -1,0 +1,173 @@
+// Activations of up to TOKENS (at most 8) tokens as lanes read them that multiply packed weights
+// with them: in LDS, a piece of the columns at a time. A source brings them there, from memory or
+// by computing them. It knows no matrix and no output.
+//
+// They lie in slots of 32 bytes and what belongs to them: 32 columns of int8, or 8 of float. SLOTS
+// of them are held, for as many columns at a time as that allows. The two halves of a slot lie
+// apart, so that neighbouring lanes read neighbouring banks, unless a half is a unit (packed.h) of
+// its own.
+#pragma once
+
+#include "packed.h"
+
+#if !defined(TOKENS) || !defined(LANES) || !defined(ROWS) || !defined(UNITS) || !defined(WAVES) || \
+    !defined(SLOTS)
+#error "TOKENS, LANES, ROWS, UNITS, WAVES and SLOTS have to be passed by the build"
+#endif
+
+constexpr int kThreads = WAVES * WAVE;
+constexpr int kPassRows = kThreads / LANES * ROWS;  // of each matrix, that a block takes in a pass
+constexpr int kStep = LANES * UNITS;                // units of a row that are worked on at once
+static_assert(LANES <= WAVE && LANES % 8 == 0 && TOKENS <= 8 && TOKENS * ROWS <= LANES);
+
+// The activations of a launch: K columns, T tokens. A Source (Input below is the plainest) has
+//   kShare<Format>, how many neighbouring threads bring a slot, and
+//   bring(activations, slot, place), which all of them call to store their shares of it.
+template <class Source>
+struct Batch {
+    Source in;
+    int columns, tokens;
+};
+
+// What belongs into a slot: numbers of a row of `columns` from number `index` of (T, K) on, as many
+// as there is room for and `left`, which may be none or negative; zeros behind them.
+struct Place {
+    uint32_t index;
+    int left, columns;
+};
+
+// Activations in LDS. A tail is a slot's scale, and if the format has offsets the scale times the
+// sum of the slot's codes, or times those of its halves.
+template <class Format, bool kDense = Packed<Format>::kDense>
+struct Tail {
+    static constexpr int kWords = !Packed<Format>::kHasOffset  ? 1
+                                  : Packed<Format>::kSubs == 1 ? 2
+                                                               : 4;
+};
+template <class Format>
+struct Tail<Format, true> {
+    static constexpr int kWords = 0;
+};
+
+template <class Format>
+struct Activations {
+    using P = Packed<Format>;
+    static constexpr int kSlotColumns = P::kDense ? 8 : 32;
+    static constexpr int kSlotUnits = kSlotColumns / P::kColumns;  // 1, or 2 of 16 bytes
+    static constexpr int kTail = Tail<Format>::kWords;
+    static constexpr int kChunk = SLOTS * kSlotUnits / TOKENS / kStep * kStep;  // units of a row
+    static constexpr int kChunkSlots = kChunk / kSlotUnits;
+    static constexpr int kLds = SLOTS * (2 * 16 + 4 * kTail) / 16;  // in pieces of 16 bytes
+    static_assert(kChunk > 0, "SLOTS is too small for the tokens and units in flight");
+
+    u32x4* lds;
+
+    // Brings `count` units from unit `first` on, and zeros up to a multiple of kStep.
+    template <class Source>
+    DEVICE void stage(const Batch<Source>& batch, int first, int count) const {
+        constexpr int kShare = Source::template kShare<Format>;
+        constexpr int kTokenThreads = kThreads / TOKENS;
+        static_assert(kTokenThreads % kShare == 0, "a slot is of one token");
+        const int token = thread_x() / kTokenThreads, own = thread_x() % kTokenThreads / kShare;
+        const int slots = (count + kStep - 1) / kStep * (kStep / kSlotUnits);
+        const int full = token < batch.tokens ? (count + kSlotUnits - 1) / kSlotUnits : 0;
+        const int start = first * P::kColumns;
+        const int end = least(batch.columns - start, full * kSlotColumns);
+        const uint32_t row = static_cast<uint32_t>(token) * batch.columns + start;
+        for (int slot = own; slot < slots; slot += kTokenThreads / kShare) {
+            const int column = slot * kSlotColumns;
+            batch.in.bring(*this, token * kChunkSlots + slot,
+                           Place{row + column, end - column, batch.columns});
+        }
+    }
+
+    // What sources store: 16 bytes, or 4 of them, of a slot, and its tail.
+    DEVICE void store_half(int slot, int i, u32x4 bytes) const { lds[half(slot, i)] = bytes; }
+    DEVICE void store_word(int slot, int i, uint32_t word) const {
+        reinterpret_cast<uint32_t*>(lds + half(slot, i / 4))[i % 4] = word;
+    }
+    DEVICE void store_tail(int slot, float scale, uint32_t sums) const {
+        const int first = static_cast<int16_t>(sums), second = static_cast<int>(sums) >> 16;
+        if constexpr (kTail == 4) {
+            reinterpret_cast<u32x4*>(tails())[slot] = {
+                bit_cast<uint32_t>(scale), bit_cast<uint32_t>(scale * static_cast<float>(first)),
+                bit_cast<uint32_t>(scale * static_cast<float>(second)), 0};
+        } else if constexpr (kTail == 2) {
+            reinterpret_cast<u32x2*>(tails())[slot] = {
+                bit_cast<uint32_t>(scale),
+                bit_cast<uint32_t>(scale * static_cast<float>(first + second))};
+        } else if constexpr (kTail == 1) {
+            tails()[slot] = scale;
+        }
+    }
+
+    // 16 bytes of a token's activations: the i-th of those that a unit meets.
+    DEVICE u32x4 piece(int token, int unit, int i) const {
+        if constexpr (kSlotUnits == 2) return lds[token * kChunk + unit];
+        return lds[half(token * kChunk + unit, i)];
+    }
+    DEVICE void tail(int token, int unit, float* words) const {
+        const int at = token * kChunkSlots + unit / kSlotUnits;
+        if constexpr (kTail == 4) {
+            const u32x4 v = reinterpret_cast<const u32x4*>(tails())[at];
+            words[0] = bit_cast<float>(v.x), words[1] = bit_cast<float>(v.y);
+            words[2] = bit_cast<float>(v.z);
+        } else if constexpr (kTail == 2) {
+            const u32x2 v = reinterpret_cast<const u32x2*>(tails())[at];
+            words[0] = bit_cast<float>(v.x), words[1] = bit_cast<float>(v.y);
+        } else {
+            words[0] = tails()[at];
+        }
+    }
+
+  private:
+    DEVICE float* tails() const { return reinterpret_cast<float*>(lds + 2 * SLOTS); }
+    static DEVICE int half(int slot, int i) {
+        return kSlotUnits == 2 ? 2 * slot + i : i * SLOTS + slot;
+    }
+};
+
+// Four floats of which `left` are in the row; rows of other lengths than 4n are not aligned.
+DEVICE u32x4 four_floats(const float* x, int left, int columns) {
+    if (columns % 4 == 0 && left > 0) return load<u32x4>(x);
+    uint32_t words[4] = {0, 0, 0, 0};
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        if (i < left) words[i] = bit_cast<uint32_t>(x[i]);
+    }
+    return {words[0], words[1], words[2], words[3]};
+}
+
+// x (T, K): Q8, that is codes (T, K) int8, scales (T, K / 32) float and sums (T, K / 32)
+// (gpu/arrays.py), for quantized weights; float for dense ones. Aligned to 16. A thread copies
+// whole slots.
+struct Input {
+    const uint8_t* x;
+    const float* scales;
+    const uint32_t* sums;
+
+    template <class Format>
+    static constexpr int kShare = 1;
+
+    template <class Format>
+    DEVICE void bring(const Activations<Format>& to, int slot, const Place& place) const {
+        u32x4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+        float scale = 0.0f;
+        uint32_t sum = 0;
+        if (place.left > 0) {
+            if constexpr (Packed<Format>::kDense) {
+                const float* from = reinterpret_cast<const float*>(x) + place.index;
+                low = four_floats(from, place.left, place.columns);
+                high = four_floats(from + 4, place.left - 4, place.columns);
+            } else {
+                low = load<u32x4>(x + place.index);
+                high = load<u32x4>(x + place.index + 16);
+                scale = scales[place.index / 32];
+                if constexpr (Activations<Format>::kTail > 1) sum = sums[place.index / 32];
+            }
+        }
+        to.store_half(slot, 0, low);
+        to.store_half(slot, 1, high);
+        to.store_tail(slot, scale, sum);
+    }
+};

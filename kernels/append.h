@@ -1,0 +1,61 @@
+// Writing rows of the KV cache's pages, whose layout pages.h states; a head as heads.h shares it.
+//
+// It knows no op.
+#pragma once
+
+#include "heads.h"
+#include "pages.h"
+
+// A vector of dims of one row, for each form of the pages. All lanes of the wave must call.
+
+DEVICE void store_row(F16Pages, void* pages, void*, u64 at, const float (&x)[VECTOR], bool valid) {
+    if (!valid) return;
+    f16* to = static_cast<f16*>(pages) + at;
+    if constexpr (VECTOR == 4) {
+        *reinterpret_cast<u32x2*>(to) = {pack_halves(x[0], x[1 % VECTOR]),
+                                         pack_halves(x[2 % VECTOR], x[3 % VECTOR])};
+    } else {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) to[j] = to_f16(x[j]);
+    }
+}
+
+DEVICE void store_row(F32Pages, void* pages, void*, u64 at, const float (&x)[VECTOR], bool valid) {
+    if (valid) store_floats(static_cast<float*>(pages) + at, x);
+}
+
+// Codes are x / scale rounded, the scale the largest of 32 sizes / 127, itself rounded first. NaN
+// and infinities make a scale that is not finite, and so NaN of the whole group.
+DEVICE void store_row(Q8Pages, void* pages, void* scales, u64 at, const float (&x)[VECTOR],
+                      bool valid) {
+    const f16 scale = to_f16(clamp_to_f16(largest_size<kGroup / VECTOR>(x) * (1.0f / 127.0f)));
+    const float step = to_float(scale);
+    const bool usable = step > 0.0f && step < infinity();
+    const float inverse = usable ? 1.0f / step : 0.0f;
+    int codes[VECTOR];
+    UNROLL
+    for (int j = 0; j < VECTOR; ++j) {
+        const float code = usable ? round_even(x[j] * inverse) : 0.0f;
+        codes[j] = static_cast<int>(smaller(larger(code, -127.0f), 127.0f));
+    }
+    if (!valid) return;
+    int8_t* to = static_cast<int8_t*>(pages) + at;
+    if constexpr (VECTOR == 4) {
+        *reinterpret_cast<uint32_t*>(to) =
+            pack_codes(codes[0], codes[1 % VECTOR], codes[2 % VECTOR], codes[3 % VECTOR]);
+    } else {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) to[j] = static_cast<int8_t>(codes[j]);
+    }
+    if (at % kGroup == 0) static_cast<f16*>(scales)[at / kGroup] = scale;
+}
+
+// A lane's head to row `row` of the pages. All lanes of the wave must call.
+template <class Pages>
+DEVICE void append_head(void* pages, void* scales, u64 row, int dims, const Head& x, bool valid) {
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        store_row(Pages{}, pages, scales, row * dims + head_dim(i), x[i],
+                  valid && head_dim(i) < dims);
+    }
+}

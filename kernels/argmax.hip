@@ -1,0 +1,57 @@
+// argmax: out = the column of the largest number of each row, the lowest among equals.
+//
+// Two kernels, so that many blocks read a long row: argmax_parts, then argmax.
+//
+//   logits  (rows, columns) float, aligned to 16; NaN never wins, a row of only NaN gives 0
+//   parts   (rows, kParts) Best, aligned to 16: parts.h
+//   out     (rows,) int
+//
+// argmax_parts: a block for each part of each row, its grid is (kParts, rows); a part is a run of
+// columns, and a thread reads every THREADS-th vector of VECTOR columns of it.
+// argmax: a wave a row, its grid is (rows).
+// Limits: columns a multiple of VECTOR. Launched by gpu/ops/argmax.py and, argmax_parts only, by
+// gpu/ops/sample.py.
+#include "forms.h"
+#include "parts.h"
+
+#if !defined(THREADS) || !defined(VECTOR)
+#error "THREADS and VECTOR have to be passed by the build"
+#endif
+
+struct ArgmaxPartsArgs {
+    const float* logits;
+    Best* parts;
+    int columns;
+};
+
+struct ArgmaxArgs {
+    const Best* parts;
+    int* out;
+};
+
+KERNEL(argmax_parts, ArgmaxPartsArgs, THREADS) {
+    SHARED Best scratch[THREADS / WAVE];
+    const u64 row = block_y();
+    const float* logits = a.logits + row * a.columns;
+    const int vectors = a.columns / VECTOR, share = (vectors + kParts - 1) / kParts;
+    const int first = static_cast<int>(block_x()) * share, last = least(first + share, vectors);
+    Best best = {0, 0, 0};
+    for (int i = first + static_cast<int>(thread_x()); i < last; i += THREADS) {
+        float x[VECTOR];
+        load_floats(logits + static_cast<u64>(i) * VECTOR, x);
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) best.add(x[j], i * VECTOR + j);
+    }
+    best.join();
+    if (lane() == 0) scratch[wave()] = best;
+    block_sync();
+    if (thread_x() != 0) return;
+    for (int i = 1; i < THREADS / WAVE; ++i) best.add(scratch[i]);
+    a.parts[row * kParts + block_x()] = best;
+}
+
+KERNEL(argmax, ArgmaxArgs, WAVE) {
+    const u64 row = block_x();
+    const Best best = best_of_parts(a.parts + row * kParts);
+    if (lane() == 0) a.out[row] = best.column();
+}

@@ -1,0 +1,191 @@
+// Columns of one row of logits, read by a block of THREADS threads, each AHEAD vectors at once, and
+// searches among them that sort nothing: by rank, and by column.
+//
+// A rank is the logit's bits in order, then the column, the lower the higher. What is searched for
+// is told by a measure, a whole number for each column; sums of those do not depend on the order of
+// threads. It knows neither weights nor tokens.
+#pragma once
+
+#include "forms.h"
+#include "parts.h"
+
+#if !defined(THREADS) || !defined(VECTOR) || !defined(AHEAD)
+#error "THREADS, VECTOR and AHEAD have to be passed by the build"
+#endif
+
+constexpr int kWaves = THREADS / WAVE;
+constexpr int kColumnBits = 22, kRankBits = 32 + kColumnBits;
+constexpr u64 kColumnMask = (1u << kColumnBits) - 1;
+static_assert(THREADS % 64 == 0 && kWaves <= 32 && (VECTOR == 1 || VECTOR == 4));
+
+DEVICE u64 rank_of(int column, float logit) {
+    return static_cast<u64>(order_key(logit)) << kColumnBits | (kColumnMask - column);
+}
+
+// Calls f(column, logit) for this thread's share of the vectors in which the columns from first to
+// last - 1 of a row lie: a few of their neighbours come too.
+template <class F>
+DEVICE void for_each_of_row(const float* logits, int first, int last, F f) {
+    constexpr int kStep = THREADS * VECTOR;
+    const int own = first / VECTOR * VECTOR + static_cast<int>(thread_x()) * VECTOR;
+    for (int base = own; base < last; base += AHEAD * kStep) {
+        float x[AHEAD][VECTOR] = {};
+        UNROLL
+        for (int i = 0; i < AHEAD; ++i) {
+            if (base + i * kStep < last) load_floats(logits + base + i * kStep, x[i]);
+        }
+        UNROLL
+        for (int i = 0; i < AHEAD; ++i) {
+            if (base + i * kStep >= last) continue;
+            UNROLL
+            for (int j = 0; j < VECTOR; ++j) f(base + i * kStep + j, x[i][j]);
+        }
+    }
+}
+
+// Some columns of a row: those of a list in LDS, in any order, or all.
+struct Columns {
+    const float* logits;
+    int columns;  // of the row
+    const float* values;
+    const int* ids;
+    int count;     // of the list; below 0: all of the row
+    bool partial;  // whether what is found will be asked of columns that the list has not
+
+    // Columns from first to last - 1, and perhaps others.
+    template <class F>
+    DEVICE void for_each(int first, int last, F f) const {
+        if (count < 0) {
+            for_each_of_row(logits, first, last, f);
+            return;
+        }
+        for (int i = static_cast<int>(thread_x()); i < count; i += THREADS) f(ids[i], values[i]);
+    }
+    // Waves that have something to do.
+    DEVICE int waves() const {
+        return count < 0 ? kWaves : least((count + WAVE - 1) / WAVE, kWaves);
+    }
+};
+
+// Memory in LDS of block_sums.
+struct SumScratch {
+    u64 partial[kWaves][4];
+    u64 total[4];
+};
+
+// Sums over the block of what the first `waves` waves hold; all threads have them.
+template <int kSums>
+DEVICE void block_sums(u64 (&sums)[kSums], int waves, SumScratch& scratch) {
+    if (static_cast<int>(wave()) < waves) {
+        UNROLL
+        for (int i = 0; i < kSums; ++i) {
+            sums[i] = wave_sum(sums[i]);
+            if (lane() == 0) scratch.partial[wave()][i] = sums[i];
+        }
+    }
+    block_sync();
+    if (wave() == 0) {
+        const int w = static_cast<int>(lane());
+        UNROLL
+        for (int i = 0; i < kSums; ++i) {
+            const u64 sum = wave_sum(w < waves ? scratch.partial[w < kWaves ? w : 0][i] : 0);
+            if (lane() == 0) scratch.total[i] = sum;
+        }
+    }
+    block_sync();
+    UNROLL
+    for (int i = 0; i < kSums; ++i) sums[i] = scratch.total[i];
+}
+
+// The highest rank from which on the measures add up to a target or more; it may be lower where no
+// column with a measure lies between; 0 where all do not add up to it. target_of(sum of all) gives
+// the target, at least 1; measure(rank, logit) a column's.
+template <class Target, class Measure>
+DEVICE u64 find_rank(const Columns& columns, SumScratch& scratch, Target target_of,
+                     Measure measure) {
+    u64 rank = 0, target = 0;
+    u64 reached = 0, above = 0;  // sums from `rank` on, and from the next higher that was tried
+    for (int shift = kRankBits - 2; shift >= 0; shift -= 2) {
+        if (shift == kColumnBits - 2) {  // the logit is found: is it there only once?
+            const float logit = from_order_key(static_cast<uint32_t>(rank >> kColumnBits));
+            if (reached - above == measure(rank | kColumnMask, logit)) break;
+        }
+        u64 sums[4] = {};
+        columns.for_each(0, columns.columns, [&](int column, float logit) {
+            const u64 r = rank_of(column, logit), m = measure(r, logit);
+            UNROLL
+            for (int i = 0; i < 3; ++i) {
+                sums[i] += r >= rank + (static_cast<u64>(i + 1) << shift) ? m : 0;
+            }
+            sums[3] += m;
+        });
+        block_sums(sums, columns.waves(), scratch);
+        if (target == 0) {
+            target = target_of(sums[3]);
+            if (sums[3] < target) return 0;
+        }
+        const int digit = (sums[0] >= target) + (sums[1] >= target) + (sums[2] >= target);
+        rank += static_cast<u64>(digit) << shift;
+        if (digit > 0) reached = digit == 1 ? sums[0] : digit == 2 ? sums[1] : sums[2];
+        if (digit < 3) above = digit == 0 ? sums[0] : digit == 1 ? sums[1] : sums[2];
+        if (reached == target && !columns.partial) break;
+    }
+    return rank;
+}
+
+// The first column at which the running sum of the measures, in the order of columns, reaches
+// target_of(sum of all), which lies between 1 and that sum.
+template <class Target, class Measure>
+DEVICE int find_column(const Columns& columns, SumScratch& scratch, Target target_of,
+                       Measure measure) {
+    int first = 0, last = columns.columns;
+    u64 target = 0;
+    do {
+        const int quarter = (last - first + 3) / 4;
+        u64 sums[4] = {};
+        columns.for_each(first, last, [&](int column, float logit) {
+            const u64 m = column >= first && column < last ? measure(column, logit) : 0;
+            UNROLL
+            for (int i = 0; i < 3; ++i) sums[i] += column < first + (i + 1) * quarter ? m : 0;
+            sums[3] += m;
+        });
+        block_sums(sums, columns.waves(), scratch);
+        if (target == 0) target = target_of(sums[3]);
+        const int part = (sums[0] < target) + (sums[1] < target) + (sums[2] < target);
+        if (part > 0) target -= part == 1 ? sums[0] : part == 2 ? sums[1] : sums[2];
+        first += part * quarter;
+        last = least(first + quarter, last);
+    } while (last - first > 1);
+    return first;
+}
+
+// Of kBins bins in LDS, those at which the running sum of value(bin) reaches each of two targets;
+// kBins where it does not.
+template <int kBins, class Value>
+DEVICE void find_bins(const u64 (&targets)[2], int* found, SumScratch& scratch, Value value) {
+    constexpr int kOwn = kBins / THREADS;
+    static_assert(kBins % THREADS == 0);
+    const int first = static_cast<int>(thread_x()) * kOwn;
+    u64 sum = 0;
+    for (int i = 0; i < kOwn; ++i) sum += value(first + i);
+    u64 reach = sum;  // of all bins up to this thread's last
+    for (unsigned step = 1; step < WAVE; step *= 2) {
+        const unsigned source = lane() >= step ? lane() - step : lane();
+        const u64 low = shuffle(static_cast<uint32_t>(reach), source);
+        const u64 high = shuffle(static_cast<uint32_t>(reach >> 32), source);
+        if (lane() >= step) reach += high << 32 | low;
+    }
+    if (lane() == WAVE - 1) scratch.partial[wave()][0] = reach;
+    if (thread_x() < 2) found[thread_x()] = kBins;
+    block_sync();
+    for (unsigned w = 0; w < wave(); ++w) reach += scratch.partial[w][0];
+    UNROLL
+    for (int t = 0; t < 2; ++t) {
+        u64 running = reach - sum;
+        if (running >= targets[t] || reach < targets[t]) continue;
+        int bin = first;
+        while ((running += value(bin)) < targets[t]) ++bin;
+        found[t] = bin;
+    }
+    block_sync();
+}

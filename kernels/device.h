@@ -1,0 +1,554 @@
+// One face for every compiler that builds the kernels: clang and hiprtc for AMD (gfx9, gfx10,
+// gfx11, gfx12), NVRTC for NVIDIA (sm_80 and later), and a C++ compiler that runs the same source
+// on the CPU under the tests' stand-in of the HIP runtime (ROCMFORGE_HOST).
+//
+// Types, thread indices, barriers, wave operations, f16, dot products of bytes, 16-byte loads.
+// It needs no vendor header. It knows no op, no format and no matrix unit (tile.h does).
+// The build passes WAVE (lanes of a wave: 32 or 64).
+#pragma once
+
+#if !defined(WAVE)
+#error "WAVE (32 or 64) has to be passed by the build"
+#endif
+
+#if defined(ROCMFORGE_HOST)
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+using std::memcpy;
+#elif defined(__CUDACC__)
+#define ROCMFORGE_CUDA 1
+#elif defined(__HIP__)
+#define ROCMFORGE_AMD 1
+#if !defined(__HIPCC_RTC__)
+#define memcpy __builtin_memcpy
+#endif
+#else
+#error "no known GPU compiler, and ROCMFORGE_HOST is not defined"
+#endif
+
+#if defined(ROCMFORGE_AMD)
+#if defined(__gfx1100__) || defined(__gfx1101__) || defined(__gfx1102__) || \
+    defined(__gfx1103__) || defined(__gfx1150__) || defined(__gfx1151__) || defined(__gfx1152__)
+#define ROCMFORGE_GFX11 1
+#elif defined(__gfx1200__) || defined(__gfx1201__)
+#define ROCMFORGE_GFX12 1
+#elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || \
+    defined(__gfx942__) || defined(__gfx950__)
+#define ROCMFORGE_CDNA 1
+#endif
+// Vega 20 and RDNA have dot products of bytes and of halves, and no matrix units before gfx11.
+#if defined(__gfx906__) || defined(__gfx1011__) || defined(__gfx1012__) || defined(__gfx1030__) || \
+    defined(__gfx1031__) || defined(__gfx1032__) || defined(__gfx1033__) ||                        \
+    defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__)
+#define ROCMFORGE_DOT 1
+#endif
+#if defined(__AMDGCN_WAVEFRONT_SIZE__)
+static_assert(WAVE == __AMDGCN_WAVEFRONT_SIZE__, "WAVE does not fit the target");
+#endif
+#endif
+
+// ---- types ---------------------------------------------------------------------------------
+
+#if !defined(ROCMFORGE_HOST)
+using int8_t = signed char;  // hiprtc may have some of these already: the same types
+using uint8_t = unsigned char;
+using int16_t = short;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+#if defined(ROCMFORGE_CUDA)
+using u64 = unsigned long long;
+#else
+using u64 = unsigned long;
+#endif
+#else
+using u64 = uint64_t;
+#endif
+
+// A half as it lies in memory. Arithmetic is done in float.
+struct f16 {
+    uint16_t bits;
+};
+static_assert(sizeof(f16) == 2);
+
+// Sixteen bytes in one load or store; the address must be aligned to 16.
+struct alignas(16) u32x4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(8) u32x2 {
+    uint32_t x, y;
+};
+
+// ---- kernels, memory spaces, barriers ---------------------------------------------------------
+
+// A kernel takes one struct by value: on every platform the packed argument buffer is that struct.
+// KERNEL(name, Args, threads) { … a.x … } defines it, threads being the block's fixed size.
+#if defined(ROCMFORGE_HOST)
+
+struct HostDim {
+    unsigned x, y, z;
+};
+
+// What the stand-in gives a kernel: who this thread is, and the two ways to wait for others.
+struct HostThread {
+    HostDim thread, block, grid;
+};
+struct HostRuntime {
+    const HostThread* (*self)();
+    void (*block_barrier)();
+    // Every lane of the wave gives a value and gets that of lane `source`; all lanes must call.
+    uint64_t (*exchange)(uint64_t value, unsigned source);
+};
+extern "C" {
+__attribute__((weak, visibility("default"))) const HostRuntime* rocmforge_host;
+}
+
+#define DEVICE inline
+#define SHARED static
+#define KERNEL(name, Args, threads)                                                               \
+    extern "C" __attribute__((visibility("default"))) const unsigned name##_threads = threads;    \
+    extern "C" __attribute__((visibility("default"))) const unsigned name##_bytes = sizeof(Args); \
+    extern "C" __attribute__((visibility("default"))) void name(const Args& a)
+#define UNROLL  // unrolled, the largest kernels compile twenty times longer and run no faster here
+
+DEVICE unsigned thread_x() {
+    return rocmforge_host->self()->thread.x;
+}
+DEVICE unsigned block_x() {
+    return rocmforge_host->self()->block.x;
+}
+DEVICE unsigned block_y() {
+    return rocmforge_host->self()->block.y;
+}
+DEVICE unsigned block_z() {
+    return rocmforge_host->self()->block.z;
+}
+DEVICE void block_sync() {
+    rocmforge_host->block_barrier();
+}
+// Orders the LDS accesses of one wave's lanes.
+DEVICE void wave_sync() {
+    rocmforge_host->exchange(0, 0);
+}
+
+#else
+
+#if defined(ROCMFORGE_AMD) && !defined(__HIPCC_RTC__)
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#endif
+
+#define DEVICE __device__ __forceinline__
+#define SHARED __shared__
+#define UNROLL _Pragma("unroll")
+#if defined(ROCMFORGE_AMD)
+#undef DEVICE
+#define DEVICE __device__ inline __attribute__((always_inline))
+#define KERNEL(name, Args, threads)                                                           \
+    extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) \
+    name(const Args a)
+
+DEVICE unsigned thread_x() {
+    return __builtin_amdgcn_workitem_id_x();
+}
+DEVICE unsigned block_x() {
+    return __builtin_amdgcn_workgroup_id_x();
+}
+DEVICE unsigned block_y() {
+    return __builtin_amdgcn_workgroup_id_y();
+}
+DEVICE unsigned block_z() {
+    return __builtin_amdgcn_workgroup_id_z();
+}
+DEVICE void block_sync() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+// Lanes of a wave run in step; the fence keeps the compiler from moving LDS accesses across.
+DEVICE void wave_sync() {
+    __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
+}
+#else
+#define KERNEL(name, Args, threads) \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+
+DEVICE unsigned thread_x() {
+    return threadIdx.x;
+}
+DEVICE unsigned block_x() {
+    return blockIdx.x;
+}
+DEVICE unsigned block_y() {
+    return blockIdx.y;
+}
+DEVICE unsigned block_z() {
+    return blockIdx.z;
+}
+DEVICE void block_sync() {
+    __syncthreads();
+}
+DEVICE void wave_sync() {
+    __syncwarp();
+}
+#endif
+#endif
+
+// A function of constants, which the compiler computes, and which kernels may call as well.
+#if defined(ROCMFORGE_CUDA)
+#define CONSTEXPR __host__ __device__ __forceinline__ constexpr
+#else
+#define CONSTEXPR inline constexpr
+#endif
+
+DEVICE unsigned lane() {
+    return thread_x() % WAVE;
+}
+DEVICE unsigned wave() {
+    return thread_x() / WAVE;
+}
+
+// ---- bits --------------------------------------------------------------------------------------
+
+template <class To, class From>
+DEVICE To bit_cast(From from) {
+    static_assert(sizeof(To) == sizeof(From));
+    To to;
+    memcpy(&to, &from, sizeof(To));
+    return to;
+}
+
+#if defined(ROCMFORGE_CUDA)
+DEVICE float to_float(f16 h) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h.bits));
+    return f;
+}
+DEVICE f16 to_f16(float f) {
+    f16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(f));
+    return h;
+}
+#elif defined(ROCMFORGE_AMD)
+DEVICE float to_float(f16 h) {
+    return static_cast<float>(bit_cast<_Float16>(h));
+}
+DEVICE f16 to_f16(float f) {
+    return bit_cast<f16>(static_cast<_Float16>(f));
+}
+#else
+DEVICE float to_float(f16 h) {
+    const uint32_t sign = (h.bits & 0x8000u) << 16, exponent = (h.bits >> 10) & 31;
+    const uint32_t mantissa = h.bits & 0x3ffu;
+    if (exponent == 0) {
+        const float f = static_cast<float>(mantissa) * 0x1p-24f;
+        return sign ? -f : f;
+    }
+    const uint32_t e = exponent == 31 ? 255 : exponent + 112;
+    return bit_cast<float>(sign | e << 23 | mantissa << 13);
+}
+// Rounds to the nearest, ties to even, as the GPUs do.
+DEVICE f16 to_f16(float f) {
+    const uint32_t bits = bit_cast<uint32_t>(f), sign = bits >> 16 & 0x8000u;
+    const uint32_t size = bits & 0x7fffffffu;
+    if (size > 0x7f800000u) return {static_cast<uint16_t>(sign | 0x7e00u)};
+    if (size >= 0x477ff000u) return {static_cast<uint16_t>(sign | 0x7c00u)};
+    if (size < 0x38800000u) {  // subnormal or zero: the adder rounds to multiples of 2^-24
+        const uint32_t small = bit_cast<uint32_t>(bit_cast<float>(size) + 0.5f) - 0x3f000000u;
+        return {static_cast<uint16_t>(sign | small)};
+    }
+    const uint32_t rounded = size + 0xfffu + (size >> 13 & 1);
+    return {static_cast<uint16_t>(sign | (rounded - 0x38000000u) >> 13)};
+}
+#endif
+
+DEVICE float bf16_to_float(uint16_t bits) {
+    return bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+// Halves of a word, low first.
+DEVICE float low_half(uint32_t word) {
+    return to_float(f16{static_cast<uint16_t>(word)});
+}
+DEVICE float high_half(uint32_t word) {
+    return to_float(f16{static_cast<uint16_t>(word >> 16)});
+}
+DEVICE uint32_t pack_halves(float low, float high) {
+    return to_f16(low).bits | static_cast<uint32_t>(to_f16(high).bits) << 16;
+}
+
+// ---- arithmetic
+// ----------------------------------------------------------------------------------
+
+#if defined(ROCMFORGE_HOST)
+DEVICE float fast_exp(float x) {
+    return std::exp(x);
+}
+DEVICE float fast_log(float x) {
+    return std::log(x);
+}
+DEVICE float reciprocal_sqrt(float x) {
+    return 1.0f / std::sqrt(x);
+}
+DEVICE float round_even(float x) {
+    return std::nearbyint(x);
+}
+DEVICE float absolute(float x) {
+    return std::fabs(x);
+}
+DEVICE float larger(float x, float y) {
+    return std::fmax(x, y);
+}
+DEVICE float smaller(float x, float y) {
+    return std::fmin(x, y);
+}
+#elif defined(ROCMFORGE_AMD)
+#if __has_builtin(__builtin_amdgcn_exp2f)
+#define native_exp2 __builtin_amdgcn_exp2f
+#define native_log2 __builtin_amdgcn_logf
+#else  // before LLVM 18, where these are the same instructions
+#define native_exp2 __builtin_exp2f
+#define native_log2 __builtin_log2f
+#endif
+DEVICE float fast_exp(float x) {
+    return native_exp2(x * 1.44269504089f);
+}
+DEVICE float fast_log(float x) {
+    return native_log2(x) * 0.69314718056f;
+}
+DEVICE float reciprocal_sqrt(float x) {
+    return __builtin_amdgcn_rsqf(x);
+}
+DEVICE float round_even(float x) {
+    return __builtin_rintf(x);
+}
+DEVICE float absolute(float x) {
+    return __builtin_fabsf(x);
+}
+DEVICE float larger(float x, float y) {
+    return __builtin_fmaxf(x, y);
+}
+DEVICE float smaller(float x, float y) {
+    return __builtin_fminf(x, y);
+}
+#else
+DEVICE float fast_exp(float x) {
+    return __expf(x);
+}
+DEVICE float fast_log(float x) {
+    return __logf(x);
+}
+DEVICE float reciprocal_sqrt(float x) {
+    return rsqrtf(x);
+}
+DEVICE float round_even(float x) {
+    return rintf(x);
+}
+DEVICE float absolute(float x) {
+    return fabsf(x);
+}
+DEVICE float larger(float x, float y) {
+    return fmaxf(x, y);
+}
+DEVICE float smaller(float x, float y) {
+    return fminf(x, y);
+}
+#endif
+
+DEVICE float infinity() {
+    return bit_cast<float>(0x7f800000u);
+}
+
+DEVICE int least(int x, int y) {
+    return x < y ? x : y;
+}
+DEVICE int most(int x, int y) {
+    return x > y ? x : y;
+}
+
+// The value is computed before this point. Without it AMD's compiler moves long sums past later
+// branches and keeps all that they need in registers until then.
+DEVICE void settle(float& value) {
+#if defined(ROCMFORGE_AMD)
+    asm volatile("" : "+v"(value));
+#endif
+}
+
+// c + Σ a.byte[i] · b.byte[i] over four signed bytes.
+DEVICE int dot4(uint32_t a, uint32_t b, int c) {
+#if defined(ROCMFORGE_CUDA)
+    return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
+#elif defined(ROCMFORGE_GFX11) || defined(ROCMFORGE_GFX12)
+    return __builtin_amdgcn_sudot4(true, a, true, b, c, false);
+#elif defined(ROCMFORGE_CDNA) || defined(ROCMFORGE_DOT)
+    return __builtin_amdgcn_sdot4(a, b, c, false);
+#else
+    for (int i = 0; i < 4; ++i) {
+        c += static_cast<int8_t>(a >> (8 * i)) * static_cast<int8_t>(b >> (8 * i));
+    }
+    return c;
+#endif
+}
+
+// The bytes that eight nibbles pick from a table of sixteen (four words, first entry lowest): byte
+// i of `low` by the low nibble of byte i, byte i of `high` by the high one.
+DEVICE void lookup16(const uint32_t (&table)[4], uint32_t nibbles, uint32_t& low, uint32_t& high) {
+#if defined(ROCMFORGE_CUDA)
+    const auto permute = [](uint32_t a, uint32_t b, uint32_t select) {
+        uint32_t r;
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
+        return r;
+    };
+    // A selector's nibble takes one of eight bytes; the table's half is chosen by a second step.
+    const uint32_t within = nibbles & 0x77777777u;
+    const uint32_t half = (nibbles & 0x88888888u) >> 1 | 0x32103210u;
+    const uint32_t a =
+        permute(permute(table[0], table[1], within), permute(table[2], table[3], within), half);
+    const uint32_t b = permute(permute(table[0], table[1], within >> 16),
+                               permute(table[2], table[3], within >> 16), half >> 16);
+    low = permute(a, b, 0x6420u);
+    high = permute(a, b, 0x7531u);
+#elif defined(ROCMFORGE_AMD)
+    const auto pick = [&](uint32_t n) {
+        const uint32_t within = n & 0x07070707u, half = (n & 0x08080808u) >> 1 | 0x03020100u;
+        return __builtin_amdgcn_perm(__builtin_amdgcn_perm(table[3], table[2], within),
+                                     __builtin_amdgcn_perm(table[1], table[0], within), half);
+    };
+    low = pick(nibbles);
+    high = pick(nibbles >> 4);
+#else
+    low = high = 0;
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t l = nibbles >> (8 * i) & 15, h = nibbles >> (8 * i + 4) & 15;
+        low |= (table[l / 4] >> (8 * (l % 4)) & 255) << (8 * i);
+        high |= (table[h / 4] >> (8 * (h % 4)) & 255) << (8 * i);
+    }
+#endif
+}
+
+// ---- wave operations: every lane of the wave must call them ------------------------------------
+
+// The value of lane `lane() ^ kMask`.
+template <int kMask>
+DEVICE uint32_t shuffle_xor(uint32_t value) {
+    static_assert(kMask > 0 && kMask < WAVE);
+#if defined(ROCMFORGE_HOST)
+    return static_cast<uint32_t>(rocmforge_host->exchange(value, lane() ^ kMask));
+#elif defined(ROCMFORGE_CUDA)
+    return __shfl_xor_sync(0xffffffffu, value, kMask);
+#else
+    if constexpr (kMask < 32) {
+        return __builtin_amdgcn_ds_swizzle(value, kMask << 10 | 0x1f);
+    } else {
+        return __builtin_amdgcn_ds_bpermute((lane() ^ kMask) << 2, value);
+    }
+#endif
+}
+template <int kMask>
+DEVICE float shuffle_xor(float value) {
+    return bit_cast<float>(shuffle_xor<kMask>(bit_cast<uint32_t>(value)));
+}
+template <int kMask>
+DEVICE int shuffle_xor(int value) {
+    return static_cast<int>(shuffle_xor<kMask>(static_cast<uint32_t>(value)));
+}
+template <int kMask>
+DEVICE u64 shuffle_xor(u64 value) {
+    const uint32_t low = shuffle_xor<kMask>(static_cast<uint32_t>(value));
+    const uint32_t high = shuffle_xor<kMask>(static_cast<uint32_t>(value >> 32));
+    return static_cast<u64>(high) << 32 | low;
+}
+
+// The value of lane `source`, which may differ from lane to lane.
+DEVICE uint32_t shuffle(uint32_t value, unsigned source) {
+#if defined(ROCMFORGE_HOST)
+    return static_cast<uint32_t>(rocmforge_host->exchange(value, source));
+#elif defined(ROCMFORGE_CUDA)
+    return __shfl_sync(0xffffffffu, value, source);
+#else
+    return __builtin_amdgcn_ds_bpermute(source << 2, value);
+#endif
+}
+DEVICE float shuffle(float value, unsigned source) {
+    return bit_cast<float>(shuffle(bit_cast<uint32_t>(value), source));
+}
+DEVICE int shuffle(int value, unsigned source) {
+    return static_cast<int>(shuffle(static_cast<uint32_t>(value), source));
+}
+
+// Sum and maximum over groups of kLanes neighbouring lanes (a power of two); every lane has it.
+template <int kLanes = WAVE, class T>
+DEVICE T wave_sum(T value) {
+    if constexpr (kLanes > 32) value += shuffle_xor<(WAVE > 32 ? 32 : 1)>(value);
+    if constexpr (kLanes > 16) value += shuffle_xor<16>(value);
+    if constexpr (kLanes > 8) value += shuffle_xor<8>(value);
+    if constexpr (kLanes > 4) value += shuffle_xor<4>(value);
+    if constexpr (kLanes > 2) value += shuffle_xor<2>(value);
+    if constexpr (kLanes > 1) value += shuffle_xor<1>(value);
+    return value;
+}
+template <int kLanes = WAVE>
+DEVICE float wave_max(float value) {
+    if constexpr (kLanes > 32) value = larger(value, shuffle_xor<(WAVE > 32 ? 32 : 1)>(value));
+    if constexpr (kLanes > 16) value = larger(value, shuffle_xor<16>(value));
+    if constexpr (kLanes > 8) value = larger(value, shuffle_xor<8>(value));
+    if constexpr (kLanes > 4) value = larger(value, shuffle_xor<4>(value));
+    if constexpr (kLanes > 2) value = larger(value, shuffle_xor<2>(value));
+    if constexpr (kLanes > 1) value = larger(value, shuffle_xor<1>(value));
+    return value;
+}
+
+// Sum over a block of kThreads threads; `scratch` holds kThreads / WAVE values in LDS. Begins and
+// ends with a barrier, so that the scratch may be used again.
+template <int kThreads, class T>
+DEVICE T block_sum(T value, T* scratch) {
+    value = wave_sum(value);
+    block_sync();
+    if (lane() == 0) scratch[wave()] = value;
+    block_sync();
+    T total = scratch[0];
+    for (int i = 1; i < kThreads / WAVE; ++i) total += scratch[i];
+    block_sync();
+    return total;
+}
+
+// ---- memory
+// ----------------------------------------------------------------------------------------
+
+// One load of sizeof(T) bytes, which must be 4, 8 or 16, from an aligned address.
+template <class T>
+DEVICE T load(const void* address) {
+    return *static_cast<const T*>(address);
+}
+
+// Adds to a word in LDS that other threads of the block add to as well; what it was before.
+DEVICE uint32_t shared_add(uint32_t* word, uint32_t value) {
+#if defined(ROCMFORGE_HOST)
+    const uint32_t before = *word;
+    *word += value;
+    return before;
+#elif defined(ROCMFORGE_CUDA)
+    return atomicAdd(word, value);
+#else
+    return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
+#endif
+}
+
+// The same for what is read only once, such as weights: it need not stay in the caches.
+DEVICE u32x4 load_once(const void* address) {
+#if defined(ROCMFORGE_CUDA)
+    u32x4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(address));
+    return v;
+#elif defined(ROCMFORGE_AMD)
+    typedef uint32_t vector __attribute__((ext_vector_type(4)));
+    const vector v = __builtin_nontemporal_load(static_cast<const vector*>(address));
+    return {v.x, v.y, v.z, v.w};
+#else
+    return load<u32x4>(address);
+#endif
+}

@@ -1,0 +1,211 @@
+// Products of a few rows of packed weights with up to TOKENS tokens: decoding, where reading the
+// weights is the work. What matmul, gate_up_swiglu and swiglu_matmul share; it knows no output.
+//
+// LANES neighbouring lanes share ROWS rows of each matrix, on one pass; a block of WAVES waves has
+// WAVES · WAVE / LANES such groups, on rows one after another, and may make several passes. Lane i
+// takes units i, i + LANES, … of its rows (packed.h) and has UNITS of each row in flight; the last
+// units of a row are loaded again by lanes that would stand behind its end, and meet activations of
+// zero. Weights of the first units are asked for before the activations (activations.h), and those
+// of the next ones before a barrier or a sum over lanes.
+#pragma once
+
+#include "activations.h"
+
+// sums[t][r] += the products of one unit of kRows rows with all tokens.
+template <class Format, int kRows>
+DEVICE void multiply(const typename Packed<Format>::Unit (&weights)[kRows],
+                     const Activations<Format>& x, int unit, float (&sums)[TOKENS][kRows]) {
+    using P = Packed<Format>;
+    if constexpr (P::kDense) {
+        float w[kRows][P::kColumns];
+        UNROLL
+        for (int r = 0; r < kRows; ++r) P::values(weights[r], w[r]);
+        UNROLL
+        for (int t = 0; t < TOKENS; ++t) {
+            UNROLL
+            for (int i = 0; i < P::kColumns / 4; ++i) {
+                const u32x4 four = x.piece(t, unit, i);
+                const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+                UNROLL
+                for (int r = 0; r < kRows; ++r) {
+                    UNROLL
+                    for (int j = 0; j < 4; ++j) {
+                        sums[t][r] += w[r][4 * i + j] * bit_cast<float>(words[j]);
+                    }
+                    settle(sums[t][r]);
+                }
+            }
+        }
+    } else {
+        uint32_t w[kRows][P::kWords];
+        typename P::Scales s[kRows];
+        UNROLL
+        for (int r = 0; r < kRows; ++r) {
+            P::words(weights[r], w[r]);
+            s[r] = P::scales(weights[r]);
+        }
+        UNROLL
+        for (int t = 0; t < TOKENS; ++t) {
+            uint32_t codes[P::kWords];
+            UNROLL
+            for (int i = 0; i < P::kWords / 4; ++i) {
+                const u32x4 four = x.piece(t, unit, i);
+                codes[4 * i] = four.x, codes[4 * i + 1] = four.y;
+                codes[4 * i + 2] = four.z, codes[4 * i + 3] = four.w;
+            }
+            float tail[Activations<Format>::kTail];
+            x.tail(t, unit, tail);
+            UNROLL
+            for (int r = 0; r < kRows; ++r) {
+                UNROLL
+                for (int sub = 0; sub < P::kSubs; ++sub) {
+                    int dot = 0;
+                    UNROLL
+                    for (int i = 0; i < P::kWords / P::kSubs; ++i) {
+                        const int word = sub * (P::kWords / P::kSubs) + i;
+                        dot = dot4(w[r][word], codes[word], dot);
+                    }
+                    sums[t][r] += s[r].scale[sub] * (tail[0] * static_cast<float>(dot));
+                    if constexpr (P::kHasOffset) sums[t][r] += s[r].offset[sub] * tail[1 + sub];
+                }
+                settle(sums[t][r]);
+            }
+        }
+    }
+}
+
+// Sums over kLanes neighbouring lanes, of several values at once: value i is returned to the i-th
+// of as many equal parts of these lanes as there are values.
+template <int kLanes, int kValues>
+DEVICE float fold(const float (&values)[kValues]) {
+    if constexpr (kValues == 1) {
+        return wave_sum<kLanes>(values[0]);
+    } else {
+        const bool upper = lane() & (kLanes / 2);
+        float halves[kValues / 2];
+        UNROLL
+        for (int i = 0; i < kValues / 2; ++i) {
+            // By name: a choice of two places would be an index known only at run time.
+            const float low = values[i], high = values[kValues / 2 + i];
+            halves[i] = (upper ? high : low) + shuffle_xor<kLanes / 2>(upper ? low : high);
+        }
+        return fold<kLanes / 2>(halves);
+    }
+}
+
+// Which product of a pass a lane gets, and whether it is the one to write it.
+struct Part {
+    int token, row;  // row of those of a pass
+    bool writes;
+
+    DEVICE Part() {
+        constexpr int kPart = LANES / (TOKENS * ROWS);
+        const int own = static_cast<int>(lane()) % LANES;
+        token = own / kPart / ROWS;
+        row = static_cast<int>(thread_x()) / LANES * ROWS + own / kPart % ROWS;
+        writes = own % kPart == 0;
+    }
+};
+
+// Calls finish(first, products) for each of kPasses passes over rows first .. first + kPassRows -
+// 1, from row `start` on: products[m] of a lane is that of matrix m with its Part. Rows from `rows`
+// on repeat the last one. Every thread of the block calls.
+template <class Format, int kMatrices, int kPasses, class Source, class Finish>
+DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
+                     const Batch<Source>& batch, u32x4* lds, const Finish& finish) {
+    using P = Packed<Format>;
+    constexpr int kRows = kMatrices * ROWS, kChunk = Activations<Format>::kChunk;
+    // With so few weights in flight, the next ones are asked for before these are used.
+    constexpr bool kAhead = TOKENS == 1 && kRows * UNITS <= 2;
+    const Activations<Format> x{lds};
+    const int columns = batch.columns;
+    const int units = (columns + P::kColumns - 1) / P::kColumns;
+    const int own = static_cast<int>(lane()) % LANES;
+    const int row = start + static_cast<int>(thread_x()) / LANES * ROWS;
+    typename P::Unit weights[UNITS][kRows];
+    const auto load = [&](int pass, int from) {
+        UNROLL
+        for (int r = 0; r < kRows; ++r) {
+            const PackedMatrix& m = matrices[r / ROWS];
+            const uint32_t at = least(row + pass * kPassRows + r % ROWS, rows - 1);
+            if constexpr (P::kDense) {
+                if (columns % P::kColumns) {
+                    UNROLL
+                    for (int i = 0; i < UNITS; ++i) {
+                        const int column = (from + own + i * LANES) * P::kColumns;
+                        weights[i][r] = P::load_row(m, at, columns, column);
+                    }
+                    continue;
+                }
+            }
+            const uint32_t unit = at * static_cast<uint32_t>(units) + from;
+            if (from + kStep <= units) {
+                const PackedMatrix here = P::from(m, unit + own);
+                UNROLL
+                for (int i = 0; i < UNITS; ++i) weights[i][r] = P::load(here, i * LANES);
+            } else {
+                UNROLL
+                for (int i = 0; i < UNITS; ++i) {
+                    weights[i][r] = P::load(m, unit + least(own + i * LANES, units - 1 - from));
+                }
+            }
+        }
+    };
+    load(0, 0);
+    for (int pass = 0; pass < kPasses; ++pass) {
+        float sums[TOKENS][kRows];
+        UNROLL
+        for (int t = 0; t < TOKENS; ++t) {
+            UNROLL
+            for (int r = 0; r < kRows; ++r) sums[t][r] = 0.0f;
+        }
+        for (int chunk = 0; chunk < units; chunk += kChunk) {
+            const int count = least(units - chunk, kChunk);
+            if (pass == 0 || units > kChunk) {
+                if (pass || chunk) block_sync();
+                x.stage(batch, chunk, count);
+                block_sync();
+            }
+            for (int unit = 0; unit < count; unit += kStep) {
+                const int next = chunk + unit + kStep;
+                const auto load_next = [&] {
+                    const bool ends = next >= units;
+                    if (!ends || pass + 1 < kPasses) load(ends ? pass + 1 : pass, ends ? 0 : next);
+                };
+                const auto multiply_all = [&](const typename P::Unit(&some)[UNITS][kRows]) {
+                    UNROLL
+                    for (int i = 0; i < UNITS; ++i) {
+                        multiply<Format, kRows>(some[i], x, unit + own + i * LANES, sums);
+                    }
+                };
+                if constexpr (kAhead) {
+                    typename P::Unit now[UNITS][kRows];
+                    memcpy(now, weights, sizeof(weights));
+                    load_next();
+                    multiply_all(now);
+                } else {
+                    multiply_all(weights);
+                    load_next();
+                }
+            }
+        }
+        float products[kMatrices];
+        UNROLL
+        for (int m = 0; m < kMatrices; ++m) {
+            float values[TOKENS * ROWS];
+            UNROLL
+            for (int i = 0; i < TOKENS * ROWS; ++i) {
+                values[i] = sums[i / ROWS][m * ROWS + i % ROWS];
+            }
+            products[m] = fold<LANES>(values);
+        }
+        finish(start + pass * kPassRows, products);
+    }
+}
+
+// For blocks that own whole groups of 32 rows.
+constexpr int kGroupPasses = kPassRows < 32 ? 32 / kPassRows : 1;
+constexpr int kGroupRows = kGroupPasses * kPassRows;
+
+template <int a, int b>
+constexpr int kLarger = a > b ? a : b;

@@ -1,0 +1,45 @@
+// Ops that work element by element: four neighbouring elements a thread, THREADS threads a block.
+//
+// An array counts as one long row, so that its last thread may have fewer than four. It knows no
+// op.
+#pragma once
+
+#include "forms.h"
+
+#if !defined(THREADS)
+#error "THREADS has to be passed by the build"
+#endif
+
+constexpr int kVector = 4;
+
+// First element of this thread.
+DEVICE u64 first_element() {
+    return (static_cast<u64>(block_x()) * THREADS + thread_x()) * kVector;
+}
+
+// Up to four elements from `index` on; zeros beyond `count`.
+DEVICE void load_elements(const float* from, u64 index, u64 count, float (&to)[kVector]) {
+    if (index + kVector <= count) {
+        load_floats(from + index, to);
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < kVector; ++i) to[i] = index + i < count ? from[index + i] : 0.0f;
+}
+
+// Writes up to four elements in a form. Q8 needs a whole number of groups: a thread has four or
+// none.
+template <Form kForm>
+DEVICE void store_elements(const Output& out, u64 index, u64 count, const float (&x)[kVector]) {
+    if constexpr (kForm == Form::Q8) {
+        store_form<kForm>(out, index, x, index < count);
+    } else if (index + kVector <= count) {
+        store_form<kForm>(out, index, x, true);
+    } else {
+        UNROLL
+        for (int i = 0; i < kVector; ++i) {
+            const float one[1] = {x[i]};
+            store_form<kForm>(out, index + i, one, index + i < count);
+        }
+    }
+}

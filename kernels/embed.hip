@@ -1,0 +1,83 @@
+// out[t] = row tokens[t] of a raw table as float32, and if wanted that row's RMSNorm at once:
+// normed[t] = out[t] / √(mean(out[t]²) + eps) · weight.
+//
+//   table   (V, row bytes) blocks or numbers of FORMAT as in a GGUF file, aligned to 16
+//   tokens  (T,) int32 below V
+//   weight  (K,) float32
+//   out     (T, K) float32, aligned to 16
+//   normed  (T, K) float32, float16 or Q8 (K then a multiple of 32) as `form` says, the number of a
+//           Form (forms.h), or none where it is -1; aligned to 16
+// A block of 256 threads takes one token, four columns a thread, 1024 columns at a time; the raw
+// blocks come through LDS (raw.h). Each thread reads back only what it wrote itself.
+// Launched by rocmforge/gpu/ops/embed.py.
+#include "forms.h"
+#include "raw.h"
+
+struct EmbedArgs {
+    const uint8_t* table;
+    const int* tokens;
+    const float* weight;
+    float* out;
+    Output normed;
+    int columns, form;
+    float eps;
+};
+
+constexpr int kStep = 4 * kRawThreads;
+
+// Four columns of a row that begin at element `at`; `left` columns of the row are left there. All
+// lanes of the wave must call.
+template <Form kForm>
+DEVICE void store_columns(const Output& out, u64 at, int left, bool aligned, const float (&x)[4]) {
+    if (kForm == Form::Q8 || aligned) {
+        store_form<kForm>(out, at, x, left > 0);
+        return;
+    }
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const float one[1] = {x[i]};
+        if constexpr (kForm != Form::Q8) store_form<kForm>(out, at + i, one, i < left);
+    }
+}
+
+KERNEL(embed, EmbedArgs, kRawThreads) {
+    SHARED Raw<FORMAT> raw;
+    SHARED float scratch[kRawThreads / WAVE];
+    const u64 row_bytes = static_cast<u64>(a.columns / raw.kColumns) * raw.kBytes;
+    const uint8_t* row = a.table + a.tokens[block_x()] * row_bytes;
+    const u64 start = static_cast<u64>(block_x()) * a.columns;
+    const bool aligned = a.columns % 4 == 0;
+    const Output out{a.out, nullptr, nullptr};
+    float squares = 0.0f;
+    for (int first = 0; first < a.columns; first += kRawColumns) {
+        const uint8_t* from = row + static_cast<u64>(first / raw.kColumns) * raw.kBytes;
+        const int columns = least(a.columns - first, kRawColumns);
+        raw.fetch(from, columns);
+        block_sync();
+        for (int column = 4 * thread_x(); column < columns; column += kStep) {
+            float x[4];
+            raw.values(from, column, columns, x);
+            UNROLL
+            for (int i = 0; i < 4; ++i) squares += x[i] * x[i];
+            store_columns<Form::F32>(out, start + first + column, columns - column, aligned, x);
+        }
+    }
+    if (a.form < 0) return;
+    const float total = block_sum<kRawThreads>(squares, scratch);
+    const float factor = reciprocal_sqrt(total / static_cast<float>(a.columns) + a.eps);
+    for (int first = 0; first < a.columns; first += kStep) {
+        const int column = first + 4 * thread_x(), left = a.columns - column;
+        float x[4];
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            x[i] = i < left ? a.out[start + column + i] * (factor * a.weight[column + i]) : 0.0f;
+        }
+        if (a.form == static_cast<int>(Form::Q8)) {
+            store_columns<Form::Q8>(a.normed, start + column, left, aligned, x);
+        } else if (a.form == static_cast<int>(Form::F16)) {
+            store_columns<Form::F16>(a.normed, start + column, left, aligned, x);
+        } else {
+            store_columns<Form::F32>(a.normed, start + column, left, aligned, x);
+        }
+    }
+}

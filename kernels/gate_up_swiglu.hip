@@ -1,0 +1,66 @@
+// out (T, N) = g · sigmoid(g) · u of g = x · gateᵀ and u = x · upᵀ, for a few tokens.
+//
+//   x         (T, K), T up to TOKENS: Q8 for quantized weights, float for dense ones (dot_rows.h)
+//   gate, up  (N, K) of FORMAT_0 and FORMAT_1, both quantized or both dense: streams of packed.h
+//   out       (T, N) float, f16 or int8 as OUT says (forms.h), aligned to 16
+// The rows of a block, the same of both matrices, are a multiple of 32: their outputs meet in LDS,
+// and for Q8, where N is a multiple of 32 too, 32 lanes round 32 of them. Matrices of one format
+// are read together, others one after the other. Launched by rocmforge/gpu/ops/matmul.py.
+#include "dot_rows.h"
+#include "forms.h"
+#include "swiglu.h"
+
+struct GateUpArgs {
+    PackedMatrix gate, up;
+    Output out;
+    int rows;
+    Batch<Input> batch;
+};
+
+// results[t][r] = the output of row `start` + r. The same lane writes and reads one of them.
+template <class Gate, class Up>
+struct Both {
+    static DEVICE void run(const GateUpArgs& a, int start, u32x4* lds,
+                           float (&results)[TOKENS][kGroupRows]) {
+        const Part part;
+        const auto gates = [&](int first, const float (&products)[1]) {
+            if (part.writes) results[part.token][first - start + part.row] = products[0];
+        };
+        const auto ups = [&](int first, const float (&products)[1]) {
+            float& result = results[part.token][first - start + part.row];
+            if (part.writes) result = swiglu(result, products[0]);
+        };
+        const PackedMatrix gate[1] = {a.gate}, up[1] = {a.up};
+        dot_rows<Gate, 1, kGroupPasses>(gate, start, a.rows, a.batch, lds, gates);
+        block_sync();
+        dot_rows<Up, 1, kGroupPasses>(up, start, a.rows, a.batch, lds, ups);
+    }
+};
+template <class Format>
+struct Both<Format, Format> {
+    static DEVICE void run(const GateUpArgs& a, int start, u32x4* lds,
+                           float (&results)[TOKENS][kGroupRows]) {
+        const Part part;
+        const auto finish = [&](int first, const float (&products)[2]) {
+            float& result = results[part.token][first - start + part.row];
+            if (part.writes) result = swiglu(products[0], products[1]);
+        };
+        const PackedMatrix both[2] = {a.gate, a.up};
+        dot_rows<Format, 2, kGroupPasses>(both, start, a.rows, a.batch, lds, finish);
+    }
+};
+
+KERNEL(gate_up_swiglu, GateUpArgs, kThreads) {
+    SHARED u32x4 lds[kLarger<Activations<FORMAT_0>::kLds, Activations<FORMAT_1>::kLds>];
+    SHARED float results[TOKENS][kGroupRows];
+    const int start = block_x() * kGroupRows;
+    Both<FORMAT_0, FORMAT_1>::run(a, start, lds, results);
+    block_sync();
+    const int count = a.batch.tokens * kGroupRows;
+    for (int at = wave() * WAVE; at < count; at += kThreads) {
+        const int job = at + lane(), token = job / kGroupRows, row = start + job % kGroupRows;
+        const bool present = job < count && row < a.rows;
+        const float x[1] = {present ? results[token][job % kGroupRows] : 0.0f};
+        store_form<Form::OUT>(a.out, static_cast<u64>(token) * a.rows + row, x, present);
+    }
+}

@@ -1,0 +1,107 @@
+// How lanes share heads, and the rotation of a head: SPAN neighbouring lanes hold one head.
+//
+// SPAN is 8, 16 or 32, so that a head lies in one wave of 32 or 64. A lane has every SPAN-th vector
+// of VECTOR dims, ITEMS of them, all in registers (gpu/ops/heads.py chooses). A block has kHeads
+// heads of one token: its grid is (tokens, blocks of heads). It knows no op.
+#pragma once
+
+#include "forms.h"
+
+#if !defined(THREADS) || !defined(SPAN) || !defined(ITEMS) || !defined(VECTOR)
+#error "THREADS, SPAN, ITEMS and VECTOR have to be passed by the build"
+#endif
+
+static_assert((SPAN == 8 || SPAN == 16 || SPAN == 32) && THREADS % 64 == 0);
+static_assert(VECTOR == 1 || VECTOR == 4);
+
+constexpr int kHeads = THREADS / SPAN;
+
+// What a lane holds of a head.
+using Head = float[ITEMS][VECTOR];
+
+// The head of this lane among those of its token.
+DEVICE int head_index() {
+    return static_cast<int>(block_y()) * kHeads + static_cast<int>(thread_x()) / SPAN;
+}
+// First dim of a lane's vector i.
+DEVICE int head_dim(int i) {
+    return (static_cast<int>(thread_x()) % SPAN + i * SPAN) * VECTOR;
+}
+
+// The lane's part of the `dims` floats from `from` on; zeros where it has none.
+DEVICE void load_head(const float* from, int dims, bool valid, Head& x) {
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) x[i][j] = 0.0f;
+        if (valid && head_dim(i) < dims) load_floats(from + head_dim(i), x[i]);
+    }
+}
+DEVICE void store_head(float* to, int dims, const Head& x) {
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        if (head_dim(i) < dims) store_floats(to + head_dim(i), x[i]);
+    }
+}
+
+// ---- rotation: pairs (2i, 2i + 1) if kInterleaved, else (i, i + rotated / 2) --------------------
+
+// Whether partners of a rotation lie in one vector.
+template <bool kInterleaved>
+constexpr bool kOwnPartners = kInterleaved && VECTOR == 4;
+
+// First dim of the vector that is rotated against that at `dim`.
+template <bool kInterleaved>
+DEVICE int partner_dim(int dim, int rotated) {
+    if constexpr (kInterleaved) return dim ^ 1;
+    return dim < rotated / 2 ? dim + rotated / 2 : dim - rotated / 2;
+}
+
+// What the lane's numbers are rotated against, out of `from`, where the lane's head lies, or out of
+// the norm's weights.
+template <bool kInterleaved>
+DEVICE void load_partners(const float* from, int rotated, bool valid, Head& y) {
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) y[i][j] = 0.0f;
+        if constexpr (!kOwnPartners<kInterleaved>) {
+            if (valid && head_dim(i) < rotated) {
+                load_floats(from + partner_dim<kInterleaved>(head_dim(i), rotated), y[i]);
+            }
+        }
+    }
+}
+
+// Rotates x, whose partners are y. cos and sin are rows of rotated / 2 floats.
+template <bool kInterleaved>
+DEVICE void rotate(const float* cos, const float* sin, int rotated, const Head& y, Head& x) {
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        const int dim = head_dim(i);
+        if (dim >= rotated) continue;
+        if constexpr (kOwnPartners<kInterleaved>) {
+            const u32x2 c = load<u32x2>(cos + dim / 2), s = load<u32x2>(sin + dim / 2);
+            const float cosines[2] = {bit_cast<float>(c.x), bit_cast<float>(c.y)};
+            const float sines[2] = {bit_cast<float>(s.x), bit_cast<float>(s.y)};
+            UNROLL
+            for (int j = 0; j < 2; ++j) {
+                float &a = x[i][2 * j], &b = x[i][2 * j + 1 < VECTOR ? 2 * j + 1 : 0];
+                const float turned = a * cosines[j] - b * sines[j];
+                b = a * sines[j] + b * cosines[j];
+                a = turned;
+            }
+        } else {
+            const int half = rotated / 2;
+            const int at = kInterleaved ? dim / 2 : (dim < half ? dim : dim - half);
+            const bool first = kInterleaved ? dim % 2 == 0 : dim < half;
+            float c[VECTOR], s[VECTOR];
+            load_floats(cos + at, c);
+            load_floats(sin + at, s);
+            UNROLL
+            for (int j = 0; j < VECTOR; ++j) {
+                x[i][j] = x[i][j] * c[j] + (first ? -s[j] : s[j]) * y[i][j];
+            }
+        }
+    }
+}

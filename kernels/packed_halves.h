@@ -1,0 +1,152 @@
+// Units of packed.h as halves: scale · code + offset in f16, two columns in a word.
+//
+// Codes become halves exactly (as the last bits of 1024 + code), the zero (of formats with minima,
+// the middle code) is taken off exactly, and
+// one multiplication or FMA rounds the weight; scale and offset are rounded to f16 before. Weights
+// outside f16's range become ±65504; NaN stays NaN.
+// It knows no tile and no op.
+#pragma once
+
+#include "packed.h"
+
+constexpr float kLargestHalf = 65504.0f;
+
+#if defined(ROCMFORGE_AMD)
+typedef _Float16 HalfPair __attribute__((ext_vector_type(2)));
+#endif
+
+// a + b.
+DEVICE uint32_t add_halves(uint32_t a, uint32_t b) {
+#if defined(ROCMFORGE_CUDA)
+    uint32_t sum;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+#elif defined(ROCMFORGE_AMD)
+    return bit_cast<uint32_t>(bit_cast<HalfPair>(a) + bit_cast<HalfPair>(b));
+#else
+    return pack_halves(low_half(a) + low_half(b), high_half(a) + high_half(b));
+#endif
+}
+
+// a · b.
+DEVICE uint32_t multiply_halves(uint32_t a, uint32_t b) {
+#if defined(ROCMFORGE_CUDA)
+    uint32_t product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+#elif defined(ROCMFORGE_AMD)
+    return bit_cast<uint32_t>(bit_cast<HalfPair>(a) * bit_cast<HalfPair>(b));
+#else
+    return pack_halves(low_half(a) * low_half(b), high_half(a) * high_half(b));
+#endif
+}
+
+// a · b + c, rounded once.
+DEVICE uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
+#if defined(ROCMFORGE_CUDA)
+    uint32_t sum;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+    return sum;
+#elif defined(ROCMFORGE_AMD)
+    return bit_cast<uint32_t>(bit_cast<HalfPair>(a) * bit_cast<HalfPair>(b) +
+                              bit_cast<HalfPair>(c));
+#else
+    return pack_halves(low_half(a) * low_half(b) + low_half(c),
+                       high_half(a) * high_half(b) + high_half(c));
+#endif
+}
+
+// 1024 + each of the word's bytes 2 · kPair and 2 · kPair + 1: a byte in the lowest bits of a half
+// whose exponent makes them ones.
+template <int kPair>
+DEVICE uint32_t bytes_above_1024(uint32_t word) {
+#if defined(ROCMFORGE_CUDA)
+    return __byte_perm(word, 0x64646464u, kPair == 0 ? 0x4140 : 0x4342);
+#elif defined(ROCMFORGE_AMD)
+    return __builtin_amdgcn_perm(0x64646464u, word, kPair == 0 ? 0x04010400u : 0x04030402u);
+#else
+    const uint32_t bytes = word >> 16 * kPair;
+    return 0x64006400u | (bytes & 0xffu) | (bytes & 0xff00u) << 8;
+#endif
+}
+
+// The number as a half, within the finite halves; NaN stays NaN.
+DEVICE f16 to_finite_f16(float x) {
+    return to_f16(x > kLargestHalf ? kLargestHalf : x < -kLargestHalf ? -kLargestHalf : x);
+}
+DEVICE uint32_t pack_finite_halves(float low, float high) {
+    return to_finite_f16(low).bits | static_cast<uint32_t>(to_finite_f16(high).bits) << 16;
+}
+
+// The pair with infinities replaced by the largest finite half.
+DEVICE uint32_t finite_halves(uint32_t pair) {
+    const uint32_t low = (pair & 0x7fffu) == 0x7c00u, high = (pair & 0x7fff0000u) == 0x7c000000u;
+    return pair - low - (high << 16);
+}
+
+// `pairs` of a unit: column 2i in the low half of pairs[i].
+template <class Block>
+struct PackedHalves {
+    using Weights = Packed<Block>;
+    static constexpr int kPairs = Weights::kColumns / 2, kSubs = Weights::kSubs;
+    // What is taken off the codes, as unsigned bytes. Where there are minima it is the middle,
+    // which the offset gets back: scale and offset then nearly cancel nowhere, and round less.
+    static constexpr int kMiddle = Weights::kHasMins ? 1 << (Block::kBits - 1) : 0;
+    static constexpr int kZero = Weights::kSigned ? 128 : Block::kZero + kMiddle;
+    static constexpr uint32_t kFlip = Weights::kSigned ? 0x80808080u : 0;
+    static constexpr int kTop = (1 << Block::kBits) - 1 - kZero;
+    static constexpr int kLargest = kZero > kTop ? kZero : kTop;
+
+    static DEVICE void pairs(const typename Weights::Unit& unit, uint32_t (&out)[kPairs]) {
+        uint32_t words[Weights::kWords], scale[kSubs], offset[kSubs];
+        Weights::words(unit, words);
+        const auto scales = Weights::scales(unit);
+        bool fits = true;
+        UNROLL
+        for (int i = 0; i < kSubs; ++i) {
+            const float s = scales.scale[i];
+            const float o = Weights::kHasMins ? scales.offset[i] + kMiddle * s : 0.0f;
+            fits = fits && absolute(s) * static_cast<float>(kLargest) + absolute(o) <= kLargestHalf;
+            scale[i] = pack_finite_halves(s, s);
+            offset[i] = pack_finite_halves(o, o);
+        }
+        const uint32_t zero = pack_halves(-1024.0f - kZero, -1024.0f - kZero);
+        UNROLL
+        for (int i = 0; i < kPairs; ++i) {
+            const uint32_t word = words[i / 2] ^ kFlip;
+            const int sub = i / (kPairs / kSubs);
+            const uint32_t code = add_halves(
+                i % 2 == 0 ? bytes_above_1024<0>(word) : bytes_above_1024<1>(word), zero);
+            out[i] = Weights::kHasMins ? multiply_add_halves(code, scale[sub], offset[sub])
+                                       : multiply_halves(code, scale[sub]);
+        }
+        if (!fits) {
+            UNROLL
+            for (int i = 0; i < kPairs; ++i) out[i] = finite_halves(out[i]);
+        }
+    }
+};
+
+template <class Number>
+struct DenseHalves {
+    static constexpr int kPairs = Packed<Number>::kColumns / 2;
+
+    static DEVICE void pairs(const u32x4& unit, uint32_t (&out)[kPairs]) {
+        float values[2 * kPairs];
+        Packed<Number>::values(unit, values);
+        UNROLL
+        for (int i = 0; i < kPairs; ++i) {
+            out[i] = pack_finite_halves(values[2 * i], values[2 * i + 1]);
+        }
+    }
+};
+template <>
+struct PackedHalves<F32> : DenseHalves<F32> {};
+template <>
+struct PackedHalves<BF16> : DenseHalves<BF16> {};
+template <>
+struct PackedHalves<F16> {
+    static DEVICE void pairs(const u32x4& unit, uint32_t (&out)[4]) {
+        out[0] = unit.x, out[1] = unit.y, out[2] = unit.z, out[3] = unit.w;
+    }
+};

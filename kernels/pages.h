@@ -1,0 +1,80 @@
+// Keys and values of one KV head as they lie in the pages of the cache: float16, Q8_0 or float32.
+//
+// A layer's pages are (pages, G, P, D), D fastest, aligned to 16 bytes; Q8_0 has int8 codes in that
+// shape and float16 scales (pages, G, P, D / 32). D is a multiple of 8, of 32 for Q8_0. A row is
+// the D numbers of one token: its number is (page * G + g) * P + slot.
+// It knows no page table and no op.
+#pragma once
+
+#include "device.h"
+
+DEVICE u32x4 pack_eight(const float (&x)[8]) {
+    return {pack_halves(x[0], x[1]), pack_halves(x[2], x[3]), pack_halves(x[4], x[5]),
+            pack_halves(x[6], x[7])};
+}
+
+// Each type: Eight, eight numbers of a row as they are loaded by load_eight; widen gives them as
+// float, halves as float16.
+
+struct F16Pages {
+    using Eight = u32x4;
+    static DEVICE Eight load_eight(const void* pages, const void*, u64 row, int dims, int dim) {
+        return load<u32x4>(static_cast<const f16*>(pages) + row * dims + dim);
+    }
+    static DEVICE void widen(const Eight& from, float (&to)[8]) {
+        const uint32_t words[4] = {from.x, from.y, from.z, from.w};
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            to[2 * i] = low_half(words[i]);
+            to[2 * i + 1] = high_half(words[i]);
+        }
+    }
+    static DEVICE u32x4 halves(const Eight& from) { return from; }
+};
+
+struct F32Pages {
+    struct Eight {
+        u32x4 low, high;
+    };
+    static DEVICE Eight load_eight(const void* pages, const void*, u64 row, int dims, int dim) {
+        const float* at = static_cast<const float*>(pages) + row * dims + dim;
+        return {load<u32x4>(at), load<u32x4>(at + 4)};
+    }
+    static DEVICE void widen(const Eight& from, float (&to)[8]) {
+        const uint32_t words[8] = {from.low.x,  from.low.y,  from.low.z,  from.low.w,
+                                   from.high.x, from.high.y, from.high.z, from.high.w};
+        UNROLL
+        for (int i = 0; i < 8; ++i) to[i] = bit_cast<float>(words[i]);
+    }
+    static DEVICE u32x4 halves(const Eight& from) {
+        float wide[8];
+        widen(from, wide);
+        return pack_eight(wide);
+    }
+};
+
+struct Q8Pages {
+    struct Eight {
+        u32x2 codes;
+        f16 scale;
+    };
+    static DEVICE Eight load_eight(const void* pages, const void* scales, u64 row, int dims,
+                                   int dim) {
+        const u64 at = row * dims + dim;
+        return {load<u32x2>(static_cast<const int8_t*>(pages) + at),
+                static_cast<const f16*>(scales)[at / 32]};
+    }
+    static DEVICE void widen(const Eight& from, float (&to)[8]) {
+        const float scale = to_float(from.scale);
+        UNROLL
+        for (int i = 0; i < 4; ++i) {
+            to[i] = scale * static_cast<float>(static_cast<int8_t>(from.codes.x >> (8 * i)));
+            to[i + 4] = scale * static_cast<float>(static_cast<int8_t>(from.codes.y >> (8 * i)));
+        }
+    }
+    static DEVICE u32x4 halves(const Eight& from) {
+        float wide[8];
+        widen(from, wide);
+        return pack_eight(wide);
+    }
+};

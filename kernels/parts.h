@@ -1,0 +1,65 @@
+// The best column of each part of a row: what argmax_parts writes and argmax and sample read.
+//
+// It knows no op and no sampling.
+#pragma once
+
+#include "device.h"
+
+constexpr int kParts = 64;  // of a row; PARTS of gpu/ops/argmax.py
+
+// Numbers in their order as unsigned integers: NaN lowest, -0 and 0 the same.
+DEVICE uint32_t order_key(float x) {
+    const uint32_t bits = bit_cast<uint32_t>(x + 0.0f);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0;
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+DEVICE float from_order_key(uint32_t key) {
+    return bit_cast<float>(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+// The best of some columns; the largest rank wins: the larger number, then the lower column.
+struct alignas(16) Best {
+    u64 rank;
+    uint32_t nan;  // whether one of the columns is NaN
+    uint32_t unused;
+
+    DEVICE void add(float x, int column) {
+        const uint32_t key = order_key(x);
+        const u64 other = static_cast<u64>(key) << 32 | (0xffffffffu - column);
+        rank = other > rank ? other : rank;
+        nan |= key == 0;
+    }
+    DEVICE void add(const Best& other) {
+        rank = other.rank > rank ? other.rank : rank;
+        nan |= other.nan;
+    }
+    DEVICE float value() const { return from_order_key(static_cast<uint32_t>(rank >> 32)); }
+    DEVICE int column() const {
+        return static_cast<int>(0xffffffffu - static_cast<uint32_t>(rank));
+    }
+
+    // Joins what all lanes of the wave hold.
+    DEVICE void join() {
+        if constexpr (WAVE > 32) add(from_lane<(WAVE > 32 ? 32 : 1)>());
+        add(from_lane<16>());
+        add(from_lane<8>());
+        add(from_lane<4>());
+        add(from_lane<2>());
+        add(from_lane<1>());
+    }
+
+  private:
+    template <int kMask>
+    DEVICE Best from_lane() const {
+        return {shuffle_xor<kMask>(rank), shuffle_xor<kMask>(nan), 0};
+    }
+};
+static_assert(sizeof(Best) == 16);
+
+// The best of a row out of those of its parts; all lanes of the wave must call.
+DEVICE Best best_of_parts(const Best* parts) {
+    Best best = {0, 0, 0};
+    for (int i = static_cast<int>(lane()); i < kParts; i += WAVE) best.add(parts[i]);
+    best.join();
+    return best;
+}

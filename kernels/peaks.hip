@@ -1,0 +1,161 @@
+// What a device can do at most: bytes read a second, and multiply-adds a second.
+//
+//   peak_reads  out[block] = Σ of the words that the block read, modulo 2^32; thread i of all n
+//               reads the 16-byte elements i, i + n, i + 2n, … of `data`, `loads` of them,
+//               beginning again at its end: after each round other threads read the same data
+//   peak_f32    out[block] = Σ over threads and chains of steps · (chain + 1), in float
+//   peak_int8   the same by dot4: Σ of 4 · steps · (chain + 1)
+//   peak_f16    the same by the matrix unit (tile.h) or what stands for it: chain c of each wave
+//               begins at c and adds a 16 × 16 × 16 product of ones in each step
+//
+//   data   (elements,) of 16 bytes, aligned to 16
+//   out    (blocks,) uint32
+//
+// Each thread keeps CHAINS sums (a wave TILES tiles of sums) that do not wait for one another, so
+// that their number times the waves that a unit holds exceeds its latency. Operands stay in
+// registers, and the compiler must take them for new ones in each step: the sums are exact and tell
+// that every step was done.
+// Limits: loads and steps multiples of 8; steps · (CHAINS + 1) and 16 · steps below 2^24; elements
+// and all threads together below 2^31. Launched by gpu/ops/peaks.py.
+#include "tile.h"
+
+#if !defined(THREADS) || !defined(CHAINS) || !defined(TILES)
+#error "THREADS, CHAINS and TILES have to be passed by the build"
+#endif
+
+constexpr int kLoads = 8;  // on their way at once
+constexpr int kSteps = 8;  // without a branch
+constexpr int kWaves = THREADS / WAVE;
+
+struct ReadArgs {
+    const u32x4* data;
+    uint32_t* out;
+    int elements, loads, threads;  // of all blocks
+};
+
+struct ProductArgs {
+    uint32_t* out;
+    int steps, one;  // one is 1, which the compiler does not know
+};
+
+DEVICE void put_sum(uint32_t* out, uint32_t sum, uint32_t* scratch) {
+    sum = block_sum<THREADS>(sum, scratch);
+    if (thread_x() == 0) out[block_x()] = sum;
+}
+
+// The value may be another from here on.
+#if defined(ROCMFORGE_CUDA)
+DEVICE void forget(float& value) {
+    asm volatile("" : "+f"(value));
+}
+DEVICE void forget(uint32_t& value) {
+    asm volatile("" : "+r"(value));
+}
+#else
+template <class T>
+DEVICE void forget(T& value) {
+#if defined(ROCMFORGE_AMD)
+    asm volatile("" : "+v"(value));
+#else
+    asm volatile("" : "+r"(value));
+#endif
+}
+#endif
+
+KERNEL(peak_reads, ReadArgs, THREADS) {
+    SHARED uint32_t scratch[kWaves];
+    // Threads of all blocks come to the data's beginning again and again: positions modulo its end.
+    const unsigned elements = a.elements, stride = a.threads % elements;
+    unsigned at = (block_x() * THREADS + thread_x()) % elements;
+    uint32_t sum = 0;
+    for (int i = 0; i < a.loads; i += kLoads) {
+        u32x4 got[kLoads];
+        UNROLL
+        for (int j = 0; j < kLoads; ++j) {
+            got[j] = load_once(a.data + at);
+            at += stride;
+            at -= at >= elements ? elements : 0;
+        }
+        UNROLL
+        for (int j = 0; j < kLoads; ++j) sum += got[j].x + got[j].y + got[j].z + got[j].w;
+    }
+    put_sum(a.out, sum, scratch);
+}
+
+KERNEL(peak_f32, ProductArgs, THREADS) {
+    SHARED uint32_t scratch[kWaves];
+    // Two factors, since gfx11 and gfx12 issue two multiply-adds at once where no register is in
+    // both.
+    const float one = static_cast<float>(a.one);
+    float x[2] = {one, one}, y[CHAINS], sums[CHAINS];
+    UNROLL
+    for (int c = 0; c < CHAINS; ++c) {
+        y[c] = static_cast<float>(a.one * (c + 1));
+        sums[c] = 0.0f;
+    }
+    for (int step = 0; step < a.steps; step += kSteps) {
+        UNROLL
+        for (int s = 0; s < kSteps; ++s) {
+            forget(x[0]);
+            forget(x[1]);
+            UNROLL
+            for (int c = 0; c < CHAINS; ++c) sums[c] += x[c % 2] * y[c];
+        }
+    }
+    uint32_t sum = 0;
+    UNROLL
+    for (int c = 0; c < CHAINS; ++c) sum += static_cast<uint32_t>(sums[c]);
+    put_sum(a.out, sum, scratch);
+}
+
+KERNEL(peak_int8, ProductArgs, THREADS) {
+    SHARED uint32_t scratch[kWaves];
+    uint32_t x = a.one * 0x01010101u, y[CHAINS];
+    int sums[CHAINS];
+    UNROLL
+    for (int c = 0; c < CHAINS; ++c) {
+        y[c] = x * (c + 1);
+        sums[c] = 0;
+    }
+    for (int step = 0; step < a.steps; step += kSteps) {
+        UNROLL
+        for (int s = 0; s < kSteps; ++s) {
+            forget(x);
+            UNROLL
+            for (int c = 0; c < CHAINS; ++c) sums[c] = dot4(x, y[c], sums[c]);
+        }
+    }
+    uint32_t sum = 0;
+    UNROLL
+    for (int c = 0; c < CHAINS; ++c) sum += sums[c];
+    put_sum(a.out, sum, scratch);
+}
+
+KERNEL(peak_f16, ProductArgs, THREADS) {
+    SHARED uint32_t scratch[kWaves];
+    alignas(16) SHARED f16 ones[16 * 16];
+    for (int i = thread_x(); i < 16 * 16; i += THREADS) ones[i] = to_f16(a.one);
+    block_sync();
+    TileA x;
+    TileB y;
+    x.load(ones, 16);
+    y.load(ones, 16);
+    TileC tiles[TILES];
+    UNROLL
+    for (int c = 0; c < TILES; ++c) {
+        tiles[c].each([&](int, int, float& value) { value = static_cast<float>(a.one * c); });
+    }
+    for (int step = 0; step < a.steps; step += kSteps) {
+        UNROLL
+        for (int s = 0; s < kSteps; ++s) {
+            UNROLL
+            for (int c = 0; c < TILES; ++c) tiles[c].mma(x, y);
+        }
+    }
+    uint32_t sum = 0;
+    UNROLL
+    for (int c = 0; c < TILES; ++c) {
+        tiles[c].each([&](int, int, float& value) { sum += static_cast<uint32_t>(value); });
+    }
+    put_sum(a.out, sum, scratch);
+}

@@ -1,0 +1,26 @@
+// quantize: out = x in another form: int8 in groups of 32 (q8.h), or f16.
+//
+//   x    (rows, columns) float
+//   out  (rows, columns) f16 or int8 as OUT says (forms.h)
+//
+// All aligned to 16. Four neighbouring elements a thread: elements.h.
+// Limits: columns a multiple of 32 for Q8. Launched by gpu/ops/quantize.py.
+#include "elements.h"
+
+#if !defined(OUT)
+#error "OUT has to be passed by the build"
+#endif
+
+struct QuantizeArgs {
+    const float* x;
+    Output out;
+    int rows;
+    int columns;
+};
+
+KERNEL(quantize, QuantizeArgs, THREADS) {
+    const u64 count = static_cast<u64>(a.rows) * static_cast<u64>(a.columns);
+    float x[kVector];
+    load_elements(a.x, first_element(), count, x);
+    store_elements<Form::OUT>(a.out, first_element(), count, x);
+}

@@ -1,0 +1,39 @@
+// rope: pairs (a, b) of the first R dims of each head become (a cos - b sin, a sin + b cos).
+//
+//   x          (tokens, heads, dims) float; in place
+//   cos, sin   (context, R / 2) float
+//   positions  (tokens,) int: rows of cos and sin
+//
+// All aligned to 16. SPAN lanes a head, a block for some heads of one token: heads.h.
+// INTERLEAVED 1: pairs are (2i, 2i + 1); 0: (i, i + R / 2).
+// Limits: dims at most SPAN * ITEMS * VECTOR; R even, at most dims. Launched by gpu/ops/rope.py.
+#include "heads.h"
+
+#if !defined(INTERLEAVED)
+#error "INTERLEAVED has to be passed by the build"
+#endif
+
+struct RopeArgs {
+    float* x;
+    const float* cos;
+    const float* sin;
+    const int* positions;
+    int heads;
+    int dims;
+    int rotated;
+};
+
+KERNEL(rope, RopeArgs, THREADS) {
+    const u64 token = block_x();
+    const bool valid = head_index() < a.heads;
+    float* at = a.x + (token * a.heads + head_index()) * a.dims;
+    const u64 angles = static_cast<u64>(a.positions[token]) * (a.rotated / 2);
+    Head x, partners;
+    load_head(at, a.dims, valid, x);
+    load_partners<INTERLEAVED != 0>(at, a.rotated, valid, partners);
+    if (valid) {
+        rotate<INTERLEAVED != 0>(a.cos + angles, a.sin + angles, a.rotated, partners, x);
+    }
+    wave_sync();  // all lanes have read the head
+    if (valid) store_head(at, a.dims, x);
+}

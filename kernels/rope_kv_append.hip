@@ -1,0 +1,99 @@
+// rope_kv_append: RMSNorm of each head of q and k where NORM is 1, rotation of both, q in place,
+// and k and v to their slots in the pages of one layer's cache.
+//
+//   q                   (tokens, heads, dims) float; in place
+//   k, v                (tokens, kv_heads, dims) float; not changed
+//   q_norm, k_norm      (dims,) float weights; null: no norm
+//   cos, sin            (context, R / 2) float
+//   positions           (tokens,) int: rows of cos and sin
+//   k_pages, v_pages    (pages, kv_heads, page_size, dims) of the form KV, and
+//   k_scales, v_scales  (pages, kv_heads, page_size, dims / 32) f16 for Q8Pages: see pages.h
+//   pages, offsets      (tokens,) int: page and slot of each token; a page below 0 writes nothing
+//
+// All aligned to 16. SPAN lanes a head, a block for some heads of one token, in the order q, k, v:
+// heads.h. INTERLEAVED 1: pairs are (2i, 2i + 1); 0: (i, i + R / 2).
+// Limits: dims at most SPAN * ITEMS * VECTOR, a multiple of 32 for Q8Pages; R even, at most dims.
+// Launched by gpu/ops/rope_kv_append.py.
+#include "append.h"
+
+#if !defined(INTERLEAVED) || !defined(NORM) || !defined(KV)
+#error "INTERLEAVED, NORM and KV have to be passed by the build"
+#endif
+
+struct RopeKvAppendArgs {
+    float* q;
+    const float* k;
+    const float* v;
+    const float* q_norm;
+    const float* k_norm;
+    const float* cos;
+    const float* sin;
+    const int* positions;
+    void* k_pages;
+    void* v_pages;
+    void* k_scales;
+    void* v_scales;
+    const int* pages;
+    const int* offsets;
+    int heads;
+    int kv_heads;
+    int dims;
+    int rotated;
+    int page_size;
+    float eps;
+};
+
+constexpr bool kInterleaved = INTERLEAVED != 0;
+
+// x and its partners divided by the root of the mean of x^2, times the weights, where there are
+// any.
+DEVICE void normalize(const RopeKvAppendArgs& a, const float* weight, Head& x, Head& partners) {
+    float squares = 0.0f;
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) squares += x[i][j] * x[i][j];
+    }
+    const float mean = wave_sum<SPAN>(squares) / static_cast<float>(a.dims);
+    const float inverse = reciprocal_sqrt(mean + a.eps);
+    Head own, theirs;
+    load_head(weight, a.dims, weight != nullptr, own);
+    load_partners<kInterleaved>(weight, a.rotated, weight != nullptr, theirs);
+    if (weight == nullptr) return;
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) {
+            x[i][j] *= inverse * own[i][j];
+            partners[i][j] *= inverse * theirs[i][j];
+        }
+    }
+}
+
+KERNEL(rope_kv_append, RopeKvAppendArgs, THREADS) {
+    const u64 token = block_x();
+    const int page = a.pages[token];
+    const bool query = head_index() < a.heads;
+    const bool key = !query && head_index() < a.heads + a.kv_heads;
+    const int head = head_index() - (query ? 0 : a.heads + (key ? 0 : a.kv_heads));
+    const int heads = query ? a.heads : a.kv_heads;
+    const bool exists = head < heads;
+    const u64 at = (token * heads + head) * a.dims;
+    const float* from = (query ? a.q : key ? a.k : a.v) + at;
+
+    Head x, partners;
+    load_head(from, a.dims, exists, x);
+    load_partners<kInterleaved>(from, a.rotated, exists && (query || key), partners);
+    if constexpr (NORM) {
+        normalize(a, query ? a.q_norm : key ? a.k_norm : nullptr, x, partners);
+    }
+    if (query || key) {
+        const u64 angles = static_cast<u64>(a.positions[token]) * (a.rotated / 2);
+        rotate<kInterleaved>(a.cos + angles, a.sin + angles, a.rotated, partners, x);
+    }
+    wave_sync();  // all lanes have read the head
+    if (query) store_head(a.q + at, a.dims, x);
+    const u64 row = (static_cast<u64>(page) * heads + head) * a.page_size + a.offsets[token];
+    append_head<KV>(key ? a.k_pages : a.v_pages, key ? a.k_scales : a.v_scales, row, a.dims, x,
+                    exists && !query && page >= 0);
+}

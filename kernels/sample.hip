@@ -1,0 +1,190 @@
+// sample: draws a column of each row of logits: temperature, top-k, top-p, min-p, then the column
+// at which the running sum of the kept weights exp((logit - top) / temperature) passes its share.
+//
+//   logits  (rows, columns) float, aligned to 16
+//   parts   (rows, kParts) Best, aligned to 16: what argmax_parts found
+//   draws   (rows,) Draw, aligned to 16
+//   out     (rows,) int; -1 where the row holds NaN or +inf, or nothing but -inf
+//
+// A block a row; a thread reads every THREADS-th vector of columns. Nothing is sorted: what
+// top-k and top-p keep is everything from one rank on (columns.h).
+//   1. A histogram over how far logits lie below the top tells between which two bins that rank is.
+//   2. What lies above the deeper bin is listed in LDS or, if that is too much, what lies between.
+//   3. find_rank searches the list, or the row where even that was too long.
+//   4. find_column draws from the list, or from the row where the list has not all that is kept.
+// Limits: columns a multiple of VECTOR, at most 2^21. Launched by gpu/ops/sample.py.
+#include "columns.h"
+
+constexpr int kBins = 2048;
+constexpr int kListed = 4096;            // columns that LDS has room for
+constexpr float kBinsPerLogit = 64.0f;   // of the histogram of counts
+constexpr float kBinsPerDepth = 128.0f;  // of that of weights: depth is (top - logit) / temperature
+constexpr float kOne = 0x1p42f;          // the top's weight
+constexpr float kBinOne = 0x1p14f;       // what a bin counts for a weight at its upper edge
+
+struct Draw {
+    double uniform;  // in [0, 1)
+    double top_p;
+    float temperature;
+    float min_p;
+    int top_k;
+    int unused;
+};
+static_assert(sizeof(Draw) == 32);
+
+struct SampleArgs {
+    const float* logits;
+    const Best* parts;
+    const Draw* draws;
+    int* out;
+    int columns;
+};
+
+// What logits weigh, and in which bin of the histogram they are.
+struct Scale {
+    float top;
+    float inverse;  // 1 / temperature
+    float bins_per_logit;
+
+    DEVICE float weight(float logit) const { return fast_exp((logit - top) * inverse); }
+    DEVICE u64 fixed(float logit) const { return static_cast<u64>(weight(logit) * kOne); }
+    // kBins for all that lies too deep.
+    DEVICE int bin(float logit) const {
+        const float at = (top - logit) * bins_per_logit;
+        return at < static_cast<float>(kBins) ? static_cast<int>(at) : kBins;
+    }
+    // The weight as a part of that at its bin's upper edge, rounded down.
+    DEVICE uint32_t part_of_bin(float logit, int bin) const {
+        const float edge = static_cast<float>(bin) * (1.0f / kBinsPerDepth);
+        return static_cast<uint32_t>(fast_exp((logit - top) * inverse + edge) * kBinOne);
+    }
+    // A bin's sum of such parts as a weight.
+    static DEVICE u64 weight_of_bin(uint32_t parts, int bin) {
+        const float edge = fast_exp(static_cast<float>(bin) * (-1.0f / kBinsPerDepth));
+        return static_cast<u64>(static_cast<float>(parts) * edge * (kOne / kBinOne));
+    }
+};
+
+// The least whole number that is at least share * total, but 1 to total.
+DEVICE u64 part_of(double share, u64 total) {
+    const double goal = share * static_cast<double>(total);
+    u64 part = static_cast<u64>(goal);
+    if (static_cast<double>(part) < goal || part == 0) ++part;
+    return part < total ? part : total;
+}
+
+KERNEL(sample, SampleArgs, THREADS) {
+    SHARED uint32_t bins[kBins];
+    SHARED float values[kListed];
+    SHARED int ids[kListed];
+    SHARED SumScratch scratch;
+    SHARED int found[2];
+    SHARED uint32_t listed;
+
+    const Draw draw = a.draws[block_x()];
+    const Best best = best_of_parts(a.parts + static_cast<u64>(block_x()) * kParts);
+    const float top = best.value();
+    const bool refused = best.nan || !(top > -infinity() && top < infinity());
+    if (refused || !(draw.temperature > 0.0f)) {
+        if (thread_x() == 0) a.out[block_x()] = refused ? -1 : best.column();
+        return;
+    }
+    const bool by_count = draw.top_k > 0 && draw.top_k < a.columns;
+    const bool by_weight = draw.top_p < 1.0;
+    const float inverse = 1.0f / smaller(larger(draw.temperature, 1e-30f), 1e30f);
+    const Scale scale = {top, inverse, by_count ? kBinsPerLogit : kBinsPerDepth * inverse};
+    const float* logits = a.logits + static_cast<u64>(block_x()) * a.columns;
+
+    // The bins at which top-k, or else top-p, stops: neither before the first nor after the last.
+    int first_bin = 0, last_bin = kBins;
+    u64 total = 0;  // weight of the whole row
+    if (by_count || by_weight) {
+        for (int i = static_cast<int>(thread_x()); i < kBins; i += THREADS) bins[i] = 0;
+        block_sync();
+        u64 sums[1] = {};
+        for_each_of_row(logits, 0, a.columns, [&](int, float logit) {
+            const int bin = scale.bin(logit);
+            if (!by_count) sums[0] += scale.fixed(logit);
+            if (bin < kBins) shared_add(&bins[bin], by_count ? 1 : scale.part_of_bin(logit, bin));
+        });
+        block_sums(sums, kWaves, scratch);
+        total = sums[0];
+        u64 targets[2];
+        targets[0] = targets[1] = static_cast<u64>(draw.top_k);
+        if (!by_count) {  // parts are rounded down, by at most one in 16000
+            const double goal = draw.top_p * static_cast<double>(total);
+            targets[0] = static_cast<u64>(goal * (1 - 1e-4));
+            targets[1] = static_cast<u64>(goal * (1 + 2e-5)) + 1;
+        }
+        find_bins<kBins>(targets, found, scratch, [&](int bin) -> u64 {
+            return by_count ? bins[bin] : Scale::weight_of_bin(bins[bin], bin);
+        });
+        first_bin = found[0];
+        last_bin = found[1];
+    }
+    if (draw.min_p > 0.0f && !by_count) {
+        const float depth = smaller(-fast_log(draw.min_p), 100.0f);
+        last_bin = least(last_bin, static_cast<int>(depth * kBinsPerDepth) + 2);
+    }
+
+    // The list: from the top to the last bin, or if that is too long from the first bin on.
+    int count = -1;      // of the list; below 0: none, or it was too long
+    u64 before[2] = {};  // count and weight of what lies above the list
+    for (int from = 0; last_bin < kBins && count < 0; from = first_bin) {
+        block_sync();  // all threads have read what an earlier round left
+        if (thread_x() == 0) listed = 0;
+        before[0] = before[1] = 0;
+        block_sync();
+        for_each_of_row(logits, 0, a.columns, [&](int column, float logit) {
+            const int bin = scale.bin(logit);
+            if (bin < from) {
+                before[0] += 1;
+                before[1] += scale.fixed(logit);
+            } else if (bin <= last_bin) {
+                const uint32_t slot = shared_add(&listed, 1);
+                if (slot < kListed) {
+                    values[slot] = logit;
+                    ids[slot] = column;
+                }
+            }
+        });
+        block_sums(before, kWaves, scratch);
+        if (listed <= kListed) count = static_cast<int>(listed);
+        if (from == first_bin) break;
+    }
+    // Whatever may be drawn is in the list, if nothing lies above it, or in the row.
+    const int count_all = before[0] == 0 ? count : -1;
+
+    // The rank of the last that is kept: by count, then by weight.
+    u64 lowest = 0;
+    for (int step = by_count ? 0 : 1; step < (by_weight ? 2 : 1); ++step) {
+        const bool counting = step == 0;
+        const bool in_list = count >= 0 && counting == by_count;
+        const u64 above = !in_list ? 0 : counting ? before[0] : before[1];
+        const bool partial = in_list && count_all < 0;
+        const u64 rank = find_rank(
+            Columns{logits, a.columns, values, ids, in_list ? count : count_all, partial}, scratch,
+            [&](u64 sum) -> u64 {
+                if (counting) return static_cast<u64>(draw.top_k) - above;
+                return part_of(draw.top_p, by_count ? sum : total) - above;
+            },
+            [&](u64 candidate, float logit) -> u64 {
+                if (candidate < lowest) return 0;
+                return counting ? 1 : scale.fixed(logit);
+            });
+        lowest = rank > lowest ? rank : lowest;
+    }
+
+    const int column = find_column(
+        Columns{logits, a.columns, values, ids, count_all, false}, scratch,
+        [&](u64 sum) -> u64 {
+            const u64 passed = static_cast<u64>(draw.uniform * static_cast<double>(sum));
+            return passed < sum ? passed + 1 : sum;
+        },
+        [&](int candidate, float logit) -> u64 {
+            const float weight = scale.weight(logit);
+            const bool kept = rank_of(candidate, logit) >= lowest && weight >= draw.min_p;
+            return kept ? static_cast<u64>(weight * kOne) : 0;
+        });
+    if (thread_x() == 0) a.out[block_x()] = column;
+}

@@ -1,0 +1,31 @@
+// swiglu: out = gate * sigmoid(gate) * up, element by element.
+//
+//   gate, up  (rows, columns) float
+//   out       (rows, columns) float, f16 or int8 as OUT says (forms.h); float may be gate or up
+//
+// All aligned to 16. Four neighbouring elements a thread: elements.h.
+// Limits: columns a multiple of 32 for Q8. Launched by gpu/ops/swiglu.py.
+#include "elements.h"
+#include "swiglu.h"
+
+#if !defined(OUT)
+#error "OUT has to be passed by the build"
+#endif
+
+struct SwigluArgs {
+    const float* gate;
+    const float* up;
+    Output out;
+    int rows;
+    int columns;
+};
+
+KERNEL(swiglu, SwigluArgs, THREADS) {
+    const u64 count = static_cast<u64>(a.rows) * static_cast<u64>(a.columns);
+    float gate[kVector], up[kVector];
+    load_elements(a.gate, first_element(), count, gate);
+    load_elements(a.up, first_element(), count, up);
+    UNROLL
+    for (int i = 0; i < kVector; ++i) gate[i] = swiglu(gate[i], up[i]);
+    store_elements<Form::OUT>(a.out, first_element(), count, gate);
+}

@@ -1,0 +1,1 @@
+"""The GPU backend: HIP kernels on AMD through hip-python, on NVIDIA through cuda-bindings."""

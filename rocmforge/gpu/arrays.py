@@ -1,0 +1,74 @@
+"""Forms in which activations lie in device memory, beside plain float32.
+
+Addresses are integers into memory that somebody else owns. This file knows no kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GROUP = 32  # columns that share a scale
+ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class F32:
+    """(T, K) float32 rows at an address."""
+
+    address: int
+
+    def row(self, index: int, columns: int) -> F32:
+        """The rows from one on."""
+        return F32(self.address + 4 * index * columns)
+
+
+@dataclass(frozen=True)
+class F16:
+    """(T, K) float16 rows at an address: what the matrix units read."""
+
+    address: int
+
+    def row(self, index: int, columns: int) -> F16:
+        """The rows from one on."""
+        return F16(self.address + 2 * index * columns)
+
+
+@dataclass(frozen=True)
+class Q8:
+    """(T, K) rows rounded to int8 in groups of 32 columns; K is a multiple of 32.
+
+    Parameters
+    ----------
+    codes
+        Address of (T, K) int8; a value is its code times its group's scale.
+    scales
+        Address of (T, K / 32) float32.
+    sums
+        Address of (T, K / 32) words: the sums of the codes of the group's first and second half,
+        as int16 in the low and the high half of the word.
+    """
+
+    codes: int
+    scales: int
+    sums: int
+
+    @classmethod
+    def at(cls, address: int, rows: int, columns: int) -> Q8:
+        """Lay the three arrays out one after another from an address aligned to 256."""
+        scales = address + _aligned(rows * columns)
+        sums = scales + _aligned(rows * columns // GROUP * 4)
+        return cls(address, scales, sums)
+
+    def row(self, index: int, columns: int) -> Q8:
+        """The rows from one on."""
+        groups = 4 * (index * columns // GROUP)
+        return Q8(self.codes + index * columns, self.scales + groups, self.sums + groups)
+
+    @staticmethod
+    def nbytes(rows: int, columns: int) -> int:
+        """Memory that `at` lays out."""
+        return _aligned(rows * columns) + 2 * _aligned(rows * columns // GROUP * 4)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

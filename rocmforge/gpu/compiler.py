@@ -1,0 +1,244 @@
+"""Kernels by name: compiled at run time for the open device, kept in memory and on disk.
+
+A kernel file and its `-D` macros make one module; its functions are found by name. The sources are
+those of the installed package. This file knows no op, no shape and no vendor: `Runtime.compile`
+is the vendor's compiler.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rocmforge import env
+from rocmforge.errors import DeviceError
+from rocmforge.gpu.code_cache import CodeCache, cache_key
+from rocmforge.gpu.launch import Arguments, Launch
+from rocmforge.gpu.release import release_all
+
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+    from pathlib import Path
+
+    from rocmforge.gpu.runtime import Runtime
+
+Defines = Mapping[str, int | str]
+Progress = Callable[[int, int], None]
+"""Called with how many are done, and of how many."""
+
+COMPILE_THREADS = 8
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+_Variant = tuple[str, tuple[tuple[str, int | str], ...]]
+
+
+@dataclass(frozen=True)
+class Build:
+    """One way in which a kernel file is compiled: what each op's `builds(architecture)` yields.
+
+    Parameters
+    ----------
+    file
+        The kernel file.
+    kernels
+        All kernels of the file, each with the layout of its argument struct (`Arguments`).
+    defines
+        The macros that the op passes.
+    hot
+        Whether it runs for every token or prompt: such a kernel may not spill registers.
+    """
+
+    file: str
+    kernels: Mapping[str, str]
+    defines: Defines | None = None
+    hot: bool = True
+
+
+def wave_size(architecture: str) -> int:
+    """Lanes of a wave: 64 on gfx9, 32 on every later AMD architecture and on NVIDIA."""
+    return 64 if re.fullmatch(r"gfx9[0-9a-f]{2}", architecture) else 32
+
+
+def kernels_folder() -> Traversable:
+    """Return the folder of the kernel sources inside the installed package."""
+    return importlib.resources.files("rocmforge") / "kernels"
+
+
+def read_kernel(folder: Traversable, file: str) -> tuple[str, dict[str, str]]:
+    """Return a kernel file's text and the headers that it includes, directly or not, by name.
+
+    Raises
+    ------
+    DeviceError
+        The file or a header is not in the folder.
+    """
+    source = _read(folder, file, "rocmforge")
+    headers: dict[str, str] = {}
+    waiting = [(name, file) for name in _INCLUDE.findall(source)]
+    while waiting:
+        name, by = waiting.pop()
+        if name not in headers:
+            headers[name] = _read(folder, name, by)
+            waiting += [(inner, name) for inner in _INCLUDE.findall(headers[name])]
+    return source, headers
+
+
+def compile_options(wave: int, defines: Defines | None) -> list[str]:
+    """Return the options that do not depend on the vendor."""
+    macros = {"WAVE": wave, **(defines or {})}
+    return ["-std=c++17", *(f"-D{name}={value}" for name, value in sorted(macros.items()))]
+
+
+class Kernels:
+    """The kernels of one open device; made for one thread, like the device itself.
+
+    Parameters
+    ----------
+    runtime
+        The device.
+    folder
+        Where the kernel files lie; default: in the installed package.
+    cache
+        Directory of compiled kernels; default: `kernels` in ROCMFORGE_CACHE. Where it cannot be
+        written, a warning names it and nothing is kept.
+    """
+
+    def __init__(
+        self, runtime: Runtime, *, folder: Traversable | None = None, cache: Path | None = None
+    ) -> None:
+        self.runtime = runtime
+        self._folder = kernels_folder() if folder is None else folder
+        self._cache = CodeCache(env.cache_dir() / "kernels" if cache is None else cache)
+        self._sources: dict[str, tuple[str, dict[str, str]]] = {}
+        self._modules: dict[_Variant, Any] = {}
+        self._functions: dict[tuple[_Variant, str], Any] = {}
+
+    def function(self, file: str, name: str, defines: Defines | None = None) -> Any:
+        """Return the runtime's handle of a kernel, compiling its file where that is not yet done.
+
+        Parameters
+        ----------
+        file
+            The kernel file, as "rmsnorm.hip".
+        name
+            The kernel in it.
+        defines
+            Macros, without WAVE, which is the device's.
+
+        Raises
+        ------
+        CompileError
+            The compiler refuses; it holds what the compiler said.
+        DeviceError
+            The file is missing, or the device does not take the code.
+        """
+        variant = _variant(file, defines)
+        function = self._functions.get((variant, name))
+        if function is None:
+            if variant not in self._modules:
+                self._modules[variant] = self.runtime.load_module(self._code(file, defines))
+            function = self.runtime.function(self._modules[variant], name)
+            self._functions[variant, name] = function
+        return function
+
+    def launch(
+        self,
+        file: str,
+        name: str,
+        defines: Defines | None,
+        grid: tuple[int, int, int],
+        threads: int,
+        layout: str,
+        *values: int | float,
+    ) -> Launch:
+        """Return a kernel with a grid and packed arguments; parameters as `function`, `Launch`."""
+        function = self.function(file, name, defines)
+        return Launch(
+            name, function, grid, threads, Arguments(layout, values, self.runtime.platform)
+        )
+
+    def prepare(self, builds: Iterable[Build], progress: Progress | None = None) -> None:
+        """Compile many files at once, so that the ops find them ready.
+
+        Compilers that give up Python's lock (NVRTC, hip-python 10) run side by side.
+
+        Parameters
+        ----------
+        builds
+            What will be needed; what is there already costs nothing.
+        progress
+            Told after each file how many are done, and of how many.
+
+        Raises
+        ------
+        CompileError, DeviceError
+            As `function`; the first failure ends it.
+        """
+        needed = {
+            variant: build
+            for build in builds
+            if (variant := _variant(build.file, build.defines)) not in self._modules
+        }
+        done = 0
+        with ThreadPoolExecutor(COMPILE_THREADS) as pool:
+            codes = {
+                variant: pool.submit(self._code, build.file, build.defines)
+                for variant, build in needed.items()
+            }
+            try:
+                for variant, code in codes.items():
+                    self._modules[variant] = self.runtime.load_module(code.result())
+                    done += 1
+                    if progress is not None:
+                        progress(done, len(codes))
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def close(self) -> None:
+        """Unload everything; no launch of these kernels may run any more."""
+        self._functions.clear()
+        modules = [self._modules.popitem()[1] for _ in range(len(self._modules))]
+        release_all(*(partial(self.runtime.unload_module, module) for module in modules))
+
+    def _code(self, file: str, defines: Defines | None) -> bytes:
+        if file not in self._sources:
+            self._sources[file] = read_kernel(self._folder, file)
+        source, headers = self._sources[file]
+        properties = self.runtime.properties
+        options = compile_options(properties.wave_size, defines)
+        key = cache_key(
+            {
+                "platform": self.runtime.platform,
+                "architecture": properties.architecture,
+                "compiler": self.runtime.compiler_version(),
+                "options": options,
+                "file": file,
+                "source": source,
+                "headers": headers,
+            }
+        )
+        name = f"{file.removesuffix('.hip')}-{properties.architecture}-{key}"
+        code = self._cache.get(name)
+        if code is None:
+            code = self.runtime.compile(source, file, headers, options)
+            self._cache.put(name, code)
+        return code
+
+
+def _variant(file: str, defines: Defines | None) -> _Variant:
+    return file, tuple(sorted((defines or {}).items()))
+
+
+def _read(folder: Traversable, name: str, by: str) -> str:
+    try:
+        return (folder / name).read_text("utf-8")
+    except OSError as error:
+        raise DeviceError(
+            f"kernel file {name}, which {by} needs, is not in {folder}: the installation is "
+            "incomplete; install rocmforge again"
+        ) from error

@@ -1,0 +1,403 @@
+"""`Runtime` on AMD GPUs: the HIP runtime and hiprtc through hip-python 6.4, 7.2 and 10.0.
+
+The only importer of hip-python. What its versions do not share is settled here: device properties,
+and calls that only one of them has are not used. HIP's current device belongs to a thread; it is
+set before a call where this thread last used another one. It knows no kernel and no op.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.errors import CompileError, DeviceError, OutOfMemoryError
+from rocmforge.gpu.launch import Arguments
+from rocmforge.gpu.runtime import DeviceProperties
+
+_INSTALL = "pip install 'rocmforge[hip]'"
+_OPTIONS = ("-O3",)
+_NON_BLOCKING_STREAM = 1  # hipStreamNonBlocking
+_DRIVER_NODES = ("/dev/kfd", "/dev/dxg")
+
+
+class _Current(threading.local):
+    index = -1  # the device that this thread has set; unknown at first
+
+
+_current = _Current()
+
+
+def count() -> int:
+    """Return the number of AMD GPUs; 0 where hip-python, ROCm or a card is missing."""
+    try:
+        hip, _ = _bindings()
+        return _device_count(hip)
+    except DeviceError:
+        return 0
+
+
+def has_driver() -> bool:
+    """Whether there is a way to an AMD GPU: the device file of Linux's driver, or of WSL."""
+    return any(Path(node).exists() for node in _DRIVER_NODES)
+
+
+def devices() -> list[DeviceProperties]:
+    """Describe the AMD GPUs; none where hip-python, ROCm or a card is missing."""
+    found = count()
+    return [_properties(_bindings()[0], index) for index in range(found)]
+
+
+def compiler_version() -> str:
+    """Return hiprtc's version, and with what it is always called.
+
+    Raises
+    ------
+    DeviceError
+        hip-python or ROCm is not installed.
+    """
+    _, hiprtc = _bindings()
+    major, minor = _checked(hiprtc.hiprtcVersion)
+    return f"hiprtc {major}.{minor} {' '.join(_OPTIONS)}"
+
+
+def compile_code_object(
+    source: str, name: str, headers: Mapping[str, str], options: Sequence[str], architecture: str
+) -> bytes:
+    """Compile a kernel file to a code object; needs no GPU.
+
+    Parameters
+    ----------
+    source, name
+        The file's text and its name, for messages.
+    headers
+        What it includes, by name.
+    options
+        hiprtc's, without the architecture.
+    architecture
+        ``gfx1100`` or the like.
+
+    Raises
+    ------
+    CompileError
+        hiprtc refuses the source, an option or the architecture.
+    DeviceError
+        hip-python or ROCm is not installed.
+    """
+    _, hiprtc = _bindings()
+    all_options = [f"--offload-arch={architecture}", *_OPTIONS, *options]
+    program = _checked(
+        hiprtc.hiprtcCreateProgram,
+        source.encode(),
+        name.encode(),
+        len(headers),
+        [text.encode() for text in headers.values()],
+        [header.encode() for header in headers],
+    )
+    try:
+        encoded = [option.encode() for option in all_options]
+        (error,) = hiprtc.hiprtcCompileProgram(program, len(encoded), encoded)
+        if error:
+            log = bytearray(_checked(hiprtc.hiprtcGetProgramLogSize, program))
+            _checked(hiprtc.hiprtcGetProgramLog, program, log)
+            text = log.rstrip(b"\0").decode(errors="replace") or error.name
+            raise CompileError(name, architecture, all_options, text)
+        code = bytearray(_checked(hiprtc.hiprtcGetCodeSize, program))
+        _checked(hiprtc.hiprtcGetCode, program, code)
+        return bytes(code)
+    finally:
+        _checked(hiprtc.hiprtcDestroyProgram, program.createRef())
+
+
+class HipRuntime:
+    """One open AMD GPU.
+
+    Parameters
+    ----------
+    index
+        HIP's number of the device; HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES count.
+
+    Raises
+    ------
+    DeviceError
+        hip-python, ROCm or the device is missing; says which and what to do.
+    """
+
+    platform = "hip"
+
+    def __init__(self, index: int = 0) -> None:
+        self._hip, _ = _bindings()
+        found = _device_count(self._hip)
+        if not 0 <= index < found:
+            raise DeviceError(
+                f"device hip:{index}: HIP finds {found} AMD GPUs; rocminfo shows what ROCm sees, "
+                "HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES hide devices, and /dev/kfd must be "
+                "readable (groups render, video)"
+            )
+        self.properties = _properties(self._hip, index)
+        self._index = index
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total bytes of device memory."""
+        free, total = self._call(self._hip.hipMemGetInfo)
+        return int(free), int(total)
+
+    def allocate(self, nbytes: int) -> int:
+        """Address of new device memory, aligned to 256; `OutOfMemoryError` where there is none."""
+        return self._allocate(self._hip.hipMalloc, "device", nbytes)
+
+    def free(self, address: int) -> None:
+        """Give device memory back."""
+        self._call(self._hip.hipFree, address)
+
+    def allocate_pinned(self, nbytes: int) -> NDArray[np.uint8]:
+        """Page-locked host memory as an array, which lives until `free_pinned`."""
+        address = self._allocate(self._hip.hipHostMalloc, "page-locked", nbytes, 0)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+    def free_pinned(self, memory: NDArray[np.uint8]) -> None:
+        """Give page-locked memory back; the array must not be used again."""
+        self._call(self._hip.hipHostFree, memory.ctypes.data)
+
+    def copy_to_device(self, target: int, source: NDArray[Any], stream: Any = None) -> None:
+        """Copy a C-contiguous array; with a stream, from pinned memory and without waiting."""
+        kind = self._hip.hipMemcpyKind.hipMemcpyHostToDevice
+        self._copy(target, source.ctypes.data, source.nbytes, kind, stream)
+
+    def copy_to_host(self, target: NDArray[Any], source: int, stream: Any = None) -> None:
+        """Fill a C-contiguous array; with a stream, pinned memory and without waiting."""
+        kind = self._hip.hipMemcpyKind.hipMemcpyDeviceToHost
+        self._copy(target.ctypes.data, source, target.nbytes, kind, stream)
+
+    def copy_on_device(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
+        """Copy inside device memory."""
+        kind = self._hip.hipMemcpyKind.hipMemcpyDeviceToDevice
+        self._copy(target, source, nbytes, kind, stream)
+
+    def fill(self, target: int, byte: int, nbytes: int, stream: Any = None) -> None:
+        """Set bytes of device memory."""
+        self._call(self._hip.hipMemsetAsync, target, byte, nbytes, stream)
+        self._finish(stream)
+
+    def create_stream(self) -> Any:
+        """Return a new stream that does not wait for the default one."""
+        return self._call(self._hip.hipStreamCreateWithFlags, _NON_BLOCKING_STREAM)
+
+    def destroy_stream(self, stream: Any) -> None:
+        """End a stream."""
+        self._call(self._hip.hipStreamDestroy, stream)
+
+    def synchronize(self, stream: Any = None) -> None:
+        """Wait for a stream, or without one for the whole device."""
+        if stream is None:
+            self._call(self._hip.hipDeviceSynchronize)
+        else:
+            self._call(self._hip.hipStreamSynchronize, stream)
+
+    def create_event(self) -> Any:
+        """Return a new event that measures time."""
+        return self._call(self._hip.hipEventCreateWithFlags, 0)
+
+    def record_event(self, event: Any, stream: Any = None) -> None:
+        """Mark this point of a stream."""
+        self._call(self._hip.hipEventRecord, event, stream)
+
+    def wait_event(self, stream: Any, event: Any) -> None:
+        """Let a stream wait for an event."""
+        self._call(self._hip.hipStreamWaitEvent, stream, event, 0)
+
+    def synchronize_event(self, event: Any) -> None:
+        """Wait on the host until an event has happened."""
+        self._call(self._hip.hipEventSynchronize, event)
+
+    def elapsed_seconds(self, start: Any, end: Any) -> float:
+        """Device time between two events that have happened."""
+        return float(self._call(self._hip.hipEventElapsedTime, start, end)) / 1e3
+
+    def destroy_event(self, event: Any) -> None:
+        """End an event."""
+        self._call(self._hip.hipEventDestroy, event)
+
+    def compiler_version(self) -> str:
+        """Return the version of the run-time compiler, as part of the cache's key."""
+        return compiler_version()
+
+    def compile(
+        self, source: str, name: str, headers: Mapping[str, str], options: Sequence[str]
+    ) -> bytes:
+        """Compile a kernel file for this device; `CompileError` holds the log."""
+        return compile_code_object(source, name, headers, options, self.properties.architecture)
+
+    def load_module(self, code: bytes) -> Any:
+        """Load a code object."""
+        return self._call(self._hip.hipModuleLoadData, code)
+
+    def unload_module(self, module: Any) -> None:
+        """Unload a code object; its functions must not run any more."""
+        self._call(self._hip.hipModuleUnload, module)
+
+    def function(self, module: Any, name: str) -> Any:
+        """Find a kernel in a module."""
+        return self._call(self._hip.hipModuleGetFunction, module, name.encode())
+
+    def launch(
+        self,
+        function: Any,
+        grid: tuple[int, int, int],
+        threads: int,
+        arguments: Arguments,
+        stream: Any = None,
+    ) -> None:
+        """Enqueue a kernel: `grid` blocks of `threads` threads."""
+        if _current.index != self._index:
+            self._select()
+        x, y, z = grid
+        (error,) = self._hip.hipModuleLaunchKernel(
+            function, x, y, z, threads, 1, 1, 0, stream, None, arguments.address
+        )
+        if error:
+            raise DeviceError(
+                f"hipModuleLaunchKernel of {grid} blocks of {threads} threads with "
+                f"{arguments.nbytes} bytes of arguments: {_describe(error)}"
+            )
+
+    def begin_capture(self, stream: Any) -> None:
+        """Collect what follows on a stream into a graph instead of running it."""
+        mode = self._hip.hipStreamCaptureMode.hipStreamCaptureModeThreadLocal
+        self._call(self._hip.hipStreamBeginCapture, stream, mode)
+
+    def end_capture(self, stream: Any) -> Any:
+        """Return the graph, ready to launch."""
+        graph = self._call(self._hip.hipStreamEndCapture, stream)
+        try:
+            return self._call(self._hip.hipGraphInstantiateWithFlags, graph, 0)
+        finally:
+            self._call(self._hip.hipGraphDestroy, graph)
+
+    def launch_graph(self, graph: Any, stream: Any) -> None:
+        """Enqueue a whole graph."""
+        self._call(self._hip.hipGraphLaunch, graph, stream)
+
+    def destroy_graph(self, graph: Any) -> None:
+        """End a graph."""
+        self._call(self._hip.hipGraphExecDestroy, graph)
+
+    def close(self) -> None:
+        """Let go of the device; nothing made by this runtime may be used any more."""
+        self._call(self._hip.hipDeviceSynchronize)
+
+    def _allocate(self, function: Callable[..., Any], kind: str, nbytes: int, *more: int) -> int:
+        if nbytes < 1:
+            raise ValueError(f"bytes of {kind} memory: got {nbytes}, wanted 1 or more")
+        self._select()
+        error, pointer = function(nbytes, *more)
+        if error == self._hip.hipError_t.hipErrorOutOfMemory:
+            free, total = self.memory_info()
+            raise OutOfMemoryError(
+                f"device hip:{self._index} ({self.properties.name}): got no {nbytes} bytes of "
+                f"{kind} memory; {free} of the device's {total} bytes are free"
+            )
+        if error:
+            raise DeviceError(f"{function.__name__} of {nbytes} bytes: {_describe(error)}")
+        return int(pointer)
+
+    def _copy(self, target: int, source: int, nbytes: int, kind: Any, stream: Any) -> None:
+        self._call(self._hip.hipMemcpyAsync, target, source, nbytes, kind, stream)
+        self._finish(stream)
+
+    def _finish(self, stream: Any) -> None:
+        """Wait where no stream was named: other streams do not wait for the default one."""
+        if stream is None:
+            self._call(self._hip.hipStreamSynchronize, None)
+
+    def _select(self) -> None:
+        if _current.index != self._index:
+            _checked(self._hip.hipSetDevice, self._index)
+            _current.index = self._index
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self._select()
+        return _checked(function, *arguments)
+
+
+def _bindings() -> tuple[Any, Any]:
+    try:
+        from hip import hip, hiprtc
+    except ImportError as error:
+        raise DeviceError(
+            f"device 'hip' needs the package hip-python ({error}): {_INSTALL}"
+        ) from error
+    return hip, hiprtc
+
+
+def _device_count(hip: Any) -> int:
+    error, found = _loaded(hip.hipGetDeviceCount)
+    if error == hip.hipError_t.hipErrorNoDevice:
+        return 0
+    if error:
+        raise DeviceError(f"hipGetDeviceCount: {_describe(error)}")
+    return int(found)
+
+
+def _loaded(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of hip-python, which opens its library and looks for it at the first call."""
+    try:
+        return function(*arguments)
+    except RuntimeError as error:
+        raise DeviceError(
+            f"{function.__name__}: ROCm's libraries are not there or too old ({error}). They are "
+            "looked for in ROCM_PATH/lib (default /opt/rocm/lib) and in LD_LIBRARY_PATH; install "
+            "ROCm 6.4 or later, or use device 'cpu'"
+        ) from error
+
+
+def _checked(function: Callable[..., Any], *arguments: Any) -> Any:
+    error, *values = _loaded(function, *arguments)
+    if error:
+        raise DeviceError(f"{function.__name__}: {_describe(error)}")
+    return values[0] if len(values) == 1 else values
+
+
+def _describe(error: Any) -> str:
+    """Name an error of the runtime or of hiprtc, and say what it means and what to do."""
+    if not error.name.startswith("hipError"):
+        return str(error.name)
+    hip, _ = _bindings()
+    _, text = hip.hipGetErrorString(error)
+    return f"{error.name}: {_text(text)}{_ADVICE.get(error.name, '')}"
+
+
+_ADVICE = {
+    "hipErrorNoBinaryForGpu": "; the code object is for another architecture",
+    "hipErrorInvalidDevice": "; rocminfo shows the devices",
+    "hipErrorIllegalAddress": "; a kernel used memory that is not its own: start again, and report "
+    "it with AMD_LOG_LEVEL=3",
+    "hipErrorLaunchFailure": "; a kernel failed: start again, and report it with AMD_LOG_LEVEL=3",
+}
+
+
+def _properties(hip: Any, index: int) -> DeviceProperties:
+    try:  # hip-python 10 returns them; 6.4 and 7.2 fill an object
+        values = _checked(hip.hipGetDeviceProperties, index)
+    except TypeError:
+        values = hip.hipDeviceProp_t()
+        _checked(hip.hipGetDeviceProperties, values, index)
+    return DeviceProperties(
+        index=index,
+        name=_text(values.name),
+        architecture=_text(values.gcnArchName).partition(":")[0],
+        wave_size=int(values.warpSize),
+        compute_units=int(values.multiProcessorCount),
+        memory_bytes=int(values.totalGlobalMem),
+        shared_bytes=int(values.sharedMemPerBlock),
+        integrated=bool(values.integrated),
+    )
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

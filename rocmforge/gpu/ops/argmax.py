@@ -1,0 +1,95 @@
+"""argmax: the likeliest token of each row of logits, on the device.
+
+Two launches: the best of some parts of each row side by side, then the best of those. It does not
+know what the columns mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from rocmforge.gpu.compiler import Build, Kernels
+from rocmforge.gpu.launch import Launch
+
+FILE = "argmax.hip"
+LAYOUTS = {"argmax_parts": "PPi", "argmax": "PP"}
+PARTS = 64
+"""Parts of a row: kParts of kernels/parts.h."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Compile-time constants of argmax.hip.
+
+    Parameters
+    ----------
+    THREADS
+        Threads of a block, for one part of a row.
+    VECTOR
+        Columns of a load: 4, or 1 where the columns are no multiple of 4.
+    """
+
+    THREADS: int
+    VECTOR: int
+
+
+def choose(architecture: str, columns: int) -> Constants:
+    """Constants for an architecture and a row's length."""
+    return Constants(256, 1 if columns % 4 else 4)
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """Every way in which the op compiles its kernels."""
+    for columns in (32000, 32001):
+        constants = choose(architecture, columns)
+        yield Build(FILE, LAYOUTS, asdict(constants), hot=constants.VECTOR == 4)
+
+
+def parts_bytes(rows: int) -> int:
+    """Memory between the two launches: (T, PARTS) records of 16 bytes."""
+    return 16 * PARTS * rows
+
+
+def argmax_parts(kernels: Kernels, *, logits: int, parts: int, rows: int, columns: int) -> Launch:
+    """Find the best of each part of each row: the first half of `argmax` and of `sample`."""
+    constants = choose(kernels.runtime.properties.architecture, columns)
+    return kernels.launch(
+        FILE,
+        "argmax_parts",
+        asdict(constants),
+        (PARTS, rows, 1),
+        constants.THREADS,
+        LAYOUTS["argmax_parts"],
+        *(logits, parts, columns),
+    )
+
+
+def argmax(
+    kernels: Kernels, *, logits: int, out: int, parts: int, rows: int, columns: int
+) -> tuple[Launch, Launch]:
+    """out[t] = the column of the largest logit of row t, the lowest among equals.
+
+    Parameters
+    ----------
+    logits
+        (T, V) float32, aligned to 16. NaN never wins; a row of nothing but NaN gives 0.
+    out
+        (T,) int32.
+    parts
+        `parts_bytes(T)` of memory for between the launches, aligned to 16.
+    rows, columns
+        T, at most 65535, and V.
+    """
+    properties = kernels.runtime.properties
+    first = argmax_parts(kernels, logits=logits, parts=parts, rows=rows, columns=columns)
+    second = kernels.launch(
+        FILE,
+        "argmax",
+        asdict(choose(properties.architecture, columns)),
+        (rows, 1, 1),
+        properties.wave_size,
+        LAYOUTS["argmax"],
+        *(parts, out),
+    )
+    return first, second

@@ -1,0 +1,127 @@
+"""attention with many queries a sequence: causal softmax(scale · q kᵀ) v on the matrix units.
+
+Queries, keys, values and weights are rounded to float16; sums are float32. Single tokens go through
+attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.compiler import Build, Kernels, wave_size
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES
+from rocmforge.gpu.ops.output import FORMS, addresses, form
+
+FILE = "attention_prompt.hip"
+LAYOUTS = {"attention_prompt": "PPPPPPPPPPPiiiiif"}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Compile-time constants of attention_prompt.hip.
+
+    Parameters
+    ----------
+    HEAD_DIM
+        D.
+    KV
+        How the pages hold keys and values: a type of kernels/pages.h.
+    KEYS
+        Tokens that a step takes, a multiple of 16.
+    WAVES
+        Waves of a block, each with 16 queries.
+    Q_IN_LDS
+        1 where queries stay in LDS, because registers do not hold them beside the outputs.
+    LOAD_AHEAD
+        1 where registers hold the next keys or values while the block computes.
+    """
+
+    HEAD_DIM: int
+    KV: str
+    KEYS: int
+    WAVES: int
+    Q_IN_LDS: int
+    LOAD_AHEAD: int
+
+
+def choose(architecture: str, head_dim: int, kv: str) -> Constants:
+    """Constants for an architecture, a head dim and a form of the cache.
+
+    What keeps registers from spilling, by clang-19's and NVRTC 13's reports.
+    """
+    pages = PAGES[kv]
+    if head_dim <= 128:
+        return Constants(head_dim, pages, 32, 4, int(architecture.startswith("gfx10")), 1)
+    if wave_size(architecture) == 64:  # a lane has half of a tile's outputs
+        return Constants(head_dim, pages, 32, 4, 0, 1)
+    return Constants(head_dim, pages, 16, 2, 1, 0)
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """Every way in which the op compiles its kernel."""
+    for kv in PAGES:
+        for head_dim in HEAD_DIMS:
+            if kv != "q8_0" or head_dim % 32 == 0:
+                # Without a matrix unit, head dim 256 takes some scratch.
+                hot = kv != "f32" and (head_dim <= 128 or not architecture.startswith("gfx10"))
+                yield Build(FILE, LAYOUTS, asdict(choose(architecture, head_dim, kv)), hot=hot)
+
+
+def attention_prompt(
+    kernels: Kernels,
+    *,
+    q: int,
+    k_pages: int,
+    v_pages: int,
+    k_scales: int,
+    v_scales: int,
+    page_table: int,
+    lengths: int,
+    starts: int,
+    out: F32 | F16,
+    tokens: int,
+    sequences: int,
+    max_queries: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    page_size: int,
+    max_pages: int,
+    scale: float,
+    kv: str,
+) -> Launch:
+    """Causal softmax(scale · q kᵀ) v; query j of n of a sequence stands at its length − n + j.
+
+    Parameters
+    ----------
+    q
+        (T, H, D) float32, aligned to 16.
+    k_pages, v_pages
+        (pages, G, P, D) of the form `kv`, aligned to 16.
+    k_scales, v_scales
+        (pages, G, P, D / 32) float16 for q8_0; else 0.
+    page_table, lengths, starts
+        (S, max_pages), (S,) and (S + 1,) int32.
+    out
+        (T, H · D).
+    max_queries
+        The most queries of one sequence.
+    kv
+        "f16", "q8_0" or "f32".
+    """
+    properties = kernels.runtime.properties
+    constants = choose(properties.architecture, head_dim, kv)
+    tile = 16 * constants.WAVES
+    return kernels.launch(
+        FILE,
+        "attention_prompt",
+        asdict(constants),
+        (heads, -(-max_queries // tile), sequences),
+        constants.WAVES * properties.wave_size,
+        LAYOUTS["attention_prompt"],
+        *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, starts, *addresses(out)),
+        *(heads, kv_heads, page_size.bit_length() - 1, max_pages, FORMS.index(form(out)), scale),
+    )

@@ -1,0 +1,66 @@
+"""embed: rows of the token table as float32, and in the same launch their first RMSNorm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.compiler import Build, Kernels
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.ops.output import FORMS, addresses, form
+
+FILE = "embed.hip"
+LAYOUTS = {"embed": "PPPPPPPiif"}
+THREADS = 256
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """Every way in which the op compiles its kernel."""
+    for name in FORMATS:
+        yield Build(FILE, LAYOUTS, {"FORMAT": name})
+
+
+def embed(
+    kernels: Kernels,
+    *,
+    table: int,
+    format: str,  # noqa: A002
+    tokens: int,
+    out: int,
+    count: int,
+    columns: int,
+    norm_weight: int | None = None,
+    eps: float = 0.0,
+    normed: F32 | F16 | Q8 | None = None,
+) -> Launch:
+    """out[t] = row tokens[t] of the table; normed[t] = out[t] / √(mean(out[t]²) + eps) · weight.
+
+    Parameters
+    ----------
+    table
+        (V, row bytes) raw rows as in the file, aligned to 16.
+    format
+        Their format, one of `rocmforge.gguf.formats.FORMATS`.
+    tokens
+        (T,) int32, each 0 to V − 1.
+    out
+        (T, K) float32, aligned to 16.
+    count, columns
+        T and K.
+    norm_weight
+        (K,) float32, where there is `normed`.
+    normed
+        (T, K); Q8 needs K to be a multiple of 32. None: only the rows.
+    """
+    pointers = (0, 0, 0) if normed is None else addresses(normed)
+    number = -1 if normed is None else FORMS.index(form(normed))
+    return kernels.launch(
+        FILE,
+        "embed",
+        {"FORMAT": format},
+        (count, 1, 1),
+        THREADS,
+        LAYOUTS["embed"],
+        *(table, tokens, norm_weight or 0, out, *pointers, columns, number, eps),
+    )

@@ -1,0 +1,48 @@
+"""How lanes share the heads of an op that works head by head: rope, kv_append, rope_kv_append.
+
+Up to 32 neighbouring lanes hold a head in registers, so that partners of a rotation and groups of
+the Q8_0 cache lie in one wave. This file knows no op.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HEAD_THREADS = 128
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """Compile-time constants of a kernel that includes kernels/heads.h.
+
+    Parameters
+    ----------
+    THREADS
+        Threads of a block.
+    SPAN
+        Neighbouring lanes that share a head: 8, 16 or 32.
+    ITEMS
+        Vectors that a lane holds.
+    VECTOR
+        Numbers of a vector: 4, or 1 where the head dim or the rotated dims are no multiple of 4
+        (of 8 for halves that are rotated against each other).
+    """
+
+    THREADS: int
+    SPAN: int
+    ITEMS: int
+    VECTOR: int
+
+    @property
+    def heads(self) -> int:
+        """Heads of a block."""
+        return self.THREADS // self.SPAN
+
+
+def head_shape(head_dim: int, rotated: int = 0, interleaved: bool = True) -> HeadShape:
+    """Shape for a head dim and how many of its dims are rotated in which layout."""
+    whole = head_dim % 4 == 0 and rotated % (4 if interleaved else 8) == 0
+    vector = 4 if whole else 1
+    vectors = head_dim // vector
+    span = next(n for n in (8, 16, 32) if n >= min(vectors, 32))
+    return HeadShape(HEAD_THREADS, span, -(-vectors // span), vector)

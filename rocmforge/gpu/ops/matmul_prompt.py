@@ -1,0 +1,261 @@
+"""matmul for prompts: y = x · weightsᵀ on the matrix units, weights dequantized into LDS.
+
+Activations and weights are rounded to float16; sums are float32. A few tokens go through matmul,
+and GPUs without matrix units have matmul_dot4 for quantized weights: `prompt_kernel`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.compiler import Build, Kernels, wave_size
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.matrix import DENSE, DeviceMatrix
+from rocmforge.gpu.matrix import LAYOUTS as STREAMS
+
+FILE = "matmul_prompt.hip"
+LAYOUTS = dict.fromkeys(("matmul_prompt", "gate_up_swiglu_prompt"), "P" + "PPPP" * 2 + "PPiiii")
+STORE, ADD, HALVES = range(3)
+"""What becomes of the sums; the kernel's numbers."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Compile-time constants of matmul_prompt.hip.
+
+    Parameters
+    ----------
+    TILE_TOKENS, TILE_ROWS
+        Tokens and weight rows of a block.
+    WAVE_TOKENS, WAVE_ROWS
+        Those of a wave: multiples of 16 and of 32 that divide the block's.
+    GROUPS
+        32 columns each that a step takes.
+    STAGES
+        Steps in LDS: 1, or 2 for one to be filled while the other is read.
+    DEPTH
+        Steps on their way from memory.
+    """
+
+    TILE_TOKENS: int
+    TILE_ROWS: int
+    WAVE_TOKENS: int
+    WAVE_ROWS: int
+    GROUPS: int
+    STAGES: int
+    DEPTH: int = 1
+
+    def threads(self, wave: int) -> int:
+        """Threads of a block."""
+        return wave * (self.TILE_TOKENS // self.WAVE_TOKENS) * (self.TILE_ROWS // self.WAVE_ROWS)
+
+    def grid(self, tokens: int, rows: int) -> tuple[int, int, int]:
+        """Blocks for T tokens and N rows, those that share weights first."""
+        return -(-tokens // self.TILE_TOKENS), -(-rows // self.TILE_ROWS), 1
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A way to cut the work, and how fast it is.
+
+    Parameters
+    ----------
+    constants
+        The kernel's.
+    alone, full
+        Speed while each compute unit has one block, and as many as it holds; in one unit for all
+        tiles of an architecture.
+    blocks
+        How many it holds.
+    """
+
+    constants: Constants
+    alone: float
+    full: float
+    blocks: int
+
+    def time(self, tokens: int, rows: int, compute_units: int) -> float:
+        """How long a matrix takes, in a unit of its own."""
+        across, down, _ = self.constants.grid(tokens, rows)
+        rounds, rest = divmod(across * down, compute_units * self.blocks)
+        time = rounds * self._round(self.blocks)
+        return time + self._round(-(-rest // compute_units)) if rest else time
+
+    def _round(self, blocks: int) -> float:
+        gain = (self.full - self.alone) * (blocks - 1) / max(self.blocks - 1, 1)
+        return blocks * self.constants.TILE_TOKENS * self.constants.TILE_ROWS / (self.alone + gain)
+
+
+# TFLOP/s, fitted to times of Q4_K (4096 × 4096, 22016 × 4096, 4096 × 11008; 32 to 2048 tokens) on
+# an H200, 2026-11. A lane of the first tile keeps 128 sums, which leaves no registers for two
+# groups of 8 bits a weight and more: those take one.
+_SM_LARGE = Tile(Constants(128, 128, 64, 64, 2, 1), 182, 270, 2)
+_SM_LARGE_WIDE = Tile(Constants(128, 128, 64, 64, 1, 2), 162, 257, 2)
+_SM = (
+    Tile(Constants(128, 128, 64, 32, 2, 1), 243, 243, 1),
+    Tile(Constants(128, 64, 64, 32, 2, 1), 128, 230, 3),
+    Tile(Constants(64, 64, 32, 32, 2, 2, 2), 112, 175, 3),
+    Tile(Constants(32, 64, 16, 32, 2, 2, 2), 72, 130, 4),
+)
+# Not measured: shares of one another, as on the H200.
+_CDNA = (
+    Tile(Constants(128, 128, 64, 64, 2, 1), 0.7, 1.0, 2),
+    Tile(Constants(64, 64, 32, 64, 2, 1), 0.4, 0.65, 4),
+)
+_RDNA = (
+    Tile(Constants(128, 128, 64, 32, 2, 1), 0.8, 1.0, 2),
+    Tile(Constants(64, 64, 32, 32, 2, 2), 0.4, 0.65, 3),
+)
+
+_MATRIX_RDNA = re.compile("gfx1[12].*")
+_DOT4_ONLY = re.compile("gfx906|gfx1011|gfx1012|gfx103.")  # RDNA1 and 2 as far as they have v_dot4
+
+
+def prompt_kernel(architecture: str, name: str) -> Literal["matmul_prompt", "matmul_dot4"]:
+    """Which op multiplies prompts: by int8 where there are dot products of bytes and no more.
+
+    Parameters
+    ----------
+    architecture
+        "gfx…" or "sm_…".
+    name
+        The matrix's format, or the type of kernels/packed.h.
+    """
+    if name in DENSE or _DOT4_ONLY.fullmatch(architecture) is None:
+        return "matmul_prompt"
+    return "matmul_dot4"
+
+
+def tiles(architecture: str, name: str) -> tuple[Tile, ...]:
+    """Tiles to choose from for an architecture and a type of kernels/packed.h."""
+    if architecture.startswith("sm_"):
+        wide = name in DENSE or STREAMS[name].codes == 32
+        return (_SM_LARGE_WIDE if wide else _SM_LARGE, *_SM)
+    if wave_size(architecture) == 64:
+        return _CDNA
+    return _RDNA if _MATRIX_RDNA.fullmatch(architecture) else _RDNA[-1:]
+
+
+def choose(
+    architecture: str, name: str, tokens: int, rows: int, columns: int, compute_units: int
+) -> Constants:
+    """Constants of the tile that takes the least time.
+
+    Parameters
+    ----------
+    architecture
+        "gfx…" or "sm_…".
+    name
+        The type of kernels/packed.h.
+    tokens, rows, columns
+        T, N of all matrices together, and K: rows that are no multiple of 16 bytes, which few
+        models have, are compiled for one tile only.
+    compute_units
+        Of the device.
+    """
+    able = tiles(architecture, name)[-1 if columns % 8 else 0 :]
+    return min(able, key=lambda tile: tile.time(tokens, rows, compute_units)).constants
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """Every way in which the op compiles its kernels."""
+    for name in (*STREAMS, *dict.fromkeys(DENSE.values())):
+        if prompt_kernel(architecture, name) == "matmul_prompt":
+            able = tiles(architecture, name)
+            for tile in able:
+                yield Build(FILE, LAYOUTS, _defines(tile.constants, name, 256), hot=name != "F32")
+            if name in DENSE:
+                yield Build(FILE, LAYOUTS, _defines(able[-1].constants, name, 1), hot=False)
+
+
+def matmul_prompt(
+    kernels: Kernels,
+    *,
+    x: F16,
+    weight: DeviceMatrix,
+    out: F32 | F16,
+    tokens: int,
+    bias: int | None = None,
+    accumulate: bool = False,
+) -> Launch:
+    """out[t, n] = Σ_k x[t, k] · weight[n, k] + bias[n], or that added to out.
+
+    Parameters
+    ----------
+    x
+        (T, K), aligned to 16.
+    weight
+        (N, K).
+    out
+        (T, N).
+    tokens
+        T.
+    bias
+        Address of (N,) float32.
+    accumulate
+        Add to what `out` holds, which is F32 (the residual).
+    """
+    result = ADD if accumulate else HALVES if isinstance(out, F16) else STORE
+    return _launch(kernels, "matmul_prompt", x, (weight,), bias or 0, out.address, tokens, result)
+
+
+def gate_up_swiglu_prompt(
+    kernels: Kernels, *, x: F16, gate: DeviceMatrix, up: DeviceMatrix, out: F16, tokens: int
+) -> Launch:
+    """out = g · sigmoid(g) · u of g = x · gateᵀ and u = x · upᵀ.
+
+    Parameters
+    ----------
+    x
+        (T, K), aligned to 16.
+    gate, up
+        (N, K) of one format.
+    out
+        (T, N).
+    tokens
+        T.
+    """
+    name = "gate_up_swiglu_prompt"
+    return _launch(kernels, name, x, (gate, up), 0, out.address, tokens, HALVES)
+
+
+def _launch(
+    kernels: Kernels,
+    name: str,
+    x: F16,
+    weights: tuple[DeviceMatrix, ...],
+    bias: int,
+    out: int,
+    tokens: int,
+    result: int,
+) -> Launch:
+    first = weights[0]
+    rows = sum(w.rows for w in weights)
+    properties = kernels.runtime.properties
+    constants = choose(
+        properties.architecture,
+        first.kernel_format,
+        tokens,
+        rows,
+        first.columns,
+        properties.compute_units,
+    )
+    addresses = [address for w in weights for address in w.addresses]
+    return kernels.launch(
+        FILE,
+        name,
+        _defines(constants, first.kernel_format, first.columns),
+        constants.grid(tokens, rows),
+        constants.threads(properties.wave_size),
+        LAYOUTS[name],
+        *(x.address, *addresses, *[0] * (8 - len(addresses)), bias, out),
+        *(tokens, first.rows, first.columns, result),
+    )
+
+
+def _defines(constants: Constants, name: str, columns: int) -> dict[str, int | str]:
+    return {"FORMAT": name, **asdict(constants), "ALIGNED": int(columns % 8 == 0)}

@@ -1,0 +1,23 @@
+"""How an op's module tells its kernel where to write activations, and in which form.
+
+The form becomes the macro OUT, one of the names of `Form` in kernels/forms.h; the addresses become
+the three pointers of `Output` there. This file knows no op.
+"""
+
+from __future__ import annotations
+
+from rocmforge.gpu.arrays import F16, F32, Q8
+
+FORMS = ("F32", "F16", "Q8")
+
+
+def form(out: F32 | F16 | Q8) -> str:
+    """Name of the form, as kernels/forms.h has it."""
+    return type(out).__name__
+
+
+def addresses(out: F32 | F16 | Q8) -> tuple[int, int, int]:
+    """Addresses of values or codes, of scales and of sums; the latter two are 0 unless Q8."""
+    if isinstance(out, Q8):
+        return out.codes, out.scales, out.sums
+    return out.address, 0, 0

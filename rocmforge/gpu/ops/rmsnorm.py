@@ -1,0 +1,88 @@
+"""rmsnorm: x / √(mean(x²) + eps) · weight, after a residual is added where there is one.
+
+The output may be float32, float16, or rounded to int8 at once. It does not know the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.compiler import Build, Kernels
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.ops.output import FORMS, addresses, form
+from rocmforge.gpu.ops.rows import RowShape, row_shape, shapes
+
+FILE = "rmsnorm.hip"
+LAYOUTS = {"rmsnorm": "PPPPPPiif"}
+
+
+@dataclass(frozen=True)
+class Constants(RowShape):
+    """Compile-time constants of rmsnorm.hip.
+
+    Parameters
+    ----------
+    THREADS, SPAN, ITEMS, VECTOR
+        How threads share rows.
+    OUT
+        Form of the output: F32, F16 or Q8.
+    """
+
+    OUT: str
+
+
+def choose(architecture: str, columns: int, out: str) -> Constants:
+    """Constants for an architecture, a row's length and an output form."""
+    return Constants(**asdict(row_shape(columns)), OUT=out)
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """Every way in which the op compiles its kernel."""
+    for shape in shapes():
+        for out in FORMS:
+            if out != "Q8" or shape.VECTOR == 4:
+                defines = asdict(Constants(**asdict(shape), OUT=out))
+                yield Build(FILE, LAYOUTS, defines, hot=shape.VECTOR == 4)
+
+
+def rmsnorm(
+    kernels: Kernels,
+    *,
+    x: int,
+    weight: int,
+    out: F32 | F16 | Q8,
+    rows: int,
+    columns: int,
+    eps: float,
+    residual: int | None = None,
+) -> Launch:
+    """out[t] = x[t] / √(mean(x[t]²) + eps) · weight; with a residual after x[t] += residual[t].
+
+    Parameters
+    ----------
+    x
+        (T, K) float32, aligned to 16; the sum is stored back where there is a residual.
+    weight
+        (K,) float32, aligned to 16.
+    out
+        (T, K); F32 may be x itself. Q8 needs K to be a multiple of 32. Numbers beyond float16
+        become ±65504, infinities stay.
+    rows, columns
+        T and K. For the norm of each head (qwen3): T · H and D.
+    eps
+        Added to the mean square.
+    residual
+        (T, K) float32, aligned to 16.
+    """
+    constants = choose(kernels.runtime.properties.architecture, columns, form(out))
+    return kernels.launch(
+        FILE,
+        "rmsnorm",
+        asdict(constants),
+        (-(-rows // constants.rows), 1, 1),
+        constants.THREADS,
+        LAYOUTS["rmsnorm"],
+        *(x, residual or 0, weight, *addresses(out), rows, columns, eps),
+    )

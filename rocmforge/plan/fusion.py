@@ -1,0 +1,148 @@
+"""Which neighbouring ops of a graph become one kernel: rules, and the pass that applies them.
+
+A rule looks at the ops from one place on and says what replaces how many of them; a pass without
+rules leaves the graph as the model wrote it. It knows no device: for which there are kernels is for
+the executor to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rocmforge.plan.graph import (
+    Embed,
+    EmbedRmsnorm,
+    GateUpSwiglu,
+    KvAppend,
+    Matmul,
+    Op,
+    Rmsnorm,
+    Rope,
+    RopeKvAppend,
+    SelectOutputs,
+    SelectRmsnorm,
+    Swiglu,
+    SwigluMatmul,
+    Tensor,
+)
+
+Rule = Callable[[Sequence[Op]], "tuple[Op, int] | None"]
+"""Given the ops from one place on: the fused op and how many ops it replaces, or None."""
+
+
+def rope_kv_append(ops: Sequence[Op]) -> tuple[Op, int] | None:
+    """[norm q,] rotate q, [norm k,] rotate k, append k and v → one op."""
+    at = 0
+    norms: list[Rmsnorm | None] = []
+    rotated: list[Tensor] = []
+    for _ in range(2):
+        first = ops[at] if at < len(ops) else None
+        norm = first if isinstance(first, Rmsnorm) and first.x == first.out else None
+        at += norm is not None
+        rope = ops[at] if at < len(ops) else None
+        if not isinstance(rope, Rope) or (norm is not None and norm.out != rope.x):
+            return None
+        norms.append(norm)
+        rotated.append(rope.x)
+        at += 1
+    append = ops[at] if at < len(ops) else None
+    if not isinstance(append, KvAppend) or append.k != rotated[1]:
+        return None
+    if readers(ops[at + 1 :], append.k):  # the fused op leaves k as it was
+        return None
+    q_norm, k_norm = norms
+    if q_norm is not None and k_norm is not None and q_norm.eps != k_norm.eps:
+        return None
+    some = q_norm or k_norm
+    fused = RopeKvAppend(
+        q=rotated[0],
+        k=append.k,
+        v=append.v,
+        q_norm=q_norm.weight if q_norm else None,
+        k_norm=k_norm.weight if k_norm else None,
+        eps=some.eps if some else 0.0,
+        layer=append.layer,
+    )
+    return fused, at + 1
+
+
+def gate_up_swiglu(ops: Sequence[Op]) -> tuple[Op, int] | None:
+    """Both projections of a feed-forward part and SwiGLU → one op."""
+    if len(ops) < 2 or not (isinstance(ops[0], Matmul) and isinstance(ops[1], Swiglu)):
+        return None
+    matmul, swiglu = ops[0], ops[1]
+    plain = not matmul.accumulate and all(bias is None for bias in matmul.biases)
+    if not plain or matmul.outs != (swiglu.gate, swiglu.up):
+        return None
+    if any(readers(ops[2:], out) for out in matmul.outs if out != swiglu.out):
+        return None
+    gate, up = matmul.weights
+    return GateUpSwiglu(matmul.x, gate, up, swiglu.out), 2
+
+
+def swiglu_matmul(ops: Sequence[Op]) -> tuple[Op, int] | None:
+    """SwiGLU and the one matmul that reads it → one op."""
+    if len(ops) < 2 or not (isinstance(ops[0], Swiglu) and isinstance(ops[1], Matmul)):
+        return None
+    swiglu, matmul = ops[0], ops[1]
+    if len(matmul.weights) != 1 or matmul.x != swiglu.out:
+        return None
+    (weight,), (out,), (bias,) = matmul.weights, matmul.outs, matmul.biases
+    # The fused op leaves what SwiGLU wrote unwritten, and reads both of its inputs to the end.
+    if out in (swiglu.gate, swiglu.up, swiglu.out) or readers(ops[2:], swiglu.out):
+        return None
+    return SwigluMatmul(swiglu.gate, swiglu.up, weight, out, bias, matmul.accumulate), 2
+
+
+def embed_rmsnorm(ops: Sequence[Op]) -> tuple[Op, int] | None:
+    """Embedding rows and the first norm → one op."""
+    if len(ops) < 2 or not (isinstance(ops[0], Embed) and isinstance(ops[1], Rmsnorm)):
+        return None
+    embed, norm = ops[0], ops[1]
+    if norm.x != embed.out or norm.out == norm.x or norm.weight.size != norm.x.columns:
+        return None
+    return EmbedRmsnorm(embed.embedding, embed.out, norm.weight, norm.eps, norm.out), 2
+
+
+def select_rmsnorm(ops: Sequence[Op]) -> tuple[Op, int] | None:
+    """Rows whose logits are wanted, and their norm → one op."""
+    if len(ops) < 2 or not (isinstance(ops[0], SelectOutputs) and isinstance(ops[1], Rmsnorm)):
+        return None
+    select, norm = ops[0], ops[1]
+    if norm.x != select.out or norm.weight.size != norm.x.columns:
+        return None
+    if norm.out != select.out and readers(ops[2:], select.out):
+        return None
+    return SelectRmsnorm(select.x, norm.weight, norm.eps, norm.out), 2
+
+
+def fuse(ops: Sequence[Op], rules: Sequence[Rule]) -> list[Op]:
+    """Replace what the rules find, from the first op to the last; the first rule that fits wins.
+
+    Parameters
+    ----------
+    ops
+        A forward pass.
+    rules
+        To try at each place, in order; none: the ops come back as they are.
+    """
+    fused: list[Op] = []
+    at = 0
+    while at < len(ops):
+        found = next((hit for rule in rules if (hit := rule(ops[at:]))), None)
+        op, count = found or (ops[at], 1)
+        fused.append(op)
+        at += count
+    return fused
+
+
+def readers(ops: Sequence[Op], tensor: Tensor) -> list[Op]:
+    """Return the ops that read a tensor before it is written anew."""
+    found: list[Op] = []
+    for op in ops:
+        reads = tensor in op.reads
+        if reads:
+            found.append(op)
+        if tensor in op.writes and not reads:
+            break
+    return found

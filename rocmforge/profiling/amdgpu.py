@@ -1,0 +1,170 @@
+"""Samples of an AMD GPU: files of the kernel driver, read twice a second by a thread.
+
+Why it throttles comes from amdsmi, where that is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rocmforge.profiling import gpu_conditions
+from rocmforge.profiling.gpu_conditions import GpuSample
+
+# amdgpu_smu.h of Linux, SMU_THROTTLER_*: first bit of each group of 16
+_REASONS = ((0, "power cap"), (16, "current"), (32, "temperature"), (48, "firmware"))
+_RESIDENCIES = {
+    "ppt_residency_acc": "power cap",
+    "prochot_residency_acc": "hardware temperature",
+    "socket_thm_residency_acc": "temperature",
+    "vr_thm_residency_acc": "temperature",
+    "hbm_thm_residency_acc": "temperature",
+}
+
+
+class Amdgpu:
+    """A thread that reads the driver's files, and amdsmi's metrics where that is installed."""
+
+    def __init__(self, folder: Path, node: Path, root: Path) -> None:
+        self._folder, self._node, self._root = folder, node, root
+        self._metrics = _amdsmi_metrics(folder.resolve().name)
+        self.name = "sysfs, amdsmi" if self._metrics else "sysfs"
+        self._samples: list[GpuSample] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def before(self) -> tuple[float | None, int | None]:
+        """Return utilization and number of processes, and begin to watch."""
+        busy = amdgpu_sample(self._folder).utilization
+        others = kfd_processes(self._root, self._node)
+        self._thread.start()
+        return busy, others
+
+    def take(self) -> list[GpuSample]:
+        """Return the samples since the last call."""
+        taken, self._samples = self._samples, []
+        return taken
+
+    def close(self) -> list[GpuSample]:
+        """Stop watching; return the samples since the last `take`, at least one where it can."""
+        self._stop.set()
+        self._thread.join()
+        return self.take() or [self._sample()]
+
+    def _watch(self) -> None:
+        while not self._stop.wait(gpu_conditions.PERIOD_S):
+            self._samples.append(self._sample())
+
+    def _sample(self) -> GpuSample:
+        seen = amdgpu_sample(self._folder)
+        if self._metrics is None:
+            return seen
+        reasons, counters = amd_throttle(self._metrics())
+        return dataclasses.replace(seen, throttle=reasons, residencies=counters)
+
+
+def amdgpu_sample(folder: Path) -> GpuSample:
+    """Read the files of an AMD GPU's device folder.
+
+    Source: the kernel's documentation of amdgpu, "Thermal Controls" and "hwmon interfaces".
+    """
+    hwmon = next(iter(sorted(folder.glob("hwmon/hwmon*"))), folder / "hwmon")
+    busy = _integer(folder / "gpu_busy_percent")
+    power = _first(hwmon, ("power1_average", "power1_input"))  # µW
+    temperature = _first(hwmon, ("temp2_input", "temp1_input"))  # junction, edge; m°C
+    clock, memory_clock = (_integer(hwmon / f"freq{i}_input") for i in (1, 2))  # Hz
+    return GpuSample(
+        clock_mhz=None if clock is None else clock / 1e6,
+        memory_clock_mhz=None if memory_clock is None else memory_clock / 1e6,
+        power_watts=None if power is None else power / 1e6,
+        temperature_celsius=None if temperature is None else temperature / 1e3,
+        utilization=None if busy is None else busy / 100,
+        memory_used_bytes=_integer(folder / "mem_info_vram_used"),
+    )
+
+
+def amd_throttle(metrics: Mapping[str, Any]) -> tuple[frozenset[str] | None, dict[str, int]]:
+    """Read amdsmi_get_gpu_metrics_info: reasons at this moment, and counters by reason.
+
+    Radeon and MI200 give ``indep_throttle_status``, a mask; MI300 counters that grow while it
+    throttles. A field that a card lacks is ``"N/A"``, or all ones.
+    """
+    mask = metrics.get("indep_throttle_status")
+    reasons = None
+    if isinstance(mask, int) and 0 <= mask < 2**64 - 1:
+        reasons = frozenset(name for bit, name in _REASONS if mask >> bit & 0xFFFF)
+    counters: dict[str, int] = {}
+    for key, reason in _RESIDENCIES.items():
+        value = metrics.get(key)
+        if isinstance(value, int) and 0 <= value < 2**64 - 1:
+            counters[reason] = counters.get(reason, 0) + value
+    return reasons, counters
+
+
+def kfd_processes(root: Path, node: Path) -> int | None:
+    """Count the other processes that hold memory of the GPU of a topology node of the driver."""
+    gpu, listed = _integer(node / "gpu_id"), root / "sys/class/kfd/kfd/proc"
+    if gpu is None or not listed.is_dir():
+        return None
+    held = {p.parent.name: _integer(p) for p in listed.glob(f"*/vram_{gpu}")}
+    return sum(1 for pid, used in held.items() if used and pid != str(os.getpid()))
+
+
+def amdgpu_folder(root: Path, number: int) -> tuple[Path, Path] | None:
+    """Device folder and topology node of the runtime's GPU of that number; None: there is none."""
+    nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*")
+    gpus = []
+    for node in sorted(nodes, key=lambda path: int(path.name)):
+        text = _text(node / "properties")
+        minor = re.search(r"^drm_render_minor (\d+)$", text, re.M)
+        if minor and re.search(r"^gfx_target_version [1-9]", text, re.M):
+            gpus.append((root / f"sys/class/drm/renderD{minor[1]}/device", node))
+    return gpus[number] if number < len(gpus) else None
+
+
+def _amdsmi_metrics(address: str) -> Callable[[], Mapping[str, Any]] | None:
+    """Return a call for the metrics of the GPU at that PCI address; None without amdsmi."""
+    try:
+        import amdsmi
+    except (ImportError, OSError, KeyError):  # its library is looked up at import
+        return None
+    try:
+        amdsmi.amdsmi_init()
+        for handle in amdsmi.amdsmi_get_processor_handles():
+            if amdsmi.amdsmi_get_gpu_device_bdf(handle).lower() == address.lower():
+                break
+        else:
+            return None
+    except amdsmi.AmdSmiException:
+        return None
+
+    def metrics() -> Mapping[str, Any]:
+        try:
+            found: Mapping[str, Any] = amdsmi.amdsmi_get_gpu_metrics_info(handle)
+        except amdsmi.AmdSmiException:
+            return {}
+        return found
+
+    return metrics
+
+
+def _first(folder: Path, names: Iterable[str]) -> int | None:
+    found = (_integer(folder / name) for name in names)
+    return next((value for value in found if value is not None), None)
+
+
+def _integer(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,111 @@
+"""What a GPU said while it was used, summed up: clocks, power, temperature, throttling, memory.
+
+Samples come from `nvidia_smi` and `amdgpu`. What a card does not tell is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+PERIOD_S = 0.5  # between samples
+
+
+class Spread(NamedTuple):
+    """Least, mean and greatest of a few readings."""
+
+    least: float
+    mean: float
+    greatest: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One look at a GPU; None: the card does not say.
+
+    Parameters
+    ----------
+    utilization
+        Share of the last moments in which a kernel ran, 0 … 1.
+    throttle
+        Why clocks are held down at this moment, in words.
+    residencies
+        Counters that grow while clocks are held down, by reason.
+    """
+
+    clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    throttle: frozenset[str] | None = None
+    residencies: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConditions:
+    """A GPU from a start to an end, of `samples` looks at it.
+
+    Parameters
+    ----------
+    device
+        As the engine names it, ``"hip:0"``.
+    throttle
+        Every reason seen, sorted; empty: none was seen; None: the card does not say.
+    utilization_before, other_processes
+        Of the moment before its first use here: what others did with it.
+    """
+
+    device: str
+    source: str
+    samples: int
+    clock_mhz: Spread | None
+    memory_clock_mhz: Spread | None
+    power_watts: Spread | None
+    temperature_celsius: Spread | None
+    memory_used_bytes: int | None
+    throttle: tuple[str, ...] | None
+    utilization_before: float | None
+    other_processes: int | None
+
+
+def gpu_conditions(
+    device: str,
+    source: str,
+    samples: Collection[GpuSample],
+    *,
+    utilization_before: float | None = None,
+    other_processes: int | None = None,
+) -> GpuConditions:
+    """Sum up samples in the order in which they were taken."""
+
+    def over(name: str) -> Spread | None:
+        return spread([v for s in samples if (v := getattr(s, name)) is not None])
+
+    memory = [s.memory_used_bytes for s in samples if s.memory_used_bytes is not None]
+    told = [s.throttle for s in samples if s.throttle is not None]
+    reasons = frozenset().union(*told)
+    counters = [s.residencies for s in samples if s.residencies]
+    if counters:
+        grown = {key for key, n in counters[-1].items() if n > counters[0].get(key, n)}
+        reasons |= grown
+    return GpuConditions(
+        device=device,
+        source=source,
+        samples=len(samples),
+        clock_mhz=over("clock_mhz"),
+        memory_clock_mhz=over("memory_clock_mhz"),
+        power_watts=over("power_watts"),
+        temperature_celsius=over("temperature_celsius"),
+        memory_used_bytes=max(memory, default=None),
+        throttle=tuple(sorted(reasons)) if told or counters else None,
+        utilization_before=utilization_before,
+        other_processes=other_processes,
+    )
+
+
+def spread(values: Collection[float]) -> Spread | None:
+    """Least, mean and greatest; None of nothing."""
+    return Spread(min(values), sum(values) / len(values), max(values)) if values else None

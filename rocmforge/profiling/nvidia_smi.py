@@ -1,0 +1,136 @@
+"""Samples of an NVIDIA GPU by one `nvidia-smi` that prints a line twice a second.
+
+Nothing of this process runs between: the lines wait in a pipe until they are taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+
+from rocmforge.profiling.gpu_conditions import PERIOD_S, GpuSample
+
+TIMEOUT_S = 10.0
+FIELDS = (
+    "clocks.sm",
+    "clocks.mem",
+    "power.draw",
+    "temperature.gpu",
+    "utilization.gpu",
+    "memory.used",
+    "clocks_throttle_reasons.active",
+)
+"""Fields of a line; units MHz, MHz, W, °C, %, MiB, mask. Newer drivers know the old name too."""
+
+# nvml.h, nvmlClocksEventReasons; being idle (1) is no reason
+_REASONS = {
+    0x002: "clocks setting",
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "temperature",
+    0x040: "hardware temperature",
+    0x080: "power brake",
+    0x100: "display clocks",
+}
+
+
+class NvidiaSmi:
+    """One `nvidia-smi` that goes on printing into a pipe; it dies with the pipe's reader."""
+
+    name = "nvidia-smi"
+
+    def __init__(self, program: str, number: str) -> None:
+        self._command = [program, "-i", number, "--format=csv,noheader,nounits"]
+        self._query = f"--query-gpu={','.join(FIELDS)}"
+        self._looping: subprocess.Popen[bytes] | None = None
+
+    def before(self) -> tuple[float | None, int | None]:
+        """Return utilization and number of processes, and begin to watch."""
+        now = nvidia_samples(self._once(self._query) or "")
+        listed = self._once("--query-compute-apps=pid")
+        if now:  # it answers
+            self._looping = subprocess.Popen(
+                [*self._command, self._query, f"--loop-ms={PERIOD_S * 1000:.0f}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        others = None if listed is None else nvidia_processes(listed)
+        return (now[0].utilization if now else None), others
+
+    def take(self) -> list[GpuSample]:
+        """Return the samples since the last call."""
+        if self._looping is None or self._looping.stdout is None:
+            return []
+        pipe = self._looping.stdout.fileno()
+        os.set_blocking(pipe, False)
+        read = b""
+        with contextlib.suppress(BlockingIOError):
+            while piece := os.read(pipe, 1 << 16):
+                read += piece
+        return nvidia_samples(read.decode(errors="replace"))
+
+    def close(self) -> list[GpuSample]:
+        """Stop watching; return the samples since the last `take`, at least one where it can."""
+        samples = self.take()
+        if self._looping is not None:
+            self._looping.terminate()
+            self._looping.wait()
+            if self._looping.stdout is not None:
+                self._looping.stdout.close()
+            self._looping = None
+        return samples or nvidia_samples(self._once(self._query) or "")
+
+    def _once(self, query: str) -> str | None:
+        try:
+            done = subprocess.run(
+                [*self._command, query],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+
+def nvidia_samples(text: str) -> list[GpuSample]:
+    """Read lines of `nvidia-smi --query-gpu` with FIELDS, ``csv,noheader,nounits``.
+
+    What a card does not tell stands there as ``[N/A]`` or the like; lines of another form, and a
+    last one that is not whole, are no samples.
+    """
+    samples = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(FIELDS):
+            continue
+        clock, memory_clock, power, temperature, busy, used = map(_number, cells[:-1])
+        mask = int(cells[-1], 16) if re.fullmatch(r"0x[0-9a-fA-F]{16}", cells[-1]) else None
+        samples.append(
+            GpuSample(
+                clock_mhz=clock,
+                memory_clock_mhz=memory_clock,
+                power_watts=power,
+                temperature_celsius=temperature,
+                utilization=None if busy is None else busy / 100,
+                memory_used_bytes=None if used is None else int(used * 2**20),
+                throttle=None
+                if mask is None
+                else frozenset(name for bit, name in _REASONS.items() if mask & bit),
+            )
+        )
+    return samples
+
+
+def nvidia_processes(text: str) -> int:
+    """Count the lines of `nvidia-smi --query-compute-apps=pid`, ``csv,noheader``."""
+    return len({line.strip() for line in text.splitlines() if line.strip().isdecimal()})
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None

@@ -1,0 +1,112 @@
+"""What a device can do at most, measured: the roofline that a kernel's time is compared with.
+
+A kernel that moves so many bytes and computes so many operations takes at least the longer of the
+two quotients by these rates. The rates are of the same process, threads and kernels' instructions,
+not of a data sheet. It knows no op and no model; the loops are the backends'.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from rocmforge.backend import Backend
+
+PRECISIONS = ("f32", "f16", "int8")
+FEWEST = 3
+BUDGET_S = 0.12
+"""Wall-clock seconds of one rate, without the first sample, which warms up."""
+STABLE = 24
+"""Samples without a new best after which a rate counts as found."""
+GAIN = 1.005
+"""How much better a sample must be to count as a new best."""
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """A backend that can measure its own ceilings: each step of a generator is a sample."""
+
+    def read_rates(self, working_set: int) -> Generator[float, None, None]:
+        """Bytes a second of repeated reads of `working_set` bytes."""
+
+    def operation_rates(self, precision: str) -> Generator[float, None, None]:
+        """Operations a second of independent multiply-adds, each of which is two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The ceilings of a device for one kind of work.
+
+    Parameters
+    ----------
+    read_bytes_per_second
+        Of a working set of `working_set` bytes that is read again and again: a cache's rate where
+        it fits one, else the memory's.
+    operations_per_second
+        Multiply and add count as two, in `precision`.
+    working_set
+        Bytes that the work touches.
+    precision
+        "f32", "f16" or "int8".
+    """
+
+    read_bytes_per_second: float
+    operations_per_second: float
+    working_set: int
+    precision: str
+
+    def ideal_seconds(self, n_bytes: float, operations: float) -> float:
+        """Least time for that many bytes and operations, done side by side."""
+        return max(n_bytes / self.read_bytes_per_second, operations / self.operations_per_second)
+
+
+def measure_peaks(backend: Backend[Any], working_set: int, precision: str) -> Peaks:
+    """Measure a device's ceilings: the best of several samples, in 0.3 s or less.
+
+    Every sample's result is checked. Filling hundreds of MB before they are read may take as long
+    again. On a CPU the time is the host's, with all threads of the backend, and other work on its
+    cores lowers the ceilings; on a GPU it is the device's, between events, and the kernels are
+    compiled first.
+
+    Parameters
+    ----------
+    backend
+        Of the device; the numpy reference cannot be measured.
+    working_set
+        Bytes that the work in question touches, at least 1.
+    precision
+        "f32", "f16" or "int8": what its products are made in. On a CPU f16 is f32, see
+        `CpuBackend.operation_rates`; for a GPU see `GpuBackend.operation_rates`.
+
+    Raises
+    ------
+    ValueError
+        The working set is empty, the precision unknown, or the backend cannot be measured.
+    MeasurementError
+        A sample's result is wrong.
+    """
+    if working_set < 1:
+        raise ValueError(f"working set: got {working_set} bytes, wanted at least 1")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision: got {precision!r}, wanted one of {', '.join(PRECISIONS)}")
+    if not isinstance(backend, Measurable):
+        raise ValueError(f"backend {backend.name!r} has no read_rates and operation_rates")
+    with closing(backend.read_rates(working_set)) as rates:
+        read = _best(rates)
+    with closing(backend.operation_rates(precision)) as rates:
+        operations = _best(rates)
+    return Peaks(read, operations, working_set, precision)
+
+
+def _best(rates: Generator[float, None, None]) -> float:
+    """Return the best of some samples, until no better one comes or the time is up."""
+    best, since, taken = next(rates), 0, 0
+    begin = time.perf_counter()
+    while taken < FEWEST or (since < STABLE and time.perf_counter() - begin < BUDGET_S):
+        rate = next(rates)
+        since = 0 if rate > GAIN * best else since + 1
+        best, taken = max(best, rate), taken + 1
+    return best

@@ -1,0 +1,57 @@
+"""Where and when something was measured: machine, commit, date, for the head of a report.
+
+Asks git and the machine; knows no measurement.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from rocmforge.hardware import hardware_tag
+
+
+def provenance(repository: Path) -> dict[str, Any]:
+    """Return the fields that every report of a measurement carries.
+
+    Parameters
+    ----------
+    repository
+        Folder of the code that is measured.
+
+    Returns
+    -------
+    ``hardware_tag``; ``commit``, the hash of HEAD, None where there is no git or no commit;
+    ``uncommitted_changes``, whether the tree differs from it; ``date`` in UTC, to the second.
+    """
+    commit, changed = head(repository)
+    return {
+        "hardware_tag": hardware_tag(),
+        "commit": commit,
+        "uncommitted_changes": changed,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def head(repository: Path) -> tuple[str | None, bool]:
+    """Return the hash of HEAD, or None without git or a commit, and whether the tree differs.
+
+    Parameters
+    ----------
+    repository
+        Folder of the code.
+    """
+    commit = _git(repository, "rev-parse", "--verify", "HEAD")
+    return commit, bool(_git(repository, "status", "--porcelain"))
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=repository, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

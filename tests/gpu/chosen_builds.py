@@ -1,0 +1,22 @@
+"""Some builds of each kernel file, for compilers that take seconds; clang 19 compiles them all."""
+
+from __future__ import annotations
+
+from rocmforge.gpu.compiler import Build
+from rocmforge.gpu.offline import all_builds
+
+
+def targets(*architectures: str) -> list[tuple[str, str]]:
+    """Return each architecture with each kernel file that is built for it."""
+    return [
+        (architecture, file)
+        for architecture in architectures
+        for file in sorted({build.file for build in all_builds(architecture)})
+    ]
+
+
+def chosen_builds(file: str, architecture: str) -> list[Build]:
+    """The first, the middle and the last build of a file."""
+    builds = [build for build in all_builds(architecture) if build.file == file]
+    places = sorted({0, len(builds) // 2, len(builds) - 1})
+    return [builds[place] for place in places]

@@ -1,0 +1,102 @@
+"""The fixture `gpu`: the kernels of each device there is, the CPU stand-in's two among them.
+
+The stand-in takes the place of ROCm in this process, so a real AMD GPU is tested where no test of
+the stand-in is selected: `pytest -m gpu`. STANDIN_ASAN=1 takes the stand-in's build with
+AddressSanitizer (test_sanitizer.py runs the tests so). It knows no kernel.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from ctypes import CDLL
+from pathlib import Path
+
+import pytest
+from guarded import Gpu
+from hip_calls import HipCalls
+
+from rocmforge.errors import DeviceError
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.cuda import CudaRuntime
+from rocmforge.gpu.hip import HipRuntime
+from rocmforge.gpu.runtime import Runtime
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "standin"))
+import build_standin
+
+STANDIN_DEVICES = {"standin-wave32": 0, "standin-wave64": 1}
+ASAN = os.environ.get("STANDIN_ASAN") == "1"
+_loaded: dict[str, CDLL] = {}
+
+
+@pytest.fixture(scope="session")
+def standin() -> dict[str, CDLL]:
+    """The stand-in's libraries by name, loaded in place of ROCm's."""
+    if not _loaded:
+        pytest.importorskip("hip", reason="hip-python is not installed")
+        _loaded.update(build_standin.load(build_standin.build(asan=ASAN)))
+    return _loaded
+
+
+@pytest.fixture(scope="session")
+def hip_calls() -> HipCalls:
+    """Which test made which call of hip-python."""
+    pytest.importorskip("hip", reason="hip-python is not installed")
+    return HipCalls(_loaded)
+
+
+@pytest.fixture(autouse=True)
+def _note_calls(request: pytest.FixtureRequest) -> Iterator[None]:
+    if importlib.util.find_spec("hip") is None:
+        yield
+        return
+    calls = request.getfixturevalue("hip_calls")
+    calls.note(None)
+    yield
+    calls.note(request.node.name)
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        *STANDIN_DEVICES,
+        pytest.param("cuda", marks=pytest.mark.gpu),
+        pytest.param("hip", marks=pytest.mark.gpu),
+    ],
+)
+def kernels(request: pytest.FixtureRequest, repo: Path) -> Iterator[Kernels]:
+    """The kernels of one device, compiled as they are asked for."""
+    cache = None
+    if request.param in STANDIN_DEVICES:
+        request.getfixturevalue("standin")
+        cache = build_standin.KERNEL_CACHE
+    elif request.param == "hip" and _loaded:
+        pytest.skip("the stand-in has the place of ROCm in this process: run pytest -m gpu")
+    try:
+        runtime: Runtime
+        if request.param == "cuda":
+            runtime = CudaRuntime()
+        else:
+            runtime = HipRuntime(STANDIN_DEVICES.get(request.param, 0))
+    except DeviceError as error:
+        if request.param in STANDIN_DEVICES:
+            raise
+        pytest.skip(str(error))
+    kernels = Kernels(runtime, folder=repo / "kernels", cache=cache)
+    yield kernels
+    kernels.close()
+    runtime.close()
+
+
+@pytest.fixture
+def gpu(kernels: Kernels) -> Iterator[Gpu]:
+    """One device for one test, with memory that is freed and whose bounds are checked."""
+    gpu = Gpu(kernels, guarded=not ASAN)
+    yield gpu
+    try:
+        gpu.check_guards()
+    finally:
+        gpu.free()

@@ -1,0 +1,145 @@
+"""attention with one query a sequence against the float64 reference: head dims, forms of the cache
+and of the output, lengths beside page and part edges, numbers of parts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import attention_cache
+import numpy as np
+import pytest
+from attention_cache import DeviceCache
+from guarded import Gpu
+from numpy.typing import NDArray
+
+from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.ops import attention as op
+from rocmforge.ops import cases
+from rocmforge.ops.cases import AttentionCase, AttentionInputs
+
+# Largest relative RMS: the cache's numbers are used as they are, in float32, and then rounded.
+EXACT = 2e-6
+TOLERANCES = {F16: 5e-4, Q8: 0.012}
+
+CHECKS = tuple(
+    dataclasses.replace(case, queries=(1,) * len(case.lengths)) for case in cases.ATTENTION_CHECKS
+)
+EDGES = tuple(
+    AttentionCase(lengths, (1,) * len(lengths), heads, kv_heads, head_dim, page_size)
+    for lengths, heads, kv_heads, head_dim, page_size in (
+        ((1, 15, 16, 17, 127), 2, 1, 64, 16),
+        ((31, 32, 33), 3, 1, 96, 32),
+        ((63, 64, 65), 7, 1, 128, 64),
+        ((257,), 9, 1, 32, 16),
+        ((61,), 1, 1, 8, 16),
+    )
+)
+
+
+@functools.cache
+def data(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, NDArray[np.float64]]:
+    return attention_cache.make(case, kv)
+
+
+def attend(
+    gpu: Gpu, case: AttentionCase, kv: str, form: type = F32, splits: int = 3, **changed: object
+) -> NDArray[np.float32]:
+    """What the kernels give for a case, as float32 (S, H, D)."""
+    given, cache, _ = data(case, kv)
+    given = dataclasses.replace(given, **changed)
+    sequences, columns = len(case.lengths), case.heads * case.head_dim
+    nbytes = Q8.nbytes(sequences, columns) if form is Q8 else sequences * columns * 4
+    address = gpu.empty(nbytes)
+    out = Q8.at(address, sequences, columns) if form is Q8 else form(address)
+    gpu.run(
+        *op.attention(
+            gpu.kernels,
+            q=gpu.upload(given.q),
+            k_pages=gpu.upload(cache.k),
+            v_pages=gpu.upload(cache.v),
+            k_scales=gpu.upload(cache.k_scales),
+            v_scales=gpu.upload(cache.v_scales),
+            page_table=gpu.upload(given.page_table),
+            lengths=gpu.upload(given.lengths),
+            scratch=gpu.empty(op.scratch_bytes(sequences, case.heads, case.head_dim, splits)),
+            out=out,
+            sequences=sequences,
+            heads=case.heads,
+            kv_heads=case.kv_heads,
+            head_dim=case.head_dim,
+            page_size=case.page_size,
+            max_pages=given.page_table.shape[1],
+            scale=given.scale,
+            kv=kv,
+            splits=splits,
+        )
+    )
+    shape = (sequences, columns)
+    if isinstance(out, Q8):
+        codes = gpu.download(out.codes, shape, np.int8).astype(np.int32)
+        scales = gpu.download(out.scales, (sequences, columns // 32), np.float32)
+        sums = gpu.download(out.sums, (sequences, columns // 32, 2), np.int16)
+        np.testing.assert_array_equal(sums, codes.reshape(*sums.shape, 16).sum(axis=-1))
+        got = codes * np.repeat(scales, 32, axis=1)
+    else:
+        got = gpu.download(address, shape, np.float32 if form is F32 else np.float16)
+    return got.astype(np.float32).reshape(given.q.shape)
+
+
+@pytest.mark.parametrize(("case", "kv"), attention_cache.with_forms(CHECKS + EDGES), ids=str)
+def test_attention_agrees_with_the_reference(gpu: Gpu, case: AttentionCase, kv: str) -> None:
+    got = attend(gpu, case, kv)
+    assert cases.relative_rms(got, data(case, kv)[2]) <= EXACT
+
+
+@pytest.mark.parametrize("form", [F16, Q8])
+@pytest.mark.parametrize("case", [CHECKS[3], EDGES[1], CHECKS[7]], ids=str)
+def test_attention_writes_what_the_next_product_reads(
+    gpu: Gpu, case: AttentionCase, form: type
+) -> None:
+    got = attend(gpu, case, "f16", form)
+    assert cases.relative_rms(got, data(case, "f16")[2]) <= TOLERANCES[form]
+
+
+def test_the_number_of_parts_does_not_matter(gpu: Gpu) -> None:
+    case = AttentionCase((200, 3), (1, 1), 2, 1, 64, 32)
+    for splits in (1, 2, 64):
+        got = attend(gpu, case, "f16", splits=splits)
+        assert cases.relative_rms(got, data(case, "f16")[2]) <= EXACT
+
+
+def test_a_sequence_without_tokens_gives_zeros(gpu: Gpu) -> None:
+    case = EDGES[1]
+    lengths = np.array([31, 0, 33], np.int32)
+    got = attend(gpu, case, "f16", lengths=lengths)
+    wanted = data(case, "f16")[2] * (lengths > 0)[:, None, None]
+    assert np.all(got[1] == 0)
+    assert cases.relative_rms(got, wanted) <= EXACT
+
+
+def test_the_launch_serves_a_sequence_that_grows(gpu: Gpu) -> None:
+    case = AttentionCase((150,), (1,), 2, 2, 64, 16)
+    wanted = data(case, "f16")[2]
+    for length in (1, 149, 150):
+        got = attend(gpu, case, "f16", lengths=np.array([length], np.int32))
+        assert (cases.relative_rms(got, wanted) <= EXACT) == (length == 150)
+
+
+def test_splits_fill_the_device_but_no_part_is_tiny() -> None:
+    def splits(sequences: int, kv_heads: int, max_tokens: int) -> int:
+        return op.choose_splits("sm_90", 132, sequences, 2 * kv_heads, kv_heads, max_tokens)
+
+    assert splits(1, 32, 4096) * 32 >= 132
+    assert splits(1, 1, 1 << 20) == op.MAX_SPLITS
+    assert splits(1, 32, 1) == 1
+    assert splits(256, 32, 4096) == 1
+
+
+@pytest.mark.parametrize("architecture", ["gfx1100", "gfx942", "sm_90"])
+def test_every_group_of_query_heads_has_constants(architecture: str) -> None:
+    builds = [build.defines for build in op.builds(architecture)]
+    for group in range(1, 65):
+        constants = dataclasses.asdict(op.choose(architecture, 128, "f16", group))
+        assert constants in builds
+        assert 1 <= constants["QUERIES"] <= max(1, 2 * group - 2)

@@ -1,0 +1,96 @@
+"""attention of prompts against the float64 reference: head dims, forms of the cache, lengths beside
+page, query tile and step edges, several sequences, a prompt's second half."""
+
+from __future__ import annotations
+
+import functools
+
+import attention_cache
+import numpy as np
+import pytest
+from attention_cache import DeviceCache
+from guarded import Gpu
+from numpy.typing import NDArray
+
+from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.ops import attention_prompt as op
+from rocmforge.ops import cases
+from rocmforge.ops.cases import AttentionCase, AttentionInputs
+
+TOLERANCE = 1e-3  # queries, weights, and keys and values of other forms are rounded to f16
+
+EDGES = tuple(
+    AttentionCase(lengths, queries, heads, kv_heads, head_dim, page_size)
+    for lengths, queries, heads, kv_heads, head_dim, page_size in (
+        ((1, 15, 16, 17), (1, 15, 16, 17), 2, 1, 64, 16),
+        ((31, 65, 33), (2, 65, 1), 3, 1, 96, 32),
+        ((61,), (61,), 2, 2, 8, 64),
+        ((127,), (66,), 1, 1, 80, 32),
+    )
+)
+
+
+@functools.cache
+def data(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, NDArray[np.float64]]:
+    return attention_cache.make(case, kv)
+
+
+def attend(
+    gpu: Gpu, case: AttentionCase, kv: str, form: type = F32, extra_queries: int = 0
+) -> NDArray[np.float32]:
+    """What the kernel gives for a case, as float32 (T, H, D)."""
+    given, cache, _ = data(case, kv)
+    tokens = given.q.shape[0]
+    out = form(gpu.empty(given.q.size * (4 if form is F32 else 2)))
+    gpu.run(
+        op.attention_prompt(
+            gpu.kernels,
+            q=gpu.upload(given.q),
+            k_pages=gpu.upload(cache.k),
+            v_pages=gpu.upload(cache.v),
+            k_scales=gpu.upload(cache.k_scales),
+            v_scales=gpu.upload(cache.v_scales),
+            page_table=gpu.upload(given.page_table),
+            lengths=gpu.upload(given.lengths),
+            starts=gpu.upload(given.starts),
+            out=out,
+            tokens=tokens,
+            sequences=len(case.lengths),
+            max_queries=max(case.queries) + extra_queries,
+            heads=case.heads,
+            kv_heads=case.kv_heads,
+            head_dim=case.head_dim,
+            page_size=case.page_size,
+            max_pages=given.page_table.shape[1],
+            scale=given.scale,
+            kv=kv,
+        )
+    )
+    got = gpu.download(out.address, given.q.shape, np.float32 if form is F32 else np.float16)
+    return got.astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("case", "kv"), attention_cache.with_forms(cases.ATTENTION_CHECKS + EDGES), ids=str
+)
+def test_attention_prompt_agrees_with_the_reference(gpu: Gpu, case: AttentionCase, kv: str) -> None:
+    got, wanted = attend(gpu, case, kv), data(case, kv)[2]
+    assert cases.relative_rms(got, wanted) <= TOLERANCE
+    size = np.sqrt(np.mean(wanted**2, axis=-1))
+    assert np.all(np.sqrt(np.mean((got - wanted) ** 2, axis=-1)) <= 5 * TOLERANCE * size)
+
+
+def test_attention_prompt_writes_halves(gpu: Gpu) -> None:
+    got = attend(gpu, EDGES[1], "f16", F16)
+    assert cases.relative_rms(got, data(EDGES[1], "f16")[2]) <= TOLERANCE
+
+
+def test_a_grid_for_more_queries_than_there_are_does_no_harm(gpu: Gpu) -> None:
+    got = attend(gpu, EDGES[0], "f16", extra_queries=200)
+    np.testing.assert_array_equal(got, attend(gpu, EDGES[0], "f16"))
+
+
+def test_a_sequence_without_queries_is_left_out(gpu: Gpu) -> None:
+    case = AttentionCase((20, 9, 18), (20, 0, 3), 2, 1, 64, 16)
+    got = attend(gpu, case, "f16")
+    assert cases.relative_rms(got, data(case, "f16")[2]) <= TOLERANCE

@@ -1,0 +1,100 @@
+"""The benchmarks that only a GPU has: what fusing saves, allocations while generating, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocmforge.errors import MeasurementError
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.model.synthetic import make_model
+from rocmforge.plan.gpu_fusion import FUSIONS
+
+MODEL = "small"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where compiled kernels, the model and its reference logits go."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def model(cache: Path) -> Path:
+    return make_model(cache / "small.gguf", "tiny", "Q4_K_M", layers=1)
+
+
+@pytest.fixture
+def suites(
+    kernels: Kernels, repo: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, model: Path
+) -> Iterator[dict[str, Any]]:
+    """The suites `fusion` and `memory` on the device of `kernels`, with a model of one layer."""
+    monkeypatch.syspath_prepend(str(repo))
+    from benchmarks import common, fusion, inference, memory
+
+    runtime = kernels.runtime
+    monkeypatch.setenv("ROCMFORGE_DEVICE", f"{runtime.platform}:{runtime.properties.index}")
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(cache))
+    for module in (fusion, inference, memory):
+        monkeypatch.setattr(module, "model_path", lambda name: model)
+    monkeypatch.setattr(fusion, "MODEL", MODEL)
+    monkeypatch.setattr(common, "CHECK_LENGTHS", (9, 2))
+    monkeypatch.setattr(common, "CHECK_STEPS", 1)
+    monkeypatch.setattr(memory, "STEPS", 16)
+    monkeypatch.setattr(inference, "BUDGET_S", 0.0)
+    modules = {m.__name__: m for m in (common, fusion, inference, memory)}
+    caches = [v for m in modules.values() for v in vars(m).values() if hasattr(v, "cache_clear")]
+    for cache in caches:
+        cache.cache_clear()
+    yield {name.removeprefix("benchmarks."): module for name, module in modules.items()}
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_fusing_saves_launches_and_bytes(suites: dict[str, Any]) -> None:
+    step = suites["fusion"].DecodeStep()
+    launches, moved = {}, {}
+    for rules in ("none", "gate_up_swiglu", "all"):
+        step.setup(rules, "gpu")
+        launches[rules] = step.track_launches(rules, "gpu")
+        moved[rules] = step.track_activation_bytes(rules, "gpu")
+    assert launches["none"] > launches["gate_up_swiglu"] > launches["all"] > 0
+    assert moved["none"] > moved["gate_up_swiglu"]
+    assert moved["none"] > moved["all"]
+    assert min(step.track_decode_ms_per_token("all", "gpu")["samples"]) > 0
+    assert set(step.params[0]) == {"none", "all", *FUSIONS}
+
+
+def test_a_step_that_launches_nothing_is_refused(
+    suites: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = suites["fusion"].DecodeStep()
+    step.setup("all", "gpu")
+    step.track_launches("all", "gpu")
+    step.engine.decode([step.engine.add_sequence()], [3])
+    with pytest.raises(MeasurementError, match="no launch"):
+        step.track_launches("all", "gpu")  # replayed from a graph by now
+
+
+def test_generating_allocates_no_device_memory(suites: dict[str, Any]) -> None:
+    memory = suites["memory"]
+    benchmark = memory.DeviceAllocations()
+    benchmark.setup(MODEL, "gpu")
+    assert benchmark.track_allocations(MODEL, "gpu") == 0
+    runtime = benchmark.steps.engine.backend.kernels.runtime
+    with memory.counted(benchmark.steps.engine.backend, "allocate") as calls:
+        runtime.free(runtime.allocate(64))
+    assert calls == {"allocate": 1}
+
+
+def test_device_memory_is_seen_while_it_is_there(suites: dict[str, Any]) -> None:
+    benchmark = suites["memory"].DeviceMemory()
+    benchmark.setup(MODEL, "gpu")
+    peak, steady = (
+        benchmark.track_peak_bytes(MODEL, "gpu"),
+        benchmark.track_steady_bytes(MODEL, "gpu"),
+    )
+    assert peak >= steady > 1_000_000

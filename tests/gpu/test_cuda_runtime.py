@@ -1,0 +1,119 @@
+"""CUDA without a GPU: what is missing is named, and NVRTC compiles every kernel file.
+
+What needs a GPU is in test_runtime.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+from chosen_builds import chosen_builds, targets
+
+from rocmforge.errors import CompileError, DeviceError
+from rocmforge.gpu import cuda
+from rocmforge.gpu.compiler import Build, compile_options, kernels_folder, read_kernel
+from rocmforge.gpu.launch import Arguments
+from rocmforge.gpu.runtime import DeviceProperties
+
+ARCHITECTURES = ("sm_80", "sm_90")
+
+
+@pytest.fixture
+def nvrtc() -> None:
+    try:
+        cuda.compiler_version()
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    assert cuda.count() == 0
+    for call in (cuda.CudaRuntime, cuda.compiler_version):
+        with pytest.raises(DeviceError, match=r"pip install 'rocmforge\[cuda\]'"):
+            call()
+
+
+def test_a_missing_driver_or_card_says_so(nvrtc: None) -> None:
+    if cuda.count():
+        pytest.skip("this machine has an NVIDIA GPU")
+    with pytest.raises(DeviceError, match=r"no NVIDIA driver on this machine|finds no usable GPU"):
+        cuda.CudaRuntime()
+
+
+def test_the_module_needs_no_package_to_be_imported() -> None:
+    """The command line lists devices on machines that have neither package nor driver."""
+    code = (
+        "import sys; sys.modules['cuda'] = None; from rocmforge.gpu import cuda; "
+        "print(cuda.count())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
+
+
+@pytest.mark.parametrize("call", ["memory_info", "allocate", "launch"])
+def test_a_context_that_cannot_be_made_current_is_an_error(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = SimpleNamespace(
+        CUresult=SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_OUT_OF_MEMORY=2),
+        cuDeviceGetCount=lambda: (0, 1),
+        cuDeviceGet=lambda index: (0, index),
+        cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
+        cuCtxSetCurrent=cuCtxSetCurrent,
+        cuGetErrorName=lambda error: (0, b"CUDA_ERROR_INVALID_CONTEXT"),
+        cuGetErrorString=lambda error: (0, b"invalid device context"),
+        cuMemGetInfo=lambda: (0, 1, 2),
+        cuMemAlloc=lambda nbytes: (0, 256),
+        cuLaunchKernel=lambda *arguments: (0,),
+    )
+    card = DeviceProperties(0, "X", "sm_90", 32, 132, 140 << 30, 49152, False)
+    monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
+    monkeypatch.setattr(cuda, "_properties", lambda *_: card)
+    runtime = cuda.CudaRuntime()
+    attempt = {
+        "memory_info": runtime.memory_info,
+        "allocate": lambda: runtime.allocate(1),
+        "launch": lambda: runtime.launch(0, (1, 1, 1), 32, Arguments("i", [0], "cuda")),
+    }[call]
+    with pytest.raises(DeviceError, match="cuCtxSetCurrent: CUDA_ERROR_INVALID_CONTEXT"):
+        attempt()
+
+
+def cuCtxSetCurrent(context: str) -> tuple[int]:  # noqa: N802
+    return (201,)
+
+
+def test_the_log_names_file_and_line(nvrtc: None) -> None:
+    source = '#include "a.h"\nextern "C" __global__ void f(int* x) { *x = one + two; }\n'
+    with pytest.raises(CompileError) as raised:
+        cuda.compile_cubin(source, "f.hip", {"a.h": "const int one = 1;"}, ["-DX"], "sm_80")
+    error = raised.value
+    assert 'f.hip(2): error: identifier "two" is undefined' in error.log
+    assert "\0" not in error.log
+    assert error.options[0] == "-arch=sm_80"
+    assert error.options[-1] == "-DX"
+
+
+def compile_one(build: Build, architecture: str) -> str | None:
+    """Return what is wrong with a build."""
+    source, headers = read_kernel(kernels_folder(), build.file)
+    options = compile_options(32, build.defines)
+    try:
+        code = cuda.compile_cubin(source, build.file, headers, options, architecture)
+    except CompileError as error:
+        return str(error)
+    lost = [name for name in build.kernels if name.encode() not in code]
+    return f"{build.file} {build.defines}: no kernels {lost}" if lost else None
+
+
+@pytest.mark.parametrize(("architecture", "file"), targets(*ARCHITECTURES))
+def test_every_kernel_file_compiles(architecture: str, file: str, nvrtc: None) -> None:
+    builds = chosen_builds(file, architecture)
+    with ThreadPoolExecutor(2) as pool:
+        problems = list(pool.map(lambda build: compile_one(build, architecture), builds))
+    assert [problem for problem in problems if problem] == []

@@ -1,0 +1,175 @@
+"""Whole models on a GPU, or on its stand-in: against float64, and no farther off than llama.cpp.
+
+Prompts run in float16 arithmetic, single tokens on activations rounded to int8. Small sizes: the
+stand-in runs every thread of the GPU as a fiber of the CPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rocmforge.engine import Engine
+from rocmforge.errors import DeviceError, OutOfMemoryError
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.model.synthetic import make_model
+from rocmforge.ops.cases import relative_rms
+from rocmforge.sampling import SamplingParams
+from rocmforge.testing import reference_logits
+
+F16_BOUND = 3e-3
+INT8_BOUND = 0.03
+IDS = [3 + (7 * i * i + 11 * i) % 250 for i in range(21)]
+MIXES = ("Q4_K_M", "Q8_0", "F16")
+
+
+@pytest.fixture(scope="session")
+def device(kernels: Kernels) -> str:
+    """The device of `kernels` as an engine takes it."""
+    return f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {mix: make_model(folder / f"{mix}.gguf", "tiny", mix, seed=5, layers=2) for mix in MIXES}
+
+
+@pytest.fixture(scope="session")
+def wanted(models: dict[str, Path]) -> dict[str, NDArray[np.float32]]:
+    return {mix: reference_logits(path, IDS) for mix, path in models.items()}
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_prompt_in_float16(
+    device: str, mix: str, models: dict[str, Path], wanted: dict[str, NDArray[np.float32]]
+) -> None:
+    with Engine.from_gguf(models[mix], device, ctx=64) as engine:
+        assert engine.backend.name == device.partition(":")[0]
+        assert relative_rms(engine.logits(IDS), wanted[mix]) <= F16_BOUND
+
+
+def test_a_prompt_where_there_are_no_matrix_units(
+    device: str,
+    models: dict[str, Path],
+    wanted: dict[str, NDArray[np.float32]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rocmforge.plan.emit.prompt_kernel", lambda *_: "matmul_dot4")
+    with Engine.from_gguf(models["Q4_K_M"], device, ctx=64) as engine:
+        error = relative_rms(engine.logits(IDS), wanted["Q4_K_M"])
+        assert F16_BOUND < error <= INT8_BOUND
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_token_by_token_and_together(
+    device: str, mix: str, models: dict[str, Path], wanted: dict[str, NDArray[np.float32]]
+) -> None:
+    bound = INT8_BOUND if mix != "F16" else F16_BOUND
+    with Engine.from_gguf(models[mix], device, ctx=64, sequences=3, page_size=16) as engine:
+        first, second = engine.add_sequence(), engine.add_sequence()
+        assert relative_rms(engine.prefill(first, IDS[:17]), wanted[mix][16]) <= bound
+        assert relative_rms(engine.prefill(second, IDS[:3]), wanted[mix][2]) <= bound
+        for step in range(4):  # the second run of a shape is captured, later ones are replayed
+            rows = engine.decode([second, first], [IDS[3 + step], IDS[17 + step]])
+            for row, at in zip(rows, (3 + step, 17 + step), strict=True):
+                assert relative_rms(row, wanted[mix][at]) <= bound
+        alone = engine.decode([second], [IDS[7]])
+        assert relative_rms(alone[0], wanted[mix][7]) <= bound
+
+
+def test_int8_keys_and_values(
+    device: str, models: dict[str, Path], wanted: dict[str, NDArray[np.float32]]
+) -> None:
+    with Engine.from_gguf(models["F16"], device, ctx=64, kv_dtype="q8_0") as engine:
+        halves = 2 * engine.config.n_kv_heads * engine.config.head_dim * engine.config.n_layers
+        assert engine.cache.bytes_per_token == halves * 34 // 32
+        error = relative_rms(engine.logits(IDS), wanted["F16"])
+        assert 1e-4 < error <= 2e-2
+
+
+def test_generate_is_greedy_and_repeats(device: str, models: dict[str, Path]) -> None:
+    with Engine.from_gguf(models["Q8_0"], device, ctx=64) as engine:
+        params = SamplingParams(max_tokens=6)
+        texts = [[t.id for t in engine.generate([IDS[:9]], params)] for _ in range(2)]
+        assert len(texts[0]) == 6
+        assert texts[0] == texts[1]
+
+
+def test_closing_gives_the_memory_back(
+    device: str, kernels: Kernels, models: dict[str, Path]
+) -> None:
+    if kernels.runtime.platform == "cuda":
+        pytest.skip("the driver keeps what it caches; the stand-in counts exactly")
+    free, _ = kernels.runtime.memory_info()
+    with Engine.from_gguf(models["Q8_0"], device, ctx=64) as engine:
+        engine.logits(IDS)
+        sequence = engine.add_sequence()
+        for token in IDS[:3]:
+            engine.decode([sequence], [token])
+        assert kernels.runtime.memory_info()[0] < free
+    assert kernels.runtime.memory_info()[0] == free
+
+
+@pytest.mark.parametrize(
+    "release",
+    ["synchronize", "free", "free_pinned", "destroy_graph", "destroy_stream", "destroy_event"],
+)
+def test_closing_goes_on_where_one_release_fails(
+    release: str,
+    device: str,
+    kernels: Kernels,
+    models: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if kernels.runtime.platform == "cuda":
+        pytest.skip("the driver keeps what it caches; the stand-in counts exactly")
+    free, _ = kernels.runtime.memory_info()
+    engine = Engine.from_gguf(models["Q8_0"], device, ctx=64)
+    sequence = engine.add_sequence()
+    for token in IDS[:3]:
+        engine.decode([sequence], [token])
+    fail_once(monkeypatch, kernels, release)
+    with pytest.raises(DeviceError, match=f"{release} failed"):
+        engine.close()
+    assert kernels.runtime.memory_info()[0] == free
+
+
+def test_a_constant_that_does_not_arrive_is_given_back(
+    device: str, kernels: Kernels, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kernels.runtime.platform == "cuda":
+        pytest.skip("the driver keeps what it caches; the stand-in counts exactly")
+    free, _ = kernels.runtime.memory_info()
+    fail_once(monkeypatch, kernels, "copy_to_device")  # matrices are packed: that takes a stream
+    with pytest.raises(DeviceError, match="copy_to_device failed"):
+        Engine.from_gguf(models["Q8_0"], device, ctx=64)
+    assert kernels.runtime.memory_info()[0] == free
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, kernels: Kernels, name: str) -> None:
+    """Let a call that waits do its work and then fail, the first time."""
+    kind = type(kernels.runtime)
+    work = getattr(kind, name)
+    failed = []
+
+    def call(*arguments: Any) -> None:
+        work(*arguments)
+        if len(arguments) < 4 and not failed:
+            failed.append(name)
+            raise DeviceError(f"{name} failed")
+
+    monkeypatch.setattr(kind, name, call)
+
+
+def test_a_cache_that_does_not_fit_is_an_error_that_frees_what_was_taken(
+    device: str, kernels: Kernels, models: dict[str, Path]
+) -> None:
+    free, _ = kernels.runtime.memory_info()
+    with pytest.raises(OutOfMemoryError):
+        Engine.from_gguf(models["Q8_0"], device, ctx=2048, sequences=1 << 18)
+    assert kernels.runtime.memory_info()[0] >= free - (64 << 20)

@@ -1,0 +1,134 @@
+"""Whole models with other fusion rules: right logits, whichever kernels a pass consists of.
+
+One model has layers whose gate and up differ in format, which no kernel takes together with SwiGLU.
+It knows no kernel's arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rocmforge.engine import Engine
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.launch import Launch
+from rocmforge.model import synthetic
+from rocmforge.model.synthetic import make_model
+from rocmforge.ops.cases import relative_rms
+from rocmforge.plan import emit
+from rocmforge.plan.gpu_fusion import FUSIONS, GAINS, Fusion, gpu_rules
+from rocmforge.testing import reference_logits
+
+INT8_BOUND = 0.03
+SAME = 2e-3
+"""Between SwiGLU in the matmul and before it: the same int8, but for what a compiler joins."""
+
+IDS = [3 + (7 * i * i + 11 * i) % 250 for i in range(9)]
+MIXED = {"blk.0.ffn_gate.weight": "Q8_0", "blk.1.ffn_up.weight": "F16"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One of plain Q4_K_M, and one with layers of a Q8_0 gate and of a dense up."""
+    folder = tmp_path_factory.mktemp("models")
+    plain = make_model(folder / "plain.gguf", "tiny", "Q4_K_M", seed=5, layers=3)
+    chosen = synthetic.tensor_format
+
+    def tensor_format(mix: Any, config: Any, name: str, shape: tuple[int, ...]) -> str:
+        return MIXED.get(name) or chosen(mix, config, name, shape)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic, "tensor_format", tensor_format)
+        mixed = make_model(folder / "mixed.gguf", "tiny", "Q4_K_M", seed=5, layers=3)
+    return {"plain": plain, "mixed": mixed}
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the feed-forward kernels that passes are made of, as they are made."""
+    names: list[str] = []
+
+    def watch(run: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Launch:
+            launch: Launch = run(*arguments, **options)
+            names.append(launch.name)
+            return launch
+
+        return call
+
+    for name in ("gate_up_swiglu", "swiglu", "swiglu_matmul"):
+        monkeypatch.setattr(emit, name, watch(getattr(emit, name)))
+    return names
+
+
+def steps(path: Path, kernels: Kernels) -> NDArray[np.float32]:
+    """Logits of single tokens; the last ones come from a captured graph."""
+    device = f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
+    with Engine.from_gguf(path, device, ctx=32) as engine:
+        sequence = engine.add_sequence()
+        return np.stack([engine.decode([sequence], [i])[0] for i in IDS])
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, fused: Collection[Fusion]) -> None:
+    """Let engines fuse by these rules."""
+    monkeypatch.setattr(
+        "rocmforge.plan.gpu.gpu_rules", lambda shape, reading, _: gpu_rules(shape, reading, fused)
+    )
+
+
+@pytest.mark.parametrize(("fused", "kernel"), [(GAINS, "swiglu"), (FUSIONS, "swiglu_matmul")])
+def test_gate_and_up_of_two_formats(
+    kernels: Kernels,
+    models: dict[str, Path],
+    launched: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fused: Collection[Fusion],
+    kernel: str,
+) -> None:
+    choose(monkeypatch, fused)
+    got = steps(models["mixed"], kernels)
+    assert relative_rms(got, reference_logits(models["mixed"], IDS)) <= INT8_BOUND
+    assert launched[-3:] == [kernel, kernel, "gate_up_swiglu"]
+
+
+def test_prompts_of_them_take_swiglu_alone(
+    kernels: Kernels,
+    models: dict[str, Path],
+    launched: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choose(monkeypatch, FUSIONS)
+    device = f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
+    with Engine.from_gguf(models["mixed"], device, ctx=32) as engine:
+        del launched[:]
+        got = engine.logits(IDS)
+    assert relative_rms(got, reference_logits(models["mixed"], IDS)) <= INT8_BOUND
+    assert launched[:2] == ["swiglu", "swiglu"]
+    assert "swiglu_matmul" not in launched
+
+
+def test_every_choice_of_rules_gives_right_logits(
+    kernels: Kernels,
+    models: dict[str, Path],
+    launched: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted = reference_logits(models["plain"], IDS)
+    found = {}
+    choices: Sequence[tuple[tuple[Fusion, ...], str]] = (
+        ((), "swiglu"),
+        (("swiglu_matmul",), "swiglu_matmul"),
+        (("gate_up_swiglu",), "gate_up_swiglu"),
+        (FUSIONS, "gate_up_swiglu"),
+    )
+    for fused, kernel in choices:
+        choose(monkeypatch, fused)
+        found[fused] = steps(models["plain"], kernels)
+        assert launched[-3:] == [kernel] * 3
+        assert relative_rms(found[fused], wanted) <= INT8_BOUND
+    assert relative_rms(found["swiglu_matmul",], found[()]) <= SAME

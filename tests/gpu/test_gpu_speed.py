@@ -1,0 +1,49 @@
+"""tools/gpu_speed.py: the ways of a feed-forward part agree with the reference and are timed.
+
+On the stand-in too, whose times mean nothing; a wrong kernel must stop the tool.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tool_modules import tool_module
+
+from rocmforge.errors import MeasurementError
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.plan.gpu_backend import GpuBackend
+
+WAYS = ["matmul, swiglu, matmul", "gate_up_swiglu, matmul", "matmul, swiglu_matmul"]
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script as a module, with a small model and few copies of it."""
+    module = tool_module("gpu_speed")
+    monkeypatch.setattr(module, "FEED_FORWARDS", ("tiny",))
+    monkeypatch.setattr(module, "COLD_BYTES", 1 << 10)
+    monkeypatch.setattr(module, "ROUNDS", 1)
+    return module
+
+
+def test_each_way_of_a_feed_forward_part_is_checked_and_timed(
+    kernels: Kernels, tool: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = list(tool._feed_forward(GpuBackend(kernels)))
+    assert [(row["model"], row["way"]) for row in rows] == [("tiny", way) for way in WAYS]
+    assert all(row["microseconds"] > 0 for row in rows)
+    assert "feed-forward of tiny: matmul, swiglu_matmul" in capsys.readouterr().out
+
+
+def test_a_wrong_kernel_is_not_timed(
+    kernels: Kernels, tool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = tool.swiglu_matmul
+
+    def wrong(*arguments: Any, gate: int, up: int, **options: Any) -> Any:
+        return right(*arguments, gate=up, up=gate, **options)
+
+    monkeypatch.setattr(tool, "swiglu_matmul", wrong)
+    with pytest.raises(MeasurementError, match="part of tiny, matmul, swiglu_matmul: wrong result"):
+        list(tool._feed_forward(GpuBackend(kernels)))

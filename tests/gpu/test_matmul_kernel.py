@@ -1,0 +1,302 @@
+"""matmul and gate_up_swiglu for up to eight tokens: every format against float64.
+
+Activations are rounded here, so that what is compared is the kernel's own arithmetic: integer dots
+and float32 sums, far closer than the tolerance of rounding to int8.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from guarded import Gpu
+from numpy.typing import NDArray
+from packed_streams import upload, upload_q8
+
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.compiler import wave_size
+from rocmforge.gpu.matrix import DENSE, LAYOUTS
+from rocmforge.gpu.ops import matmul as op
+from rocmforge.gpu.ops.dot_rows import COMMON, KERNEL_FORMATS, MAX_TOKENS, choose, defines
+from rocmforge.ops import Matrix
+
+EXACT = 2e-6
+"""Of float32 sums, relative to the norm of what they sum."""
+
+Floats = NDArray[np.float32]
+Exact = NDArray[np.float64]
+ARCHITECTURES = ("gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx90a", "gfx942", "sm_80", "sm_90")
+
+
+def gaussian(seed: int, *shape: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def matrix_of(name: str, rows: int, columns: int, seed: int = 0) -> Matrix:
+    return Matrix.from_floats(gaussian(seed, rows, columns) / np.float32(columns**0.5), name)
+
+
+def columns_of(name: str, blocks: int) -> int:
+    return blocks * max(FORMATS[name].block_len, 32)
+
+
+def activations(gpu: Gpu, x: Floats, dense: bool) -> tuple[Q8 | F32, Exact]:
+    """On the device, and what they stand for exactly."""
+    if dense:
+        return F32(gpu.upload(x)), x.astype(np.float64)
+    return upload_q8(gpu, x)
+
+
+def product(x: Exact, matrix: Matrix) -> Exact:
+    wanted: Exact = x @ matrix.to_floats().astype(np.float64).T
+    return wanted
+
+
+def assert_close(got: Floats, wanted: Exact, sizes: Exact | float = 1.0) -> None:
+    """Within float32's rounding of sums whose terms have the norm `sizes`."""
+    assert got.shape == wanted.shape
+    error = np.abs(got - wanted)
+    assert (error <= 4 * EXACT * (np.abs(wanted) + sizes)).all(), error.max()
+
+
+def run(
+    gpu: Gpu,
+    x: Floats,
+    matrices: Sequence[Matrix],
+    biases: Sequence[Floats | None] | None = None,
+    start: Sequence[Floats] | None = None,
+) -> tuple[list[Floats], Exact]:
+    """The outputs of one launch, and the activations that it saw."""
+    tokens = len(x)
+    placed = [upload(gpu, m) for m in matrices]
+    form, exact = activations(gpu, x, placed[0].dense)
+    biases = biases or [None] * len(matrices)
+    if start is None:
+        outs = [gpu.empty(4 * tokens * m.rows) for m in matrices]
+    else:
+        outs = [gpu.upload(s) for s in start]
+    gpu.run(
+        op.matmul(
+            gpu.kernels,
+            x=form,
+            weights=placed,
+            outs=outs,
+            biases=[None if b is None else gpu.upload(b) for b in biases],
+            tokens=tokens,
+            accumulate=start is not None,
+        )
+    )
+    shapes = [(tokens, m.rows) for m in matrices]
+    return [gpu.download(o, s, np.float32) for o, s in zip(outs, shapes, strict=True)], exact
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_matmul_agrees_with_float64(gpu: Gpu, name: str) -> None:
+    """Rows that fill no block, columns that fill no wave, every number of tokens."""
+    for tokens, rows, blocks in (
+        *((1, 1, 1), (1, 37, 3), (2, 5, 5), (3, 33, 2)),
+        *((4, 7, 7), (5, 17, 1), (6, 3, 4), (7, 2, 2), (8, 35, 3)),
+    ):
+        matrix = matrix_of(name, rows, columns_of(name, blocks))
+        x = gaussian(tokens, tokens, matrix.columns)
+        (got,), exact = run(gpu, x, [matrix])
+        assert_close(got, product(exact, matrix))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_the_identity_read_back_every_weight(gpu: Gpu, name: str) -> None:
+    matrix = matrix_of(name, 3, columns_of(name, 1), seed=1)
+    identity = np.eye(matrix.columns, dtype=np.float32)
+    weights = matrix.to_floats().T
+    for start in (0, matrix.columns // 2, matrix.columns - 8):
+        (got,), exact = run(gpu, identity[start : start + 8], [matrix])
+        if name in DENSE:
+            np.testing.assert_array_equal(got, weights[start : start + 8])
+        else:
+            assert_close(got, exact @ weights.astype(np.float64), sizes=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "tokens"),
+    [
+        ("Q4_K", 11008 - 256, 1),
+        ("Q4_0", 4096 + 32, 1),
+        ("Q6_K", 4096 + 256, 8),
+        ("Q8_0", 4096 + 96, 1),
+        ("Q8_0", 896, 8),
+        ("IQ4_NL", 896, 2),
+        ("MXFP6_E2M3", 2048 + 32, 4),
+        ("F16", 4096 + 8, 1),
+        ("F16", 2056, 8),
+        ("F32", 4100, 2),
+        ("BF16", 11008, 1),
+    ],
+)
+def test_columns_beyond_what_is_in_flight_and_in_lds(
+    gpu: Gpu, name: str, columns: int, tokens: int
+) -> None:
+    matrix = matrix_of(name, 5, columns)
+    (got,), exact = run(gpu, gaussian(1, tokens, columns), [matrix])
+    assert_close(got, product(exact, matrix))
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("columns", [1, 7, 33, 516])
+def test_dense_columns_need_not_fill_16_bytes(gpu: Gpu, name: str, columns: int) -> None:
+    for tokens, rows in ((1, 15), (3, 2)):
+        matrix = matrix_of(name, rows, columns, seed=rows)
+        (got,), exact = run(gpu, gaussian(tokens, tokens, columns), [matrix])
+        assert_close(got, product(exact, matrix))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Q4_K", "Q4_K", "Q6_K"),
+        ("Q4_0", "Q8_0", "MXFP4"),
+        ("Q8_0", "Q2_K"),
+        ("Q5_K", "Q5_K", "Q5_K"),
+        ("F16", "F32", "MXFP6_E3M2"),
+        ("Q3_K",),
+    ],
+    ids="-".join,
+)
+def test_several_matrices_bias_and_accumulation(gpu: Gpu, names: tuple[str, ...]) -> None:
+    rows = (33, 16, 2)
+    matrices = [matrix_of(name, n, 256, seed=n) for name, n in zip(names, rows, strict=False)]
+    biases = [gaussian(9 + i, m.rows) if i != 1 else None for i, m in enumerate(matrices)]
+    for tokens in (1, 3):
+        x = gaussian(tokens, tokens, 256)
+        before = [gaussian(50 + i, tokens, m.rows) for i, m in enumerate(matrices)]
+        for start in (None, before):
+            got, exact = run(gpu, x, matrices, biases, start)
+            for i, (one, matrix, bias) in enumerate(zip(got, matrices, biases, strict=True)):
+                wanted = product(exact, matrix) + (0 if bias is None else bias)
+                assert_close(one, wanted + (0 if start is None else before[i]))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_extreme_codes_do_not_overflow(gpu: Gpu, name: str) -> None:
+    """Largest codes against largest activations of equal and of alternating sign."""
+    fmt = FORMATS[name]
+    ones = np.ones((1, columns_of(name, 2)), np.float32)
+    alternating = ones.copy()
+    alternating[:, 1::2] = -1
+    rows = [Matrix.from_floats(w, name).data for w in (ones, -ones, alternating, -alternating)]
+    rows += [np.full_like(rows[0], 0xFF), np.zeros_like(rows[0])]
+    for block in rows[-2].reshape(-1, fmt.block_bytes):
+        _sane_scales(name, block)
+    matrix = Matrix(np.ascontiguousarray(np.concatenate(rows)), fmt)
+    x = np.concatenate([ones, alternating]) * np.float32(127)
+    (got,), exact = run(gpu, x, [matrix])
+    weights = np.abs(matrix.to_floats().astype(np.float64))
+    assert_close(got, product(exact, matrix), sizes=np.abs(exact) @ weights.T)
+
+
+def _sane_scales(name: str, block: NDArray[np.uint8]) -> None:
+    """Set the f16 or E8M0 scales of a block of 0xFF bytes to 1; they would be NaN."""
+    if name.startswith("MX"):
+        block[0] = 127
+        return
+    at = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208}.get(name, 0)
+    count = 2 if name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K") else 1
+    block[at : at + 2 * count] = np.ones(count, np.float16).view(np.uint8)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0", "F16"])
+def test_what_is_not_finite_comes_out_as_such(gpu: Gpu, name: str, bad: float) -> None:
+    matrix = matrix_of(name, 5, 768)
+    x = gaussian(3, 2, 768)
+    (clean,), _ = run(gpu, x, [matrix])
+    form, _ = activations(gpu, x, name in DENSE)
+    where = form.scales if isinstance(form, Q8) else form.address
+    gpu.runtime.copy_to_device(where + 4 * (767 // 32 if name not in DENSE else 767), _float(bad))
+    out = gpu.empty(4 * 2 * 5)
+    gpu.run(
+        op.matmul(
+            gpu.kernels, x=form, weights=[upload(gpu, matrix)], outs=[out], biases=[None], tokens=2
+        )
+    )
+    got = gpu.download(out, (2, 5), np.float32)
+    assert not np.isfinite(got[0]).any()
+    np.testing.assert_array_equal(got[1], clean[1])
+
+
+def _float(value: float) -> Floats:
+    return np.array([value], np.float32)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_gate_up_swiglu(gpu: Gpu, name: str) -> None:
+    for tokens, rows, blocks in ((1, 96, 1), (2, 32, 3), (5, 64, 2)):
+        check_gate_up(gpu, (name, name), tokens, rows, columns_of(name, blocks), Q8)
+
+
+@pytest.mark.parametrize("form", [F32, F16, Q8])
+@pytest.mark.parametrize("names", [("Q4_K", "Q8_0"), ("MXFP6_E2M3", "Q6_K"), ("F16", "F32")])
+def test_gate_and_up_of_two_formats(gpu: Gpu, names: tuple[str, str], form: type) -> None:
+    for tokens in (1, 3):
+        check_gate_up(gpu, names, tokens, 64 if form is Q8 else 37, 512, form)
+
+
+def check_gate_up(
+    gpu: Gpu, names: tuple[str, str], tokens: int, rows: int, columns: int, form: type
+) -> None:
+    gate, up = (matrix_of(name, rows, columns, seed=i) for i, name in enumerate(names))
+    x, exact = activations(gpu, gaussian(7, tokens, columns), names[0] in DENSE)
+    memory = gpu.empty(Q8.nbytes(tokens, rows) if form is Q8 else 4 * tokens * rows)
+    out = Q8.at(memory, tokens, rows) if form is Q8 else form(memory)
+    gpu.run(
+        op.gate_up_swiglu(
+            gpu.kernels, x=x, gate=upload(gpu, gate), up=upload(gpu, up), out=out, tokens=tokens
+        )
+    )
+    g, u = product(exact, gate), product(exact, up)
+    wanted = g / (1 + np.exp(-g)) * u
+    if isinstance(out, Q8):
+        codes = gpu.download(out.codes, (tokens, rows // 32, 32), np.int8)
+        scales = gpu.download(out.scales, (tokens, rows // 32), np.float32)
+        sums = gpu.download(out.sums, (tokens, rows // 32), np.uint32)
+        halves = codes.reshape(tokens, -1, 2, 16).sum(3, dtype=np.int16)
+        np.testing.assert_array_equal(sums.view(np.int16).reshape(halves.shape), halves)
+        got = (codes * scales[..., None]).reshape(tokens, rows)
+        groups = np.abs(wanted).reshape(tokens, -1, 32).max(2).repeat(32, 1)
+        assert (np.abs(got - wanted) <= 0.006 * groups).all()
+    elif isinstance(out, F16):
+        got = gpu.download(memory, (tokens, rows), np.float16)
+        np.testing.assert_allclose(got, wanted, rtol=2**-10, atol=1e-5)
+    else:
+        assert_close(gpu.download(memory, (tokens, rows), np.float32), wanted)
+
+
+OPS = ("matmul", "gate_up_swiglu")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_constants_keep_to_the_kernels_limits(architecture: str) -> None:
+    wave = wave_size(architecture)
+    for name, tokens, rows, kind in itertools.product(
+        KERNEL_FORMATS, range(1, MAX_TOKENS + 1), (1, 4096, 32000), OPS
+    ):
+        c = choose(architecture, name, rows, tokens, kind)
+        assert tokens <= c.TOKENS
+        assert c.WAVES * wave <= 1024
+        assert c.TOKENS * c.ROWS <= c.LANES <= wave
+        assert c.LANES * c.UNITS * c.TOKENS <= c.SLOTS
+        group_rows = c.group_rows(wave)
+        assert group_rows % c.pass_rows(wave) == 0
+        assert group_rows % 32 == 0
+        assert 48 * c.SLOTS + 4 * group_rows * c.TOKENS <= 48 * 1024
+
+
+def test_common_formats_are_compiled_ahead_for_any_number_of_tokens() -> None:
+    for architecture in ("gfx1100", "gfx942", "sm_90"):
+        listed = [(b.file, dict(b.defines or {})) for b in op.builds(architecture)]
+        assert len(listed) == len({str(entry) for entry in listed})
+        for name, tokens, rows in itertools.product(COMMON, (1, 2, 3, 8), (512, 22016)):
+            constants = choose(architecture, name, rows, tokens)
+            assert (op.FILE, defines(constants, [name] * op.MAX_MATRICES)) in listed

@@ -1,0 +1,89 @@
+"""pack: the streams hold every weight of every format, bit for bit, wherever the rows come from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from guarded import Gpu
+from packed_streams import download_weights, upload
+
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.gpu.matrix import DENSE, LAYOUTS, DeviceMatrix, stream_bytes
+from rocmforge.ops import Matrix
+
+PACKED = [name for name in FORMATS if DENSE.get(name) != name]
+
+
+def arbitrary(name: str, rows: int, blocks: int) -> Matrix:
+    """Every byte of a file can be anything; half of the rows are sparse in bits, half dense."""
+    fmt = FORMATS[name]
+    rng = np.random.default_rng(rows + blocks)
+    raw = rng.integers(0, 256, (rows, blocks * fmt.block_bytes), np.uint8)
+    raw[::3] &= rng.integers(0, 256, raw[::3].shape, np.uint8)
+    raw[1::3] |= rng.integers(0, 256, raw[1::3].shape, np.uint8)
+    return Matrix(raw, fmt)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("name", PACKED)
+def test_streams_hold_every_weight(gpu: Gpu, name: str) -> None:
+    per_256 = 256 // FORMATS[name].block_len
+    for rows, blocks in ((1, 1), (3, 7), (11, 3 * per_256)):
+        matrix = arbitrary(name, rows, blocks)
+        got = download_weights(gpu, upload(gpu, matrix))
+        wanted = matrix.to_floats()
+        nan = np.isnan(wanted)
+        np.testing.assert_array_equal(np.isnan(got), nan)
+        np.testing.assert_array_equal(got[~nan], wanted[~nan])
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q5_1", "MXFP4", "MXFP6_E3M2"])
+def test_rows_may_come_in_pieces(gpu: Gpu, name: str) -> None:
+    block = FORMATS[name].block_len
+    weights = np.random.default_rng(1).standard_normal((13, 3 * max(block, 96)), np.float32)
+    matrix = Matrix.from_floats(weights, name)
+    got = download_weights(gpu, upload(gpu, matrix, first=5))
+    np.testing.assert_array_equal(got, matrix.to_floats())
+
+
+def test_streams_lie_one_after_another_and_aligned() -> None:
+    for name in FORMATS:
+        rows, columns = 7, 3 * 256
+        matrix = DeviceMatrix.at(1 << 20, name, rows, columns)
+        end = 1 << 20
+        for address, size in zip(matrix.addresses, stream_bytes(name, rows, columns), strict=True):
+            if size:
+                assert address % 256 == 0
+                assert end <= address < end + 256
+                end = address + size
+            else:
+                assert address == 0
+        assert 0 <= matrix.nbytes - (end - (1 << 20)) < 256
+
+
+def test_streams_grow_little() -> None:
+    """What the layout costs over the file's bytes."""
+    growth = {
+        name: sum(stream_bytes(name, 64, 4096)) / FORMATS[name].nbytes((64, 4096))
+        for name in LAYOUTS
+    }
+    assert {name for name, factor in growth.items() if factor > 1} == {
+        *("Q3_K", "Q4_K", "Q5_K", "MXFP6_E2M3")
+    }
+    assert max(growth[name] for name in growth if name != "MXFP6_E2M3") < 1.05
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "message"),
+    [
+        ("Q9_9", 1, 32, "format: got 'Q9_9', wanted one of F32, F16"),
+        ("Q4_0", 0, 32, "got 0 rows of 32, wanted at least one"),
+        ("Q4_K", 1, 128, "columns of a Q4_K row: got 128, wanted a multiple of 256"),
+    ],
+)
+def test_a_matrix_that_cannot_be_is_refused(
+    name: str, rows: int, columns: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        DeviceMatrix.at(0, name, rows, columns)

@@ -1,0 +1,54 @@
+"""swiglu against the float64 reference: shapes, forms of the output, gates far from zero."""
+
+from __future__ import annotations
+
+import forms
+import numpy as np
+import pytest
+from guarded import Gpu
+from numpy.typing import NDArray
+
+from rocmforge.gpu.arrays import F32
+from rocmforge.gpu.ops import swiglu as op
+from rocmforge.ops import cases, reference
+from rocmforge.ops.cases import RowsCase
+
+CHECKS = (*cases.ROWS_CHECKS[:4], RowsCase(5, 896), RowsCase(1, 11008), RowsCase(31, 31))
+
+
+def swiglu(
+    gpu: Gpu, gate: NDArray[np.float32], up: NDArray[np.float32], form: forms.Form = F32
+) -> NDArray[np.float64]:
+    rows, columns = gate.shape
+    out = forms.make(gpu, form, rows, columns)
+    gate_at, up_at = gpu.upload(gate), gpu.upload(up)
+    gpu.run(op.swiglu(gpu.kernels, gate=gate_at, up=up_at, out=out, rows=rows, columns=columns))
+    return forms.read(gpu, out, rows, columns)
+
+
+@pytest.mark.parametrize("case", CHECKS, ids=str)
+def test_swiglu_agrees_with_the_reference(gpu: Gpu, case: RowsCase) -> None:
+    gate, up = case.inputs(2)
+    gate *= 3
+    wanted = reference.swiglu(gate, up)
+    for form in forms.fitting(case.columns):
+        tolerance = case.tolerance("swiglu") + forms.TOLERANCES[form]
+        assert cases.relative_rms(swiglu(gpu, gate, up, form), wanted) <= tolerance
+
+
+def test_it_may_run_in_place(gpu: Gpu) -> None:
+    gate, up = RowsCase(3, 67).inputs(2)
+    wanted = swiglu(gpu, gate, up)
+    for target in (0, 1):
+        at = [gpu.upload(gate), gpu.upload(up)]
+        out = F32(at[target])
+        gpu.run(op.swiglu(gpu.kernels, gate=at[0], up=at[1], out=out, rows=3, columns=67))
+        np.testing.assert_array_equal(forms.read(gpu, out, 3, 67), wanted)
+
+
+def test_gates_far_from_zero(gpu: Gpu) -> None:
+    gate = np.array([[-1e30, -200, -80, -1, 0, 1, 80, 200, 1e30]], np.float32)
+    got = swiglu(gpu, gate, np.full_like(gate, 2))
+    np.testing.assert_allclose(got, reference.swiglu(gate, np.full_like(gate, 2)), 2e-6, 1e-30)
+    odd = np.array([[np.nan, 1.0]], np.float32)
+    assert np.isnan(swiglu(gpu, odd, np.ones_like(odd))[0, 0])

@@ -1,0 +1,164 @@
+"""Fusion rules: what they find in a decoder's graph, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.plan.fusion import (
+    embed_rmsnorm,
+    fuse,
+    gate_up_swiglu,
+    rope_kv_append,
+    select_rmsnorm,
+    swiglu_matmul,
+)
+from rocmforge.plan.graph import (
+    Embed,
+    Embedding,
+    EmbedRmsnorm,
+    GateUpSwiglu,
+    KvAppend,
+    Matmul,
+    Op,
+    Rmsnorm,
+    Rope,
+    RopeKvAppend,
+    SelectOutputs,
+    SelectRmsnorm,
+    Swiglu,
+    SwigluMatmul,
+    Tensor,
+)
+
+X, H, Q, K, V = (Tensor(name, 64) for name in ("x", "h", "q", "k", "v"))
+GATE, UP, ACT = (Tensor(name, 96) for name in ("gate", "up", "act"))
+NORM = np.ones(32, np.float32)
+RULES = (rope_kv_append, gate_up_swiglu, select_rmsnorm)
+
+
+def names(ops: list[Op]) -> list[str]:
+    return [type(op).__name__ for op in ops]
+
+
+def rotation(*, norms: bool) -> list[Op]:
+    ops: list[Op] = []
+    for x, weight in ((Q, NORM), (K, NORM + 1)):
+        if norms:
+            ops.append(Rmsnorm(x, weight, 1e-5, x))
+        ops.append(Rope(x))
+    return [*ops, KvAppend(K, V, 3)]
+
+
+def feed_forward(out: Tensor) -> list[Op]:
+    return [Matmul(H, ("g", "u"), (GATE, UP), (None, None)), Swiglu(GATE, UP, out)]
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_rotation_and_append_become_one_op(norms: bool) -> None:
+    (op,) = fuse(rotation(norms=norms), RULES)
+    assert isinstance(op, RopeKvAppend)
+    assert (op.q, op.k, op.v, op.layer) == (Q, K, V, 3)
+    if norms:
+        assert op.q_norm is NORM
+        assert op.k_norm is not None
+        assert op.k_norm[0] == 2
+        assert op.eps == 1e-5
+    else:
+        assert op.q_norm is op.k_norm is None
+
+
+def test_rotation_stays_where_another_tensor_is_appended() -> None:
+    other = rotation(norms=False)
+    other[-1] = KvAppend(V, K, 3)
+    assert fuse(other, RULES) == other
+
+
+def test_of_norms_with_different_eps_the_first_stays_outside() -> None:
+    uneven = rotation(norms=True)
+    uneven[2] = replace(uneven[2], eps=1e-6)
+    norm, fused = fuse(uneven, RULES)
+    assert norm is uneven[0]
+    assert isinstance(fused, RopeKvAppend)
+    assert fused.q_norm is None
+    assert fused.eps == 1e-6
+
+
+@pytest.mark.parametrize("out", [GATE, ACT])
+def test_both_projections_and_swiglu_become_one_op(out: Tensor) -> None:
+    down = Matmul(out, ("d",), (X,), (None,), accumulate=True)
+    first, second = fuse([*feed_forward(out), down], RULES)
+    assert first == GateUpSwiglu(H, "g", "u", out)
+    assert second is down
+
+
+def test_projections_stay_where_one_is_read_again_or_has_a_bias() -> None:
+    again: list[Op] = [*feed_forward(ACT), Matmul(UP, ("d",), (X,), (None,))]
+    assert fuse(again, RULES) == again
+    biased = [replace(feed_forward(GATE)[0], biases=(NORM, None)), feed_forward(GATE)[1]]
+    assert fuse(biased, RULES) == biased
+
+
+@pytest.mark.parametrize("out", [GATE, ACT])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_swiglu_and_the_matmul_that_reads_it_become_one_op(out: Tensor, accumulate: bool) -> None:
+    down = Matmul(out, ("d",), (X,), (NORM,), accumulate)
+    first, fused = fuse([*feed_forward(out), down], (swiglu_matmul,))
+    assert first == feed_forward(out)[0]
+    assert isinstance(fused, SwigluMatmul)
+    assert (fused.gate, fused.up, fused.weight, fused.out) == (GATE, UP, "d", X)
+    assert fused.bias is NORM
+    assert fused.reads == ((GATE, UP, X) if accumulate else (GATE, UP))
+    assert fused.writes == (X,)
+
+
+def test_swiglu_stays_where_it_is_read_again_or_by_two_matrices_or_overwritten() -> None:
+    down = Matmul(ACT, ("d",), (X,), (None,))
+    later = Rmsnorm(ACT, NORM, 1e-5, H)
+    for ops in (
+        [Swiglu(GATE, UP, ACT), down, later],
+        [Swiglu(GATE, UP, ACT), Matmul(ACT, ("d", "e"), (X, H), (None, None))],
+        [Swiglu(GATE, UP, ACT), replace(down, outs=(GATE,))],
+        [Swiglu(GATE, UP, ACT), replace(down, outs=(ACT,))],
+        [Swiglu(GATE, UP, ACT), replace(down, x=UP)],
+        [Swiglu(GATE, UP, ACT), later, down],
+        [Swiglu(GATE, UP, ACT)],
+    ):
+        assert fuse(ops, (swiglu_matmul,)) == ops
+    rewritten = [Swiglu(GATE, UP, ACT), down, Rmsnorm(X, NORM, 1e-5, ACT), later]
+    assert names(fuse(rewritten, (swiglu_matmul,))) == ["SwigluMatmul", "Rmsnorm", "Rmsnorm"]
+
+
+def test_gate_and_up_go_with_swiglu_before_the_matmul_after_it_does() -> None:
+    down = Matmul(GATE, ("d",), (X,), (None,), accumulate=True)
+    ops = [*feed_forward(GATE), down]
+    assert names(fuse(ops, (gate_up_swiglu, swiglu_matmul))) == ["GateUpSwiglu", "Matmul"]
+    assert names(fuse(ops, (swiglu_matmul,))) == ["Matmul", "SwigluMatmul"]
+
+
+def test_wanted_rows_and_their_norm_become_one_op() -> None:
+    last = Tensor("last", 32, "outputs")
+    ops: list[Op] = [SelectOutputs(X, last), Rmsnorm(last, NORM, 1e-5, last)]
+    (op,) = fuse(ops, RULES)
+    assert isinstance(op, SelectRmsnorm)
+    assert (op.x, op.out) == (X, last)
+
+
+def test_embedded_rows_and_the_first_norm_become_one_op() -> None:
+    embed = Embed(Embedding(np.zeros((4, 36), np.uint8), FORMATS["Q4_0"]), X)
+    norm = Rmsnorm(X, np.ones(64, np.float32), 1e-5, H)
+    (op,) = fuse([embed, norm], (embed_rmsnorm,))
+    assert isinstance(op, EmbedRmsnorm)
+    assert op.writes == (X, H)
+    in_place: list[Op] = [embed, replace(norm, out=X)]
+    assert fuse(in_place, (embed_rmsnorm,)) == in_place
+
+
+def test_without_rules_the_graph_stays() -> None:
+    ops = rotation(norms=True) + feed_forward(GATE)
+    assert fuse(ops, ()) == ops
+    assert Counter(names(fuse(ops, (gate_up_swiglu,))))["Rope"] == 2

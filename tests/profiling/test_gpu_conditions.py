@@ -1,0 +1,246 @@
+"""What GPUs say: recorded lines of nvidia-smi, files of amdgpu, metrics of amdsmi."""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocmforge.profiling import gpu_conditions as module
+from rocmforge.profiling.amdgpu import amd_throttle, amdgpu_sample, kfd_processes
+from rocmforge.profiling.gpu_conditions import GpuSample, gpu_conditions
+from rocmforge.profiling.gpu_watch import GpuWatch
+from rocmforge.profiling.nvidia_smi import nvidia_processes, nvidia_samples
+
+H200 = """\
+345, 3201, 79.83, 36, 0, 0, 0x0000000000000001
+1980, 3201, 512.25, 51, 98, 8123, 0x0000000000000004
+1410, 3201, 698.40, 84, 100, 8123, 0x0000000000000024
+"""
+GEFORCE = "[Not Supported], 405, [N/A], 40, [N/A], 512, [Not Supported]\n"
+RTX_HW = "1200, 7000, 300.00, 90, 100, 100, 0x00000000000000c8\n"
+
+
+def test_lines_of_nvidia_smi() -> None:
+    idle, busy, hot = nvidia_samples(H200)
+    assert idle == GpuSample(345.0, 3201.0, 79.83, 36.0, 0.0, 0, frozenset())
+    assert busy.utilization == 0.98
+    assert busy.memory_used_bytes == 8123 << 20
+    assert busy.throttle == {"power cap"}
+    assert hot.throttle == {"power cap", "temperature"}
+    assert nvidia_samples(RTX_HW)[0].throttle == {
+        "hardware slowdown",
+        "hardware temperature",
+        "power brake",
+    }
+
+
+def test_what_a_card_does_not_tell_is_none() -> None:
+    (sample,) = nvidia_samples(GEFORCE)
+    assert (sample.clock_mhz, sample.power_watts, sample.utilization) == (None, None, None)
+    assert (sample.memory_clock_mhz, sample.temperature_celsius) == (405.0, 40.0)
+    assert sample.throttle is None
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found\n", "345, 3201, 79", H200[-20:-1]])
+def test_lines_of_another_form_are_no_samples(text: str) -> None:
+    assert nvidia_samples(text) == []
+
+
+def test_a_line_that_is_not_whole_has_no_mask() -> None:
+    assert nvidia_samples("345, 3201, 79.83, 36, 0, 0, 0x00000000000")[0].throttle is None
+
+
+def test_processes_of_nvidia_smi() -> None:
+    assert nvidia_processes("12345\n6789\n12345\n") == 2
+    assert nvidia_processes("") == 0
+    assert nvidia_processes("No running processes found\n") == 0
+
+
+def test_a_summary_of_samples() -> None:
+    found = gpu_conditions("cuda:0", "nvidia-smi", nvidia_samples(H200), other_processes=0)
+    assert found.samples == 3
+    assert found.clock_mhz == (345.0, pytest.approx(1245.0), 1980.0)
+    assert found.temperature_celsius is not None
+    assert found.temperature_celsius.greatest == 84.0
+    assert found.memory_used_bytes == 8123 << 20
+    assert found.throttle == ("power cap", "temperature")
+    assert found.utilization_before is None
+    nothing = gpu_conditions("cuda:0", "nvidia-smi", [])
+    assert (nothing.samples, nothing.clock_mhz, nothing.throttle) == (0, None, None)
+    assert nothing.memory_used_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "reasons"),
+    [
+        (0, set()),
+        (1 << 1, {"power cap"}),
+        (1 << 36 | 1 << 3, {"temperature", "power cap"}),
+        (1 << 16, {"current"}),
+        (1 << 57, {"firmware"}),
+    ],
+)
+def test_masks_of_amdsmi(mask: int, reasons: set[str]) -> None:
+    assert amd_throttle({"indep_throttle_status": mask}) == (reasons, {})
+
+
+def test_metrics_that_a_card_lacks() -> None:
+    lacking = {"indep_throttle_status": "N/A", "ppt_residency_acc": "N/A"}
+    assert amd_throttle(lacking) == (None, {})
+    assert amd_throttle({"indep_throttle_status": 2**64 - 1}) == (None, {})
+    assert amd_throttle({}) == (None, {})
+
+
+def test_counters_of_an_mi300_count_where_they_grow() -> None:
+    first = amd_throttle({"ppt_residency_acc": 100, "socket_thm_residency_acc": 7})
+    last = amd_throttle({"ppt_residency_acc": 100, "socket_thm_residency_acc": 9})
+    samples = [GpuSample(throttle=r, residencies=c) for r, c in (first, last)]
+    assert gpu_conditions("hip:0", "x", samples).throttle == ("temperature",)
+    assert gpu_conditions("hip:0", "x", samples[:1] * 2).throttle == ()
+
+
+def card(root: Path) -> Path:
+    """Write a Radeon as amdgpu shows it: node 1 of the topology, renderD128."""
+    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    device = root / "sys/class/drm/renderD128/device"
+    files = {
+        nodes / "0/properties": "simd_count 0\ngfx_target_version 0\ndrm_render_minor 0\n",
+        nodes / "1/properties": "simd_count 192\ngfx_target_version 110000\ndrm_render_minor 128\n",
+        nodes / "1/gpu_id": "54321\n",
+        device / "gpu_busy_percent": "97\n",
+        device / "mem_info_vram_used": "8589934592\n",
+        device / "hwmon/hwmon3/freq1_input": "2371000000\n",
+        device / "hwmon/hwmon3/freq2_input": "1249000000\n",
+        device / "hwmon/hwmon3/power1_average": "287000000\n",
+        device / "hwmon/hwmon3/temp1_input": "61000\n",
+        device / "hwmon/hwmon3/temp2_input": "83000\n",
+        root / "sys/class/kfd/kfd/proc/4242/vram_54321": "1048576\n",
+        root / "sys/class/kfd/kfd/proc/4343/vram_54321": "0\n",
+        root / "sys/class/kfd/kfd/proc/4444/vram_999": "1048576\n",
+    }
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return device
+
+
+WANTED = GpuSample(2371.0, 1249.0, 287.0, 83.0, 0.97, 8 << 30)
+
+
+def test_files_of_amdgpu(tmp_path: Path) -> None:
+    device = card(tmp_path)
+    assert amdgpu_sample(device) == WANTED
+    assert kfd_processes(tmp_path, tmp_path / "sys/class/kfd/kfd/topology/nodes/1") == 1
+    hwmon = device / "hwmon/hwmon3"
+    (hwmon / "temp2_input").unlink()
+    (hwmon / "power1_average").rename(hwmon / "power1_input")
+    assert amdgpu_sample(device).temperature_celsius == 61.0
+    assert amdgpu_sample(device).power_watts == 287.0
+    assert amdgpu_sample(tmp_path) == GpuSample()
+    assert kfd_processes(tmp_path / "nowhere", tmp_path) is None
+
+
+def test_a_watch_of_an_amd_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PERIOD_S", 0.01)
+    monkeypatch.setitem(sys.modules, "amdsmi", None)  # not installed
+    card(tmp_path)
+    watch = GpuWatch("hip:0", tmp_path)
+    time.sleep(0.1)
+    found = watch.end()
+    assert found.samples > 1
+    assert found.source == "sysfs"
+    assert found.clock_mhz == (2371.0, pytest.approx(2371.0), 2371.0)
+    assert found.throttle is None
+    assert (found.utilization_before, found.other_processes) == (0.97, 1)
+
+
+def test_a_watch_shorter_than_a_period_looks_once(tmp_path: Path) -> None:
+    card(tmp_path)
+    assert GpuWatch("hip:0", tmp_path).end().samples == 1
+
+
+def test_amdsmi_says_why_it_throttles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class AmdSmiException(Exception):  # noqa: N818
+        pass
+
+    def refuse(handle: str) -> None:
+        raise AmdSmiException
+
+    address = (card(tmp_path)).resolve().name
+    fake: Any = types.ModuleType("amdsmi")
+    fake.AmdSmiException = AmdSmiException
+    fake.amdsmi_init = lambda: None
+    fake.amdsmi_get_processor_handles = lambda: ["other", "mine"]
+    fake.amdsmi_get_gpu_device_bdf = {"other": "0000:03:00.0", "mine": address}.get
+    fake.amdsmi_get_gpu_metrics_info = lambda handle: {"indep_throttle_status": 1 << 36}
+    monkeypatch.setitem(sys.modules, "amdsmi", fake)
+    found = GpuWatch("hip:0", tmp_path).end()
+    assert (found.source, found.throttle) == ("sysfs, amdsmi", ("temperature",))
+    fake.amdsmi_get_gpu_metrics_info = refuse
+    assert GpuWatch("hip:0", tmp_path).end().throttle is None
+    fake.amdsmi_get_processor_handles = lambda: ["other"]
+    assert GpuWatch("hip:0", tmp_path).end().source == "sysfs"
+    fake.amdsmi_init = lambda: refuse("")
+    assert GpuWatch("hip:0", tmp_path).end().source == "sysfs"
+
+
+def test_a_card_that_is_not_there_is_not_watched(tmp_path: Path) -> None:
+    card(tmp_path)
+    for device in ("hip:1", "hip:7"):
+        found = GpuWatch(device, tmp_path).end()
+        assert (found.source, found.samples, found.utilization_before) == ("none", 0, None)
+
+
+def smi(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an nvidia-smi on the path that prints, and notes how it was called."""
+    program = folder / "nvidia-smi"
+    program.write_text(
+        f"""#!/bin/sh
+echo "$@" >> {folder}/calls
+case "$*" in
+  *compute-apps*) echo 77; exit;;
+  *loop-ms*) while :; do echo '1980, 3201, 512.25, 51, 98, 8123, 0x0000000000000040'
+             sleep 0.05; done;;
+  *) echo '345, 3201, 79.83, 36, 40, 0, 0x0000000000000001';;
+esac
+""",
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+
+def test_a_watch_of_an_nvidia_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi(tmp_path, monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    watch = GpuWatch("cuda:1", tmp_path)
+    time.sleep(0.3)
+    watch.restart()
+    time.sleep(0.3)
+    found = watch.end()
+    assert 1 <= found.samples <= 8
+    assert found.throttle == ("hardware temperature",)
+    assert (found.utilization_before, found.other_processes) == (0.4, 1)
+    assert "-i 1 " in (tmp_path / "calls").read_text(encoding="utf-8")
+
+
+def test_an_nvidia_smi_that_fails_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi(tmp_path, monkeypatch)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")
+    found = GpuWatch("cuda:0", tmp_path).end()
+    assert (found.samples, found.throttle, found.other_processes) == (0, None, None)
+    assert (found.clock_mhz, found.utilization_before) == (None, None)
+
+
+def test_without_nvidia_smi_nothing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert GpuWatch("cuda:0", tmp_path).end().source == "none"

@@ -1,0 +1,228 @@
+"""One measured round of an engine: a prompt, then some tokens, in tokens per second.
+
+An engine runs in a process of its own: ours and llama-cpp-python's stay loaded and answer each line
+of input with a round (this file run as a program), llama-bench starts anew each time. It knows no
+other engine to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+OURS = "rocmforge"
+REPACKED = "llama.cpp"
+PLAIN = "llama.cpp without repacking"
+ALL_LAYERS = 999
+Round = tuple[float, float]  # prefill and decode tokens per second
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What every engine does in a round; decode begins where the prompt ends."""
+
+    model: Path
+    device: str
+    threads: int
+    prompt: int
+    decode: int
+
+    @property
+    def gpu_layers(self) -> int:
+        """How many layers llama.cpp is to keep on a GPU."""
+        return 0 if self.device == "cpu" else ALL_LAYERS
+
+
+class Engine(Protocol):
+    """Something that is measured; RuntimeError where it fails."""
+
+    def measure(self) -> Round:
+        """Do the work once."""
+
+    def close(self) -> None:
+        """Let go of the model."""
+
+
+class Worker:
+    """An engine that stays loaded, in a process of this file.
+
+    Parameters
+    ----------
+    name
+        OURS, REPACKED or PLAIN.
+    work
+        What to do.
+    python
+        Interpreter that has the engine.
+    """
+
+    def __init__(self, name: str, work: Workload, python: str) -> None:
+        self._name = name
+        command = [python, __file__, name, str(work.model), work.device]
+        command += [str(n) for n in (work.threads, work.prompt, work.decode)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if name == OURS else subprocess.DEVNULL,  # llama.cpp logs there
+            text=True,
+        )
+
+    def measure(self) -> Round:
+        """Ask for a round and wait for it."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeError(f"{self._name}: no pipe to its process")
+        try:
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise RuntimeError(self._ended()) from None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(self._ended())
+        prefill, decode = json.loads(line)
+        return prefill, decode
+
+    def _ended(self) -> str:
+        hint = "" if self._name == OURS else "; llama.cpp may not know this model"
+        return f"{self._name}: its process ended with exit code {self._process.wait()}{hint}"
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.wait()
+
+
+class LlamaBench:
+    """llama.cpp's own program, loading the model anew for each half of a round.
+
+    Parameters
+    ----------
+    program
+        Path of llama-bench, of 2025 or later: it has to know ``--n-depth``.
+    work
+        What to do.
+    options
+        Further options for it, as ``-fa 1``.
+    """
+
+    def __init__(self, program: Path, work: Workload, options: Sequence[str] = ()) -> None:
+        self._command = [str(program), "-m", str(work.model), "-t", str(work.threads)]
+        self._command += ["-ngl", str(work.gpu_layers), "-r", "1", "-o", "json", *options]
+        self._work = work
+
+    def measure(self) -> Round:
+        """Run it for the prompt, then for the tokens that follow one."""
+        prompt, decode = str(self._work.prompt), str(self._work.decode)
+        return (
+            self._run("-p", prompt, "-n", "0"),
+            self._run("-p", "0", "-n", decode, "-d", prompt),
+        )
+
+    def _run(self, *arguments: str) -> float:
+        command = [*self._command, *arguments]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise RuntimeError(f"{command[0]}: {error.strerror}") from error
+        try:
+            if done.returncode:
+                raise ValueError(f"exit code {done.returncode}")
+            (row,) = json.loads(done.stdout)
+            speed = float(row["avg_ts"])
+            if not speed > 0:
+                raise ValueError(f"{speed} tokens/s")
+        except (ValueError, KeyError, TypeError) as error:
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise RuntimeError(
+                f"{shlex.join(command)}: got {error}, wanted one result in JSON ({said})"
+            ) from error
+        return speed
+
+    def close(self) -> None:
+        """Nothing is kept between rounds."""
+
+
+def _serve(name: str, work: Workload) -> None:
+    """Load the model, then answer each line of input with one measured round."""
+    ids = [7 + (index * 37) % 241 for index in range(work.prompt)]
+    if name == OURS:
+        measure = _rocmforge(work, ids)
+    else:
+        measure = _llama_cpp(work, ids, repack=name == REPACKED)
+    for _ in sys.stdin:
+        print(json.dumps(measure()), flush=True)
+
+
+def _rocmforge(work: Workload, ids: list[int]) -> Callable[[], Round]:
+    from rocmforge.engine import Engine as Rocmforge
+
+    context = work.prompt + work.decode
+    engine = Rocmforge.from_gguf(work.model, work.device, threads=work.threads, ctx=context)
+
+    def measure() -> Round:
+        sequence = engine.add_sequence(context)
+        start = time.perf_counter()
+        engine.prefill(sequence, ids)
+        middle = time.perf_counter()
+        for index in range(work.decode):
+            engine.decode([sequence], [ids[index % len(ids)]])
+        end = time.perf_counter()
+        engine.remove_sequence(sequence)
+        return work.prompt / (middle - start), work.decode / (end - middle)
+
+    return measure
+
+
+def _llama_cpp(work: Workload, ids: list[int], repack: bool) -> Callable[[], Round]:
+    import llama_cpp
+
+    llama_cpp.llama_backend_init()
+    model_params = llama_cpp.llama_model_default_params()
+    model_params.use_extra_bufts = repack
+    model_params.n_gpu_layers = work.gpu_layers
+    model = llama_cpp.llama_model_load_from_file(str(work.model).encode(), model_params)
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = work.prompt + work.decode + 32
+    params.n_batch = params.n_ubatch = 512
+    params.n_threads = params.n_threads_batch = work.threads
+    context: Any = llama_cpp.llama_init_from_model(model, params) if model else None
+    if not context:
+        raise SystemExit(f"llama.cpp does not load {work.model}")
+
+    def run(tokens: list[int]) -> None:
+        array = (llama_cpp.llama_token * len(tokens))(*tokens)
+        if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(array, len(tokens))):
+            raise SystemExit("llama_decode failed")
+        llama_cpp.llama_synchronize(context)
+
+    def measure() -> Round:
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+        start = time.perf_counter()
+        run(ids)
+        middle = time.perf_counter()
+        for index in range(work.decode):
+            run([ids[index % len(ids)]])
+        end = time.perf_counter()
+        return work.prompt / (middle - start), work.decode / (end - middle)
+
+    return measure
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Answer each line of input with a round.")
+    parser.add_argument("name", choices=(OURS, REPACKED, PLAIN))
+    parser.add_argument("model", type=Path)
+    parser.add_argument("device")
+    for count in ("threads", "prompt", "decode"):
+        parser.add_argument(count, type=int)
+    arguments = vars(parser.parse_args())
+    _serve(arguments.pop("name"), Workload(**arguments))
