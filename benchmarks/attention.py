@@ -18,7 +18,7 @@ from rocmforge.backend import MAX_HEAD_DIM
 from rocmforge.ops import cases, reference
 from rocmforge.timing import seconds_per_call
 
-from .common import DEVICES, REPEAT, ROUNDS, backend, checked, clock, track
+from .common import DEVICES, Timed, backend, checked, clock, track
 
 PREFILL = {f"{c.lengths[0]}x{c.heads}x{c.head_dim}": c for c in cases.ATTENTION_PREFILL}
 """Sequence x heads x head dim."""
@@ -41,14 +41,11 @@ def prepared(case: cases.AttentionCase, device: str) -> Callable[[], Any]:
     return checked(f"attention {case}", call, wanted, case.tolerance)
 
 
-class Prefill:
+class Prefill(Timed):
     """All tokens of one sequence attend at once."""
 
     params = (tuple(PREFILL), DEVICES)
     param_names = ("shape", "device")
-    repeat = REPEAT
-    timer = staticmethod(clock)
-    rounds = ROUNDS
 
     def setup(self, shape: str, device: str) -> None:
         self.call = prepared(PREFILL[shape], device)
@@ -64,14 +61,11 @@ class Prefill:
     track_gflops.direction = "higher"
 
 
-class Decode:
+class Decode(Timed):
     """One token attends to a context; 32 heads, 4 KV heads, head dim 64 as in a 1.1B model."""
 
     params = (tuple(DECODE), DEVICES)
     param_names = ("context", "device")
-    repeat = REPEAT
-    timer = staticmethod(clock)
-    rounds = ROUNDS
 
     def setup(self, context: int, device: str) -> None:
         self.call = prepared(DECODE[context], device)
@@ -80,14 +74,11 @@ class Decode:
         self.call()
 
 
-class HeadDim:
+class HeadDim(Timed):
     """A prompt of 256 tokens over 8 heads of 32 to 512 dims; n/a above 256, which no model has."""
 
     params = (tuple(HEAD_DIMS), DEVICES)
     param_names = ("head_dim", "device")
-    repeat = REPEAT
-    timer = staticmethod(clock)
-    rounds = ROUNDS
 
     def setup(self, head_dim: int, device: str) -> None:
         self.call = prepared(HEAD_DIMS[head_dim], device)
@@ -96,14 +87,11 @@ class HeadDim:
         self.call()
 
 
-class Model:
+class Model(Timed):
     """The heads of real models: a prompt, and one token over a long context."""
 
     params = (tuple(cases.ATTENTION_MODELS), WORK, DEVICES)
     param_names = ("model", "work", "device")
-    repeat = REPEAT
-    timer = staticmethod(clock)
-    rounds = ROUNDS
 
     def setup(self, model: str, work: str, device: str) -> None:
         self.call = prepared(cases.ATTENTION_MODELS[model][WORK.index(work)], device)

@@ -36,7 +36,6 @@ from rocmforge.timing import seconds_per_call
 
 DEVICES = ("cpu", "gpu")
 ROUNDS = 2  # fresh processes whose samples are pooled
-REPEAT = (4, 20, 1.0)  # of time_ benchmarks: fewest and most samples a process, seconds
 
 GENERATED = {
     "0.5B-Q4_K_M": ("0.5B", "Q4_K_M"),
@@ -57,8 +56,8 @@ CHECK_LENGTHS = (64, 37, 9, 2)  # prompts: beginnings of CHECK_IDS, over one to 
 CHECK_STEPS = 3  # decode steps of all of them together
 CHECK_CTX = 256  # has room for them
 SHORTEST_WATCH_S = 0.25  # the kernel counts CPU time in ticks of 10 ms
-TIMES_ROOFLINE = "times ideal"
-"""Unit of `times_roofline`."""
+TIMES_IDEAL = "times ideal"
+"""Unit of `inverse_roofline_fraction`."""
 LOGITS_TOLERANCE = 0.08  # activations rounded to int8 cost 0.02; llama.cpp's own distance is 0.06
 
 
@@ -112,6 +111,14 @@ def clock() -> float:
     """
     gpu = _opened.get("gpu")
     return gpu.device_seconds if isinstance(gpu, GpuBackend) else time.perf_counter()
+
+
+class Timed:
+    """How asv times the `time_` benchmarks of ops."""
+
+    repeat = (4, 20, 1.0)  # fewest and most samples a process, seconds
+    timer = staticmethod(clock)
+    rounds = ROUNDS
 
 
 def checked(
@@ -220,13 +227,15 @@ def roofline(on: Backend[Any], case_bytes: int, case_flops: float, precision: st
     return measure_peaks(on, max(case_bytes, 1), precision if case_flops else "f32")
 
 
-def times_roofline(
+def inverse_roofline_fraction(
     call: Callable[[], object], n_bytes: int, operations: float, device: str, precision: str
 ) -> dict[str, Any]:
     """Time `call` in multiples of the least time that this device could take: lower is better.
 
     Peaks are measured in the same process with the case's own bytes as the working set, so that
-    the figure survives noisy machines and compares cards; about 1 is all that there is.
+    the figure compares cards, and machines at another clock; about 1 is all that there is. Peaks
+    are the best of their samples and the figure's median is the middle of its own: other load on
+    the machine can raise it, but hardly lower it.
 
     Parameters
     ----------

@@ -90,10 +90,9 @@ def large_model(model: str) -> Path:
         raise NotImplementedError(
             f"{model}: got {memory / 1e9:.0f} GB of memory, wanted {wanted / 1e9:.0f}"
         )
-    folder = env.cache_dir()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = env.cache_folder("models")
     disk = shutil.disk_usage(folder).free
-    made = any((folder / "models").glob(f"{model}-*.gguf"))
+    made = any(folder.glob(f"{model}-*.gguf"))
     if disk < wanted and not made:
         raise NotImplementedError(
             f"{model}: got {disk / 1e9:.0f} GB of disk, wanted {wanted / 1e9:.0f}"

@@ -17,7 +17,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases, reference
 from rocmforge.timing import seconds_per_call
 
-from .common import DEVICES, REPEAT, ROUNDS, backend, checked, clock, track
+from .common import DEVICES, ROUNDS, Timed, backend, checked, clock, track
 
 N = 4096  # rows and columns of the quantized matrices
 COLD_BYTES = 512 << 20  # of weights that take turns; the largest cache we know has 256 MiB (MI300X)
@@ -50,14 +50,11 @@ def in_turns(case: cases.MatmulCase, device: str) -> Callable[[], Any]:
     return lambda: ops.matmul(x, next(turns))
 
 
-class Dense:
+class Dense(Timed):
     """F32 and F16 weights in the shapes T x K x N."""
 
     params = (tuple(DENSE), ("F32", "F16"), DEVICES)
     param_names = ("shape", "format", "device")
-    repeat = REPEAT
-    timer = staticmethod(clock)
-    rounds = ROUNDS
 
     def setup(self, shape: str, format: str, device: str) -> None:  # noqa: A002
         base = DENSE[shape]
@@ -74,14 +71,11 @@ class Dense:
     track_gflops.direction = "higher"
 
 
-class Quantized:
+class Quantized(Timed):
     """Every format at 4096 × 4096 for 1, 4 and 8 tokens and prompts of 128 and 512."""
 
     params = (tuple(FORMATS), (1, 4, 8, 128, 512), DEVICES)
     param_names = ("format", "tokens", "device")
-    repeat = REPEAT
-    timer = staticmethod(clock)
-    rounds = ROUNDS
 
     def setup(self, format: str, tokens: int, device: str) -> None:  # noqa: A002
         self.call = prepared(cases.MatmulCase(tokens, N, N, format), device)

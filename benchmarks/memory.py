@@ -31,10 +31,8 @@ from . import inference
 from .common import (
     DEVICES,
     MODELS,
-    REPEAT,
-    ROUNDS,
+    Timed,
     backend,
-    clock,
     device_name,
     model_path,
     note_error,
@@ -137,13 +135,7 @@ class Mixed:
         slots = (allocator.n_pages - allocator.n_free) * page_size
         return 100 * (1 - self.tokens / slots)
 
-    def track_unusable_free_pages(self, page_size: int) -> int:
-        """Free pages that one new sequence could not get."""
-        free = self.table.allocator.n_free
-        return free - len(self.table.pages(self.table.add_sequence(free * page_size)))
-
     track_unused_slots_percent.unit = "%"
-    track_unusable_free_pages.unit = "pages"
 
 
 class Appender:
@@ -198,14 +190,11 @@ def appender(page_size: int, at_once: int, device: str) -> Appender:
     return made
 
 
-class Append:
+class Append(Timed):
     """Time to append 256 tokens to one layer, 1, 16, 64 or 256 of them at once."""
 
     params = ((1, 16, 64, 256), PAGE_SIZES, DEVICES)
     param_names = ("at_once", "page_size", "device")
-    repeat = REPEAT
-    timer = staticmethod(clock)
-    rounds = ROUNDS
 
     def setup(self, at_once: int, page_size: int, device: str) -> None:
         self.appender = appender(page_size, at_once, device)
@@ -215,7 +204,7 @@ class Append:
 
 
 class Load:
-    """Most resident memory of a process that loads a model and evaluates six tokens."""
+    """Most resident memory of a process that loads a model and compares its logits."""
 
     params = (MODELS, DEVICES)
     param_names = ("model", "device")
@@ -230,27 +219,35 @@ class Load:
 
 
 @contextmanager
-def counted(owner: object, *names: str) -> Iterator[Counter[str]]:
-    """Count the calls of some methods of a backend's runtime, or of any other object."""
-    target = owner.kernels.runtime if isinstance(owner, GpuBackend) else owner
-    kind = type(target)
-    calls: Counter[str] = Counter()
+def watched(owner: object, after: Callable[[str], None], *names: str) -> Iterator[None]:
+    """Call `after` with the name after each call of some methods of the type of `owner`."""
+    kind = type(owner)
     own = {name: getattr(kind, name) for name in names}
 
-    def counting(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    def watching(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            calls[name] += 1
-            return work(*arguments, **options)
+            result = work(*arguments, **options)
+            after(name)
+            return result
 
         return call
 
     try:
         for name, work in own.items():
-            setattr(kind, name, counting(name, work))
-        yield calls
+            setattr(kind, name, watching(name, work))
+        yield
     finally:
         for name, work in own.items():
             setattr(kind, name, work)
+
+
+@contextmanager
+def counted(owner: object, *names: str) -> Iterator[Counter[str]]:
+    """Count the calls of some methods of a backend's runtime, or of any other object."""
+    target = owner.kernels.runtime if isinstance(owner, GpuBackend) else owner
+    calls: Counter[str] = Counter()
+    with watched(target, lambda name: calls.update([name]), *names):
+        yield calls
 
 
 class Steps:
@@ -315,31 +312,23 @@ class DeviceAllocations:
 def device_memory(model: str, device: str) -> tuple[int, int]:
     """Bytes of GPU memory in use, at most and at the end, for 256 tokens read and 16 written.
 
-    Looked at after every allocation. What the driver took for the context before is not counted.
+    Looked at after every allocation and at the end. What the driver took for the context before is
+    not counted.
     """
     name, path = device_name(device), model_path(model)
     on = backend(device)
     assert isinstance(on, GpuBackend)
     runtime = on.kernels.runtime
-    kind, allocate = type(runtime), type(runtime).allocate
-    before = runtime.memory_info()[0]
-    lowest = before
-
-    def watched(self: Any, nbytes: int) -> int:
-        nonlocal lowest
-        address: int = allocate(self, nbytes)
-        lowest = min(lowest, self.memory_info()[0])
-        return address
-
-    kind.allocate = watched  # type: ignore[method-assign]
-    try:
-        with Engine.from_gguf(path, name, ctx=1024) as engine:
-            ids = inference.prompt_ids(engine, 256)
-            for _ in engine.generate([ids], SamplingParams(max_tokens=16)):
-                pass
-            return before - lowest, before - runtime.memory_info()[0]
-    finally:
-        kind.allocate = allocate  # type: ignore[method-assign]
+    free = [runtime.memory_info()[0]]
+    with (
+        watched(runtime, lambda _: free.append(runtime.memory_info()[0]), "allocate"),
+        Engine.from_gguf(path, name, ctx=1024) as engine,
+    ):
+        ids = inference.prompt_ids(engine, 256)
+        for _ in engine.generate([ids], SamplingParams(max_tokens=16)):
+            pass
+        free.append(runtime.memory_info()[0])
+        return free[0] - min(free), free[0] - free[-1]
 
 
 class DeviceMemory:

@@ -1,13 +1,16 @@
 """How far each kind of work is from what the device could do at best: seconds over ideal seconds.
 
-Ideal is what the bytes and the operations of the work take at the speeds that the same process
-measures just before, for a working set of that size: a busy or slow machine moves both, so that the
-figure stays comparable between runs and between machines. 1 is the roofline; lower is better.
+Ideal is what the bytes and the operations of the work take at the best speeds that the same process
+measures just before, for a working set of that size, each byte once and writes as if they were
+reads: a slower clock or card moves both, so that figures of machines compare. Other load raises the
+figure, as the work's median suffers more from it than the best of many samples. 1 is the roofline;
+lower is better.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from rocmforge.gguf.formats import FORMATS
@@ -19,11 +22,11 @@ from .common import (
     DEVICES,
     MODELS,
     ROUNDS,
-    TIMES_ROOFLINE,
+    TIMES_IDEAL,
     backend,
+    inverse_roofline_fraction,
     model_path,
     roofline,
-    times_roofline,
     track,
 )
 
@@ -47,9 +50,11 @@ class Matmul:
         device: str,
     ) -> dict[str, Any]:
         precision = PRECISIONS[backend(device).matmul_precision(format, tokens)]
-        return times_roofline(self.call, self.case.bytes, self.case.flops, device, precision)
+        return inverse_roofline_fraction(
+            self.call, self.case.bytes, self.case.flops, device, precision
+        )
 
-    track_inverse_roofline_fraction.unit = TIMES_ROOFLINE
+    track_inverse_roofline_fraction.unit = TIMES_IDEAL
 
 
 class Attention:
@@ -63,9 +68,9 @@ class Attention:
         self.call = attention.prepared(self.case, device)
 
     def track_inverse_roofline_fraction(self, context: int, device: str) -> dict[str, Any]:
-        return times_roofline(self.call, self.case.bytes, self.case.flops, device, "f32")
+        return inverse_roofline_fraction(self.call, self.case.bytes, self.case.flops, device, "f32")
 
-    track_inverse_roofline_fraction.unit = TIMES_ROOFLINE
+    track_inverse_roofline_fraction.unit = TIMES_IDEAL
     track_inverse_roofline_fraction.rounds = ROUNDS
 
 
@@ -80,9 +85,9 @@ class Dequantize:
         self.call = dequantize.prepared(format, device, dequantize.N)
 
     def track_inverse_roofline_fraction(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
-        return times_roofline(self.call, self.case.bytes, self.case.flops, device, "f32")
+        return inverse_roofline_fraction(self.call, self.case.bytes, self.case.flops, device, "f32")
 
-    track_inverse_roofline_fraction.unit = TIMES_ROOFLINE
+    track_inverse_roofline_fraction.unit = TIMES_IDEAL
 
 
 class Decode:
@@ -100,20 +105,29 @@ class Decode:
     def track_inverse_roofline_fraction(self, model: str, device: str) -> dict[str, Any]:
         engine = self.engine
         context = inference.DECODE_CONTEXT + inference.GROWTH // 2
-        nbytes = engine.weight_bytes + context * engine.cache.bytes_per_token
-        operations = 2 * multiplied_weights(model)
-        peaks = roofline(engine.backend, nbytes, operations, "int8")
-        ideal = peaks.ideal_seconds(nbytes, operations)
+        read, operations, fmt = multiplied(model)
+        nbytes = read + context * engine.cache.bytes_per_token
+        precision = PRECISIONS[engine.backend.matmul_precision(fmt, 1)]
+        ideal = roofline(engine.backend, nbytes, operations, precision).ideal_seconds(
+            nbytes, operations
+        )
         return track([s / ideal for s in inference.decode_seconds(engine, 1)])
 
-    track_inverse_roofline_fraction.unit = TIMES_ROOFLINE
+    track_inverse_roofline_fraction.unit = TIMES_IDEAL
     track_inverse_roofline_fraction.rounds = ROUNDS
 
 
-def multiplied_weights(model: str) -> int:
-    """Weights that a token is multiplied with: all matrices, but an embedding that is no output."""
+def multiplied(model: str) -> tuple[int, int, str]:
+    """Of the matrices that a token is multiplied with: bytes in the file, operations, main format.
+
+    All matrices are, but an embedding that is no output. The main format has the most weights.
+    """
     with GGUFFile(model_path(model)) as file:
-        shapes = {info.name: info.shape for info in file.tensors.values() if len(info.shape) == 2}
-    if "output.weight" in shapes:
-        del shapes["token_embd.weight"]
-    return sum(math.prod(shape) for shape in shapes.values())
+        matrices = {info.name: info for info in file.tensors.values() if len(info.shape) == 2}
+    if "output.weight" in matrices:
+        del matrices["token_embd.weight"]
+    weights: Counter[str] = Counter()
+    for info in matrices.values():
+        weights[info.format.name] += math.prod(info.shape)
+    nbytes = sum(info.nbytes for info in matrices.values())
+    return nbytes, 2 * weights.total(), weights.most_common(1)[0][0]

@@ -45,15 +45,15 @@ DEVICE void put_sum(uint32_t* out, uint32_t sum, uint32_t* scratch) {
 
 // The value may be another from here on.
 #if defined(ROCMFORGE_CUDA)
-DEVICE void forget(float& value) {
+DEVICE void do_not_optimize(float& value) {
     asm volatile("" : "+f"(value));
 }
-DEVICE void forget(uint32_t& value) {
+DEVICE void do_not_optimize(uint32_t& value) {
     asm volatile("" : "+r"(value));
 }
 #else
 template <class T>
-DEVICE void forget(T& value) {
+DEVICE void do_not_optimize(T& value) {
 #if defined(ROCMFORGE_AMD)
     asm volatile("" : "+v"(value));
 #else
@@ -96,8 +96,8 @@ KERNEL(peak_f32, ProductArgs, THREADS) {
     for (int step = 0; step < a.steps; step += kSteps) {
         UNROLL
         for (int s = 0; s < kSteps; ++s) {
-            forget(x[0]);
-            forget(x[1]);
+            do_not_optimize(x[0]);
+            do_not_optimize(x[1]);
             UNROLL
             for (int c = 0; c < CHAINS; ++c) sums[c] += x[c % 2] * y[c];
         }
@@ -120,7 +120,7 @@ KERNEL(peak_int8, ProductArgs, THREADS) {
     for (int step = 0; step < a.steps; step += kSteps) {
         UNROLL
         for (int s = 0; s < kSteps; ++s) {
-            forget(x);
+            do_not_optimize(x);
             UNROLL
             for (int c = 0; c < CHAINS; ++c) sums[c] = dot4(x, y[c], sums[c]);
         }

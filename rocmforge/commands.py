@@ -53,6 +53,8 @@ def generate(args: argparse.Namespace) -> int:
         raise ValueError("prompt: got no tokens, wanted at least one (its text is empty)")
     tokens: list[GeneratedToken] = []
     with _load(args) as engine:
+        if len(ids) > engine.ctx:
+            raise ValueError(_too_long(len(ids), engine))
         generation = engine.generate([ids], params, tokenizer)
         out = None if args.json else Output()
         try:
@@ -65,6 +67,14 @@ def generate(args: argparse.Namespace) -> int:
             raise
         _report(args, engine, out, tokens, generation.stats)
     return 0
+
+
+def _too_long(tokens: int, engine: Engine) -> str:
+    trained = engine.config.ctx_train
+    remedy = "the model was trained for no more: shorten it"
+    if engine.ctx < trained:
+        remedy = f"--ctx N raises that, for this model up to {trained}"
+    return f"prompt: got {tokens} tokens, wanted at most the {engine.ctx} of the context; {remedy}"
 
 
 def _report(

@@ -6,6 +6,7 @@ another. It knows no model and no op.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -27,6 +28,12 @@ _LISTS: MappingProxyType[str, Callable[[], list[DeviceProperties]]] = MappingPro
 )
 _DRIVERS: MappingProxyType[str, Callable[[], bool]] = MappingProxyType(
     {"hip": hip.has_driver, "cuda": cuda.has_driver}
+)
+_NO_DRIVER = MappingProxyType(
+    {
+        "hip": "no AMD GPU driver: neither /dev/kfd nor /dev/dxg is there",
+        "cuda": "no NVIDIA driver: libcuda.so.1 is not there",
+    }
 )
 _RUNTIMES: MappingProxyType[str, Callable[[int], Runtime]] = MappingProxyType(
     {"hip": hip.HipRuntime, "cuda": cuda.CudaRuntime}
@@ -56,17 +63,24 @@ class Device:
 
 
 def list_devices() -> list[Device]:
-    """Return the devices found on this machine, usable ones first."""
+    """Return the devices found on this machine, usable ones first.
+
+    Where there is no GPU, or none that a runtime finds, a line for each kind says why.
+    """
     here = detect()
     detail = f"{available_threads()} cores; {', '.join(instruction_sets())}"
     found = [Device("cpu", here.cpu_name or "unknown CPU", detail, usable=True)]
     for kind, gpus in _LISTS.items():
         found += [_listed(kind, gpu) for gpu in gpus()]
-    if len(found) == 1 and (here.gpu_name or here.gpu_architecture):
+    if len(found) == 1:
+        card = here.gpu_name is not None or here.gpu_architecture is not None
         architecture = here.gpu_architecture or "unknown architecture"
-        kind = "cuda" if architecture.startswith("sm_") else "hip"
-        why = f"{architecture}; {_why_missing(kind)}"
-        found.append(Device(kind, here.gpu_name or "unknown GPU", why, usable=False))
+        its_kind = "cuda" if architecture.startswith("sm_") else "hip"
+        for kind in _LISTS:
+            name, why = "none found", _why_none(kind)
+            if card and kind == its_kind:
+                name, why = here.gpu_name or "unknown GPU", f"{architecture}; {why}"
+            found.append(Device(kind, name, why, usable=False))
     return sorted(found, key=lambda device: not device.usable)
 
 
@@ -122,7 +136,7 @@ def open_backend(device: str | None = None, threads: int | None = None) -> Backe
     runtime = _RUNTIMES[choice.kind](choice.device.index)
     try:
         return GpuBackend(Kernels(runtime))
-    except DeviceError:
+    except BaseException:  # Ctrl-C too
         runtime.close()
         raise
 
@@ -136,6 +150,13 @@ def _listed(kind: str, gpu: DeviceProperties) -> Device:
     if not usable:
         detail += "; architecture not supported"
     return Device(f"{kind}:{gpu.index}", gpu.name, detail, usable)
+
+
+def _why_none(kind: str) -> str:
+    """`_why_missing` for a line that names the kind already."""
+    if not _DRIVERS[kind]():
+        return _NO_DRIVER[kind]
+    return re.sub(r"^device '\w+':? ", "", _why_missing(kind))
 
 
 def _why_missing(kind: str) -> str:

@@ -6,6 +6,7 @@ This file knows no other module of the package but the errors.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -78,9 +79,39 @@ def cache_dir() -> Path:
     """ROCMFORGE_CACHE (path): models and kernels made here; default: the user's ~/.cache."""
     value = os.environ.get("ROCMFORGE_CACHE", "")
     if value:
-        return Path(value)
+        path = Path(value)
+        nearest = next((p for p in (path, *path.parents) if os.path.exists(p)), None)
+        if nearest is not None and not nearest.is_dir():
+            raise ValueError(
+                f"ROCMFORGE_CACHE: got {value!r}, wanted a directory, or one that can be made: "
+                f"{nearest} is no directory"
+            )
+        return path
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "rocmforge"
+
+
+def cache_folder(name: str) -> Path:
+    """Make and return a folder of the cache, to be written to.
+
+    Raises
+    ------
+    ValueError
+        It cannot be made or written: names ROCMFORGE_CACHE, its value and what was wanted.
+    """
+    folder = cache_dir() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+    except OSError as error:
+        value = os.environ.get("ROCMFORGE_CACHE", "")
+        got = f"{value!r}" if value else f"no value, so {str(folder.parent)!r}"
+        raise ValueError(
+            f"ROCMFORGE_CACHE: got {got}, wanted a directory that can be written "
+            f"({error.filename}: {error.strerror})"
+        ) from error
+    return folder
 
 
 def test_model() -> Path | None:
@@ -99,18 +130,13 @@ def conditions_dir() -> Path | None:
     return Path(value) if value else None
 
 
-def visible_gpu(kind: str, index: int) -> str:
-    """Number or name, for the vendor's tools, of the runtime's GPU `index` of "hip" or "cuda".
+def visible_gpu(index: int) -> str:
+    """Number or name, for the driver, of HIP's GPU `index`.
 
-    The vendors' own variables (HIP_VISIBLE_DEVICES over ROCR_VISIBLE_DEVICES, and
-    CUDA_VISIBLE_DEVICES) choose and renumber GPUs for the runtimes alone.
+    HIP_VISIBLE_DEVICES over ROCR_VISIBLE_DEVICES choose and renumber GPUs for the runtime alone.
     """
     shown = str(index)
-    for name in (
-        ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-        if kind == "hip"
-        else ("CUDA_VISIBLE_DEVICES",)
-    ):
+    for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         listed = [part.strip() for part in os.environ.get(name, "").split(",")]
         if shown.isdecimal() and int(shown) < len(listed) and listed[int(shown)]:
             shown = listed[int(shown)]

@@ -54,6 +54,15 @@ class GGUFError(RocmforgeError):
         super().__init__(f"{path}: {what}{where}: got {got}, wanted {wanted}")
 
 
+class NoSuchFileError(GGUFError):
+    """There is no file of that name."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(path, "file", offset=None, got="nothing", wanted="a GGUF file")
+        nor = "" if self.path.parent.is_dir() else f", nor a folder {self.path.parent}"
+        self.args = (f"no such file: {path}{nor}; wanted the path of a GGUF model",)
+
+
 class ModelError(RocmforgeError):
     """A model file is readable but does not describe a model that can be run."""
 

@@ -222,14 +222,16 @@ def cached_reference_logits(
     ------
     MeasurementError
         The other process failed; its message is included.
+    ValueError
+        The cache cannot be written.
     """
     model = Path(path).resolve()
     stat = model.stat()
     key = f"{model}\n{stat.st_size}\n{stat.st_mtime_ns}\n{list(ids)}"
     name = hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16]
     target = env.cache_dir() / "logits" / f"{name}.npy"
-    if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
+    if not os.path.isfile(target):
+        env.cache_folder("logits")
         command = [sys.executable, "-m", "rocmforge.testing", str(model), str(target)]
         done = subprocess.run(
             [*command, *map(str, ids)], capture_output=True, text=True, check=False

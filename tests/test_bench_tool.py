@@ -17,7 +17,7 @@ from tool_modules import tool_module
 
 from rocmforge.hardware import hardware_tag
 from rocmforge.regress.baseline import load_baseline
-from rocmforge.regress.listing import LEGEND
+from rocmforge.regress.listing import MARK_LEGEND
 from rocmforge.regress.results import ResultsDirectory
 
 pytest.importorskip("asv")
@@ -92,12 +92,18 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def project(repo: Path, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with our asv.conf.json, a tiny suite and one commit; a home of its own."""
+def project(
+    repo: Path, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A repository with our asv.conf.json, a tiny suite and one commit; a home of its own.
+
+    The suite stands on our benchmarks/common.py, and is `benchmarks`.
+    """
     root = tmp_path / "project"
     (root / "benchmarks").mkdir(parents=True)
     shutil.copy(repo / "asv.conf.json", root)
     shutil.copy(repo / ".gitignore", root)
+    shutil.copy(repo / "benchmarks" / "common.py", root / "benchmarks")
     (root / "benchmarks" / "__init__.py").touch()
     (root / "benchmarks" / "tiny.py").write_text(SUITE, encoding="utf-8")
     (root / "benchmarks" / "figure.txt").write_text("2.0", encoding="utf-8")
@@ -110,22 +116,21 @@ def project(repo: Path, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPat
     git(root, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "first")
     monkeypatch.chdir(root)
     monkeypatch.setattr(tool, "ROOT", root)
-    return root
-
-
-@pytest.fixture
-def checked_project(repo: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The project with a suite that stands on our benchmarks/common.py, and is `benchmarks`."""
-    shutil.copy(repo / "benchmarks" / "common.py", project / "benchmarks")
-    (project / "benchmarks" / "checked.py").write_text(CHECKED_SUITE, encoding="utf-8")
-    git(project, "add", "-A")
-    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "second")
-    monkeypatch.syspath_prepend(project)
+    monkeypatch.syspath_prepend(root)
     repos = {name: sys.modules.pop(name) for name in imported_suites()}
-    yield project
+    yield root
     for name in imported_suites():
         del sys.modules[name]
     sys.modules.update(repos)
+
+
+@pytest.fixture
+def checked_project(project: Path) -> Path:
+    """The project with a suite that checks its results."""
+    (project / "benchmarks" / "checked.py").write_text(CHECKED_SUITE, encoding="utf-8")
+    git(project, "add", "-A")
+    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "second")
+    return project
 
 
 def imported_suites() -> list[str]:
@@ -318,8 +323,33 @@ def test_no_benchmark_selected_is_an_error(
 ) -> None:
     assert tool.main(["--bench", "no such name"]) == 2
     said = capfd.readouterr()
-    assert "bench.log" in said.err
-    assert "No benchmarks selected" in said.out
+    assert "--bench: got no such name, found in no name of a benchmark" in said.err
+    assert not (project / ".asv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ROCMFORGE_THREADS", "abc", "ROCMFORGE_THREADS: got 'abc', wanted 1 to"),
+        ("ROCMFORGE_DEVICE", "tpu", "ROCMFORGE_DEVICE: got 'tpu', wanted one of"),
+        ("ROCFORGE_TEST_MODEL", "no/such.gguf", "ROCFORGE_TEST_MODEL: got no/such.gguf, wanted a"),
+    ],
+)
+def test_a_wrong_environment_is_said_once_before_anything_is_made(
+    tool: Any,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    value: str,
+    message: str,
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert tool.main(["--bench", r"^tiny\."]) == 2
+    said = capfd.readouterr()
+    assert said.err.count("error") == 1
+    assert message in said.err
+    assert not (project / ".asv").exists()
 
 
 def measured(project: Path) -> dict[str, Any]:
@@ -338,7 +368,7 @@ def test_a_planted_load_marks_what_it_slows_and_refuses_the_run(
     assert "2 of 2 timed benchmarks were measured under other load" in said.err
     assert "% of the CPU time" in said.err
     assert "stop what else runs" in said.err
-    assert LEGEND in said.out
+    assert MARK_LEGEND in said.out
     assert re.search(r"Spin\.track_ms +50000 +! \d", said.out)
     assert re.search(r"Spin\.track_bytes +50000 +\d", said.out)  # a size has no mark
     assert not (checked_project / "baselines").exists()
@@ -354,7 +384,7 @@ def test_errors_and_conditions_stand_with_each_number(
     arguments = ["--bench", r"^checked\.Spin", "--max-load", "100"]
     assert tool.main([*arguments, "--save-baseline"]) == 0
     shown = capfd.readouterr().out
-    assert LEGEND not in shown
+    assert MARK_LEGEND not in shown
     assert "7.1e-04" in shown
     found = measured(checked_project)
     large, one = (found[f"checked.Spin.track_ms({size})"] for size in (50_000, 1))

@@ -266,7 +266,10 @@ def test_usage_errors(
         (["-n", "0"], "max_tokens: got 0, wanted an integer from 1"),
         (["--stop", ""], "stop: got ('',)"),
         (["--ctx", "4096"], "ctx: got 4096, wanted 1 to 2048"),
-        (["--ctx", "3"], "ids: got 5, wanted at most 3 (ctx 3)"),
+        (
+            ["--ctx", "3"],
+            "prompt: got 5 tokens, wanted at most the 3 of the context; --ctx N raises that",
+        ),
         (["--threads", "0"], "threads: got 0, wanted 1 to 1024"),
         (["--device", "hip:99"], "device 'hip:99'"),
     ],
@@ -277,12 +280,22 @@ def test_arguments_that_the_library_refuses(
     assert wanted in fails(capsys, ["generate", model, "Hello", *options])
 
 
+def test_a_prompt_beyond_what_the_model_was_trained_for_has_to_be_shorter(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fails(capsys, ["generate", model, "Hello " * 2049, "--ctx", "2048"])
+    assert "wanted at most the 2048 of the context; the model was trained for no more" in said
+
+
 def test_files_that_cannot_be_used(
     model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, pipe: Any
 ) -> None:
     missing = str(tmp_path / "none")
-    assert "No such file" in fails(capsys, ["generate", missing, "Hello"])
-    assert "No such file" in fails(capsys, ["info", missing])
+    wanted = f"rocmforge: error: no such file: {missing}; wanted the path of a GGUF model"
+    assert wanted in fails(capsys, ["generate", missing, "Hello"])
+    assert wanted in fails(capsys, ["info", missing])
+    deeper = str(tmp_path / "none" / "m.gguf")
+    assert f"{deeper}, nor a folder {missing};" in fails(capsys, ["info", deeper])
     assert "No such file" in fails(capsys, ["generate", model, "--prompt-file", missing])
     assert "a directory" in fails(capsys, ["chat", str(tmp_path)])
     (tmp_path / "latin").write_bytes(b"caf\xe9!")
@@ -296,7 +309,9 @@ def test_files_that_cannot_be_used(
 def test_an_error_is_one_printable_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert fails(capsys, ["info", "a\n\x1b[2Jb"]).startswith("rocmforge: error: a  [2Jb: file:")
+    assert fails(capsys, ["info", "a\n\x1b[2Jb"]).startswith(
+        "rocmforge: error: no such file: a  [2Jb;"
+    )
 
     def exhausted(path: str) -> None:
         raise MemoryError
@@ -472,6 +487,20 @@ def test_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     document = json.loads(capsys.readouterr().out)
     assert document["auto"] == "hip"
     assert [d["kind"] for d in document["devices"]] == ["cpu", "hip:0"]
+
+
+def test_devices_without_a_gpu_says_why_for_each_kind(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rocmforge.devices.detect", lambda: Hardware(cpu_name="CPU X"))
+    monkeypatch.setattr("rocmforge.devices._LISTS", {"hip": list, "cuda": list})
+    no_driver = {"hip": lambda: False, "cuda": lambda: False}
+    monkeypatch.setattr("rocmforge.devices._DRIVERS", no_driver)
+    monkeypatch.delenv("ROCMFORGE_DEVICE", raising=False)
+    assert main(["devices"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^hip +no +none found +no AMD GPU driver: neither /dev/kfd", out, re.M)
+    assert re.search(r"^cuda +no +none found +no NVIDIA driver: libcuda", out, re.M)
 
 
 # --- help

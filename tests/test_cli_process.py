@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,6 +156,40 @@ def test_a_reader_that_leaves_ends_it_quietly(model: str) -> None:
 def test_without_standard_streams(model: str) -> None:
     command = f"exec {sys.executable} -m rocmforge info {model} <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+
+
+ENTERING = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Slow:
+    def find_spec(self, name, *rest):
+        if name == "rocmforge.cli":
+            print("importing", sorted(sys.modules), file=sys.stderr, flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+from rocmforge.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_before_the_command_line_is_loaded(repo: Path) -> None:
+    """The installed program imports nothing of ours but what catches Ctrl-C."""
+    assert 'rocmforge = "rocmforge.__main__:main"' in (repo / "pyproject.toml").read_text("utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENTERING, "devices"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        loaded = re.findall(r"'((?:rocmforge|argparse|numpy)[^']*)'", process.stderr.readline())
+        assert loaded == ["rocmforge", "rocmforge.__main__"]
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == ("", "")
+    finally:
+        process.kill()
+    assert process.returncode == 130
 
 
 def test_as_a_module() -> None:

@@ -45,6 +45,10 @@ def test_without_llama_cpp_it_says_how_to_get_it(
             ["--llama-bench", "/nowhere/llama-bench"],
             "--llama-bench /nowhere/llama-bench: no program",
         ),
+        (["--device", "auto"], "--device: got 'auto', wanted cpu, hip or cuda"),
+        (["--device", "hip:x"], "--device: got 'hip:x', wanted cpu, hip or cuda"),
+        (["--device", "hip:1"], "the same one: HIP_VISIBLE_DEVICES=1 … --device hip"),
+        (["--device", "cuda:2"], "the same one: CUDA_VISIBLE_DEVICES=2 … --device cuda"),
         (["--figure", "plot.jpg"], "--figure: got plot.jpg, wanted a name that ends in .svg"),
     ],
 )
@@ -122,6 +126,41 @@ def test_a_llama_bench_that_fails_is_named(
     assert str(program) in shown
     assert message in shown
     assert "Traceback" not in shown
+
+
+def test_several_gpus_are_refused(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rocmforge.gpu.cuda.count", lambda: 2)
+    wanted = "ours would run on one, llama.cpp on all. Show both the same one: CUDA_VISIBLE_DEV"
+    assert wanted in tool._device_problem("cuda")
+    monkeypatch.setattr("rocmforge.gpu.cuda.count", lambda: 1)
+    assert tool._device_problem("cuda") is None
+    assert tool._device_problem("cuda:0") is None
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no process"), KeyboardInterrupt()])
+def test_engines_that_started_are_closed_where_a_later_one_does_not_start(
+    failure: BaseException, tool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    class Worker:
+        def __init__(self, name: str, *_: Any) -> None:
+            if name == tool.PLAIN:
+                raise failure
+            self.name = name
+
+        def close(self) -> None:
+            closed.append(self.name)
+
+    monkeypatch.setattr(tool, "Worker", Worker)
+    monkeypatch.setattr(tool, "_problem", lambda args: None)
+    arguments = ["--model", str(demo_model())]
+    if isinstance(failure, RuntimeError):
+        assert tool.main(arguments) == 1
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            tool.main(arguments)
+    assert closed == [tool.REPACKED, tool.OURS]
 
 
 @pytest.mark.peer

@@ -51,17 +51,20 @@ def test_a_card_without_its_runtime_is_listed_as_not_usable(
         raise DeviceError("ROCm is not installed")
 
     monkeypatch.setattr(devices, "_RUNTIMES", {"hip": refuse})
+    monkeypatch.setattr(devices, "_DRIVERS", {"hip": lambda: True, "cuda": lambda: False})
     machine = Hardware(cpu_name="CPU", gpu_name="RX 7900 XT", gpu_architecture="gfx1100")
     monkeypatch.setattr(devices, "detect", lambda: machine)
-    cpu, gpu = list_devices()
+    cpu, gpu, cuda = list_devices()
     assert cpu.name == "CPU"
+    assert (cuda.kind, cuda.name, cuda.usable) == ("cuda", "none found", False)
+    assert cuda.detail.startswith("no NVIDIA driver")
     assert gpu == Device("hip", "RX 7900 XT", "gfx1100; ROCm is not installed", usable=False)
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_what_is_unknown_is_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "detect", lambda: Hardware(gpu_name="X"))
-    cpu, gpu = list_devices()
+    cpu, gpu, _ = list_devices()
     assert cpu.name == "unknown CPU"
     assert gpu.detail.startswith("unknown architecture")
 
@@ -88,7 +91,25 @@ print(default_device("auto").kind, [name for name in sys.modules if name in ("hi
     assert done.stdout == "cpu []\n"
 
 
-def test_a_gpu_that_cannot_be_used_after_all_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu_each_kind_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(index: int) -> Runtime:
+        raise DeviceError("device 'cuda' needs the package cuda-bindings (No module named 'cuda')")
+
+    monkeypatch.setattr(devices, "_RUNTIMES", {"cuda": refuse})
+    monkeypatch.setattr(devices, "_DRIVERS", {"hip": lambda: False, "cuda": lambda: True})
+    monkeypatch.setattr(devices, "detect", lambda: Hardware(cpu_name="CPU"))
+    none = {"name": "none found", "usable": False}
+    assert list_devices()[1:] == [
+        Device("hip", detail=devices._NO_DRIVER["hip"], **none),
+        Device("cuda", detail="needs the package cuda-bindings (No module named 'cuda')", **none),
+    ]
+
+
+@pytest.mark.parametrize("failure", [DeviceError("no event"), KeyboardInterrupt("no event")])
+def test_a_gpu_that_cannot_be_used_after_all_is_let_go(
+    failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed = []
 
     class Failing:
@@ -98,14 +119,14 @@ def test_a_gpu_that_cannot_be_used_after_all_is_let_go(monkeypatch: pytest.Monke
             self.index = index
 
         def create_event(self) -> None:
-            raise DeviceError("no event")
+            raise failure
 
         def close(self) -> None:
             closed.append(self.index)
 
     monkeypatch.setattr(devices, "_LISTS", {"hip": lambda: [RADEON]})
     monkeypatch.setattr(devices, "_RUNTIMES", {"hip": Failing})
-    with pytest.raises(DeviceError, match="no event"):
+    with pytest.raises(type(failure), match="no event"):
         open_backend("hip")
     assert closed == [RADEON.index]
 

@@ -93,6 +93,38 @@ def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPa
     assert env.cache_dir() == Path("/mine")
 
 
+@pytest.mark.parametrize("below", ["", "/deeper/still"])
+def test_a_cache_that_is_a_file_is_named(
+    below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("ROCMFORGE_CACHE", f"{file}{below}")
+    message = f"ROCMFORGE_CACHE: got '{file}{below}', wanted a directory"
+    for read in (env.cache_dir, lambda: env.cache_folder("models")):
+        with pytest.raises(ValueError, match=re.escape(message)) as caught:
+            read()
+        assert f"{file} is no directory" in str(caught.value)
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = "wanted a directory that can be written"
+    monkeypatch.setenv("ROCMFORGE_CACHE", "/proc/nowhere")
+    message = rf"ROCMFORGE_CACHE: got '/proc/nowhere', {wanted} \(/proc/nowhere: No such file"
+    with pytest.raises(ValueError, match=message):
+        env.cache_folder("models")
+    monkeypatch.setattr(env.os, "access", lambda path, mode: False)
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match=rf"got '{tmp_path}', {wanted} .*Permission denied"):
+        env.cache_folder("models")
+    monkeypatch.delenv("ROCMFORGE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ValueError, match=rf"got no value, so '{tmp_path}/rocmforge', {wanted}"):
+        env.cache_folder("models")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -128,29 +160,26 @@ def test_what_is_wrong_is_named_with_what_would_be_right(
 
 
 @pytest.mark.parametrize(
-    ("kind", "index", "variables", "wanted"),
+    ("index", "variables", "wanted"),
     [
-        ("cuda", 1, {}, "1"),
-        ("cuda", 1, {"CUDA_VISIBLE_DEVICES": "3, 2"}, "2"),
-        ("cuda", 0, {"CUDA_VISIBLE_DEVICES": "GPU-9d939e7f,1"}, "GPU-9d939e7f"),
-        ("cuda", 2, {"CUDA_VISIBLE_DEVICES": "3,2"}, "2"),  # there is no such GPU
-        ("cuda", 1, {"HIP_VISIBLE_DEVICES": "3,2"}, "1"),
-        ("hip", 1, {"HIP_VISIBLE_DEVICES": "3,2"}, "2"),
-        ("hip", 0, {"HIP_VISIBLE_DEVICES": "1", "ROCR_VISIBLE_DEVICES": "4,5"}, "5"),
+        (1, {}, "1"),
+        (1, {"HIP_VISIBLE_DEVICES": "3, 2"}, "2"),
+        (0, {"HIP_VISIBLE_DEVICES": "GPU-9d939e7f,1"}, "GPU-9d939e7f"),
+        (2, {"HIP_VISIBLE_DEVICES": "3,2"}, "2"),  # there is no such GPU
+        (0, {"HIP_VISIBLE_DEVICES": "1", "ROCR_VISIBLE_DEVICES": "4,5"}, "5"),
     ],
 )
 def test_the_vendors_variables_renumber_gpus(
-    kind: str,
     index: int,
     variables: dict[str, str],
     wanted: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+    for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert env.visible_gpu(kind, index) == wanted
+    assert env.visible_gpu(index) == wanted
 
 
 def variables_of(function: Callable[[], object]) -> set[str]:

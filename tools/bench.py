@@ -39,7 +39,13 @@ from rocmforge.regress.conditions import (
     refusal,
     with_conditions,
 )
-from rocmforge.regress.listing import LEGEND, results_table
+from rocmforge.regress.listing import (
+    LEGEND,
+    MARK_LEGEND,
+    NARROW,
+    NARROW_LEGEND,
+    results_table,
+)
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.records import ResultSet, Status
 from rocmforge.regress.report import summary_line
@@ -164,27 +170,36 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     commit, dirty = head(ROOT)
     if dirty and args.save_baseline:
         raise ValueError("the working tree has changes: commit them before --save-baseline")
+    _check_environment()
     selection = select(args.bench, args.profile)
+    selected = _selected(selection)
+    if not selected:
+        raise ValueError(
+            f"--bench: got {', '.join(selection)}, found in no name of a benchmark with its "
+            "parameters, as matmul.Quantized.time_matmul('Q4_K', 1, 'cpu')"
+        )
     work = ROOT / ".asv"
     write_config(work)
-    _prepare_models(selection, console)
+    _prepare_models(list(selected), console)
     hardware = detect()
     tag = register_machine(Path.home() / ".asv-machine.json", hardware)
     console.print(f"commit    {commit[:8]}{' with uncommitted changes' if dirty else ''}")
     console.print(f"machine   {tag}")
     log = work / "bench.log"
     surroundings = work / "conditions" / commit
-    forget(surroundings, _selected(selection))
+    forget(surroundings, selected.values())
     _run_asv(work, tag, commit, selection, log, surroundings, console)
     results = _load(work / "results", tag, commit, selection, surroundings, args.max_load)
     local = baseline_path(work / "baselines", hardware)
     save_baseline(local, results)
     committed = baseline_path(ROOT / "baselines", hardware)
     comparison = compare(load_baseline(committed), results) if committed.exists() else None
-    console.print(results_table(results.records, comparison))
+    narrow = console.width < NARROW
+    console.print(results_table(results.records, comparison, narrow))
+    console.print(f"\n{NARROW_LEGEND if narrow else LEGEND}")
     marked, timed = marked_share(results.records)
     if marked:
-        console.print(f"\n{LEGEND}")
+        console.print(MARK_LEGEND)
     _publish(work, log)
     failed = [r.label for r in results.records if r.status is Status.FAILED]
     if failed:
@@ -224,6 +239,21 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
             raise MeasurementError(f"--gate: no baseline {_relative(committed)} to compare with")
         return int(_measured_only(comparison).outcome)
     return 0
+
+
+def _check_environment() -> None:
+    """Say what is wrong in the environment before any process of a benchmark would, each by itself.
+
+    Raises
+    ------
+    ValueError
+        A variable's value is none of those that it may have.
+    """
+    env.threads()
+    env.device()
+    model = env.test_model()
+    if model is not None and not model.is_file():
+        raise ValueError(f"ROCFORGE_TEST_MODEL: got {model}, wanted a GGUF file")
 
 
 def head(root: Path) -> tuple[str, bool]:
@@ -284,9 +314,13 @@ def labels() -> dict[str, tuple[str, int | None]]:
     return found
 
 
-def _selected(selection: Sequence[str]) -> list[tuple[str, int | None]]:
+def _selected(selection: Sequence[str]) -> dict[str, tuple[str, int | None]]:
     expressions = [re.compile(pattern) for pattern in selection]
-    return [b for label, b in labels().items() if any(e.search(label) for e in expressions)]
+    return {
+        label: benchmark
+        for label, benchmark in labels().items()
+        if any(e.search(label) for e in expressions)
+    }
 
 
 def write_config(work: Path) -> Path:
@@ -314,21 +348,16 @@ def write_config(work: Path) -> Path:
     return path
 
 
-def _prepare_models(selection: Sequence[str], console: Console) -> None:
-    """Make the models that the selection names, and the logits that they are checked against."""
-    from benchmarks.common import CHECK_IDS, GENERATED, MODELS, USER_MODEL, model_path
+def _prepare_models(selected: Sequence[str], console: Console) -> None:
+    """Make the models that the labels name, and the logits that they are checked against."""
+    from benchmarks.common import CHECK_IDS, GENERATED, MODELS, model_path
     from rocmforge.model.synthetic import cached_model
     from rocmforge.testing import cached_reference_logits
 
-    expressions = [re.compile(pattern) for pattern in selection]
-    selected = [label for label in labels() if any(e.search(label) for e in expressions)]
     for name in MODELS:
         if not any(repr(name) in label for label in selected):
             continue
-        if USER_MODEL is not None and name == USER_MODEL.stem:
-            if not USER_MODEL.is_file():
-                raise ValueError(f"ROCFORGE_TEST_MODEL: got {USER_MODEL}, wanted a GGUF file")
-        elif name in GENERATED:
+        if name in GENERATED:
             with _bar(f"making model {name}", console) as report:
                 cached_model(*GENERATED[name], progress=report)
         path = model_path(name)

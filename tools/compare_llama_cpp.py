@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from engine_rounds import OURS, PLAIN, REPACKED, Engine, LlamaBench, Round, Work
 
 LLAMA_BENCH = "llama-bench"
 BROKEN = 2  # exit code: usage, or something is missing
+# Where both engines look which GPUs they may use.
+SHOWN_BY = {"hip": "HIP_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
 EPILOG = """\
 examples:
   compare_llama_cpp.py --model m.gguf --peer-python ~/peer/bin/python
@@ -41,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"compare_llama_cpp: {problem}", file=sys.stderr)
         return BROKEN
     try:
-        rounds = _measure(_engines(args), args.rounds)
+        with ExitStack() as stack:
+            rounds = _measure(_engines(args, stack), args.rounds)
     except RuntimeError as error:
         print(f"compare_llama_cpp: {error}", file=sys.stderr)
         return 1
@@ -63,7 +67,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument("--device", default="cpu", help="cpu (default), hip or cuda, for both")
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="cpu (default), hip or cuda, for both; of several GPUs, "
+        "HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES=N shows both engines one",
+    )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prompt", type=int, default=128, help="prompt tokens (default 128)")
     parser.add_argument("--decode", type=int, default=32, help="decoded tokens (default 32)")
@@ -91,6 +100,9 @@ def _problem(args: argparse.Namespace) -> str | None:
     for name in ("threads", "prompt", "decode", "rounds"):
         if getattr(args, name) < 1:
             return f"--{name}: got {getattr(args, name)}, wanted at least 1"
+    problem = _device_problem(args.device)
+    if problem:
+        return problem
     if args.figure and args.figure.suffix not in (".svg", ".png", ".pdf"):
         return f"--figure: got {args.figure}, wanted a name that ends in .svg, .png or .pdf"
     if args.llama_bench:
@@ -117,6 +129,24 @@ def _problem(args: argparse.Namespace) -> str | None:
     )
 
 
+def _device_problem(device: str) -> str | None:
+    """Refuse a device that the two engines would not understand alike."""
+    if device == "cpu":
+        return None
+    from rocmforge.gpu import cuda, hip
+
+    kind, colon, index = device.partition(":")
+    if kind not in SHOWN_BY or (colon and not (index.isascii() and index.isdigit())):
+        return f"--device: got {device!r}, wanted cpu, hip or cuda"
+    shown = {"hip": hip.count, "cuda": cuda.count}[kind]()
+    if int(index or 0) == 0 and shown <= 1:
+        return None
+    return (
+        f"--device: got {device!r} (GPUs shown: {shown}); ours would run on one, llama.cpp on "
+        f"all. Show both the same one: {SHOWN_BY[kind]}={index or 0} … --device {kind}"
+    )
+
+
 def _peer_requirement() -> str:
     from importlib.metadata import requires
 
@@ -124,32 +154,33 @@ def _peer_requirement() -> str:
     return next((r for r in found if r.startswith("llama")), "llama-cpp-python")
 
 
-def _engines(args: argparse.Namespace) -> dict[str, Engine]:
-    """Start the engines, ours first."""
+def _engines(args: argparse.Namespace, stack: ExitStack) -> dict[str, Engine]:
+    """Start the engines, ours first; the stack closes those that started, whatever fails."""
+
+    def started(engine: Engine) -> Engine:
+        stack.callback(engine.close)
+        return engine
+
     work = Workload(args.model, args.device, args.threads, args.prompt, args.decode)
-    engines: dict[str, Engine] = {OURS: Worker(OURS, work, sys.executable)}
+    engines: dict[str, Engine] = {OURS: started(Worker(OURS, work, sys.executable))}
     if args.llama_bench:
         options = shlex.split(args.llama_bench_options)
-        engines[LLAMA_BENCH] = LlamaBench(args.llama_bench, work, options)
+        engines[LLAMA_BENCH] = started(LlamaBench(args.llama_bench, work, options))
     else:
         for name in (REPACKED, PLAIN):
-            engines[name] = Worker(name, work, args.peer_python)
+            engines[name] = started(Worker(name, work, args.peer_python))
     return engines
 
 
 def _measure(engines: Mapping[str, Engine], rounds: int) -> dict[str, list[Round]]:
     """Let the engines take turns; the first round warms up."""
     measured: dict[str, list[Round]] = {name: [] for name in engines}
-    try:
-        for index in range(rounds + 1):
-            for name, engine in engines.items():
-                result = engine.measure()
-                if index:
-                    measured[name].append(result)
-            print(f"round {index} of {rounds}" if index else "warmed up", file=sys.stderr)
-    finally:
-        for engine in engines.values():
-            engine.close()
+    for index in range(rounds + 1):
+        for name, engine in engines.items():
+            result = engine.measure()
+            if index:
+                measured[name].append(result)
+        print(f"round {index} of {rounds}" if index else "warmed up", file=sys.stderr)
     return measured
 
 

@@ -68,13 +68,16 @@ class Worker:
         self._name = name
         command = [python, __file__, name, str(work.model), work.device]
         command += [str(n) for n in (work.threads, work.prompt, work.decode)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if name == OURS else subprocess.DEVNULL,  # llama.cpp logs there
-            text=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=None if name == OURS else subprocess.DEVNULL,  # llama.cpp logs there
+                text=True,
+            )
+        except OSError as error:
+            raise RuntimeError(f"{name}: {python}: {error.strerror}") from error
 
     def measure(self) -> Round:
         """Ask for a round and wait for it."""

@@ -11,7 +11,9 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -26,6 +28,8 @@ HEAD = (
     *("code", "matrix", "dot4", "ld128", "lds128"),
 )
 LEFT = 4  # columns of text
+SECONDS_A_LINE = 2.0  # of progress
+T = TypeVar("T")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,11 +69,26 @@ def _compile(
         if file not in known:
             raise ValueError(f"--file: got {file}, wanted one of {', '.join(known)}")
     targets = [target for target in builds if files is None or target[0].file in files]
-    progress = track(
-        compile_builds(targets), "compiling", len(targets), console=Console(stderr=True)
-    )
+    progress = _shown(compile_builds(targets), len(targets))
     rows = [(build, kernel) for build, kernels in progress for kernel in kernels]
     return sorted(rows, key=lambda row: (row[0].file, row[1].resources.name, _constants(row[0])))
+
+
+def _shown(items: Iterable[T], count: int) -> Iterator[T]:
+    """Pass items on, with a bar on standard error; where that is no terminal, a line now and then.
+
+    The first line comes at once, so that a log shows that minutes may follow.
+    """
+    console = Console(stderr=True)
+    if console.is_terminal:
+        yield from track(items, "compiling", count, console=console)
+        return
+    said = float("-inf")
+    for done, item in enumerate(items, 1):
+        if done == count or time.monotonic() - said >= SECONDS_A_LINE:
+            print(f"compiled {done} of {count}", file=sys.stderr, flush=True)
+            said = time.monotonic()
+        yield item
 
 
 def _overflows(kernel: CompiledKernel) -> bool:

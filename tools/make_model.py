@@ -8,6 +8,7 @@ nothing of shapes, formats or files itself.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cached", action="store_true", help="write into the cache unless it is there"
     )
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
     parser.add_argument("--list", action="store_true", help="print presets and mixes")
     return parser
 
@@ -111,7 +113,7 @@ def _print_list() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code: 0 done, 2 usage or no room."""
+    """Run the command; return the exit code: 0 done, 2 usage, no room or a file in the way."""
     parser = _parser()
     args = parser.parse_args(argv)
     if args.list:
@@ -121,6 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("give an output file or --cached, one of the two")
     if args.cached and (args.architecture or args.rope_scaling or args.rope_factor is not None):
         parser.error("--cached takes --preset, --mix, --seed and --layers only")
+    if not args.cached and not args.force and os.path.lexists(args.output):
+        problem = f"{args.output}: is there already; --force replaces it"
+        print(f"make_model: {problem}", file=sys.stderr)
+        return 2
     try:
         with ExitStack() as stack:
             bar = _Bar(stack)

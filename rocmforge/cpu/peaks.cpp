@@ -31,7 +31,7 @@ constexpr int kFloatRows = 1, kFloatTokens = 2, kByteRows = 1, kByteTokens = 1;
 
 // The operands may be others from here on: what was read or computed of them does not count.
 template <class Array>
-void forget(Array& operands) {
+void do_not_optimize(Array& operands) {
     asm volatile("" : "+m"(operands));
 }
 
@@ -60,8 +60,8 @@ int64_t float_products() {
         for (F32& a : row) a = set1(0.0f);
     }
     for (int64_t round = 0; round < kRounds; ++round) {
-        forget(weights);
-        forget(x);
+        do_not_optimize(weights);
+        do_not_optimize(x);
         for (int s = 0; s < kSteps; ++s) {
 #pragma GCC unroll 4
             for (int r = 0; r < kFloatRows; ++r) {
@@ -98,8 +98,8 @@ int64_t byte_products() {
         for (I32& a : row) a = set1(int32_t{0});
     }
     for (int64_t round = 0; round < kRounds; ++round) {
-        forget(weights);
-        forget(x);
+        do_not_optimize(weights);
+        do_not_optimize(x);
         for (int s = 0; s < kSteps; ++s) {
 #pragma GCC unroll 4
             for (int r = 0; r < kByteRows; ++r) {

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
 
-from rocmforge.errors import GGUFError, brief
+from rocmforge.errors import GGUFError, NoSuchFileError, brief
 from rocmforge.gguf.formats import FORMATS, Format, format_of_ggml_type
 
 VERSIONS = (2, 3)
@@ -302,6 +302,8 @@ def _map_file(path: Path) -> mmap.mmap:
                 return mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
+    except FileNotFoundError as error:
+        raise NoSuchFileError(path) from error
     except (OSError, ValueError) as error:
         got = error.strerror if isinstance(error, OSError) else str(error)
         raise GGUFError(path, "file", offset=None, got=got, wanted="a readable file") from error

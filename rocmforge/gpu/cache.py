@@ -101,8 +101,10 @@ class DeviceKVCache:
         return k + self._values, v + self._values
 
     def close(self) -> None:
-        """Give the memory back."""
-        self.runtime.free(self._base)
+        """Give the memory back. Idempotent."""
+        base, self._base = self._base, 0
+        if base:
+            self.runtime.free(base)
 
     def _part_bytes(self, values: int) -> int:
         if self.dtype == "q8_0":

@@ -52,6 +52,20 @@ def devices() -> list[DeviceProperties]:
     ]
 
 
+def pci_address(index: int) -> str | None:
+    """Return where the GPU of that number is, ``0000:19:00.0``; None where there is none.
+
+    The driver's numbers are its own: fastest first, and of CUDA_VISIBLE_DEVICES alone.
+    """
+    try:
+        driver = _initialized_driver()
+        device = _checked(driver, driver.cuDeviceGet, index)
+        address = _checked(driver, driver.cuDeviceGetPCIBusId, 32, device)
+    except DeviceError:
+        return None
+    return str(address.partition(b"\0")[0].decode())
+
+
 def compiler_version() -> str:
     """Return NVRTC's version, and with what it is always called.
 

@@ -183,15 +183,15 @@ def cached_model(
     Raises
     ------
     ValueError
-        As in `make_model`.
+        As in `make_model`; or the cache cannot be written.
     """
     plan_model(preset, mix, layers=layers)  # a wrong name must not make a directory
     cut = "" if layers is None else f"-{layers}L"
     name = f"{preset}{cut}-{mix}-{seed}-{_revision()}.gguf"
     path = env.cache_dir() / "models" / name
-    if path.is_file():
+    if os.path.isfile(path):  # False, not an error, where the cache cannot be read
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    env.cache_folder("models")
     return make_model(path, preset, mix, seed=seed, layers=layers, progress=progress)
 
 

@@ -77,7 +77,7 @@ def matmul(x: Floats, weights: Weights, bias: Floats | None = None) -> Floats:
     return out
 
 
-def dequantize(matrix: Matrix, backend: Backend[Any]) -> Floats:
+def dequantize(matrix: Matrix, backend: Backend[Any], out: Floats | None = None) -> Floats:
     """Return the weights of a matrix: (scale · code + minimum), as its format has it.
 
     Parameters
@@ -86,22 +86,30 @@ def dequantize(matrix: Matrix, backend: Backend[Any]) -> Floats:
         (N, K) weights of any format; `Matrix` has checked its bytes.
     backend
         The device that computes them.
+    out
+        (N, K) float32 to write into; None: a new array, whose pages the system must first map.
 
     Returns
     -------
-    (N, K) float32, bit for bit what `rocmforge.gguf.quants.dequantize` gives, but that MXFP6
-    codes of −0 may read as 0; NaN where a scale is NaN.
+    (N, K) float32, `out` if given, bit for bit what `rocmforge.gguf.quants.dequantize` gives, but
+    that MXFP6 codes of −0 may read as 0; NaN where a scale is NaN.
 
     Raises
     ------
     ValueError
-        None of its own: what can be wrong about a matrix was refused when it was made.
+        The shape or dtype of `out` is wrong, or it is read-only. What can be wrong about a matrix
+        was refused when it was made.
 
     Notes
     -----
     Block layouts are ggml's; those of MXFP4 and MXFP6 are of OCP MX v1.0.
     """
-    out = np.empty((matrix.rows, matrix.columns), np.float32)
+    shape = (matrix.rows, matrix.columns)
+    if out is None:
+        out = np.empty(shape, np.float32)
+    _check("out", out, np.float32, shape)
+    if not out.flags.writeable:
+        raise ValueError("out: got an array that is read-only, wanted one to write into")
     backend.dequantize(matrix.data, matrix.format, out)
     return out
 

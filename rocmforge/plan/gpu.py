@@ -98,7 +98,7 @@ class GpuExecutor:
         self._programs: OrderedDict[Shape, _Program] = OrderedDict()
         self._arena = (0, 0)
         self._logits: NDArray[np.uint8] | None = None  # page-locked
-        self._stream = self._runtime.create_stream()
+        self._stream: Any = self._runtime.create_stream()  # None: closed
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Upload what never changes and compile, side by side, what most passes need.
@@ -149,16 +149,26 @@ class GpuExecutor:
         return own
 
     def close(self) -> None:
-        """Give back all memory but the cache's, the graphs and the stream, whatever fails."""
-        runtime = self._runtime
+        """Give back all memory but the cache's, the graphs and the stream, whatever fails.
+
+        Idempotent: what a first call could not release is not tried again.
+        """
+        runtime, stream = self._runtime, self._stream
+        if stream is None:
+            return
+        self._stream = None
+        programs, self._programs = self._programs, OrderedDict()
+        constants, self._constants = self._constants, {}
+        (arena, _), self._arena = self._arena, (0, 0)
+        logits, self._logits = self._logits, None
         releases: list[Callable[[], None]] = [runtime.synchronize, self._inputs.close]
-        releases += [partial(self._drop, program) for program in self._programs.values()]
-        releases += [partial(runtime.free, address) for address, _ in self._constants.values()]
-        if self._arena[0]:
-            releases.append(partial(runtime.free, self._arena[0]))
-        if self._logits is not None:
-            releases.append(partial(runtime.free_pinned, self._logits))
-        release_all(*releases, partial(runtime.destroy_stream, self._stream))
+        releases += [partial(self._drop, program) for program in programs.values()]
+        releases += [partial(runtime.free, address) for address, _ in constants.values()]
+        if arena:
+            releases.append(partial(runtime.free, arena))
+        if logits is not None:
+            releases.append(partial(runtime.free_pinned, logits))
+        release_all(*releases, partial(runtime.destroy_stream, stream))
 
     def _run(self, program: _Program, shape: Shape, logits: Floats) -> None:
         """Enqueue and wait; single tokens are captured the second time, and then replayed."""

@@ -72,7 +72,8 @@ class GpuBackend:
         self._runtime = kernels.runtime
         self._uploader: Uploader | None = None
         self._matrices: list[int] = []  # addresses of what was packed
-        self._events = self._runtime.create_event(), self._runtime.create_event()
+        event = self._runtime.create_event
+        self._events: tuple[Any, ...] = event(), event()  # start and end of an op; empty: closed
 
     def pack(
         self,
@@ -104,11 +105,18 @@ class GpuBackend:
             uploader.close()
 
     def close(self) -> None:
-        """Let go of the device and of all matrices that were packed, whatever fails."""
+        """Let go of the device and of all matrices that were packed, whatever fails.
+
+        Idempotent: what a first call could not release is not tried again.
+        """
+        events, self._events = self._events, ()
+        if not events:
+            return
+        matrices, self._matrices = self._matrices, []
         release_all(
             self.finish_packing,
-            *(partial(self._runtime.free, address) for address in self._matrices),
-            *(partial(self._runtime.destroy_event, event) for event in self._events),
+            *(partial(self._runtime.free, address) for address in matrices),
+            *(partial(self._runtime.destroy_event, event) for event in events),
             self.kernels.close,
             self._runtime.close,
         )

@@ -40,21 +40,26 @@ class Amdgpu:
 
     def before(self) -> tuple[float | None, int | None]:
         """Return utilization and number of processes, and begin to watch."""
-        busy = amdgpu_sample(self._folder).utilization
         others = kfd_processes(self._root, self._node)
+        busy = gpu_conditions.settled(lambda: amdgpu_sample(self._folder).utilization)
+        self._samples = [self._sample()]
         self._thread.start()
         return busy, others
 
     def take(self) -> list[GpuSample]:
-        """Return the samples since the last call."""
-        taken, self._samples = self._samples, []
+        """Return the samples since the last call; the next ones begin with one of this moment.
+
+        Counters are compared with those of the first sample, however short the watch is.
+        """
+        first = self._sample()
+        taken, self._samples = self._samples, [first]
         return taken
 
     def close(self) -> list[GpuSample]:
-        """Stop watching; return the samples since the last `take`, at least one where it can."""
+        """Stop watching; return the samples since the last `take` and one of this moment."""
         self._stop.set()
         self._thread.join()
-        return self.take() or [self._sample()]
+        return [*self._samples, self._sample()]
 
     def _watch(self) -> None:
         while not self._stop.wait(gpu_conditions.PERIOD_S):
@@ -116,15 +121,32 @@ def kfd_processes(root: Path, node: Path) -> int | None:
 
 
 def amdgpu_folder(root: Path, number: int) -> tuple[Path, Path] | None:
-    """Device folder and topology node of the runtime's GPU of that number; None: there is none."""
+    """Device folder and topology node of the runtime's GPU of that number; None: there is none.
+
+    The runtime numbers GPUs in the order of the driver's topology, by the nodes that this process
+    may read. The folder is the one at the node's PCI address: a partition of a card, which has a
+    node and a render device of its own, has its clocks and counters there too.
+    """
     nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*")
     gpus = []
     for node in sorted(nodes, key=lambda path: int(path.name)):
         text = _text(node / "properties")
-        minor = re.search(r"^drm_render_minor (\d+)$", text, re.M)
-        if minor and re.search(r"^gfx_target_version [1-9]", text, re.M):
-            gpus.append((root / f"sys/class/drm/renderD{minor[1]}/device", node))
-    return gpus[number] if number < len(gpus) else None
+        location = re.search(r"^location_id (\d+)$", text, re.M)
+        domain = re.search(r"^domain (\d+)$", text, re.M)  # older kernels have none
+        if location and re.search(r"^gfx_target_version [1-9]", text, re.M):
+            gpus.append((int(domain[1]) if domain else 0, int(location[1]), node))
+    if number >= len(gpus):
+        return None
+    folder = root / "sys/bus/pci/devices" / _pci_address(*gpus[number][:2])
+    return (folder if folder.is_dir() else folder.with_suffix(".0")), gpus[number][2]
+
+
+def _pci_address(domain: int, location: int) -> str:
+    """``0000:03:00.0``: bus, device and function are bits 15–8, 7–3 and 2–0 of a location_id.
+
+    Of a partition some kernels put its number into the function; the card is function 0.
+    """
+    return f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7:x}"
 
 
 def _amdsmi_metrics(address: str) -> Callable[[], Mapping[str, Any]] | None:

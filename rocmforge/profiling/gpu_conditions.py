@@ -5,19 +5,23 @@ Samples come from `nvidia_smi` and `amdgpu`. What a card does not tell is None.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 PERIOD_S = 0.5  # between samples
+LITTLE = 0.2  # utilization by others that is not looked at twice
+SETTLE_S = 1.0
+"""Seconds for which a utilization may still show a process that has ended (man nvidia-smi: 1)."""
 
 
 class Spread(NamedTuple):
-    """Least, mean and greatest of a few readings."""
+    """Minimum, mean and maximum of a few readings."""
 
-    least: float
+    min: float
     mean: float
-    greatest: float
+    max: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ class GpuConditions:
     device
         As the engine names it, ``"hip:0"``.
     throttle
-        Every reason seen, sorted; empty: none was seen; None: the card does not say.
+        Every reason seen, sorted; empty: none was seen; None: the card does not say, or has only
+        counters and was looked at less than twice, so that none could be seen to grow.
     utilization_before, other_processes
         Of the moment before its first use here: what others did with it.
     """
@@ -88,9 +93,9 @@ def gpu_conditions(
     told = [s.throttle for s in samples if s.throttle is not None]
     reasons = frozenset().union(*told)
     counters = [s.residencies for s in samples if s.residencies]
-    if counters:
-        grown = {key for key, n in counters[-1].items() if n > counters[0].get(key, n)}
-        reasons |= grown
+    counted = len(counters) >= 2
+    if counted:
+        reasons |= {key for key, n in counters[-1].items() if n > counters[0].get(key, n)}
     return GpuConditions(
         device=device,
         source=source,
@@ -100,12 +105,25 @@ def gpu_conditions(
         power_watts=over("power_watts"),
         temperature_celsius=over("temperature_celsius"),
         memory_used_bytes=max(memory, default=None),
-        throttle=tuple(sorted(reasons)) if told or counters else None,
+        throttle=tuple(sorted(reasons)) if told or counted else None,
         utilization_before=utilization_before,
         other_processes=other_processes,
     )
 
 
+def settled(utilization: Callable[[], float | None]) -> float | None:
+    """Ask how much others use a GPU; where it is much, again later, and return the lower answer.
+
+    The process that measured before this one has just ended, and is none of the others.
+    """
+    first = utilization()
+    if first is None or first <= LITTLE:
+        return first
+    time.sleep(SETTLE_S)
+    second = utilization()
+    return first if second is None else min(first, second)
+
+
 def spread(values: Collection[float]) -> Spread | None:
-    """Least, mean and greatest; None of nothing."""
+    """Minimum, mean and maximum; None of nothing."""
     return Spread(min(values), sum(values) / len(values), max(values)) if values else None

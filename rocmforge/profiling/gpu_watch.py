@@ -1,6 +1,6 @@
 """Watches one GPU from its first use to the end of a measurement, in its vendor's way.
 
-Knows no runtime and launches nothing.
+Asks the runtime where a GPU is, for its numbers are not the vendor's tools'; launches nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from rocmforge import env
+from rocmforge.gpu import cuda
 from rocmforge.profiling.amdgpu import Amdgpu, amdgpu_folder
 from rocmforge.profiling.gpu_conditions import GpuConditions, gpu_conditions
 from rocmforge.profiling.nvidia_smi import NvidiaSmi
@@ -28,12 +29,11 @@ class GpuWatch:
     def __init__(self, device: str, root: Path) -> None:
         self._device = device
         kind, index = env.split_device(device)
-        number = env.visible_gpu(kind, index or 0)
         self._source: NvidiaSmi | Amdgpu | None = None
         if kind == "cuda":
-            program = shutil.which("nvidia-smi")
-            self._source = NvidiaSmi(program, number) if program else None
-        elif number.isdecimal():
+            program, address = shutil.which("nvidia-smi"), cuda.pci_address(index or 0)
+            self._source = NvidiaSmi(program, address) if program and address else None
+        elif (number := env.visible_gpu(index or 0)).isdecimal():
             folder = amdgpu_folder(root, int(number))
             self._source = Amdgpu(*folder, root) if folder else None
         self._before, self._others = self._source.before() if self._source else (None, None)

@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 
-from rocmforge.profiling.gpu_conditions import PERIOD_S, GpuSample
+from rocmforge.profiling.gpu_conditions import PERIOD_S, GpuSample, settled
 
 TIMEOUT_S = 10.0
 FIELDS = (
@@ -38,19 +38,33 @@ _REASONS = {
 
 
 class NvidiaSmi:
-    """One `nvidia-smi` that goes on printing into a pipe; it dies with the pipe's reader."""
+    """One `nvidia-smi` that goes on printing into a pipe; it dies with the pipe's reader.
+
+    Parameters
+    ----------
+    program
+        Its path.
+    address
+        PCI address of the GPU: the program's own numbers are not those of CUDA.
+    """
 
     name = "nvidia-smi"
 
-    def __init__(self, program: str, number: str) -> None:
-        self._command = [program, "-i", number, "--format=csv,noheader,nounits"]
+    def __init__(self, program: str, address: str) -> None:
+        self._command = [program, "-i", address, "--format=csv,noheader,nounits"]
         self._query = f"--query-gpu={','.join(FIELDS)}"
         self._looping: subprocess.Popen[bytes] | None = None
 
     def before(self) -> tuple[float | None, int | None]:
         """Return utilization and number of processes, and begin to watch."""
-        now = nvidia_samples(self._once(self._query) or "")
         listed = self._once("--query-compute-apps=pid")
+        now: list[GpuSample] = []
+
+        def utilization() -> float | None:
+            now[:] = nvidia_samples(self._once(self._query) or "")
+            return now[0].utilization if now else None
+
+        busy = settled(utilization)
         if now:  # it answers
             self._looping = subprocess.Popen(
                 [*self._command, self._query, f"--loop-ms={PERIOD_S * 1000:.0f}"],
@@ -59,7 +73,7 @@ class NvidiaSmi:
                 stderr=subprocess.DEVNULL,
             )
         others = None if listed is None else nvidia_processes(listed)
-        return (now[0].utilization if now else None), others
+        return busy, others
 
     def take(self) -> list[GpuSample]:
         """Return the samples since the last call."""

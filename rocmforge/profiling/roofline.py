@@ -1,8 +1,10 @@
 """What a device can do at most, measured: the roofline that a kernel's time is compared with.
 
 A kernel that moves so many bytes and computes so many operations takes at least the longer of the
-two quotients by these rates. The rates are of the same process, threads and kernels' instructions,
-not of a data sheet. It knows no op and no model; the loops are the backends'.
+two quotients by these rates, which are of the same process, threads and instructions, not of a data
+sheet. A rate is the best of several samples, a kernel's time a median: other load that comes and
+goes makes the time in multiples of the ideal larger, that is worse. Only load through all samples
+of a rate that then ends makes it smaller. It knows no op and no model; the loops are the backends'.
 """
 
 from __future__ import annotations
@@ -68,8 +70,8 @@ def measure_peaks(backend: Backend[Any], working_set: int, precision: str) -> Pe
 
     Every sample's result is checked. Filling hundreds of MB before they are read may take as long
     again. On a CPU the time is the host's, with all threads of the backend, and other work on its
-    cores lowers the ceilings; on a GPU it is the device's, between events, and the kernels are
-    compiled first.
+    cores lowers the ceilings where it lasts through all samples; on a GPU it is the device's,
+    between events, and the kernels are compiled first.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
-"""Baselines: one JSON file per kind of machine, with the statistics of every benchmark.
+"""Baselines: one JSON file per kind of machine, with statistics and samples of every benchmark.
 
 `baselines.<benchmark>` holds name, timestamp, hardware, metrics and metadata; the names of the
-metrics end in their unit. Knows records, not asv's files and no verdict.
+metrics end in their unit, samples are in the benchmark's own. Knows records, not asv's files and
+no verdict.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rocmforge.regress.records import Direction, Record, ResultSet, Status
 from rocmforge.regress.statistics import Summary
 
 SCHEMA_VERSION = 1
+SAMPLE_DIGITS = 6
 HARDWARE_KEYS = (
     "gpu_name",
     "gpu_architecture",
@@ -174,6 +176,7 @@ def _entry(record: Record, hardware: Hardware) -> dict[str, Any]:
             "error": record.error,
             "conditions": record.conditions,
             "marked": record.marked,
+            "samples": [float(f"{sample:.{SAMPLE_DIGITS}g}") for sample in record.samples],
         },
     }
 
@@ -205,7 +208,7 @@ def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Record
         status=Status.OK,
         value=summary.p50,
         summary=summary,
-        samples=(),
+        samples=_samples(path, label, metadata.get("samples")),
         unit=unit,
         direction=Direction(direction),
         version=version if isinstance(version, str) else None,
@@ -218,6 +221,15 @@ def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Record
         got = f"{entry.get('name')}, {record.label}"
         raise ResultFileError(path, "name and parameters", got=got, wanted=label)
     return record
+
+
+def _samples(path: Path, label: str, stored: object) -> tuple[float, ...]:
+    """Samples of an entry; none in older baselines."""
+    if stored is None:
+        return ()
+    if not isinstance(stored, list):
+        raise ResultFileError(path, f"samples of {label}", got=kind_of(stored), wanted="a list")
+    return tuple(finite_number(path, f"sample {i} of {label}", s) for i, s in enumerate(stored))
 
 
 def _optional_error(path: Path, label: str, value: object) -> float | None:

@@ -28,6 +28,10 @@ from rocmforge.regress.records import Record, Status
 REPORT_VERSION = 1
 OTHERS_LIMIT = 0.20
 """Share of the CPU time, or of a GPU's time, above which other work marks a benchmark."""
+UNLISTED_LIMIT = 0.50
+"""Share of a GPU's time, before its first use here, above which it marks a benchmark though no
+process is listed on it: in a container those of others never are. Below, it may be what is left in
+the card's average of our own process before."""
 QUOTA_LIMIT = 0.05
 """Share of the time for which a CPU quota may hold a benchmark back."""
 REFUSED_SHARE = 0.5
@@ -172,8 +176,10 @@ def _reason(conditions: Mapping[str, Any], limit: float) -> str | None:
         if bad:
             return f"{gpu['device']} throttled: {', '.join(bad)}"
         before = gpu.get("utilization_before") or 0.0
-        if before > limit and gpu.get("other_processes") != 0:
-            return f"other work kept {gpu['device']} busy for {100 * before:.0f} % of the time"
+        unlisted = gpu.get("other_processes") == 0
+        if before > (max(limit, UNLISTED_LIMIT) if unlisted else limit):
+            what = "work that no process list shows" if unlisted else "other work"
+            return f"{what} kept {gpu['device']} busy for {100 * before:.0f} % of the time"
     return None
 
 

@@ -17,12 +17,21 @@ from rocmforge.regress.report import digits, scale_for
 
 COLUMNS = ("benchmark", "parameters", "median", "99 % interval", "n", "baseline", "change")
 ERROR_COLUMN = "error"
+NARROW_COLUMNS = ("benchmark", "median", "change")
+NARROW = 140  # columns of a terminal below which each benchmark takes two lines
 MARK = "!"
-LEGEND = f"{MARK} measured under other load or throttling: likely slower than this machine is"
+LEGEND = (
+    "median of n samples and its 99 % interval; change since the baseline; error: relative RMS "
+    "against the reference"
+)
+NARROW_LEGEND = "median of all samples; change since the baseline"
+MARK_LEGEND = f"{MARK} measured under other load or throttling: likely slower than this machine is"
 _STYLES = {Verdict.REGRESSION: "bold red", Verdict.FAILED: "bold red", Verdict.IMPROVED: "green"}
 
 
-def results_table(records: Sequence[Record], comparison: Comparison | None) -> Table:
+def results_table(
+    records: Sequence[Record], comparison: Comparison | None, narrow: bool = False
+) -> Table:
     """Lay out what was measured, and beside it a baseline's value and the change.
 
     Parameters
@@ -31,6 +40,8 @@ def results_table(records: Sequence[Record], comparison: Comparison | None) -> T
         Of one run, in the order to show.
     comparison
         Of a baseline with that run; None where there is no baseline.
+    narrow
+        Only median and change, parameters on a line of their own: fits into 80 columns.
 
     Returns
     -------
@@ -43,18 +54,26 @@ def results_table(records: Sequence[Record], comparison: Comparison | None) -> T
     errors = any(record.error is not None for record in records)
     rows = {row.label: row for row in comparison.rows} if comparison else {}
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in (*COLUMNS, *([ERROR_COLUMN] if errors else [])):
+    columns = NARROW_COLUMNS if narrow else (*COLUMNS, *([ERROR_COLUMN] if errors else []))
+    for column in columns:
         left = column in COLUMNS[:2]
         shown.add_column(column, justify="left" if left else "right", overflow="fold")
     for record in records:
-        cells = _cells(record, rows.get(record.label))
-        if errors:
-            cells += (_error(record.error),)
+        name, params, median, interval, n, baseline, change = _cells(record, rows.get(record.label))
+        if narrow:
+            cells = [
+                f"{name}\n  {params}" if params else name,
+                median,
+                change.replace(" % ", " %\n"),
+            ]
+        else:
+            cells = [name, params, median, interval, n, baseline, change]
+            cells += [_error(record.error)] if errors else []
         shown.add_row(*(Text(cell) for cell in cells), style=_style(record, rows))
     return shown
 
 
-def _cells(record: Record, row: Row | None) -> tuple[str, ...]:
+def _cells(record: Record, row: Row | None) -> tuple[str, str, str, str, str, str, str]:
     params = " ".join(value.strip("'") for value in record.params)
     if record.value is None or record.summary is None:
         return record.name, params, record.status.value, "", "", "", ""

@@ -23,7 +23,7 @@ import gguf_bytes as b
 import numpy as np
 import pytest
 
-from rocmforge.errors import GGUFError
+from rocmforge.errors import GGUFError, NoSuchFileError
 from rocmforge.gguf import reader
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.reader import GGUFFile, StringArray, TensorInfo
@@ -345,7 +345,9 @@ def test_refuses_what_is_no_regular_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert refused(tmp_path).got == "a directory"
     assert refused(empty).got == "an empty file"
     assert refused(link).got == os.strerror(errno.ELOOP)
-    assert refused(tmp_path / "absent").got == os.strerror(errno.ENOENT)
+    absent = refused(tmp_path / "absent")
+    assert isinstance(absent, NoSuchFileError)
+    assert str(absent) == f"no such file: {tmp_path}/absent; wanted the path of a GGUF model"
     assert refused(empty / "inside").got == os.strerror(errno.ENOTDIR)
     assert refused(Path("nul\0byte")).got == "embedded null byte"
     monkeypatch.chdir(tmp_path)  # a socket's path must be short

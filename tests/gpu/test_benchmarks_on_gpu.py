@@ -40,7 +40,6 @@ def suites(
     monkeypatch.setenv("ROCMFORGE_CACHE", str(cache))
     for module in (fusion, inference, memory):
         monkeypatch.setattr(module, "model_path", lambda name: model)
-    monkeypatch.setattr(fusion, "MODEL", MODEL)
     monkeypatch.setattr(common, "CHECK_LENGTHS", (9, 2))
     monkeypatch.setattr(common, "CHECK_STEPS", 1)
     monkeypatch.setattr(memory, "STEPS", 16)
@@ -57,26 +56,26 @@ def suites(
 def test_fusing_saves_launches_and_bytes(suites: dict[str, Any]) -> None:
     step = suites["fusion"].DecodeStep()
     launches, moved = {}, {}
-    for rules in ("none", "gate_up_swiglu", "all"):
-        step.setup(rules, "gpu")
-        launches[rules] = step.track_launches(rules, "gpu")
-        moved[rules] = step.track_activation_bytes(rules, "gpu")
-    assert launches["none"] > launches["gate_up_swiglu"] > launches["all"] > 0
+    for rules in ("none", "gate_up_swiglu", "default"):
+        step.setup(MODEL, rules, "gpu")
+        launches[rules] = step.track_launches(MODEL, rules, "gpu")
+        moved[rules] = step.track_activation_bytes(MODEL, rules, "gpu")
+    assert launches["none"] > launches["gate_up_swiglu"] > launches["default"] > 0
     assert moved["none"] > moved["gate_up_swiglu"]
-    assert moved["none"] > moved["all"]
-    assert min(step.track_decode_ms_per_token("all", "gpu")["samples"]) > 0
-    assert set(step.params[0]) == {"none", "all", *FUSIONS}
+    assert moved["none"] > moved["default"]
+    assert min(step.track_decode_ms_per_token(MODEL, "default", "gpu")["samples"]) > 0
+    assert set(step.params[1]) == {"none", "default", *FUSIONS}
 
 
 def test_a_step_that_launches_nothing_is_refused(
     suites: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = suites["fusion"].DecodeStep()
-    step.setup("all", "gpu")
-    step.track_launches("all", "gpu")
+    step.setup(MODEL, "default", "gpu")
+    step.track_launches(MODEL, "default", "gpu")
     step.engine.decode([step.engine.add_sequence()], [3])
     with pytest.raises(MeasurementError, match="no launch"):
-        step.track_launches("all", "gpu")  # replayed from a graph by now
+        step.track_launches(MODEL, "default", "gpu")  # replayed from a graph by now
 
 
 def test_generating_allocates_no_device_memory(suites: dict[str, Any]) -> None:

@@ -268,6 +268,15 @@ def test_the_tool_prints_every_kernel_and_fails_on_a_hot_one_that_spills(
     assert records[1]["defines"] == {"UNUSED": 1}
 
 
+def test_the_tool_says_in_a_log_how_far_it_is(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 0.0, 1.0, 2.5, 2.5, 2.5])
+    monkeypatch.setattr(tool.time, "monotonic", lambda: next(clock))
+    assert list(tool._shown(range(4), 4)) == [0, 1, 2, 3]
+    assert capsys.readouterr() == ("", "compiled 1 of 4\ncompiled 3 of 4\ncompiled 4 of 4\n")
+
+
 def test_the_tool_names_what_is_missing(
     tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,27 @@ def cuCtxSetCurrent(context: str) -> tuple[int]:  # noqa: N802
     return (201,)
 
 
+def test_a_gpu_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cuDeviceGet(index: int) -> tuple[int, str | None]:  # noqa: N802
+        return (0, "card") if index == 1 else (101, None)
+
+    driver = SimpleNamespace(
+        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
+        cuDeviceGet=cuDeviceGet,
+        cuDeviceGetPCIBusId=lambda length, device: (0, b"0000:19:00.0".ljust(length, b"\0")),
+        cuGetErrorName=lambda error: (0, b"CUDA_ERROR_INVALID_DEVICE"),
+        cuGetErrorString=lambda error: (0, b"invalid device ordinal"),
+    )
+    monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
+    assert cuda.pci_address(1) == "0000:19:00.0"
+    assert cuda.pci_address(2) is None
+
+
+def test_a_gpu_without_the_package_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    assert cuda.pci_address(0) is None
+
+
 def test_the_log_names_file_and_line(nvrtc: None) -> None:
     source = '#include "a.h"\nextern "C" __global__ void f(int* x) { *x = one + two; }\n'
     with pytest.raises(CompileError) as raised:

@@ -139,6 +139,26 @@ def test_closing_goes_on_where_one_release_fails(
     assert kernels.runtime.memory_info()[0] == free
 
 
+def test_closing_again_releases_nothing_again(
+    device: str, kernels: Kernels, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.from_gguf(models["Q8_0"], device, ctx=64)
+    engine.logits(IDS)
+    parts = (engine._executor, engine.cache, engine.backend)
+    fail_once(monkeypatch, kernels, "free")
+    with pytest.raises(DeviceError, match="free failed"):
+        parts[0].close()
+    for part in parts[1:]:
+        part.close()
+    kind, calls = type(kernels.runtime), []
+    for name in ("free", "free_pinned", "destroy_stream", "destroy_event", "destroy_graph"):
+        monkeypatch.setattr(kind, name, lambda *_, name=name: calls.append(name))
+    for part in parts:
+        part.close()
+    engine.close()
+    assert calls == []
+
+
 def test_a_constant_that_does_not_arrive_is_given_back(
     device: str, kernels: Kernels, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,11 +5,13 @@ On the stand-in too, whose times mean nothing; a wrong kernel must stop the tool
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tool_modules import tool_module
 
+from rocmforge import env
 from rocmforge.errors import MeasurementError
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.plan.gpu_backend import GpuBackend
@@ -47,3 +49,35 @@ def test_a_wrong_kernel_is_not_timed(
     monkeypatch.setattr(tool, "swiglu_matmul", wrong)
     with pytest.raises(MeasurementError, match="part of tiny, matmul, swiglu_matmul: wrong result"):
         list(tool._feed_forward(GpuBackend(kernels)))
+
+
+def test_loading_is_timed_with_an_empty_compile_cache_and_with_a_full_one(
+    tool: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found: list[tuple[Path, list[Path]]] = []
+
+    def first_token(path: Path, device: str) -> dict[str, float]:
+        cache = env.cache_dir()
+        found.append((cache, list(cache.iterdir())))
+        (cache / "kernels").mkdir(exist_ok=True)
+        return {"kernels": 2.0 - len(found), "the rest": 0.5}
+
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path))
+    monkeypatch.setattr(tool, "_first_token", first_token)
+    monkeypatch.setattr(tool, "PROMPTS", ())
+    monkeypatch.setattr(tool, "DEPTHS", (8,))
+    monkeypatch.setattr(tool, "_decode", lambda engine, depth: 1.0)
+    report = tool._model("cpu", "tiny", "Q4_0")
+    (cache, empty), (again, full) = found
+    assert cache == again != tmp_path
+    assert empty == []
+    assert full == [cache / "kernels"]
+    assert env.cache_dir() == tmp_path
+    assert report["seconds_with_empty_compile_cache"] == {"kernels": 1.0, "the rest": 0.5}
+    assert report["seconds_with_full_compile_cache"] == {"kernels": 0.0, "the rest": 0.5}
+    out = capsys.readouterr().out
+    assert "tiny Q4_0 kernels, empty cache " in out
+    assert "tiny Q4_0 kernels, full cache " in out

@@ -113,6 +113,17 @@ def test_table_grows_in_both_directions_and_reuses_rows() -> None:
         assert pages.allocator.n_free == n_rows * n_columns
 
 
+def test_a_new_sequence_can_take_every_free_page_wherever_it_lies() -> None:
+    pages = table(n_pages=32)
+    held = [pages.add_sequence(16 * (1 + i % 3)) for i in range(16)]
+    for sequence in held[::2]:
+        pages.remove(sequence)
+    free = pages.allocator.n_free
+    assert 0 < free < 32
+    assert len(pages.pages(pages.add_sequence(16 * free))) == free
+    assert pages.allocator.n_free == 0
+
+
 def test_table_does_not_grow_while_sequences_come_and_go() -> None:
     pages = table()
     for _ in range(10 * FIRST_ROWS):

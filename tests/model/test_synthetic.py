@@ -326,7 +326,13 @@ def test_tool_writes_and_refuses(
     assert capsys.readouterr().out == f"{path}\n"
     with GGUFFile(path) as file:
         assert ModelConfig.from_gguf(file).rope.factor == 2.0
-    assert make_model_tool.main([str(path), "--preset", "2B"]) == 2
+    before = path.read_bytes()
+    assert make_model_tool.main([str(path)]) == 2
+    assert f"{path}: is there already; --force replaces it" in capsys.readouterr().err
+    assert path.read_bytes() == before
+    assert make_model_tool.main([str(path), "--force"]) == 0
+    assert path.read_bytes() != before
+    assert make_model_tool.main([str(tmp_path / "other.gguf"), "--preset", "2B"]) == 2
     assert "preset: got '2B'" in capsys.readouterr().err
     assert make_model_tool.main(["--list"]) == 0
     listed = capsys.readouterr().out
@@ -336,6 +342,9 @@ def test_tool_writes_and_refuses(
     assert Path(capsys.readouterr().out.strip()).is_file()
     with pytest.raises(SystemExit, match="2"):
         make_model_tool.main([str(path), "--cached"])
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(path))
+    assert make_model_tool.main(["--cached"]) == 2
+    assert f"make_model: ROCMFORGE_CACHE: got '{path}', wanted a dir" in capsys.readouterr().err
 
 
 def test_tool_shows_progress_when_it_takes_long(

@@ -79,3 +79,30 @@ def test_every_scale_of_the_mx_formats(name: str, isa: str) -> None:
     with np.errstate(all="ignore"):
         wanted = matrix.to_floats()
     assert_same_bits(matrix.format.name, ops.dequantize(matrix, CpuBackend(1, isa=isa)), wanted)
+
+
+def test_into_an_array_of_the_callers() -> None:
+    matrix = cases.DequantizeCase(4, 64, "Q4_0").inputs()
+    out = np.full((4, 64), np.nan, np.float32)
+    assert ops.dequantize(matrix, CpuBackend(1), out) is out
+    assert_same_bits("Q4_0", out, matrix.to_floats())
+
+
+@pytest.mark.parametrize(
+    "out",
+    [np.empty((4, 32), np.float32), np.empty((4, 64), np.float64), np.empty((64, 4), np.float32).T],
+    ids=["shape", "dtype", "order"],
+)
+def test_an_array_that_does_not_fit_is_refused(out: NDArray[np.floating]) -> None:
+    matrix = cases.DequantizeCase(4, 64, "Q4_0").inputs()
+    with pytest.raises(ValueError, match=r"out: got .*, wanted"):
+        ops.dequantize(matrix, CpuBackend(1), out)  # type: ignore[arg-type]
+
+
+def test_a_read_only_array_is_refused() -> None:
+    matrix = cases.DequantizeCase(4, 64, "Q4_0").inputs()
+    out = np.zeros((4, 64), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out: got an array that is read-only"):
+        ops.dequantize(matrix, CpuBackend(1), out)
+    assert not out.any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 import types
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from rocmforge.gpu import cuda
 from rocmforge.profiling import gpu_conditions as module
-from rocmforge.profiling.amdgpu import amd_throttle, amdgpu_sample, kfd_processes
-from rocmforge.profiling.gpu_conditions import GpuSample, gpu_conditions
+from rocmforge.profiling.amdgpu import amd_throttle, amdgpu_folder, amdgpu_sample, kfd_processes
+from rocmforge.profiling.gpu_conditions import GpuSample, gpu_conditions, settled
 from rocmforge.profiling.gpu_watch import GpuWatch
 from rocmforge.profiling.nvidia_smi import nvidia_processes, nvidia_samples
 
@@ -23,6 +25,11 @@ H200 = """\
 """
 GEFORCE = "[Not Supported], 405, [N/A], 40, [N/A], 512, [Not Supported]\n"
 RTX_HW = "1200, 7000, 300.00, 90, 100, 100, 0x00000000000000c8\n"
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 0.0)
 
 
 def test_lines_of_nvidia_smi() -> None:
@@ -66,7 +73,7 @@ def test_a_summary_of_samples() -> None:
     assert found.samples == 3
     assert found.clock_mhz == (345.0, pytest.approx(1245.0), 1980.0)
     assert found.temperature_celsius is not None
-    assert found.temperature_celsius.greatest == 84.0
+    assert found.temperature_celsius.max == 84.0
     assert found.memory_used_bytes == 8123 << 20
     assert found.throttle == ("power cap", "temperature")
     assert found.utilization_before is None
@@ -104,13 +111,34 @@ def test_counters_of_an_mi300_count_where_they_grow() -> None:
     assert gpu_conditions("hip:0", "x", samples[:1] * 2).throttle == ()
 
 
+def test_counters_looked_at_once_say_nothing() -> None:
+    once = GpuSample(residencies={"temperature": 7})
+    assert gpu_conditions("hip:0", "x", [once]).throttle is None
+    assert gpu_conditions("hip:0", "x", [GpuSample(), once, GpuSample()]).throttle is None
+    masked = GpuSample(throttle=frozenset(), residencies={"temperature": 7})
+    assert gpu_conditions("hip:0", "x", [masked]).throttle == ()
+
+
+def test_a_utilization_that_ends_was_of_a_process_before() -> None:
+    def of(*answers: float | None) -> float | None:
+        coming = iter(answers)
+        return settled(lambda: next(coming))
+
+    assert of(0.0) == 0.0
+    assert of(0.2) == 0.2
+    assert of(None) is None
+    assert of(0.9, 0.0) == 0.0
+    assert of(0.9, 0.95) == 0.9
+    assert of(0.9, None) == 0.9
+
+
 def card(root: Path) -> Path:
-    """Write a Radeon as amdgpu shows it: node 1 of the topology, renderD128."""
+    """Write a Radeon as amdgpu shows it: node 1 of the topology, at 0000:03:00.0."""
     nodes = root / "sys/class/kfd/kfd/topology/nodes"
-    device = root / "sys/class/drm/renderD128/device"
+    device = root / "sys/bus/pci/devices/0000:03:00.0"
     files = {
-        nodes / "0/properties": "simd_count 0\ngfx_target_version 0\ndrm_render_minor 0\n",
-        nodes / "1/properties": "simd_count 192\ngfx_target_version 110000\ndrm_render_minor 128\n",
+        nodes / "0/properties": "simd_count 0\ngfx_target_version 0\nlocation_id 0\ndomain 0\n",
+        nodes / "1/properties": "gfx_target_version 110000\nlocation_id 768\ndomain 0\n",
         nodes / "1/gpu_id": "54321\n",
         device / "gpu_busy_percent": "97\n",
         device / "mem_info_vram_used": "8589934592\n",
@@ -159,9 +187,41 @@ def test_a_watch_of_an_amd_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (found.utilization_before, found.other_processes) == (0.97, 1)
 
 
-def test_a_watch_shorter_than_a_period_looks_once(tmp_path: Path) -> None:
+def test_a_watch_shorter_than_a_period_looks_when_it_begins_and_when_it_ends(
+    tmp_path: Path,
+) -> None:
     card(tmp_path)
-    assert GpuWatch("hip:0", tmp_path).end().samples == 1
+    assert GpuWatch("hip:0", tmp_path).end().samples == 2
+    watch = GpuWatch("hip:0", tmp_path)
+    watch.restart()
+    assert watch.end().samples == 2
+
+
+@pytest.mark.parametrize(
+    ("properties", "address"),
+    [
+        ("location_id 768\ndomain 0", "0000:03:00.0"),
+        ("location_id 768", "0000:03:00.0"),  # of an older kernel
+        ("location_id 50698\ndomain 1", "0001:c6:01.2"),
+        ("location_id 536871680\ndomain 0", "0000:03:00.0"),  # partition 2
+        ("location_id 770\ndomain 0", "0000:03:00.0"),  # partition 2, of an older kernel
+    ],
+)
+def test_a_card_is_found_by_its_address(tmp_path: Path, properties: str, address: str) -> None:
+    nodes, devices = tmp_path / "sys/class/kfd/kfd/topology/nodes", tmp_path / "sys/bus/pci/devices"
+    for node, text in {
+        "0": "gfx_target_version 0\nlocation_id 0\n",
+        "2": "gfx_target_version 90402\nlocation_id 1024\ndomain 0\n",
+        "3": "",  # of a card that this container may not use
+        "10": f"gfx_target_version 90402\n{properties}\n",
+    }.items():
+        (nodes / node).mkdir(parents=True)
+        (nodes / node / "properties").write_text(text, encoding="utf-8")
+    for name in ("0000:03:00.0", "0000:04:00.0", "0001:c6:01.2"):
+        (devices / name).mkdir(parents=True)
+    assert amdgpu_folder(tmp_path, 0) == (devices / "0000:04:00.0", nodes / "2")
+    assert amdgpu_folder(tmp_path, 1) == (devices / address, nodes / "10")
+    assert amdgpu_folder(tmp_path, 2) is None
 
 
 def test_amdsmi_says_why_it_throttles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,11 +236,22 @@ def test_amdsmi_says_why_it_throttles(tmp_path: Path, monkeypatch: pytest.Monkey
     fake.AmdSmiException = AmdSmiException
     fake.amdsmi_init = lambda: None
     fake.amdsmi_get_processor_handles = lambda: ["other", "mine"]
-    fake.amdsmi_get_gpu_device_bdf = {"other": "0000:03:00.0", "mine": address}.get
+    fake.amdsmi_get_gpu_device_bdf = {"other": "0000:04:00.0", "mine": address}.get
     fake.amdsmi_get_gpu_metrics_info = lambda handle: {"indep_throttle_status": 1 << 36}
     monkeypatch.setitem(sys.modules, "amdsmi", fake)
     found = GpuWatch("hip:0", tmp_path).end()
     assert (found.source, found.throttle) == ("sysfs, amdsmi", ("temperature",))
+    grows = itertools.count(100)
+    fake.amdsmi_get_gpu_metrics_info = lambda handle: {
+        "ppt_residency_acc": 5,
+        "socket_thm_residency_acc": next(grows),
+    }
+    assert GpuWatch("hip:0", tmp_path).end().throttle == ("temperature",)
+    watch = GpuWatch("hip:0", tmp_path)
+    watch.restart()
+    assert watch.end().throttle == ("temperature",)  # of that moment alone
+    fake.amdsmi_get_gpu_metrics_info = lambda handle: {"ppt_residency_acc": 5}
+    assert GpuWatch("hip:0", tmp_path).end().throttle == ()
     fake.amdsmi_get_gpu_metrics_info = refuse
     assert GpuWatch("hip:0", tmp_path).end().throttle is None
     fake.amdsmi_get_processor_handles = lambda: ["other"]
@@ -197,7 +268,8 @@ def test_a_card_that_is_not_there_is_not_watched(tmp_path: Path) -> None:
 
 
 def smi(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put an nvidia-smi on the path that prints, and notes how it was called."""
+    """Put an nvidia-smi on the path that prints, and notes how it was called; CUDA has a GPU 1."""
+    monkeypatch.setattr(cuda, "pci_address", {1: "0000:19:00.0"}.get)
     program = folder / "nvidia-smi"
     program.write_text(
         f"""#!/bin/sh
@@ -217,7 +289,6 @@ esac
 
 def test_a_watch_of_an_nvidia_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi(tmp_path, monkeypatch)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     watch = GpuWatch("cuda:1", tmp_path)
     time.sleep(0.3)
     watch.restart()
@@ -226,7 +297,8 @@ def test_a_watch_of_an_nvidia_card(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert 1 <= found.samples <= 8
     assert found.throttle == ("hardware temperature",)
     assert (found.utilization_before, found.other_processes) == (0.4, 1)
-    assert "-i 1 " in (tmp_path / "calls").read_text(encoding="utf-8")
+    calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    assert all(line.startswith("-i 0000:19:00.0 ") for line in calls)
 
 
 def test_an_nvidia_smi_that_fails_says_nothing(
@@ -234,13 +306,22 @@ def test_an_nvidia_smi_that_fails_says_nothing(
 ) -> None:
     smi(tmp_path, monkeypatch)
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")
-    found = GpuWatch("cuda:0", tmp_path).end()
-    assert (found.samples, found.throttle, found.other_processes) == (0, None, None)
-    assert (found.clock_mhz, found.utilization_before) == (None, None)
+    found = GpuWatch("cuda:1", tmp_path).end()
+    assert (found.source, found.samples, found.throttle) == ("nvidia-smi", 0, None)
+    assert (found.clock_mhz, found.utilization_before, found.other_processes) == (None, None, None)
+
+
+def test_a_gpu_that_cuda_does_not_have_is_not_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi(tmp_path, monkeypatch)
+    assert GpuWatch("cuda:0", tmp_path).end().source == "none"
+    assert not (tmp_path / "calls").exists()
 
 
 def test_without_nvidia_smi_nothing_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cuda, "pci_address", {0: "0000:19:00.0"}.get)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert GpuWatch("cuda:0", tmp_path).end().source == "none"

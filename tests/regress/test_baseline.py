@@ -137,6 +137,8 @@ def test_loads_what_was_saved(saved: Path, results: ResultSet) -> None:
         assert got.summary.p99 == pytest.approx(wanted.summary.p99, rel=1e-12)
         assert got.summary.ci_high == pytest.approx(wanted.summary.ci_high, rel=1e-12)
         assert got.summary.iterations == wanted.summary.iterations
+        assert got.samples == pytest.approx(wanted.samples, rel=1e-5)
+    assert any(len(record.samples) > 1 for record in loaded.records)
     assert (loaded.commit, loaded.machine) == (results.commit, results.machine)
     assert (loaded.commit_date, loaded.environment) == (results.commit_date, results.environment)
     assert loaded.hardware == results.hardware
@@ -159,7 +161,17 @@ def test_any_samples_survive(
 ) -> None:
     summary = summarize(values)
     record = Record(
-        "m.x", ("n",), ("'a, b'",), Status.OK, summary.p50, summary, (), unit, direction, None, None
+        name="m.x",
+        param_names=("n",),
+        params=("'a, b'",),
+        status=Status.OK,
+        value=summary.p50,
+        summary=summary,
+        samples=tuple(values),
+        unit=unit,
+        direction=direction,
+        version=None,
+        started_at=None,
     )
     host = Hardware(cpu_name="x")
     original = ResultSet(Path("r"), "box", B, None, "env", host, (record,))
@@ -167,6 +179,7 @@ def test_any_samples_survive(
     save_baseline(path, original)
     loaded = load_baseline(path)
     assert loaded.records[0].label == "m.x('a, b')"
+    assert loaded.records[0].samples == pytest.approx(values, rel=1e-5)
     comparison = compare(loaded, original, threshold=1e-6)
     assert comparison.outcome is Outcome.PASS
 

@@ -89,6 +89,18 @@ def test_a_failure_and_a_change_are_named() -> None:
     assert rows["suite.new"][-1] == "17"
 
 
+def test_a_narrow_table_fits_into_80_columns() -> None:
+    name = "inference.Prompt.track_prefill_tokens_per_second"
+    before, now = (run(record(name, value, "tokens/s", 0.1)) for value in (1234.5, 1000.25))
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(results_table(now.records, compare(before, now), narrow=True))
+    head, first, second = (line.split() for line in capture.get().splitlines())
+    assert head == ["benchmark", "median", "change"]
+    assert first == [name, "1000", "tokens/s", "-19.0", "%"]
+    assert second == ["Q4_K", "cpu", "regression"]
+
+
 def test_brackets_in_names_are_no_markup() -> None:
     (row,) = shown(run(record("suite.op[bold]", 1.0, "seconds")))
     assert row[0] == "suite.op[bold]"

@@ -99,7 +99,11 @@ def gpu(**said: Any) -> dict[str, Any]:
             "other work kept cuda:0 busy for 80 % of the time",
         ),
         (gpu(utilization_before=0.8, other_processes=None), "other work kept cuda:0 busy for 80"),
-        (gpu(utilization_before=0.8, other_processes=0), None),  # our own last process
+        (  # in a container
+            gpu(utilization_before=0.8, other_processes=0),
+            "work that no process list shows kept cuda:0 busy for 80 % of the time",
+        ),
+        (gpu(utilization_before=0.5, other_processes=0), None),  # our own last process
         (gpu(utilization_before=0.1, other_processes=1), None),
     ],
 )
@@ -117,6 +121,15 @@ def test_the_limit_is_an_argument(tmp_path: Path) -> None:
     write_report(tmp_path, "m.track_ms", 0, None, {**QUIET, "others_share": 0.5})
     assert by_label(tmp_path, limit=0.6)["m.track_ms('a')"].marked is None
     assert by_label(tmp_path, limit=0.4)["m.track_ms('a')"].marked is not None
+
+
+@pytest.mark.parametrize(("limit", "marked"), [(0.1, True), (0.2, True), (0.7, False)])
+def test_the_limit_may_be_above_that_of_unlisted_work(
+    tmp_path: Path, limit: float, marked: bool
+) -> None:
+    load = gpu(utilization_before=0.6, other_processes=0)
+    write_report(tmp_path, "m.track_ms", 0, None, load)
+    assert (by_label(tmp_path, limit=limit)["m.track_ms('a')"].marked is not None) is marked
 
 
 @pytest.mark.parametrize(
@@ -201,7 +214,15 @@ def test_a_baseline_keeps_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("error", "x"), ("conditions", []), ("marked", 3), ("error", True)]
+    ("key", "value"),
+    [
+        ("error", "x"),
+        ("conditions", []),
+        ("marked", 3),
+        ("error", True),
+        ("samples", 2.0),
+        ("samples", [2.0, None]),
+    ],
 )
 def test_a_baseline_that_contradicts_itself_is_named(
     tmp_path: Path, key: str, value: object
@@ -212,9 +233,10 @@ def test_a_baseline_that_contradicts_itself_is_named(
     metadata = document["baselines"]["m.track_ms('a')"]["metadata"]
     metadata[key] = value
     path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(ResultFileError, match=key):
+    with pytest.raises(ResultFileError, match=key.rstrip("s")):
         load_baseline(path)
-    del metadata["error"], metadata["conditions"], metadata["marked"]  # as older ones
+    for name in ("error", "conditions", "marked", "samples"):  # as older ones
+        del metadata[name]
     path.write_text(json.dumps(document), encoding="utf-8")
     assert load_baseline(path).records[0].error is None
 

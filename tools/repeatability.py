@@ -1,0 +1,166 @@
+"""Measures one commit again and again: how much does each benchmark differ from run to run?
+
+Runs `tools/bench.py`, keeps the JSON of every run, calls `rocmforge.regress.noise`, prints a table.
+Knows no benchmark and no rule of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rocmforge.errors import MeasurementError, ResultFileError, RocmforgeError
+from rocmforge.hardware import detect
+from rocmforge.regress import provenance
+from rocmforge.regress.baseline import baseline_path, load_baseline
+from rocmforge.regress.noise import FEWEST_RUNS, Noise, learn, noise_path, save_noise
+from rocmforge.regress.records import ResultSet
+from rocmforge.regress.report import digits, scale_for
+from rocmforge.regress.statistics import percentile
+
+ROOT = Path(__file__).resolve().parent.parent
+BROKEN, NOTHING_MEASURED = 2, 3
+COLUMNS = ("benchmark", "median", "spread", "largest", "marked")
+PLAIN_WIDTH = 200
+EPILOG = """\
+spread   of the medians of the runs: half of them lie within this share, (q75 - q25) / median
+largest  change that any two runs showed though the code is the same, max / min - 1
+marked   runs in which it was measured under other load or throttling
+
+Every run is kept in .asv/repeatability/COMMIT/NN.json; those of earlier calls for the commit count
+too, so that an interrupted call is continued by the next.
+
+exit codes:
+  0  measured
+  2  usage error, or a file or git is broken
+  3  tools/bench.py measured nothing or failed, as its output says
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    console = Console(soft_wrap=True, highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    try:
+        runs = _measure(args, console)
+        noise = learn(runs)
+        console.print(table(noise))
+        console.print(f"\n{summary(noise, len(runs))}")
+        if args.save:
+            path = noise_path(ROOT / "baselines", runs[0].hardware)
+            save_noise(path, noise, runs[0])
+            console.print(f"saved {os.path.relpath(path)}")
+    except MeasurementError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return NOTHING_MEASURED
+    except (RocmforgeError, ValueError, OSError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return BROKEN
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted; finished runs are kept", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Measure HEAD several times and show how much each benchmark differs.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--runs", type=_runs, default=10, metavar="N", help="in all (default: %(default)s)"
+    )
+    parser.add_argument("--profile", default="quick", help="of tools/bench.py (%(default)s)")
+    parser.add_argument("--bench", action="append", metavar="REGEX", help="as of tools/bench.py")
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="write baselines/<hardware tag>/noise.json, which the gate reads",
+    )
+    return parser
+
+
+def _runs(text: str) -> int:
+    if not text.isdecimal() or int(text) < FEWEST_RUNS:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted {FEWEST_RUNS} or more")
+    return int(text)
+
+
+def _measure(args: argparse.Namespace, console: Console) -> list[ResultSet]:
+    """Run what is missing, and read all runs of the commit."""
+    commit, changed = provenance.head(ROOT)
+    if commit is None:
+        raise ValueError(f"{ROOT} is no git repository with a commit")
+    if changed:
+        raise ValueError("the working tree has changes: commit them, for runs are kept by commit")
+    folder = ROOT / ".asv" / "repeatability" / commit
+    command = [sys.executable, str(ROOT / "tools" / "bench.py"), "--profile", args.profile]
+    for expression in args.bench or ():
+        command += ["--bench", expression]
+    written = baseline_path(ROOT / ".asv" / "baselines", detect())
+    for number in range(1, args.runs + 1):
+        kept = folder / f"{number:02}.json"
+        if kept.exists():
+            continue
+        begin = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.stderr.write(done.stdout[-2000:] + done.stderr)
+            raise MeasurementError(f"tools/bench.py: exit {done.returncode}, in run {number}")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(written, kept.with_suffix(".part"))
+        kept.with_suffix(".part").replace(kept)
+        console.print(f"run {number} of {args.runs}: {time.monotonic() - begin:.0f} s")
+    files = sorted(folder.glob("*.json"))[: args.runs]
+    runs = [load_baseline(path) for path in files]
+    for path, run in zip(files, runs, strict=True):
+        if run.commit != commit:
+            raise ResultFileError(path, "metadata.commit", got=run.commit, wanted=commit)
+    return runs
+
+
+def table(noise: dict[str, Noise]) -> Table:
+    """Lay out the noise, the largest spread first."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in COLUMNS:
+        left = column == COLUMNS[0]
+        shown.add_column(column, justify="left" if left else "right", overflow="fold")
+    for label, one in sorted(noise.items(), key=lambda item: -item[1].spread):
+        middle = percentile(sorted(one.medians), 0.5)
+        scale, unit = scale_for((middle,), one.unit)
+        shown.add_row(
+            Text(label),
+            f"{digits(middle / scale)} {unit}",
+            f"{100 * one.spread:.1f} %",
+            f"{100 * one.floor:.1f} %",
+            f"{one.marked} of {len(one.medians)}",
+        )
+    return shown
+
+
+def summary(noise: dict[str, Noise], runs: int) -> str:
+    """One line: the median spread, and how many benchmarks lie above 5 %."""
+    spreads = sorted(one.spread for one in noise.values())
+    above = sum(spread > 0.05 for spread in spreads)
+    return (
+        f"{len(noise)} benchmarks in {runs} runs: median spread "
+        f"{100 * percentile(spreads, 0.5):.1f} %, {above} above 5 %"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
