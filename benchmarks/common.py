@@ -210,32 +210,37 @@ def track(samples: list[float]) -> dict[str, Any]:
 
 
 @functools.cache
-def roofline(on: Backend[Any], case_bytes: int, case_flops: float, precision: str) -> Peaks:
-    """Measure, once a process, what this device reaches at best on so many bytes.
+def roofline(on: Backend[Any], working_set: int, case_flops: float, precision: str) -> Peaks:
+    """Measure, once a process, what this device reaches at best.
 
     Parameters
     ----------
     on
         The backend that the case runs on.
-    case_bytes
-        Bytes that the case reads and writes: the working set, which may fit a cache.
+    working_set
+        Bytes that are read again and again: they may fit a cache.
     case_flops
         Operations of the case; 0 where it only moves bytes.
     precision
         "f32", "f16" or "int8": what its operations are.
     """
-    return measure_peaks(on, max(case_bytes, 1), precision if case_flops else "f32")
+    return measure_peaks(on, max(working_set, 1), precision if case_flops else "f32")
 
 
 def inverse_roofline_fraction(
-    call: Callable[[], object], n_bytes: int, operations: float, device: str, precision: str
+    call: Callable[[], object],
+    n_bytes: int,
+    operations: float,
+    device: str,
+    precision: str,
+    working_set: int | None = None,
 ) -> dict[str, Any]:
     """Time `call` in multiples of the least time that this device could take: lower is better.
 
-    Peaks are measured in the same process with the case's own bytes as the working set, so that
-    the figure compares cards, and machines at another clock; about 1 is all that there is. Peaks
-    are the best of their samples and the figure's median is the middle of its own: other load on
-    the machine can raise it, but hardly lower it.
+    Peaks are measured in the same process, reads over the working set of the case, so that the
+    figure compares cards, and machines at another clock; about 1 is all that there is. Peaks are
+    the best of their samples and the figure's median is the middle of its own: other load on the
+    machine can raise it, but hardly lower it.
 
     Parameters
     ----------
@@ -247,10 +252,11 @@ def inverse_roofline_fraction(
         "cpu" or "gpu".
     precision
         "f32", "f16" or "int8".
+    working_set
+        Bytes that calls read in turns; None: each reads its own `n_bytes` again.
     """
-    ideal = roofline(backend(device), n_bytes, operations, precision).ideal_seconds(
-        n_bytes, operations
-    )
+    peaks = roofline(backend(device), working_set or n_bytes, operations, precision)
+    ideal = peaks.ideal_seconds(n_bytes, operations)
     return track([seconds / ideal for seconds in seconds_per_call(call, clock=clock)])
 
 

@@ -1,7 +1,7 @@
 """How far each kind of work is from what the device could do at best: seconds over ideal seconds.
 
 Ideal is what the bytes and the operations of the work take at the best speeds that the same process
-measures just before, for a working set of that size, each byte once and writes as if they were
+measures just before, for a working set of their size, each byte once and writes as if they were
 reads: a slower clock or card moves both, so that figures of machines compare. Other load raises the
 figure, as the work's median suffers more from it than the best of many samples. 1 is the roofline;
 lower is better.
@@ -34,14 +34,18 @@ PRECISIONS = {"exact": "f32", "half": "f16", "int8": "int8"}
 
 
 class Matmul:
-    """4096 × 4096 weights of every format, for one token and a prompt of 128."""
+    """4096 × 4096 weights of every format: one token, weights that no cache holds, as in decoding;
+    a prompt of 128, weights in whatever cache holds them.
+    """
 
     params = (tuple(FORMATS), (1, 128), DEVICES)
     param_names = ("format", "tokens", "device")
 
     def setup(self, format: str, tokens: int, device: str) -> None:  # noqa: A002
         self.case = cases.MatmulCase(tokens, matmul.N, matmul.N, format)
-        self.call = matmul.prepared(self.case, device)
+        cold = tokens == 1
+        self.call = (matmul.in_turns if cold else matmul.prepared)(self.case, device)
+        self.working_set = matmul.COLD_BYTES if cold else self.case.bytes
 
     def track_inverse_roofline_fraction(
         self,
@@ -50,8 +54,9 @@ class Matmul:
         device: str,
     ) -> dict[str, Any]:
         precision = PRECISIONS[backend(device).matmul_precision(format, tokens)]
+        case = self.case
         return inverse_roofline_fraction(
-            self.call, self.case.bytes, self.case.flops, device, precision
+            self.call, case.bytes, case.flops, device, precision, self.working_set
         )
 
     track_inverse_roofline_fraction.unit = TIMES_IDEAL

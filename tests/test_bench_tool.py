@@ -268,7 +268,8 @@ def test_committed_results_join_and_own_ones_stay(tool: Any, project: Path) -> N
     own = project / ".asv" / "results" / "box" / "machine.json"
     own.parent.mkdir(parents=True)
     own.write_text("own", encoding="utf-8")
-    path = tool.write_config(project / ".asv")
+    tool.write_config(project / ".asv")
+    path = project / ".asv" / "asv.conf.json"
     assert own.read_text(encoding="utf-8") == "own"
     assert own.with_name("0a0a0a0a-env.json").read_text(encoding="utf-8") == "committed"
     config = json.loads(path.read_text(encoding="utf-8"))

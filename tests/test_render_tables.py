@@ -18,6 +18,8 @@ def tool(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     shutil.copytree(repo / "baselines", tmp_path / "baselines")
     shutil.copytree(repo / "docs", tmp_path / "docs")
     shutil.copy(repo / "README.md", tmp_path)
+    (tmp_path / "benchmarks").mkdir()
+    shutil.copy(repo / "benchmarks" / "coverage.txt", tmp_path / "benchmarks")
     monkeypatch.setattr(module, "REPO", tmp_path)
     return module
 
@@ -76,3 +78,40 @@ def test_feed_forward_parts_are_shown_where_they_were_measured(tool: Any, tmp_pa
     path.write_text(json.dumps(report))
     assert tool.main([]) == 0
     assert "| kernels |" not in page.read_text()
+
+
+def test_a_value_of_the_suites_stands_with_its_unit_and_mark(tool: Any, tmp_path: Path) -> None:
+    def entry(unit: str, metric: str, value: float, marked: str | None = None) -> dict[str, Any]:
+        return {"metrics": {metric: value}, "metadata": {"unit": unit, "marked": marked}}
+
+    def machine(gpu: str | None, entries: dict[str, Any]) -> dict[str, Any]:
+        hardware = {"gpu_architecture": gpu}
+        meta = {"hardware_tag": gpu or "cpu", "commit": "c" * 40, "hardware": hardware}
+        return {"baselines": entries, "metadata": meta}
+
+    time, rate = "m.time_x('Q4_K', 'cpu')", "m.track_x('cpu')"
+    cpu = machine(None, {time: entry("seconds", "p50_ms", 2.5), rate: entry("GB/s", "p50_", 7.0)})
+    gpu = machine("sm_90", {time.replace("cpu", "gpu"): entry("seconds", "p50_ms", 0.01, "load")})
+    rows = tool._suites_table([cpu, gpu], [("a time", time), ("a rate", rate)]).splitlines()
+    assert rows[0] == "| what | benchmark | `cpu`, cccccccc | `sm_90`, cccccccc |"
+    assert rows[2] == f"| a time | `{time}` | 2.5 ms | ! 10 µs |"
+    assert rows[3] == f"| a rate | `{rate}` | 7 GB/s | n/a |"
+
+
+def test_what_differs_most_between_runs_is_listed(tool: Any) -> None:
+    quiet = {"unit": "ms", "version": None, "medians": [1.0, 1.0, 1.01], "marked": 0}
+    loud = {"unit": "ms", "version": None, "medians": [1.0, 1.2, 1.4], "marked": 2}
+    document = {"hardware_tag": "t", "commit": "c" * 40, "benchmarks": {"a": quiet, "b": loud}}
+    lines = tool._noise_table(document).splitlines()
+    assert "3 runs of 2 benchmarks: median spread 8.6 %, 1 above 5 %." in lines[0]
+    assert lines[-1] == "| `b` | 16.7 % | 40.0 % | 2 |"
+    assert not any("`a`" in line for line in lines)
+
+
+def test_each_line_of_the_coverage_names_a_benchmark(tool: Any, repo: Path) -> None:
+    pytest.importorskip("asv_runner.discovery")
+    known = set(tool_module("bench").labels())
+    unknown = [label for _, label in tool.coverage() if label not in known]
+    assert unknown == []
+    suites = {label.partition(".")[0] for _, label in tool.coverage()}
+    assert suites == {label.partition(".")[0] for label in known} - {"kernel_resources"}

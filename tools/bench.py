@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import os
 import re
 import shutil
@@ -29,9 +28,9 @@ from rocmforge import env
 from rocmforge.errors import MeasurementError, ResultFileError, RocmforgeError
 from rocmforge.hardware import detect
 from rocmforge.model.weights import Progress as Report
-from rocmforge.regress import provenance
+from rocmforge.regress import asv, provenance
 from rocmforge.regress.baseline import baseline_path, load_baseline, save_baseline
-from rocmforge.regress.compare import Comparison, Verdict, compare
+from rocmforge.regress.compare import Comparison, compare
 from rocmforge.regress.conditions import (
     OTHERS_LIMIT,
     forget,
@@ -39,6 +38,7 @@ from rocmforge.regress.conditions import (
     refusal,
     with_conditions,
 )
+from rocmforge.regress.decision import Verdict
 from rocmforge.regress.listing import (
     LEGEND,
     MARK_LEGEND,
@@ -47,6 +47,7 @@ from rocmforge.regress.listing import (
     results_table,
 )
 from rocmforge.regress.machine import register_machine
+from rocmforge.regress.noise import load_noise, noise_path
 from rocmforge.regress.records import ResultSet, Status
 from rocmforge.regress.report import summary_line
 from rocmforge.regress.results import ResultsDirectory
@@ -56,7 +57,6 @@ sys.path.append(str(ROOT))  # for `benchmarks`; the installed rocmforge keeps it
 
 FAILED, BROKEN, NOTHING_MEASURED = 1, 2, 3
 PROFILES = ("quick", "standard", "full")
-ASV_FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
 NO_GPU = r"^(?!.*'gpu')"
 PROGRESS = re.compile(r"(\[ *\d|·)(?!.*=====)|asv: error|\s*[\w.]*Error: ")  # of asv's output
 PLAIN_WIDTH = 200
@@ -193,7 +193,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     local = baseline_path(work / "baselines", hardware)
     save_baseline(local, results)
     committed = baseline_path(ROOT / "baselines", hardware)
-    comparison = compare(load_baseline(committed), results) if committed.exists() else None
+    comparison = _compare(committed, results)
     narrow = console.width < NARROW
     console.print(results_table(results.records, comparison, narrow))
     console.print(f"\n{NARROW_LEGEND if narrow else LEGEND}")
@@ -323,29 +323,14 @@ def _selected(selection: Sequence[str]) -> dict[str, tuple[str, int | None]]:
     }
 
 
-def write_config(work: Path) -> Path:
+def write_config(work: Path) -> None:
     """Write asv's configuration with everything below `work`, and copy the committed results in."""
-    from asv.util import load_json
-
-    config = load_json(str(ROOT / "asv.conf.json"), api_version=1, js_comments=True)
-    up = os.path.relpath(ROOT, work)
-    config |= {
-        "version": 1,
-        "repo": up,
-        "benchmark_dir": f"{up}/{config['benchmark_dir']}",
-        "env_dir": "env",
-        "results_dir": "results",
-        "html_dir": "html",
-    }
-    path = work / "asv.conf.json"
-    (work / "results").mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    asv.write_config(ROOT, work)
     for source in (ROOT / "results").glob("*/*.json"):
         target = work / "results" / source.relative_to(ROOT / "results")
         if not target.exists():
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(source, target)
-    return path
 
 
 def _prepare_models(selected: Sequence[str], console: Console) -> None:
@@ -388,15 +373,12 @@ def _run_asv(
 ) -> None:
     """Run the benchmarks; progress to the terminal, everything to the log."""
     environment = {**os.environ, env.CONDITIONS: str(surroundings.resolve())}
-    command = ["run", "-E", f"existing:{sys.executable}", "--set-commit-hash", commit]
-    command += ["--machine", tag, "--record-samples", "--show-stderr"]
-    for pattern in selection:
-        command += ["--bench", pattern]
+    more = [word for pattern in selection for word in ("--bench", pattern)]
     begin = time.time()
     with (
         log.open("w", encoding="utf-8") as file,
         subprocess.Popen(
-            _asv(work, *command),
+            asv.run_command(work, sys.executable, commit, tag, *more),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -411,7 +393,7 @@ def _run_asv(
         (f.stat().st_mtime for f in (work / "results" / tag).glob(f"{commit[:8]}-*.json")),
         default=0.0,
     )
-    if process.returncode not in (0, ASV_FAILURES) or written < begin:
+    if process.returncode not in (0, asv.FAILURES) or written < begin:
         raise ResultFileError(
             log, "asv run", got=f"exit {process.returncode}", wanted="results; the log says why"
         )
@@ -429,10 +411,7 @@ def _load(
 
     Those of other runs of the commit are left out.
     """
-    from asv.environment import get_env_name
-
-    name = get_env_name("existing", sys.executable.replace(os.path.sep, "_"), {}, {})
-    results = ResultsDirectory(folder, tag).load(commit, name)
+    results = ResultsDirectory(folder, tag).load(commit, asv.environment_name(sys.executable))
     expressions = [re.compile(pattern) for pattern in selection]
     known = with_conditions(results.records, surroundings, max_load)
     records = [r for r in known if any(e.search(r.label) for e in expressions)]
@@ -446,9 +425,19 @@ def _load(
     )
 
 
+def _compare(committed: Path, results: ResultSet) -> Comparison | None:
+    """Compare with the baseline of this hardware, by the noise known of it; None: there is none."""
+    if not committed.exists():
+        return None
+    path = noise_path(committed.parent.parent, results.hardware)
+    noise = load_noise(path) if path.exists() else None
+    own = asv.read_thresholds(ROOT / "asv.conf.json")
+    return compare(load_baseline(committed), results, noise=noise, thresholds=own)
+
+
 def _publish(work: Path, log: Path) -> None:
     done = subprocess.run(
-        _asv(work, "publish", "--no-pull"), capture_output=True, text=True, check=False
+        asv.command(work, "publish", "--no-pull"), capture_output=True, text=True, check=False
     )
     with log.open("a", encoding="utf-8") as file:
         file.write(done.stdout + done.stderr)
@@ -462,10 +451,6 @@ def _measured_only(comparison: Comparison) -> Comparison:
     """Leave out what the baseline has and this selection did not run."""
     rows = tuple(row for row in comparison.rows if row.verdict is not Verdict.MISSING)
     return dataclasses.replace(comparison, rows=rows)
-
-
-def _asv(work: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "asv", "--config", str(work / "asv.conf.json"), *arguments]
 
 
 def _relative(path: Path) -> str:

@@ -6,22 +6,36 @@ Parses, calls `rocmforge.regress`, prints. Knows no rule of its own.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import sys
 from pathlib import Path
 
 from rocmforge.errors import MeasurementError, RocmforgeError
+from rocmforge.hardware import detect
+from rocmforge.regress.asv import Builds, read_thresholds
 from rocmforge.regress.baseline import load_baseline
 from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, compare
-from rocmforge.regress.report import print_table, to_json, to_markdown
+from rocmforge.regress.confirm import MOST_BLOCKS, confirm, suspects
+from rocmforge.regress.figure import forest_plot
+from rocmforge.regress.machine import register_machine
+from rocmforge.regress.noise import load_noise, noise_path
+from rocmforge.regress.records import ResultSet
+from rocmforge.regress.report import print_table, to_json, to_junit, to_markdown
 from rocmforge.regress.results import ResultsDirectory
 
+BASELINES = Path("baselines")
+FORMATS = {"json": to_json, "markdown": to_markdown, "junit": to_junit}
+CONFIG = Path("asv.conf.json")
+CONFIRM = Path(".asv") / "confirm"
 BROKEN = 2
 EPILOG = """\
 verdicts:
-  regression      worse by more than the threshold: after/before above 1.10, or, where higher is
-                  better (tokens/s, GB/s, direction = "higher"), before/after above 1.10
-  improved        better by more than the same factor; or it failed before
+  regression      worse by more than the threshold (after/before above 1.10, or, where higher is
+                  better, before/after above 1.10), AND the samples differ (Mann-Whitney, 1 % for
+                  all benchmarks together), AND by more than runs of one commit do (--noise)
+  improved        better by the same rule; or it failed before
+  cannot tell     beyond the threshold, but not surely: it says why, and what would settle it
   failed          an error or time-out now; weighs like a regression where it had a value before
   missing / new   only before / only after there is a value
   not comparable  the benchmark's code, unit or direction changed, or benchmarks.json lacks it
@@ -31,11 +45,11 @@ exit codes:
   0  compared, nothing worse
   1  at least one regression, or a benchmark that worked before and fails now
   2  usage error, or a result or baseline file that is missing or broken
-  3  nothing measured: not one benchmark has a value on both sides
+  3  nothing measured: not one benchmark has values on both sides that can be judged
   4  hardware mismatch: before and after come from different machines; the fields are named
 
 examples:
-  check_regressions.py main HEAD
+  check_regressions.py main HEAD --confirm
   check_regressions.py HEAD~5 HEAD --benchmark 'matmul.*Q4_K' --format markdown
   check_regressions.py --baseline baselines/cpu-amd-epyc-zen4-2c/baseline.json
 """
@@ -45,6 +59,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = _parser()
     args = parser.parse_intermixed_args(argv)
+    if args.baseline and args.confirm:
+        parser.error("--confirm measures two commits: a baseline cannot be measured again")
     wanted = (0, 1) if args.baseline else (2,)
     if len(args.commits) not in wanted:
         parser.error("give two commits, or --baseline FILE and at most one commit")
@@ -56,11 +72,18 @@ def main(argv: list[str] | None = None) -> int:
     except (RocmforgeError, ValueError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return BROKEN
+    if args.figure:
+        try:
+            forest_plot(comparison, args.figure)
+        except MeasurementError as error:
+            print(f"{parser.prog}: {error}", file=sys.stderr)
+        except (ValueError, OSError) as error:
+            print(f"{parser.prog}: error: {error}", file=sys.stderr)
+            return BROKEN
     if args.format == "table":
         print_table(comparison)
     else:
-        text = to_json(comparison) if args.format == "json" else to_markdown(comparison)
-        sys.stdout.write(text)
+        sys.stdout.write(FORMATS[args.format](comparison))
     return comparison.outcome
 
 
@@ -72,7 +95,41 @@ def _compare(args: argparse.Namespace) -> Comparison:
         after = results.load(commits[0] if commits else results.newest(), args.environment)
     else:
         before, after = results.load_pair(commits[0], commits[1], args.environment)
-    return compare(before, after, args.threshold, args.benchmark)
+    path = args.noise or noise_path(BASELINES, after.hardware)
+    noise = load_noise(path) if args.noise or path.exists() else None
+    own = {} if args.threshold or not CONFIG.exists() else read_thresholds(CONFIG)
+    threshold = args.threshold or THRESHOLD
+    comparison = compare(before, after, threshold, args.benchmark, noise, own)
+    return _confirmed(comparison, before, after) if args.confirm else comparison
+
+
+def _confirmed(comparison: Comparison, before: ResultSet, after: ResultSet) -> Comparison:
+    """Measure what may be slower again; the verdicts of these measurements replace its own."""
+    found = suspects(comparison.rows)
+    if not found or comparison.mismatches:
+        return comparison
+    here, now = detect(), after.hardware.identity()
+    differing = [name for name, value in here.identity().items() if value != now[name]]
+    if differing:
+        raise ValueError(
+            f"--confirm: these results are of {after.machine}, and this machine differs in "
+            f"{', '.join(differing)}: run it there"
+        )
+    machine = register_machine(Path.home() / ".asv-machine.json", here)
+    builds = Builds(Path.cwd(), CONFIRM, machine)
+    for commit in (before.commit, after.commit):
+        print(f"building {commit[:8]}", file=sys.stderr)
+        builds.prepare(commit)
+    print(f"{len(found)} suspects, up to {MOST_BLOCKS} blocks A B B A", file=sys.stderr)
+    settled = confirm(
+        found,
+        (before.commit, after.commit),
+        builds.measure,
+        lambda block, left: print(f"block {block}: {left} open", file=sys.stderr),
+    )
+    by_label = {row.label: row for row in settled}
+    rows = tuple(by_label.get(row.label, row) for row in comparison.rows)
+    return dataclasses.replace(comparison, rows=rows)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,17 +151,31 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="compare with a file of asv_to_baseline.py"
     )
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="measure what may be slower again, both commits built and in turns, before judging it "
+        "(minutes; below .asv/confirm)",
+    )
+    parser.add_argument(
+        "--noise",
+        type=Path,
+        metavar="FILE",
+        help="a file of repeatability.py (default: that of this hardware in baselines/, if any)",
+    )
     parser.add_argument("--machine", metavar="NAME", help="folder in DIR (default: the only one)")
     parser.add_argument("--environment", metavar="NAME", help="asv's (default: the common one)")
     parser.add_argument(
         "--threshold",
         type=_fraction,
-        default=THRESHOLD,
         metavar="PERCENT",
-        help="e.g. 10 or 2.5%% (default: 10)",
+        help="e.g. 10 or 2.5%% (default: regressions_thresholds of asv.conf.json, else 10)",
     )
     parser.add_argument(
-        "--format", choices=("table", "json", "markdown"), default="table", help="(%(default)s)"
+        "--format", choices=("table", *FORMATS), default="table", help="(%(default)s)"
+    )
+    parser.add_argument(
+        "--figure", type=Path, metavar="FILE", help="also draw it: a name in .svg, .png or .pdf"
     )
     parser.add_argument(
         "--benchmark",

@@ -15,10 +15,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocmforge.regress.listing import MARK
+from rocmforge.regress.noise import Noise
+from rocmforge.regress.report import digits, scale_for
+from rocmforge.regress.statistics import percentile
+
 REPO = Path(__file__).resolve().parent.parent
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
 FORMATS = "*/formats.json"  # what compare_formats.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
+BASELINES = "*/baseline.json"  # what bench.py --save-baseline wrote
+NOISE = "*/noise.json"  # what repeatability.py --save wrote
+NOISY = 0.05  # spread from which a benchmark is listed
 README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
 
@@ -33,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         (REPO / "docs" / "PERFORMANCE.md", "peer", _peer_table(reports)),
         (REPO / "docs" / "PERFORMANCE.md", "formats", _formats_table(formats)),
         (REPO / "docs" / "PERFORMANCE.md", "gpu", "".join(map(_gpu_tables, gpus))),
+        (REPO / "docs" / "PERFORMANCE.md", "suites", _suites_table(_read(BASELINES), coverage())),
+        (REPO / "docs" / "PERFORMANCE.md", "noise", "".join(map(_noise_table, _read(NOISE)))),
         (REPO / "README.md", "speed", _readme_table(reports)),
         (REPO / "README.md", "gpu", "".join(map(_readme_gpu_table, gpus))),
     ):
@@ -114,8 +124,12 @@ def _gpu_tables(report: dict[str, Any]) -> str:
         ]
         for model in models
     ]
-    parts = list(models[0]["seconds"])
-    times = [[m["model"], *(f"{1e3 * m['seconds'][part]:,.0f}" for part in parts)] for m in models]
+    loads = {model["model"]: _load_seconds(model) for model in models}
+    parts = list(loads[models[0]["model"]])
+    times = [
+        [name, *(f"{1e3 * seconds[part]:,.0f}" for part in parts)]
+        for name, seconds in loads.items()
+    ]
     shapes = list(dict.fromkeys((row["rows"], row["columns"]) for row in gemv))
     measured = {(r["format"], r["rows"], r["columns"]): r["gb_per_second"] for r in gemv}
     names = dict.fromkeys(row["format"] for row in gemv)
@@ -133,6 +147,71 @@ def _gpu_tables(report: dict[str, Any]) -> str:
         *_feed_forward_lines(report.get("feed_forward", [])),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _load_seconds(model: dict[str, Any]) -> dict[str, float]:
+    """Parts of the time to the first token, kernels compiled anew; older reports do not say so."""
+    seconds: dict[str, float] = model.get("seconds_with_empty_compile_cache") or model["seconds"]
+    return seconds
+
+
+def coverage() -> list[tuple[str, str]]:
+    """What the suites cover, and the benchmark that stands for it."""
+    lines = (REPO / "benchmarks" / "coverage.txt").read_text("utf-8").splitlines()
+    rows = (line.split(" | ") for line in lines if line and not line.startswith("#"))
+    return [(what, label) for what, label in rows]
+
+
+def _suites_table(baselines: list[dict[str, Any]], rows: list[tuple[str, str]]) -> str:
+    """One measured value of each thing that the suites cover, on every machine."""
+    heads = []
+    for baseline in baselines:
+        meta = baseline["metadata"]
+        heads.append(f"`{meta['hardware_tag']}`, {meta['commit'][:8]}")
+    cells = [
+        [what, f"`{label}`", *(_measured(baseline, label) for baseline in baselines)]
+        for what, label in rows
+    ]
+    return "\n".join(_table(["what", "benchmark", *heads], cells)) + "\n" if baselines else ""
+
+
+def _measured(baseline: dict[str, Any], label: str) -> str:
+    """Median and unit of a benchmark in a baseline: on its GPU where it has one."""
+    gpu = baseline["metadata"]["hardware"]["gpu_architecture"]
+    own = label.replace("'cpu'", "'gpu'") if gpu else label
+    entry = baseline["baselines"].get(own)
+    if entry is None:
+        return "n/a"
+    metrics, unit = entry["metrics"], entry["metadata"]["unit"]
+    median = next(value for name, value in metrics.items() if name.startswith("p50_"))
+    if unit == "seconds":  # stored in ms
+        median /= 1e3
+    scale, name = scale_for((median,), unit)
+    mark = f"{MARK} " if entry["metadata"].get("marked") else ""
+    return f"{mark}{digits(median / scale)} {name}"
+
+
+def _noise_table(document: dict[str, Any]) -> str:
+    """What runs of one commit differ by: the median, and the benchmarks that differ most."""
+    spreads = {
+        label: (Noise(**{**one, "medians": tuple(one["medians"])}))
+        for label, one in document["benchmarks"].items()
+    }
+    ordered = sorted(spreads.items(), key=lambda item: -item[1].spread)
+    middle = percentile(sorted(one.spread for one in spreads.values()), 0.5)
+    runs = max(len(one.medians) for one in spreads.values())
+    loud = [
+        (f"`{label}`", f"{100 * one.spread:.1f} %", f"{100 * one.floor:.1f} %", one.marked)
+        for label, one in ordered
+        if one.spread > NOISY
+    ]
+    intro = (
+        f"`{document['hardware_tag']}`, commit {document['commit'][:8]}, {runs} runs of "
+        f"{len(spreads)} benchmarks: median spread {100 * middle:.1f} %, "
+        f"{len(loud)} above {100 * NOISY:.0f} %."
+    )
+    columns = ("benchmark", "spread", "largest change", "marked runs")
+    return "\n".join([intro, *(["", *_table(columns, loud)] if loud else [])]) + "\n"
 
 
 def _feed_forward_lines(rows: list[dict[str, Any]]) -> list[str]:

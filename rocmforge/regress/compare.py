@@ -1,7 +1,7 @@
-"""Compares two sets of records by a threshold, knowing which way each metric is better.
+"""Compares two sets of records: pairs them, has each pair decided on, says what it adds up to.
 
-Knows no file: sets come from `results` (asv) or from `baseline`. Knows no statistics either: a
-verdict here is the ratio of two medians against the threshold, nothing more.
+Knows no file: sets come from `results` (asv) or from `baseline`. The rule for a pair is
+`decision`'s; here are the reasons for which a pair cannot be compared at all.
 """
 
 from __future__ import annotations
@@ -9,28 +9,16 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from rocmforge.hardware import Hardware
+from rocmforge.regress.decision import Evidence, Verdict, decide, evidence
+from rocmforge.regress.noise import Noise
+from rocmforge.regress.ranks import holm
 from rocmforge.regress.records import Direction, Record, ResultSet, Status
 
 THRESHOLD = 0.10
-_ROUNDING = 1e-9  # relative; a ratio of exactly 1 + threshold is no regression
-
-
-class Verdict(str, enum.Enum):
-    """What comparing says of one benchmark with one set of parameters, worst first."""
-
-    REGRESSION = "regression"
-    FAILED = "failed"
-    HARDWARE_MISMATCH = "hardware mismatch"
-    NOT_COMPARABLE = "not comparable"
-    MISSING = "missing"
-    IMPROVED = "improved"
-    NEW = "new"
-    OK = "ok"
-    SKIPPED = "skipped"
 
 
 class Outcome(enum.IntEnum):
@@ -60,7 +48,8 @@ class Row:
     """One benchmark with one set of parameters, before and after.
 
     ``before`` and ``after`` are medians in ``unit``, None where nothing was measured; ``ratio``
-    is after / before, None where there is no such number.
+    is after / before with the interval ``low`` to ``high``, None where there is no such number.
+    ``threshold`` is the one that this benchmark was judged by.
     """
 
     name: str
@@ -68,10 +57,13 @@ class Row:
     before: float | None
     after: float | None
     ratio: float | None
+    low: float | None
+    high: float | None
     unit: str | None
     direction: Direction | None
     verdict: Verdict
     note: str = ""
+    threshold: float = THRESHOLD
 
     @property
     def label(self) -> str:
@@ -128,43 +120,18 @@ class Comparison:
         return Outcome.PASS
 
 
-def slowdown(before: float, after: float, direction: Direction) -> float:
-    """Factor by which a metric got worse: after / before, or before / after where higher is better.
-
-    So ms/token and tokens/s of the same run give the same factor, and swapping before and after
-    inverts it. 1 is unchanged, above 1 is worse.
-
-    Parameters
-    ----------
-    before, after
-        Same unit, at least 0.
-    direction
-        Which way the metric is better.
-
-    Raises
-    ------
-    ValueError
-        A negative value.
-    """
-    if before < 0 or after < 0:
-        raise ValueError(f"before, after: got {before}, {after}, wanted values of at least 0")
-    if before == after:
-        return 1.0
-    good, bad = (before, after) if direction is Direction.LOWER else (after, before)
-    return bad / good if good > 0 else math.inf
-
-
 def compare(
     before: ResultSet,
     after: ResultSet,
     threshold: float = THRESHOLD,
     select: re.Pattern[str] | None = None,
+    noise: Mapping[str, Noise] | None = None,
+    thresholds: Mapping[str, float] | None = None,
 ) -> Comparison:
-    """Compare two runs benchmark by benchmark.
+    """Compare two runs benchmark by benchmark, each by the rule of `decision.decide`.
 
-    A benchmark is a regression where its `slowdown` exceeds ``1 + threshold``, and improved where
-    it is below ``1 / (1 + threshold)``. One that was measured before and fails now weighs like a
-    regression. On different hardware nothing is compared.
+    A benchmark that was measured before and fails now weighs like a regression. On different
+    hardware nothing is compared.
 
     Parameters
     ----------
@@ -174,19 +141,44 @@ def compare(
         Above 0; 0.10 for 10 %.
     select
         Only benchmarks whose ``name(parameters)`` this expression finds; default: all.
+    noise
+        What runs of one commit on this hardware differ by, by ``name(parameters)``; default:
+        nothing is known of it. That of a benchmark whose code has changed since does not count.
+    thresholds
+        Expressions found in names, and the threshold of these benchmarks where it is another; of
+        several the largest counts, as in asv's ``regressions_thresholds``.
 
     Raises
     ------
     ValueError
         A threshold that is not a number above 0.
     """
-    if not (math.isfinite(threshold) and threshold > 0):
-        raise ValueError(f"threshold: got {threshold}, wanted a fraction above 0, e.g. 0.10")
+    own = {re.compile(name): value for name, value in (thresholds or {}).items()}
+    for value in (threshold, *own.values()):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"threshold: got {value}, wanted a fraction above 0, e.g. 0.10")
     mismatches = _differences(before.hardware, after.hardware)
     old, new = _by_label(before.records, select), _by_label(after.records, select)
+    pairs = {label: (old.get(label), new.get(label)) for label in {**old, **new}}
+    found = {
+        label: evidence(was, now)
+        for label, (was, now) in pairs.items()
+        if was and now and not _incomparable(was, now)
+    }
+    tested = {label: one.p_value for label, one in found.items() if one.p_value is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     rows = []
-    for label, known in {**old, **new}.items():
-        row = _judge(known, old.get(label), new.get(label), threshold)
+    for label, (was, now) in pairs.items():
+        limit = max((v for name, v in own.items() if name.search(label)), default=threshold)
+        if label in found and was and now:
+            floor = _floor((noise or {}).get(label), now)
+            marked = now.marked or was.marked
+            verdict, note = decide(
+                found[label], adjusted.get(label), limit, floor, marked, len(tested)
+            )
+        else:
+            verdict, note = _verdict(was, now)
+        row = _row(was, now, verdict, note, found.get(label), limit)
         rows.append(_unjudged(row) if mismatches else row)
     return Comparison(
         before=_describe(before),
@@ -198,32 +190,64 @@ def compare(
     )
 
 
-def _judge(known: Record, before: Record | None, after: Record | None, threshold: float) -> Row:
+def _row(
+    before: Record | None,
+    after: Record | None,
+    verdict: Verdict,
+    note: str,
+    found: Evidence | None,
+    threshold: float,
+) -> Row:
+    known = before or after
+    if known is None:
+        raise ValueError("row: got no record on either side, wanted one")
     old = before.value if before else None
     new = after.value if after else None
-    verdict, note = _verdict(before, after, threshold)
     ratio = new / old if old and new is not None else math.inf
+    low, high = _ratio_interval(found, known.direction)
     return Row(
         name=known.name,
         params=dict(zip(known.param_names, known.params, strict=True)),
         before=old,
         after=new,
         ratio=ratio if math.isfinite(ratio) else None,
+        low=low,
+        high=high,
         unit=known.unit,
         direction=known.direction,
         verdict=verdict,
         note=note,
+        threshold=threshold,
     )
 
 
-def _verdict(before: Record | None, after: Record | None, threshold: float) -> tuple[Verdict, str]:
+def _ratio_interval(
+    found: Evidence | None, direction: Direction | None
+) -> tuple[float | None, float | None]:
+    """Interval of after / before, from that of the slowdown; None where there is none."""
+    if found is None or found.low <= 0 or not math.isfinite(found.high):
+        return None, None
+    if direction is Direction.HIGHER:
+        return 1 / found.high, 1 / found.low
+    return found.low, found.high
+
+
+def _floor(noise: Noise | None, after: Record) -> float:
+    """What runs of one commit differ by; 0 where it is unknown or of other code."""
+    if noise is None or (noise.version and after.version and noise.version != after.version):
+        return 0.0
+    return noise.floor
+
+
+def _verdict(before: Record | None, after: Record | None) -> tuple[Verdict, str]:
+    """Verdict where no two values can be compared."""
     was = before.status if before else None
     now = after.status if after else None
     if now is Status.FAILED:
         then = {Status.OK: "ok", Status.FAILED: "failed too", Status.SKIPPED: "skipped"}
         return Verdict.FAILED, f"before: {then[was] if was else 'not measured'}"
     if before and after and was is Status.OK and now is Status.OK:
-        return _ratio_verdict(before, after, threshold)
+        return Verdict.NOT_COMPARABLE, _incomparable(before, after)
     if now is Status.OK:
         if was is Status.FAILED:
             return Verdict.IMPROVED, "failed before"
@@ -235,35 +259,24 @@ def _verdict(before: Record | None, after: Record | None, threshold: float) -> t
     return Verdict.SKIPPED, ""
 
 
-def _ratio_verdict(before: Record, after: Record, threshold: float) -> tuple[Verdict, str]:
-    old, new, direction = before.value, after.value, after.direction
+def _incomparable(before: Record, after: Record) -> str:
+    """Why two records cannot be compared; empty: they can."""
+    old, new = before.value, after.value
+    if before.status is not Status.OK or after.status is not Status.OK:
+        return "not measured on both sides"
     if before.version and after.version and before.version != after.version:
-        return Verdict.NOT_COMPARABLE, "the benchmark's code changed"
-    if before.unit is None or after.unit is None or direction is None:
-        return Verdict.NOT_COMPARABLE, "not in benchmarks.json: unit and direction unknown"
-    if (before.unit, before.direction) != (after.unit, direction):
-        return Verdict.NOT_COMPARABLE, "unit or direction changed"
+        return "the benchmark's code changed"
+    if before.unit is None or after.unit is None or after.direction is None:
+        return "not in benchmarks.json: unit and direction unknown"
+    if (before.unit, before.direction) != (after.unit, after.direction):
+        return "unit or direction changed"
     if old is None or new is None or old < 0 or new < 0:
-        return Verdict.NOT_COMPARABLE, "a negative value has no ratio"
-    factor = slowdown(old, new, direction)
-    if factor > (1 + threshold) * (1 + _ROUNDING):
-        return Verdict.REGRESSION, ""
-    if factor * (1 + threshold) * (1 + _ROUNDING) < 1:
-        return Verdict.IMPROVED, ""
-    return Verdict.OK, ""
+        return "a negative value has no ratio"
+    return ""
 
 
 def _unjudged(row: Row) -> Row:
-    return Row(
-        name=row.name,
-        params=row.params,
-        before=row.before,
-        after=row.after,
-        ratio=None,
-        unit=row.unit,
-        direction=row.direction,
-        verdict=Verdict.HARDWARE_MISMATCH,
-    )
+    return replace(row, ratio=None, low=None, high=None, verdict=Verdict.HARDWARE_MISMATCH, note="")
 
 
 def _by_label(records: Iterable[Record], select: re.Pattern[str] | None) -> dict[str, Record]:

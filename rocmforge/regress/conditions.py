@@ -40,7 +40,7 @@ NO_MARK = frozenset({"power cap", "clocks setting", "sync boost", "display clock
 """Reasons for lower clocks that are the card's own settings: the same again in the next run."""
 
 _SHARES = ("others_share", "quota_throttled_share")
-_TIMES = re.compile(r"seconds|[mnµu]?s|times\b.*|.*/s")
+_TIMES = re.compile(r"seconds|[mnµu]?s(/.+)?|times\b.*|.*/s")
 
 
 def write_report(

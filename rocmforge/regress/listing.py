@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from rocmforge.regress.compare import Comparison, Row, Verdict
+from rocmforge.regress.compare import Comparison, Row
+from rocmforge.regress.decision import Verdict
 from rocmforge.regress.records import Record, Status
 from rocmforge.regress.report import digits, scale_for
 

@@ -1,4 +1,4 @@
-"""Shows a comparison: terminal table, Markdown, JSON.
+"""Shows a comparison: terminal table, Markdown, JSON, JUnit XML.
 
 Every number stands with its unit and its direction. Knows comparisons only; decides nothing.
 """
@@ -8,18 +8,32 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from xml.etree import ElementTree
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rocmforge.regress.compare import Comparison, Outcome, Row, Verdict
+from rocmforge.regress.compare import Comparison, Outcome, Row
+from rocmforge.regress.decision import Verdict
 from rocmforge.regress.records import Direction
 
-COLUMNS = ("verdict", "benchmark", "parameters", "before", "after", "ratio", "unit", "better")
+COLUMNS = (
+    "verdict",
+    "benchmark",
+    "parameters",
+    "before",
+    "after",
+    "ratio",
+    "99 % interval",
+    "unit",
+    "better",
+)
+_NUMERIC = ("before", "after", "ratio", "99 % interval")
 _STYLES = {
     Verdict.REGRESSION: "bold red",
     Verdict.FAILED: "bold red",
+    Verdict.CANNOT_TELL: "yellow",
     Verdict.HARDWARE_MISMATCH: "yellow",
     Verdict.NOT_COMPARABLE: "yellow",
     Verdict.MISSING: "yellow",
@@ -28,7 +42,7 @@ _STYLES = {
 _WORDS = {
     Outcome.PASS: "PASS",
     Outcome.REGRESSION: "FAIL: regression",
-    Outcome.NOTHING_MEASURED: "FAIL: nothing measured on both sides",
+    Outcome.NOTHING_MEASURED: "FAIL: nothing measured on both sides that can be judged",
     Outcome.HARDWARE_MISMATCH: "FAIL: hardware mismatch, nothing was compared",
 }
 _SCALES = {
@@ -68,8 +82,8 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
         out = Console(width=_PLAIN_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in COLUMNS:
-        numeric = column in ("before", "after", "ratio")
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        justify = "right" if column in _NUMERIC else "left"
+        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
     shown = _shown(comparison)
     for row in shown:
         table.add_row(*(Text(cell) for cell in _cells(row)), style=_STYLES.get(row.verdict))
@@ -83,7 +97,7 @@ def to_markdown(comparison: Comparison) -> str:
     """Return the comparison as a Markdown table, e.g. for a comment on a change."""
     lines = [f"**{summary_line(comparison)}**", ""]
     lines.append("| " + " | ".join(COLUMNS) + " |")
-    lines.append("|---|---|---|---:|---:|---:|---|---|")
+    lines.append("|" + "".join("---:|" if c in _NUMERIC else "---|" for c in COLUMNS))
     for row in _shown(comparison):
         cells = [cell.replace("|", "\\|").replace("\n", " ") for cell in _cells(row)]
         lines.append("| " + " | ".join(cells) + " |")
@@ -107,6 +121,56 @@ def to_json(comparison: Comparison) -> str:
         "rows": [asdict(row) | {"label": row.label} for row in _worst_first(comparison)],
     }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_junit(comparison: Comparison) -> str:
+    """Return the comparison as JUnit XML, a test case for each benchmark, for CI systems.
+
+    A regression is a failure, a benchmark that fails an error, what could not be judged is skipped;
+    a comparison that is red for another reason (hardware, nothing measured) has one more test case.
+    """
+    rows = _worst_first(comparison)
+    failures = [row for row in rows if row.verdict is Verdict.REGRESSION]
+    errors = [row for row in rows if row.verdict is Verdict.FAILED and row.gates]
+    judged = (Verdict.OK, Verdict.IMPROVED, Verdict.NEW)
+    whole = comparison.outcome not in (Outcome.PASS, Outcome.REGRESSION)
+    skipped = [row for row in rows if row not in failures + errors and row.verdict not in judged]
+    suite = ElementTree.Element(
+        "testsuite",
+        name="rocmforge benchmarks",
+        tests=str(len(rows) + whole),
+        failures=str(len(failures)),
+        errors=str(len(errors) + whole),
+        skipped=str(len(skipped)),
+    )
+    for row in rows:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=row.name, name=_parameters(row) or row.name
+        )
+        if row in failures or row in errors:
+            tag = "failure" if row in failures else "error"
+            ElementTree.SubElement(case, tag, message=_sentence(row), type=row.verdict.value)
+        elif row in skipped:
+            ElementTree.SubElement(case, "skipped", message=_sentence(row))
+        else:
+            ElementTree.SubElement(case, "system-out").text = _sentence(row)
+    if whole:
+        case = ElementTree.SubElement(suite, "testcase", classname="gate", name="comparison")
+        message = "; ".join(_footer(comparison)[2:])
+        ElementTree.SubElement(case, "error", message=message, type=comparison.outcome.name.lower())
+    ElementTree.indent(suite)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        + ElementTree.tostring(suite, encoding="unicode")
+        + "\n"
+    )
+
+
+def _sentence(row: Row) -> str:
+    """All cells of a row with the names of their columns."""
+    pairs = zip(COLUMNS, _cells(row), strict=True)
+    named = [f"{name} {cell}" for name, cell in pairs if cell and name not in COLUMNS[:3]]
+    return f"{_cells(row)[0]}: {', '.join(named)}"
 
 
 def _worst_first(comparison: Comparison) -> list[Row]:
@@ -134,17 +198,21 @@ def _cells(row: Row) -> tuple[str, ...]:
     before, after = (
         "n/a" if value is None else digits(value / divisor) for value in (row.before, row.after)
     )
-    params = ", ".join(f"{name}={value}" for name, value in row.params.items())
     return (
         row.verdict.value + (f" ({row.note})" if row.note else ""),
         row.name,
-        params,
+        _parameters(row),
         before,
         after,
         "n/a" if row.ratio is None else f"{row.ratio:.3f}",
+        "" if row.low is None or row.high is None else f"{row.low:.3f} … {row.high:.3f}",
         unit,
         "unknown" if row.direction is None else _better(row.direction),
     )
+
+
+def _parameters(row: Row) -> str:
+    return ", ".join(f"{name}={value}" for name, value in row.params.items())
 
 
 def _better(direction: Direction) -> str:

@@ -121,9 +121,10 @@ class AsvTree:
 class Tools:
     """Runs a script of tools/ as a user would."""
 
-    def __init__(self, repo: Path, cwd: Path) -> None:
+    def __init__(self, repo: Path, cwd: Path, timeout: float = 60) -> None:
         self.repo = repo
         self.cwd = cwd
+        self.timeout = timeout
 
     def __call__(self, script: str, *args: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(self.repo / "tools" / script), *map(str, args)]
@@ -134,6 +135,6 @@ class Tools:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=self.timeout,
             check=False,
         )

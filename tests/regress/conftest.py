@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asv_tree import A, AsvTree, B, Tools
@@ -27,10 +28,18 @@ def two_commits(tree: AsvTree) -> AsvTree:
     tree.benchmark("rope.time_rope")
     tree.benchmark("gpu.time_gpu")
     nine = [0.002 + i * 1e-5 for i in range(9)]
-    samples = {"rope.time_rope": [nine]}
     common = {"rope.time_rope": nine[4], "gpu.time_gpu": float("nan")}
+
+    def samples(values: dict[str, Any]) -> dict[str, Any]:
+        spread = [1 + i / 1000 for i in range(-4, 5)]
+        return {
+            "rope.time_rope": [nine],
+            "matmul.track_ms": [v and [v * x for x in spread] for v in values["matmul.track_ms"]],
+            "matmul.track_tokens": [[values["matmul.track_tokens"] * x for x in spread]],
+        }
+
     slow = {"matmul.track_ms": [1.0, 2.3, None, 4.0], "matmul.track_tokens": 85.0, **common}
     fast = {"matmul.track_ms": [1.0, 2.0, None, 4.0], "matmul.track_tokens": 100.0, **common}
-    tree.run(A, fast, samples=samples, date=1_700_000_000_000)
-    tree.run(B, slow, samples=samples, date=1_700_000_100_000)
+    tree.run(A, fast, samples=samples(fast), date=1_700_000_000_000)
+    tree.run(B, slow, samples=samples(slow), date=1_700_000_100_000)
     return tree

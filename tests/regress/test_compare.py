@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocmforge.hardware import Hardware
-from rocmforge.regress.compare import Comparison, Outcome, Row, Verdict, compare, slowdown
+from rocmforge.regress.compare import Comparison, Outcome, Row, compare
+from rocmforge.regress.decision import Verdict, slowdown
 from rocmforge.regress.records import Direction, Record, ResultSet, Status
 from rocmforge.regress.statistics import summarize
 
@@ -29,7 +30,7 @@ def record(value: float | None, status: Status = Status.OK, **changes: object) -
         status=status if value is None else Status.OK,
         value=value,
         summary=None if value is None else summarize([value]),
-        samples=(),
+        samples=() if value is None else (value,) * 12,
         unit="ms",
         direction=LOWER,
         version="1",

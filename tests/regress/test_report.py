@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from asv_tree import A, AsvTree, B
 from rich.console import Console
 
 from rocmforge.hardware import Hardware
-from rocmforge.regress.compare import Comparison, Outcome, Row, Verdict, compare
+from rocmforge.regress.compare import Comparison, Outcome, Row, compare
+from rocmforge.regress.decision import Verdict
 from rocmforge.regress.records import Direction, ResultSet
-from rocmforge.regress.report import print_table, summary_line, to_json, to_markdown
+from rocmforge.regress.report import print_table, summary_line, to_json, to_junit, to_markdown
 from rocmforge.regress.results import ResultsDirectory
 
 
@@ -33,18 +35,19 @@ def test_table_is_whole_where_output_is_no_terminal(
 ) -> None:
     print_table(comparison)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == "verdict benchmark parameters before after ratio unit better"
+    assert lines[0] == ("verdict benchmark parameters before after ratio 99 % interval unit better")
     assert (
-        lines[1] == "regression matmul.track_ms format='Q4_0', tokens=8 2 2.3 1.150 ms/token lower"
+        lines[1] == "regression matmul.track_ms format='Q4_0', tokens=8 2 2.3 1.150 "
+        "1.145 … 1.155 ms/token lower"
     )
-    assert lines[2] == "regression matmul.track_tokens 100 85 0.850 tokens/s higher"
-    assert "ok rope.time_rope 2.04 2.04 1.000 ms lower" in lines
+    assert lines[2] == ("regression matmul.track_tokens 100 85 0.850 0.847 … 0.853 tokens/s higher")
+    assert any(line.startswith("ok rope.time_rope 2.04 2.04 1.000 0.9") for line in lines)
     assert lines[-1] == summary_line(comparison)
 
 
 def test_table_on_a_terminal_is_coloured_and_reads_no_markup() -> None:
     out = io.StringIO()
-    row = Row("m.[dim]x", {}, 1.0, 2.0, 2.0, "ms", Direction.LOWER, Verdict.REGRESSION)
+    row = Row("m.[dim]x", {}, 1.0, 2.0, 2.0, 1.9, 2.1, "ms", Direction.LOWER, Verdict.REGRESSION)
     comparison = Comparison("a [red]", "b", 0.1, (row,), (), ())
     print_table(comparison, Console(file=out, force_terminal=True, width=120))
     assert "\x1b[1;31m" in out.getvalue()
@@ -55,13 +58,14 @@ def test_table_on_a_terminal_is_coloured_and_reads_no_markup() -> None:
 def test_markdown(comparison: Comparison) -> None:
     lines = to_markdown(comparison).splitlines()
     assert lines[0] == f"**{summary_line(comparison)}**"
-    assert "| regression | matmul.track_tokens |  | 100 | 85 | 0.850 | tokens/s | higher |" in lines
+    cells = "matmul.track_tokens |  | 100 | 85 | 0.850 | 0.847 … 0.853 | tokens/s | higher"
+    assert f"| regression | {cells} |" in lines
     table = [line for line in lines if line.startswith("|")]
     skipped = comparison.with_verdict(Verdict.SKIPPED)
     assert skipped
     assert len(table) == 2 + len(comparison.rows) - len(skipped)
     assert f"{len(skipped)} skipped" in lines[0]
-    assert {line.count("|") for line in table} == {9}
+    assert {line.count("|") for line in table} == {10}
 
 
 def test_json_is_strict_and_complete(comparison: Comparison) -> None:
@@ -74,10 +78,13 @@ def test_json_is_strict_and_complete(comparison: Comparison) -> None:
         "before": 2.0,
         "after": 2.3,
         "ratio": pytest.approx(1.15),
+        "low": pytest.approx(1.1454, abs=1e-3),
+        "high": pytest.approx(1.1546, abs=1e-3),
         "unit": "ms/token",
         "direction": "lower",
         "verdict": "regression",
         "note": "",
+        "threshold": 0.1,
         "label": "matmul.track_ms('Q4_0', 8)",
     }
     assert len(document["rows"]) == len(comparison.rows)
@@ -85,20 +92,20 @@ def test_json_is_strict_and_complete(comparison: Comparison) -> None:
 
 def one(before: float | None, after: float | None, unit: str | None = "ms") -> Comparison:
     direction = None if unit is None else Direction.LOWER
-    row = Row("m.x", {"s": "'a|b'"}, before, after, None, unit, direction, Verdict.OK)
+    row = Row("m.x", {"s": "'a|b'"}, before, after, None, None, None, unit, direction, Verdict.OK)
     return Comparison("before", "after", 0.025, (row,), (), ("a note",))
 
 
 @pytest.mark.parametrize(
     ("before", "after", "unit", "cells"),
     [
-        (2e-9, 1.5e-9, "seconds", "2 | 1.5 | n/a | ns"),
-        (0.0005, 0.002, "seconds", "0.5 | 2 | n/a | ms"),
-        (3.0, None, "seconds", "3 | n/a | n/a | s"),
-        (0.0, 0.0, "seconds", "0 | 0 | n/a | ns"),
-        (2.0**31, 2.0**30, "bytes", "2 | 1 | n/a | GiB"),
-        (12345.6, 99999.4, "ms", "12346 | 99999 | n/a | ms"),
-        (1.0, 2.0, None, "1 | 2 | n/a | unknown"),
+        (2e-9, 1.5e-9, "seconds", "2 | 1.5 | n/a |  | ns"),
+        (0.0005, 0.002, "seconds", "0.5 | 2 | n/a |  | ms"),
+        (3.0, None, "seconds", "3 | n/a | n/a |  | s"),
+        (0.0, 0.0, "seconds", "0 | 0 | n/a |  | ns"),
+        (2.0**31, 2.0**30, "bytes", "2 | 1 | n/a |  | GiB"),
+        (12345.6, 99999.4, "ms", "12346 | 99999 | n/a |  | ms"),
+        (1.0, 2.0, None, "1 | 2 | n/a |  | unknown"),
     ],
 )
 def test_values_read_well_in_one_unit(
@@ -127,6 +134,42 @@ def test_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     nothing = Comparison("a", "b", 0.1, (), (), ())
     print_table(nothing)
     out = capsys.readouterr().out
-    assert out.splitlines()[-1] == (
-        "FAIL: nothing measured on both sides (exit 3): no benchmark; threshold 10 %"
-    )
+    words = "nothing measured on both sides that can be judged (exit 3)"
+    assert out.splitlines()[-1] == f"FAIL: {words}: no benchmark; threshold 10 %"
+
+
+def test_junit_counts_and_names(comparison: Comparison) -> None:
+    suite = ElementTree.fromstring(to_junit(comparison))
+    counts = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
+    assert counts == {"tests": 7, "failures": 2, "errors": 0, "skipped": 2}
+    assert len(suite.findall("testcase")) == 7
+    worst = suite.find("testcase")
+    assert worst is not None
+    assert worst.attrib == {"classname": "matmul.track_ms", "name": "format='Q4_0', tokens=8"}
+    failure = worst.find("failure")
+    assert failure is not None
+    wanted = "regression: before 2, after 2.3, ratio 1.150, 99 % interval 1.145 … 1.155"
+    assert failure.attrib["message"] == f"{wanted}, unit ms/token, better lower"
+
+
+def test_junit_is_red_where_nothing_can_be_compared(two_commits: AsvTree) -> None:
+    nothing = Comparison("a", "b", 0.1, (), (), ())
+    suite = ElementTree.fromstring(to_junit(nothing))
+    assert (suite.attrib["tests"], suite.attrib["errors"]) == ("1", "1")
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert "nothing measured" in error.attrib["message"]
+    old, new = ResultsDirectory(two_commits.results).load_pair(A, B)
+    moved = ResultSet(Path("x"), "box", B, None, "env", Hardware(cpu_name="x"), new.records)
+    suite = ElementTree.fromstring(to_junit(compare(old, moved)))
+    assert int(suite.attrib["errors"]) == 1
+    assert "hardware differs: cpu_name" in to_junit(compare(old, moved))
+
+
+def test_junit_survives_any_name() -> None:
+    name = "m.<x>&\"'"
+    row = Row(name, {}, 1.0, 2.0, 2.0, 1.9, 2.1, "ms", Direction.LOWER, Verdict.REGRESSION)
+    suite = ElementTree.fromstring(to_junit(Comparison("a", "b", 0.1, (row,), (), ())))
+    case = suite.find("testcase")
+    assert case is not None
+    assert case.attrib["classname"] == name

@@ -193,3 +193,37 @@ def test_register_machine_with_a_broken_file_is_2(tools: Tools, tmp_path: Path) 
     done = tools(REGISTER, "--file", file)
     assert done.returncode == 2
     assert os.fspath(file) in done.stderr
+
+
+def test_the_noise_of_this_hardware_is_known_and_another_can_be_named(
+    two_commits: AsvTree, tools: Tools, tmp_path: Path
+) -> None:
+    label = "matmul.track_tokens"
+    loud = {"unit": "tokens/s", "version": "1", "medians": [80.0, 100.0], "marked": 0}
+    noise = {"version": 1, "benchmarks": {label: loud}}
+    path = (tmp_path / BASELINE).with_name("noise.json")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(noise), encoding="utf-8")
+    done = tools(CHECK, "aaaa", "bbbb", "--benchmark", label)
+    assert done.returncode == 3, done.stderr  # the only one cannot be judged
+    assert "cannot tell (runs of one commit differ by 25 %)  matmul.track_tokens" in done.stdout
+    (tmp_path / "quiet.json").write_text('{"version": 1, "benchmarks": {}}', encoding="utf-8")
+    assert tools(CHECK, "aaaa", "bbbb", "--noise", "quiet.json").returncode == 1
+    assert tools(CHECK, "aaaa", "bbbb", "--noise", "none.json").returncode == 2
+    path.write_text("{", encoding="utf-8")
+    assert tools(CHECK, "aaaa", "bbbb").returncode == 2
+
+
+def test_thresholds_of_asvs_settings_count_unless_one_is_given(
+    two_commits: AsvTree, tools: Tools, tmp_path: Path
+) -> None:
+    config = tmp_path / "asv.conf.json"
+    config.write_text('{"version": 1, "regressions_thresholds": {"track_": 0.3}} // x\n')
+    assert tools(CHECK, "aaaa", "bbbb").returncode == 0
+    assert tools(CHECK, "aaaa", "bbbb", "--threshold", "10").returncode == 1
+    for text in ("{", '{"version": 1, "regressions_thresholds": {"(": 0.3}}'):
+        config.write_text(text)
+        done = tools(CHECK, "aaaa", "bbbb")
+        assert done.returncode == 2
+        assert "asv.conf.json" in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,184 @@
+"""Runs asv as a program: its configuration in a folder of its own, its command, its environments.
+
+Knows asv 0.6.6's options and how it names what it runs in; reads no result, knows no verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rocmforge.errors import ResultFileError
+from rocmforge.regress.files import finite_number
+from rocmforge.regress.results import ResultsDirectory
+
+FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
+
+
+def write_config(root: Path, work: Path) -> Path:
+    """Write a project's asv configuration with everything that asv writes below `work`.
+
+    Parameters
+    ----------
+    root
+        Holds asv.conf.json, the benchmarks and the repository.
+    work
+        Made where it is not there; gets ``asv.conf.json``, ``results``, ``env`` and ``html``.
+    """
+    from asv.util import load_json
+
+    config = load_json(str(root / "asv.conf.json"), api_version=1, js_comments=True)
+    up = os.path.relpath(root, work)
+    config |= {
+        "version": 1,
+        "repo": up,
+        "benchmark_dir": f"{up}/{config['benchmark_dir']}",
+        "env_dir": "env",
+        "results_dir": "results",
+        "html_dir": "html",
+    }
+    path = work / "asv.conf.json"
+    (work / "results").mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def read_thresholds(config: Path) -> dict[str, float]:
+    """Return ``regressions_thresholds`` of asv's configuration: expressions and fractions.
+
+    Raises
+    ------
+    ResultFileError
+        The file is broken, or a threshold is no number above 0 or its expression is none.
+    """
+    from asv.util import UserError, load_json
+
+    try:
+        stored = load_json(str(config), api_version=1, js_comments=True)
+    except (UserError, OSError, ValueError) as error:
+        raise ResultFileError(config, "content", got=error, wanted="asv's settings") from error
+    found = stored.get("regressions_thresholds", {})
+    if not isinstance(found, dict):
+        raise ResultFileError(config, "regressions_thresholds", got=found, wanted="an object")
+    for name, value in found.items():
+        what = f"regressions_thresholds of {name!r}"
+        if finite_number(config, what, value) <= 0:
+            raise ResultFileError(config, what, got=value, wanted="a number above 0")
+        try:
+            re.compile(name)
+        except re.error as error:
+            raise ResultFileError(config, what, got=error, wanted="an expression") from error
+    return {name: float(value) for name, value in found.items()}
+
+
+def command(work: Path, *arguments: str) -> list[str]:
+    """Return the command line of asv with the configuration in `work`."""
+    return [sys.executable, "-m", "asv", "--config", str(work / "asv.conf.json"), *arguments]
+
+
+def run_command(work: Path, python: str, commit: str, machine: str, *more: str) -> list[str]:
+    """Return the command that measures an interpreter's installed package and says it is `commit`.
+
+    Samples are recorded. `more` are further options, such as ``--bench``.
+    """
+    fixed = ("-E", f"existing:{python}", "--set-commit-hash", commit, "--machine", machine)
+    return command(work, "run", *fixed, "--record-samples", "--show-stderr", *more)
+
+
+def environment_name(python: str) -> str:
+    """Return asv's name of an interpreter that is there already, as result files have it."""
+    from asv.environment import get_env_name
+
+    name: str = get_env_name("existing", python.replace(os.path.sep, "_"), {}, {})
+    return name
+
+
+class Builds:
+    """The package of some commits, each built once and measured in an interpreter of its own.
+
+    An interpreter has the commit's package and, behind it, all that is installed here.
+
+    Parameters
+    ----------
+    root
+        The repository, with asv.conf.json.
+    work
+        Where builds, configuration and results go.
+    machine
+        asv's name of this machine.
+    """
+
+    def __init__(self, root: Path, work: Path, machine: str) -> None:
+        self._root, self._work, self._machine = root, work.resolve(), machine
+        write_config(root, self._work)
+
+    def prepare(self, commit: str) -> Path:
+        """Return the interpreter of a commit, building its package where that was not done yet.
+
+        Raises
+        ------
+        ResultFileError
+            git or pip failed; the message has the end of what it said.
+        """
+        folder = self._work / "builds" / commit
+        python = folder / "bin" / "python"
+        if (folder / "built").exists():
+            return python
+        _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], folder)
+        purelib = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+        own = Path(purelib) / "of_the_caller.pth"
+        own.write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+        with TemporaryDirectory() as tree:
+            _run(["git", "clone", "--quiet", "--shared", str(self._root), tree], folder)
+            _run(["git", "-C", tree, "checkout", "--quiet", "--detach", commit], folder)
+            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+            _run([*install, "--no-build-isolation", "--target", purelib, tree], folder)
+        (folder / "built").touch()
+        return python
+
+    def measure(self, commit: str, labels: Sequence[str]) -> Mapping[str, Sequence[float]]:
+        """Run benchmarks once, a process each; return samples by label, without what failed.
+
+        Raises
+        ------
+        ResultFileError
+            asv recorded nothing.
+        """
+        python = str(self.prepare(commit))
+        more = ["--attribute", "rounds=1"]
+        for label in labels:
+            more += ["--bench", f"^{re.escape(label)}$"]
+        done = subprocess.run(
+            run_command(self._work, python, commit, self._machine, *more),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode not in (0, FAILURES):
+            raise ResultFileError(
+                self._work, "asv run", got=_end(done), wanted="results of its benchmarks"
+            )
+        found = ResultsDirectory(self._work / "results", self._machine)
+        records = found.load(commit, environment_name(python)).records
+        return {
+            record.label: record.samples or (record.value,)
+            for record in records
+            if record.label in labels and record.value is not None
+        }
+
+
+def _run(words: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ResultFileError(folder, " ".join(words[:5]), got=_end(done), wanted="exit 0")
+
+
+def _end(done: subprocess.CompletedProcess[str]) -> str:
+    return f"exit {done.returncode}: {(done.stdout + done.stderr).strip()[-600:]}"
