@@ -250,6 +250,35 @@ def test_selections(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("'(cpu|gpu)'" in pattern for pattern in tool.select(None, "standard"))
 
 
+def test_a_long_profile_is_measured_suite_by_suite(tool: Any) -> None:
+    labels = ["a.time_x('Q4_K', 'cpu')", "a.time_x('Q4_K', 'gpu')", "b.track_y", "a.b.time_z(1)"]
+    for selection in ([tool.NO_GPU], [r"time_.\(", "track_y"], [r"^a\.", "^b"]):
+        chosen = [x for x in labels if any(re.search(line, x) for line in selection)]
+        batches = tool.by_suite(selection, chosen)
+        assert len(batches) == len({label.partition(".")[0] for label in chosen})
+        found = [
+            x for batch in batches for x in labels if any(re.search(line, x) for line in batch)
+        ]
+        assert sorted(found) == sorted(chosen)
+
+
+def test_a_gate_fails_where_a_benchmark_of_the_baseline_has_no_value_now(
+    tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tool.main(["--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
+    (path,) = (project / "baselines").glob("*/baseline.json")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    entry = json.loads(json.dumps(document["baselines"]["tiny.track_ms('cpu')"]))
+    entry["name"] = "tiny.track_ms('gpu')"
+    entry["metadata"]["params"] = {"device": "'gpu'"}
+    document["baselines"]["tiny.track_ms('gpu')"] = entry
+    path.write_text(json.dumps(document), encoding="utf-8")
+    capfd.readouterr()
+    assert tool.main(["--bench", r"^tiny\.track_ms", "--gate"]) == 3
+    assert "1 benchmarks of" in capfd.readouterr().err
+    assert tool.main(["--bench", r"^tiny\.track_ms.*cpu", "--gate"]) == 0
+
+
 def test_labels_are_what_asv_searches(tool: Any) -> None:
     labels = tool.labels()
     assert labels["dequantize.Size.track_bits_per_weight('F16')"] == (

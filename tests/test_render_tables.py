@@ -89,20 +89,34 @@ def test_a_value_of_the_suites_stands_with_its_unit_and_mark(tool: Any, tmp_path
         meta = {"hardware_tag": gpu or "cpu", "commit": "c" * 40, "hardware": hardware}
         return {"baselines": entries, "metadata": meta}
 
-    time, rate = "m.time_x('Q4_K', 'cpu')", "m.track_x('cpu')"
-    cpu = machine(None, {time: entry("seconds", "p50_ms", 2.5), rate: entry("GB/s", "p50_", 7.0)})
+    time, small, rate = "m.time_x('Q4_K', 'cpu')", "m.track_us('cpu')", "m.track_x('cpu')"
+    entries = {
+        time: entry("seconds", "p50_ms", 2.5),
+        small: entry("us", "p50_ms", 0.25),
+        rate: entry("GB/s", "p50_gb_per_s", 7.0),
+    }
+    cpu = machine(None, entries)
     gpu = machine("sm_90", {time.replace("cpu", "gpu"): entry("seconds", "p50_ms", 0.01, "load")})
-    rows = tool._suites_table([cpu, gpu], [("a time", time), ("a rate", rate)]).splitlines()
+    wanted = [("a time", time), ("a small one", small), ("a rate", rate)]
+    rows = tool._suites_table([cpu, gpu], wanted).splitlines()
     assert rows[0] == "| what | benchmark | `cpu`, cccccccc | `sm_90`, cccccccc |"
     assert rows[2] == f"| a time | `{time}` | 2.5 ms | ! 10 µs |"
-    assert rows[3] == f"| a rate | `{rate}` | 7 GB/s | n/a |"
+    assert rows[3] == f"| a small one | `{small}` | 250 us | n/a |"
+    assert rows[4] == f"| a rate | `{rate}` | 7 GB/s | n/a |"
 
 
-def test_what_differs_most_between_runs_is_listed(tool: Any) -> None:
+def test_what_differs_most_between_runs_is_listed(tool: Any, tmp_path: Path) -> None:
     quiet = {"unit": "ms", "version": None, "medians": [1.0, 1.0, 1.01], "marked": 0}
     loud = {"unit": "ms", "version": None, "medians": [1.0, 1.2, 1.4], "marked": 2}
-    document = {"hardware_tag": "t", "commit": "c" * 40, "benchmarks": {"a": quiet, "b": loud}}
-    lines = tool._noise_table(document).splitlines()
+    document = {
+        "version": 1,
+        "hardware_tag": "t",
+        "commit": "c" * 40,
+        "benchmarks": {"a": quiet, "b": loud},
+    }
+    path = tmp_path / "noise.json"
+    path.write_text(json.dumps(document))
+    lines = tool._noise_table(path).splitlines()
     assert "3 runs of 2 benchmarks: median spread 8.6 %, 1 above 5 %." in lines[0]
     assert lines[-1] == "| `b` | 16.7 % | 40.0 % | 2 |"
     assert not any("`a`" in line for line in lines)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +86,7 @@ def project(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_failed_run_is_not_kept_and_the_next_call_goes_on(
     tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    kept = project / ".asv" / "repeatability" / COMMIT
+    kept = project / ".asv" / "repeatability" / COMMIT / hashlib.sha256(b"m").hexdigest()[:8]
     assert tool.main(["--runs", "4", "--bench", "m"]) == 3
     said = capfd.readouterr()
     assert "exit 3, in run 3" in said.err
@@ -101,10 +103,29 @@ def test_a_failed_run_is_not_kept_and_the_next_call_goes_on(
     assert saved["m.track_ms"].medians == tuple(VALUES)
 
 
+def test_noise_is_not_replaced_by_that_of_fewer_benchmarks(
+    tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kept = project / ".asv" / "repeatability" / COMMIT / "quick"
+    kept.mkdir(parents=True)
+    for name in ("01.json", "02.json"):
+        shutil.copy(project / "template.json", kept / name)
+    path = project / "baselines" / hardware_tag() / "noise.json"
+    path.parent.mkdir(parents=True)
+    one = {"unit": "ms", "version": None, "medians": [1.0, 2.0], "marked": 0}
+    older = {"version": 1, "benchmarks": {"m.track_ms": one, "m.other": one}}
+    path.write_text(json.dumps(older), encoding="utf-8")
+    assert tool.main(["--runs", "2", "--save"]) == 2
+    assert "without 1 of its benchmarks (m.other)" in capfd.readouterr().err
+    assert len(load_noise(path)) == 2
+    assert tool.main(["--runs", "2", "--save", "--replace"]) == 0
+    assert list(load_noise(path)) == ["m.track_ms"]
+
+
 def test_kept_runs_of_another_commit_are_refused(
     tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    kept = project / ".asv" / "repeatability" / COMMIT
+    kept = project / ".asv" / "repeatability" / COMMIT / "quick"
     kept.mkdir(parents=True)
     document = json.loads((project / "template.json").read_text(encoding="utf-8"))
     document["metadata"]["commit"] = "d" * 40

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,14 +72,14 @@ proves nothing. --gate makes it one.
 
 Each process also leaves in .asv/conditions what surrounded it. A benchmark is marked where other
 work took more of the CPU time than --max-load, or something throttled; where more than half of the
-timed ones are marked, --gate and --save-baseline refuse the run.
+timed ones are marked, --gate, --save-baseline and --save-results refuse the run.
 
 exit codes:
   0  measured (and, with --gate, nothing worse than the baseline)
   1  a benchmark failed or gave a wrong result; with --gate also a regression
   2  usage error; no git or no commit; asv or a file is broken
-  3  nothing measured; with --gate also no baseline of this hardware; with --gate or
-     --save-baseline also: most was measured under other load or throttling
+  3  nothing measured; with --gate also no baseline of this hardware, or one with benchmarks that
+     have no value now; with --gate or --save-… also: most was measured under load or throttling
   4  with --gate: the baseline is of other hardware
 
 environment: ROCFORGE_TEST_MODEL (a GGUF file to use in place of the generated model),
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     begin = time.monotonic()
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     try:
@@ -104,7 +104,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return BROKEN
     except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted; results of this run are not saved", file=sys.stderr)
+        print(
+            f"{parser.prog}: interrupted; suites that were finished are in .asv/results",
+            file=sys.stderr,
+        )
         return 130
     console.print(f"total     {time.monotonic() - begin:.0f} s")
     return code
@@ -145,6 +148,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="write baselines/<hardware tag>/baseline.json from this run (clean tree only)",
     )
+    parser.add_argument(
+        "--save-results",
+        action="store_true",
+        help="copy asv's own result file to results/<hardware tag>/ (clean tree only)",
+    )
     return parser
 
 
@@ -168,8 +176,11 @@ def _percent(text: str) -> float:
 
 def _bench(args: argparse.Namespace, console: Console) -> int:
     commit, dirty = head(ROOT)
-    if dirty and args.save_baseline:
-        raise ValueError("the working tree has changes: commit them before --save-baseline")
+    saving = args.save_baseline or args.save_results
+    if dirty and saving:
+        raise ValueError(
+            "the working tree has changes: commit them before --save-baseline or --save-results"
+        )
     _check_environment()
     selection = select(args.bench, args.profile)
     selected = _selected(selection)
@@ -188,12 +199,18 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     log = work / "bench.log"
     surroundings = work / "conditions" / commit
     forget(surroundings, selected.values())
-    _run_asv(work, tag, commit, selection, log, surroundings, console)
+    whole = args.profile == PROFILES[0] or args.bench
+    batches = [selection] if whole else by_suite(selection, selected)
+    log.unlink(missing_ok=True)
+    for number, batch in enumerate(batches, 1):
+        if len(batches) > 1:
+            console.print(f"suite     {number} of {len(batches)}")
+        _run_asv(work, tag, commit, batch, log, surroundings, console)
     results = _load(work / "results", tag, commit, selection, surroundings, args.max_load)
     local = baseline_path(work / "baselines", hardware)
     save_baseline(local, results)
     committed = baseline_path(ROOT / "baselines", hardware)
-    comparison = _compare(committed, results)
+    comparison = _compare(committed, results, selection)
     narrow = console.width < NARROW
     console.print(results_table(results.records, comparison, narrow))
     console.print(f"\n{NARROW_LEGEND if narrow else LEGEND}")
@@ -207,7 +224,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     verdict = (
         f"none of {tag} is committed"
         if comparison is None
-        else f"{_relative(committed)}: {summary_line(_measured_only(comparison))}"
+        else f"{_relative(committed)}: {summary_line(comparison)}"
     )
     if dirty:
         console.print("note      recorded under the commit, but the tree has changes on top of it")
@@ -224,20 +241,29 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     console.print(f"as JSON   {_relative(local)}")
     preview = f"{_relative(Path(sys.executable))} -m asv --config {_relative(work)}/asv.conf.json"
     console.print(f"dashboard {_relative(work / 'html')}; to see it: {preview} preview")
-    refused = refusal(results.records) if args.gate or args.save_baseline else None
+    refused = refusal(results.records) if args.gate or saving else None
     if refused and not failed:
         raise MeasurementError(refused)
     if refused:
         console.print(f"refused   {refused}")
-    elif args.save_baseline:
+    if args.save_baseline and not refused:
         save_baseline(committed, results)
         console.print(f"saved     {_relative(committed)}")
+    if args.save_results and not refused:
+        kept = asv.keep_results(work / "results", ROOT / "results", tag, commit, sys.executable)
+        console.print(f"saved     {_relative(kept)}")
     if failed:
         return FAILED
     if args.gate:
         if comparison is None:
             raise MeasurementError(f"--gate: no baseline {_relative(committed)} to compare with")
-        return int(_measured_only(comparison).outcome)
+        missing = [row.label for row in comparison.with_verdict(Verdict.MISSING)]
+        if missing:
+            raise MeasurementError(
+                f"--gate: {len(missing)} benchmarks of {_relative(committed)} have no value now: "
+                f"{missing[0]}"
+            )
+        return int(comparison.outcome)
     return 0
 
 
@@ -314,6 +340,12 @@ def labels() -> dict[str, tuple[str, int | None]]:
     return found
 
 
+def by_suite(selection: Sequence[str], selected: Iterable[str]) -> list[list[str]]:
+    """Split a selection into one for each suite: asv writes what it measured when it ends."""
+    suites = dict.fromkeys(label.partition(".")[0] for label in selected)
+    return [[rf"^(?={suite}\.).*?(?:{line})" for line in selection] for suite in suites]
+
+
 def _selected(selection: Sequence[str]) -> dict[str, tuple[str, int | None]]:
     expressions = [re.compile(pattern) for pattern in selection]
     return {
@@ -376,7 +408,7 @@ def _run_asv(
     more = [word for pattern in selection for word in ("--bench", pattern)]
     begin = time.time()
     with (
-        log.open("w", encoding="utf-8") as file,
+        log.open("a", encoding="utf-8") as file,
         subprocess.Popen(
             asv.run_command(work, sys.executable, commit, tag, *more),
             stdout=subprocess.PIPE,
@@ -425,14 +457,21 @@ def _load(
     )
 
 
-def _compare(committed: Path, results: ResultSet) -> Comparison | None:
-    """Compare with the baseline of this hardware, by the noise known of it; None: there is none."""
+def _compare(committed: Path, results: ResultSet, selection: Sequence[str]) -> Comparison | None:
+    """Compare with the baseline of this hardware, by the noise known of it; None: there is none.
+
+    What the baseline has and the selection does not name is left out.
+    """
     if not committed.exists():
         return None
     path = noise_path(committed.parent.parent, results.hardware)
     noise = load_noise(path) if path.exists() else None
     own = asv.read_thresholds(ROOT / "asv.conf.json")
-    return compare(load_baseline(committed), results, noise=noise, thresholds=own)
+    before = load_baseline(committed)
+    expressions = [re.compile(pattern) for pattern in selection]
+    named = [r for r in before.records if any(e.search(r.label) for e in expressions)]
+    before = dataclasses.replace(before, records=tuple(named))
+    return compare(before, results, noise=noise, thresholds=own)
 
 
 def _publish(work: Path, log: Path) -> None:
@@ -445,12 +484,6 @@ def _publish(work: Path, log: Path) -> None:
         raise ResultFileError(
             log, "asv publish", got=f"exit {done.returncode}", wanted="0; the log says why"
         )
-
-
-def _measured_only(comparison: Comparison) -> Comparison:
-    """Leave out what the baseline has and this selection did not run."""
-    rows = tuple(row for row in comparison.rows if row.verdict is not Verdict.MISSING)
-    return dataclasses.replace(comparison, rows=rows)
 
 
 def _relative(path: Path) -> str:

@@ -15,9 +15,10 @@ from rocmforge.errors import MeasurementError, RocmforgeError
 from rocmforge.hardware import detect
 from rocmforge.regress.asv import Builds, read_thresholds
 from rocmforge.regress.baseline import load_baseline
-from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, compare
+from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, Row, compare
 from rocmforge.regress.confirm import MOST_BLOCKS, confirm, suspects
-from rocmforge.regress.figure import forest_plot
+from rocmforge.regress.decision import Verdict
+from rocmforge.regress.figure import SUFFIXES, forest_plot
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.noise import load_noise, noise_path
 from rocmforge.regress.records import ResultSet
@@ -28,7 +29,7 @@ BASELINES = Path("baselines")
 FORMATS = {"json": to_json, "markdown": to_markdown, "junit": to_junit}
 CONFIG = Path("asv.conf.json")
 CONFIRM = Path(".asv") / "confirm"
-BROKEN = 2
+BROKEN, INTERRUPTED = 2, 130
 EPILOG = """\
 verdicts:
   regression      worse by more than the threshold (after/before above 1.10, or, where higher is
@@ -47,6 +48,7 @@ exit codes:
   2  usage error, or a result or baseline file that is missing or broken
   3  nothing measured: not one benchmark has values on both sides that can be judged
   4  hardware mismatch: before and after come from different machines; the fields are named
+  130  interrupted; what was settled until then is shown
 
 examples:
   check_regressions.py main HEAD --confirm
@@ -64,30 +66,34 @@ def main(argv: list[str] | None = None) -> int:
     wanted = (0, 1) if args.baseline else (2,)
     if len(args.commits) not in wanted:
         parser.error("give two commits, or --baseline FILE and at most one commit")
+    stopped: int | None = None
     try:
-        comparison = _compare(args)
+        comparison, after = _compare(args)
+        if args.confirm:
+            comparison, stopped = _confirmed(comparison, after)
+        if args.format == "table":
+            print_table(comparison)
+        else:
+            sys.stdout.write(FORMATS[args.format](comparison))
+        if args.figure:
+            forest_plot(comparison, args.figure)
     except MeasurementError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return Outcome.NOTHING_MEASURED
+    except ImportError as error:
+        print(f"{parser.prog}: error: {error}: pip install 'rocmforge[bench]'", file=sys.stderr)
+        return BROKEN
     except (RocmforgeError, ValueError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return BROKEN
-    if args.figure:
-        try:
-            forest_plot(comparison, args.figure)
-        except MeasurementError as error:
-            print(f"{parser.prog}: {error}", file=sys.stderr)
-        except (ValueError, OSError) as error:
-            print(f"{parser.prog}: error: {error}", file=sys.stderr)
-            return BROKEN
-    if args.format == "table":
-        print_table(comparison)
-    else:
-        sys.stdout.write(FORMATS[args.format](comparison))
-    return comparison.outcome
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return comparison.outcome if stopped is None else stopped
 
 
-def _compare(args: argparse.Namespace) -> Comparison:
+def _compare(args: argparse.Namespace) -> tuple[Comparison, ResultSet]:
+    """Compare what was measured; also return the later side."""
     results = ResultsDirectory(args.results, args.machine)
     commits = [results.resolve(name) for name in args.commits]
     if args.baseline:
@@ -99,15 +105,21 @@ def _compare(args: argparse.Namespace) -> Comparison:
     noise = load_noise(path) if args.noise or path.exists() else None
     own = {} if args.threshold or not CONFIG.exists() else read_thresholds(CONFIG)
     threshold = args.threshold or THRESHOLD
-    comparison = compare(before, after, threshold, args.benchmark, noise, own)
-    return _confirmed(comparison, before, after) if args.confirm else comparison
+    return compare(before, after, threshold, args.benchmark, noise, own), after
 
 
-def _confirmed(comparison: Comparison, before: ResultSet, after: ResultSet) -> Comparison:
-    """Measure what may be slower again; the verdicts of these measurements replace its own."""
+def _confirmed(comparison: Comparison, after: ResultSet) -> tuple[Comparison, int | None]:
+    """Measure what may be slower again; the verdicts of these measurements replace its own.
+
+    Returns
+    -------
+    tuple
+        The comparison, and the exit code where measuring was cut short: what was settled stands,
+        what was not cannot be told.
+    """
     found = suspects(comparison.rows)
     if not found or comparison.mismatches:
-        return comparison
+        return comparison, None
     here, now = detect(), after.hardware.identity()
     differing = [name for name, value in here.identity().items() if value != now[name]]
     if differing:
@@ -117,19 +129,28 @@ def _confirmed(comparison: Comparison, before: ResultSet, after: ResultSet) -> C
         )
     machine = register_machine(Path.home() / ".asv-machine.json", here)
     builds = Builds(Path.cwd(), CONFIRM, machine)
-    for commit in (before.commit, after.commit):
-        print(f"building {commit[:8]}", file=sys.stderr)
-        builds.prepare(commit)
-    print(f"{len(found)} suspects, up to {MOST_BLOCKS} blocks A B B A", file=sys.stderr)
-    settled = confirm(
-        found,
-        (before.commit, after.commit),
-        builds.measure,
-        lambda block, left: print(f"block {block}: {left} open", file=sys.stderr),
-    )
-    by_label = {row.label: row for row in settled}
-    rows = tuple(by_label.get(row.label, row) for row in comparison.rows)
-    return dataclasses.replace(comparison, rows=rows)
+    commits = comparison.commits
+    settled: dict[str, Row] = {}
+    stopped: int | None = None
+    try:
+        for commit in commits:
+            print(f"building {commit[:8]}", file=sys.stderr)
+            builds.prepare(commit)
+        print(f"{len(found)} suspects, up to {MOST_BLOCKS} blocks A B B A", file=sys.stderr)
+        confirm(found, commits, builds.measure, settled, _say_block)
+    except (KeyboardInterrupt, RocmforgeError, OSError) as error:
+        print(f"measuring again was cut short: {str(error) or 'interrupted'}", file=sys.stderr)
+        stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else BROKEN
+    for row in found:
+        note = "measuring again was cut short"
+        left = dataclasses.replace(row, verdict=Verdict.CANNOT_TELL, note=note)
+        settled.setdefault(row.label, left)
+    rows = tuple(settled.get(row.label, row) for row in comparison.rows)
+    return dataclasses.replace(comparison, rows=rows), stopped
+
+
+def _say_block(block: int, left: int) -> None:
+    print(f"block {block}: {left} open", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -175,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         "--format", choices=("table", *FORMATS), default="table", help="(%(default)s)"
     )
     parser.add_argument(
-        "--figure", type=Path, metavar="FILE", help="also draw it: a name in .svg, .png or .pdf"
+        "--figure", type=_figure, metavar="FILE", help="also draw it: a name in .svg, .png or .pdf"
     )
     parser.add_argument(
         "--benchmark",
@@ -184,6 +205,14 @@ def _parser() -> argparse.ArgumentParser:
         help="only benchmarks in whose name(parameters) this is found",
     )
     return parser
+
+
+def _figure(text: str) -> Path:
+    if Path(text).suffix not in SUFFIXES:
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, wanted a name that ends in {', '.join(SUFFIXES)}"
+        )
+    return Path(text)
 
 
 def _fraction(text: str) -> float:

@@ -1,12 +1,14 @@
 #!/bin/sh
 # Everything that a real GPU has to show, in one go: tests, sanitizers, speed; a summary at the end.
-# Usage: tools/gpu_check.sh OUT [tests|sanitizers|speed ...]   (default: all three)
+# Usage: tools/gpu_check.sh OUT [tests|sanitizers|speed|bench ...]   (default: the first three)
 # Runs with .venv's python, or else python3, into which rocmforge is installed here; needs no network.
-# Environment: COMMIT, the hash to record; PYTHON, another interpreter.
+# bench runs the suites' GPU part, of a clone with its .git, and needs the extra `bench`.
+# Environment: COMMIT, the hash to record; PYTHON, another interpreter; BENCH, an expression that
+# chooses among the benchmarks whose device is 'gpu' (default: all).
 set -u
 cd "$(dirname "$0")/.."
 if [ $# = 0 ]; then
-    echo 'usage: tools/gpu_check.sh OUT [tests|sanitizers|speed ...]' >&2
+    echo 'usage: tools/gpu_check.sh OUT [tests|sanitizers|speed|bench ...]' >&2
     exit 2
 fi
 out=$1
@@ -65,8 +67,13 @@ for part in $parts; do
             --json "$out/speed.json" ${COMMIT:+--commit "$COMMIT"}
         cat "$out/speed.log"
         ;;
+    bench)
+        step 'benchmarks' bench.log "$python" tools/bench.py --bench "(?:${BENCH:-.*}).*'gpu'"
+        cat "$out/bench.log"
+        tar -czf "$out/asv.tar.gz" .asv/results .asv/baselines .asv/conditions
+        ;;
     *)
-        echo "gpu_check: got $part, wanted tests, sanitizers or speed" >&2
+        echo "gpu_check: got $part, wanted tests, sanitizers, speed or bench" >&2
         exit 2
         ;;
     esac

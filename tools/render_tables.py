@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocmforge.regress.baseline import metric_suffix
 from rocmforge.regress.listing import MARK
-from rocmforge.regress.noise import Noise
+from rocmforge.regress.noise import load_noise
 from rocmforge.regress.report import digits, scale_for
 from rocmforge.regress.statistics import percentile
 
@@ -26,6 +27,7 @@ FORMATS = "*/formats.json"  # what compare_formats.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 BASELINES = "*/baseline.json"  # what bench.py --save-baseline wrote
 NOISE = "*/noise.json"  # what repeatability.py --save wrote
+ALARMS = "*/false_alarms.json"  # what false_alarms.py --json wrote
 NOISY = 0.05  # spread from which a benchmark is listed
 README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
@@ -42,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         (REPO / "docs" / "PERFORMANCE.md", "formats", _formats_table(formats)),
         (REPO / "docs" / "PERFORMANCE.md", "gpu", "".join(map(_gpu_tables, gpus))),
         (REPO / "docs" / "PERFORMANCE.md", "suites", _suites_table(_read(BASELINES), coverage())),
-        (REPO / "docs" / "PERFORMANCE.md", "noise", "".join(map(_noise_table, _read(NOISE)))),
+        (REPO / "docs" / "PERFORMANCE.md", "noise", "".join(map(_noise_table, _paths(NOISE)))),
+        (REPO / "docs" / "PERFORMANCE.md", "alarms", "".join(map(_alarms, _read(ALARMS)))),
         (REPO / "README.md", "speed", _readme_table(reports)),
         (REPO / "README.md", "gpu", "".join(map(_readme_gpu_table, gpus))),
     ):
@@ -58,9 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if stale and args.check else 0
 
 
+def _paths(pattern: str) -> list[Path]:
+    return sorted((REPO / "baselines").glob(pattern))
+
+
 def _read(pattern: str) -> list[dict[str, Any]]:
-    paths = sorted((REPO / "baselines").glob(pattern))
-    return [json.loads(path.read_text("utf-8")) for path in paths]
+    return [json.loads(path.read_text("utf-8")) for path in _paths(pattern)]
 
 
 def _replace(document: str, name: str, text: str) -> str:
@@ -184,19 +190,15 @@ def _measured(baseline: dict[str, Any], label: str) -> str:
         return "n/a"
     metrics, unit = entry["metrics"], entry["metadata"]["unit"]
     median = next(value for name, value in metrics.items() if name.startswith("p50_"))
-    if unit == "seconds":  # stored in ms
-        median /= 1e3
+    median /= metric_suffix(unit)[1]  # a baseline keeps all times in ms
     scale, name = scale_for((median,), unit)
     mark = f"{MARK} " if entry["metadata"].get("marked") else ""
     return f"{mark}{digits(median / scale)} {name}"
 
 
-def _noise_table(document: dict[str, Any]) -> str:
+def _noise_table(path: Path) -> str:
     """What runs of one commit differ by: the median, and the benchmarks that differ most."""
-    spreads = {
-        label: (Noise(**{**one, "medians": tuple(one["medians"])}))
-        for label, one in document["benchmarks"].items()
-    }
+    document, spreads = json.loads(path.read_text("utf-8")), load_noise(path)
     ordered = sorted(spreads.items(), key=lambda item: -item[1].spread)
     middle = percentile(sorted(one.spread for one in spreads.values()), 0.5)
     runs = max(len(one.medians) for one in spreads.values())
@@ -212,6 +214,22 @@ def _noise_table(document: dict[str, Any]) -> str:
     )
     columns = ("benchmark", "spread", "largest change", "marked runs")
     return "\n".join([intro, *(["", *_table(columns, loud)] if loud else [])]) + "\n"
+
+
+def _alarms(report: dict[str, Any]) -> str:
+    """What each rule calls a regression in runs of one commit."""
+    verdicts, comparisons = report["verdicts"], report["comparisons"]
+    rows = [
+        (
+            name,
+            f"{row['regressions']} of {verdicts} ({100 * row['regressions'] / verdicts:.2f} %)",
+            f"{row['comparisons_with_any']} of {comparisons}",
+        )
+        for name, row in report["rules"].items()
+    ]
+    intro = f"`{report['hardware_tag']}`, commit {report['commit'][:8]}, {report['runs']} runs:"
+    columns = ("rule", "called regressions", "comparisons with any")
+    return "\n".join([intro, "", *_table(columns, rows)]) + "\n"
 
 
 def _feed_forward_lines(rows: list[dict[str, Any]]) -> list[str]:

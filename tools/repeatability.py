@@ -7,6 +7,7 @@ Knows no benchmark and no rule of its own.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import subprocess
@@ -23,7 +24,14 @@ from rocmforge.errors import MeasurementError, ResultFileError, RocmforgeError
 from rocmforge.hardware import detect
 from rocmforge.regress import provenance
 from rocmforge.regress.baseline import baseline_path, load_baseline
-from rocmforge.regress.noise import FEWEST_RUNS, Noise, learn, noise_path, save_noise
+from rocmforge.regress.noise import (
+    FEWEST_RUNS,
+    Noise,
+    learn,
+    load_noise,
+    noise_path,
+    save_noise,
+)
 from rocmforge.regress.records import ResultSet
 from rocmforge.regress.report import digits, scale_for
 from rocmforge.regress.statistics import percentile
@@ -37,8 +45,9 @@ spread   of the medians of the runs: half of them lie within this share, (q75 - 
 largest  change that any two runs showed though the code is the same, max / min - 1
 marked   runs in which it was measured under other load or throttling
 
-Every run is kept in .asv/repeatability/COMMIT/NN.json; those of earlier calls for the commit count
-too, so that an interrupted call is continued by the next.
+Every run is kept in .asv/repeatability/COMMIT/PROFILE/NN.json (a hash in place of PROFILE with
+--bench); those of earlier calls with the same selection count too: an interrupted call is continued
+by the next.
 
 exit codes:
   0  measured
@@ -51,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     try:
@@ -61,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"\n{summary(noise, len(runs))}")
         if args.save:
             path = noise_path(ROOT / "baselines", runs[0].hardware)
+            if path.exists() and not args.replace:
+                _refuse_loss(path, noise)
             save_noise(path, noise, runs[0])
             console.print(f"saved {os.path.relpath(path)}")
     except MeasurementError as error:
@@ -91,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="write baselines/<hardware tag>/noise.json, which the gate reads",
     )
+    parser.add_argument(
+        "--replace", action="store_true", help="with --save: though benchmarks are lost by it"
+    )
     return parser
 
 
@@ -100,6 +114,16 @@ def _runs(text: str) -> int:
     return int(text)
 
 
+def _refuse_loss(path: Path, noise: dict[str, Noise]) -> None:
+    """Raise ValueError where the file holds benchmarks that `noise` does not."""
+    lost = [label for label in load_noise(path) if label not in noise]
+    if lost:
+        raise ValueError(
+            f"{os.path.relpath(path)}: got runs without {len(lost)} of its benchmarks "
+            f"({lost[0]}): --replace, if that is wanted"
+        )
+
+
 def _measure(args: argparse.Namespace, console: Console) -> list[ResultSet]:
     """Run what is missing, and read all runs of the commit."""
     commit, changed = provenance.head(ROOT)
@@ -107,7 +131,8 @@ def _measure(args: argparse.Namespace, console: Console) -> list[ResultSet]:
         raise ValueError(f"{ROOT} is no git repository with a commit")
     if changed:
         raise ValueError("the working tree has changes: commit them, for runs are kept by commit")
-    folder = ROOT / ".asv" / "repeatability" / commit
+    chosen = hashlib.sha256("\n".join(args.bench or ()).encode()).hexdigest()[:8]
+    folder = ROOT / ".asv" / "repeatability" / commit / (chosen if args.bench else args.profile)
     command = [sys.executable, str(ROOT / "tools" / "bench.py"), "--profile", args.profile]
     for expression in args.bench or ():
         command += ["--bench", expression]

@@ -5,10 +5,11 @@ Nothing of this process runs between: the lines wait in a pipe until they are ta
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import subprocess
+import threading
+from collections import deque
+from typing import IO
 
 from rocmforge.profiling.gpu_conditions import PERIOD_S, GpuSample, settled
 
@@ -38,7 +39,9 @@ _REASONS = {
 
 
 class NvidiaSmi:
-    """One `nvidia-smi` that goes on printing into a pipe; it dies with the pipe's reader.
+    """One `nvidia-smi` that goes on printing into a pipe, and a thread that reads its lines.
+
+    It dies with the pipe's reader.
 
     Parameters
     ----------
@@ -53,7 +56,9 @@ class NvidiaSmi:
     def __init__(self, program: str, address: str) -> None:
         self._command = [program, "-i", address, "--format=csv,noheader,nounits"]
         self._query = f"--query-gpu={','.join(FIELDS)}"
-        self._looping: subprocess.Popen[bytes] | None = None
+        self._looping: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._lines: deque[str] = deque()
 
     def before(self) -> tuple[float | None, int | None]:
         """Return utilization and number of processes, and begin to watch."""
@@ -71,32 +76,35 @@ class NvidiaSmi:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
+                text=True,
+                errors="replace",
             )
+            self._reader = threading.Thread(
+                target=self._read, args=(self._looping.stdout,), daemon=True
+            )
+            self._reader.start()
         others = None if listed is None else nvidia_processes(listed)
         return busy, others
 
     def take(self) -> list[GpuSample]:
         """Return the samples since the last call."""
-        if self._looping is None or self._looping.stdout is None:
-            return []
-        pipe = self._looping.stdout.fileno()
-        os.set_blocking(pipe, False)
-        read = b""
-        with contextlib.suppress(BlockingIOError):
-            while piece := os.read(pipe, 1 << 16):
-                read += piece
-        return nvidia_samples(read.decode(errors="replace"))
+        whole = []
+        while self._lines:
+            whole.append(self._lines.popleft())
+        return nvidia_samples("".join(whole))
 
     def close(self) -> list[GpuSample]:
         """Stop watching; return the samples since the last `take`, at least one where it can."""
-        samples = self.take()
-        if self._looping is not None:
+        if self._looping is not None and self._reader is not None:
             self._looping.terminate()
             self._looping.wait()
-            if self._looping.stdout is not None:
-                self._looping.stdout.close()
-            self._looping = None
-        return samples or nvidia_samples(self._once(self._query) or "")
+            self._reader.join()
+            self._looping = self._reader = None
+        return self.take() or nvidia_samples(self._once(self._query) or "")
+
+    def _read(self, pipe: IO[str]) -> None:
+        with pipe:
+            self._lines.extend(line for line in pipe if line.endswith("\n"))
 
     def _once(self, query: str) -> str | None:
         try:
@@ -115,8 +123,8 @@ class NvidiaSmi:
 def nvidia_samples(text: str) -> list[GpuSample]:
     """Read lines of `nvidia-smi --query-gpu` with FIELDS, ``csv,noheader,nounits``.
 
-    What a card does not tell stands there as ``[N/A]`` or the like; lines of another form, and a
-    last one that is not whole, are no samples.
+    What a card does not tell stands there as ``[N/A]`` or the like; lines of another form are no
+    samples.
     """
     samples = []
     for line in text.splitlines():

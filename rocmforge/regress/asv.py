@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rocmforge.errors import ResultFileError
-from rocmforge.regress.files import finite_number
+from rocmforge.regress.files import finite_number, read_json, typed_field, write_whole
 from rocmforge.regress.results import ResultsDirectory
 
 FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
@@ -32,14 +34,12 @@ def write_config(root: Path, work: Path) -> Path:
     work
         Made where it is not there; gets ``asv.conf.json``, ``results``, ``env`` and ``html``.
     """
-    from asv.util import load_json
-
-    config = load_json(str(root / "asv.conf.json"), api_version=1, js_comments=True)
+    config = _read_config(root / "asv.conf.json")
     up = os.path.relpath(root, work)
     config |= {
         "version": 1,
         "repo": up,
-        "benchmark_dir": f"{up}/{config['benchmark_dir']}",
+        "benchmark_dir": f"{up}/{config.get('benchmark_dir', 'benchmarks')}",
         "env_dir": "env",
         "results_dir": "results",
         "html_dir": "html",
@@ -58,13 +58,7 @@ def read_thresholds(config: Path) -> dict[str, float]:
     ResultFileError
         The file is broken, or a threshold is no number above 0 or its expression is none.
     """
-    from asv.util import UserError, load_json
-
-    try:
-        stored = load_json(str(config), api_version=1, js_comments=True)
-    except (UserError, OSError, ValueError) as error:
-        raise ResultFileError(config, "content", got=error, wanted="asv's settings") from error
-    found = stored.get("regressions_thresholds", {})
+    found = _read_config(config).get("regressions_thresholds", {})
     if not isinstance(found, dict):
         raise ResultFileError(config, "regressions_thresholds", got=found, wanted="an object")
     for name, value in found.items():
@@ -76,6 +70,20 @@ def read_thresholds(config: Path) -> dict[str, float]:
         except re.error as error:
             raise ResultFileError(config, what, got=error, wanted="an expression") from error
     return {name: float(value) for name, value in found.items()}
+
+
+def _read_config(config: Path) -> dict[str, Any]:
+    try:
+        from asv.util import UserError, load_json
+    except ImportError as error:
+        raise ResultFileError(
+            config, "asv", got=error, wanted="pip install 'rocmforge[bench]'"
+        ) from error
+    try:
+        stored: dict[str, Any] = load_json(str(config), api_version=1, js_comments=True)
+    except (UserError, OSError, ValueError) as error:
+        raise ResultFileError(config, "content", got=error, wanted="asv's settings") from error
+    return stored
 
 
 def command(work: Path, *arguments: str) -> list[str]:
@@ -98,6 +106,52 @@ def environment_name(python: str) -> str:
 
     name: str = get_env_name("existing", python.replace(os.path.sep, "_"), {}, {})
     return name
+
+
+def result_file(machine: str, commit: str, environment: str) -> Path:
+    """Return where asv keeps a result, below its ``results_dir``; long names become a hash."""
+    from asv.results import get_filename
+
+    return Path(get_filename(machine, commit, environment))
+
+
+def keep_results(source: Path, target: Path, machine: str, commit: str, python: str) -> Path:
+    """Copy what an interpreter measured for a commit into another results directory.
+
+    The interpreter's path, which asv takes for its name and version, becomes Python's version: a
+    committed file tells nothing of where the machine keeps its environments.
+
+    Parameters
+    ----------
+    source, target
+        asv's ``results_dir``; the second gets benchmarks.json and machine.json too.
+    machine
+        asv's name of the machine.
+    commit
+        Full hash.
+    python
+        The interpreter.
+
+    Returns
+    -------
+    Path
+        The new result file; one of the same commit and version is replaced.
+
+    Raises
+    ------
+    ResultFileError
+        There is no such result, or it is broken.
+    """
+    measured = read_json(source / result_file(machine, commit, environment_name(python)))
+    version = ".".join(platform.python_version_tuple()[:2])
+    name = f"existing-py{version}"
+    params = {**typed_field(source, measured, "params", dict, "an object"), "python": version}
+    measured |= {"env_name": name, "python": version, "params": params}
+    path = target / result_file(machine, commit, name)
+    _write(path, json.dumps(measured).encode())
+    for rest in ("benchmarks.json", f"{machine}/machine.json"):
+        _write(target / rest, (source / rest).read_bytes())
+    return path
 
 
 class Builds:
@@ -149,9 +203,12 @@ class Builds:
         Raises
         ------
         ResultFileError
-            asv recorded nothing.
+            asv could not be run.
         """
         python = str(self.prepare(commit))
+        name = result_file(self._machine, commit, environment_name(python))
+        written = self._work / "results" / name
+        written.unlink(missing_ok=True)  # asv would merge into it
         more = ["--attribute", "rounds=1"]
         for label in labels:
             more += ["--bench", f"^{re.escape(label)}$"]
@@ -161,7 +218,7 @@ class Builds:
             text=True,
             check=False,
         )
-        if done.returncode not in (0, FAILURES):
+        if done.returncode not in (0, FAILURES) or not written.exists():
             raise ResultFileError(
                 self._work, "asv run", got=_end(done), wanted="results of its benchmarks"
             )
@@ -172,6 +229,10 @@ class Builds:
             for record in records
             if record.label in labels and record.value is not None
         }
+
+
+def _write(path: Path, data: bytes) -> None:
+    write_whole(path, lambda file: file.write(data))
 
 
 def _run(words: Sequence[str], folder: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rocmforge.hardware import Hardware
-from rocmforge.regress.decision import Evidence, Verdict, decide, evidence
+from rocmforge.regress.decision import Evidence, Verdict, decide, evidence, of_ratio
 from rocmforge.regress.noise import Noise
 from rocmforge.regress.ranks import holm
 from rocmforge.regress.records import Direction, Record, ResultSet, Status
@@ -86,6 +86,8 @@ class Comparison:
     ----------
     before, after
         What was compared, in words.
+    commits
+        Full hashes of both.
     threshold
         0.10 for 10 %.
     rows
@@ -102,6 +104,7 @@ class Comparison:
     rows: tuple[Row, ...]
     mismatches: tuple[Difference, ...]
     notes: tuple[str, ...]
+    commits: tuple[str, str] = ("", "")
 
     def with_verdict(self, verdict: Verdict) -> list[Row]:
         """Rows of one verdict."""
@@ -145,8 +148,8 @@ def compare(
         What runs of one commit on this hardware differ by, by ``name(parameters)``; default:
         nothing is known of it. That of a benchmark whose code has changed since does not count.
     thresholds
-        Expressions found in names, and the threshold of these benchmarks where it is another; of
-        several the largest counts, as in asv's ``regressions_thresholds``.
+        Expressions that match the beginning of ``name(parameters)``, and the threshold of these
+        benchmarks where it is another; the last one that matches counts.
 
     Raises
     ------
@@ -169,7 +172,7 @@ def compare(
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     rows = []
     for label, (was, now) in pairs.items():
-        limit = max((v for name, v in own.items() if name.search(label)), default=threshold)
+        limit = [threshold, *(value for name, value in own.items() if name.match(label))][-1]
         if label in found and was and now:
             floor = _floor((noise or {}).get(label), now)
             marked = now.marked or was.marked
@@ -186,7 +189,8 @@ def compare(
         threshold=threshold,
         rows=tuple(rows),
         mismatches=mismatches,
-        notes=_notes(before, after, mismatches),
+        commits=(before.commit, after.commit),
+        notes=(*_notes(before, after, mismatches), *_unknown_noise(pairs, tested, noise or {})),
     )
 
 
@@ -227,16 +231,19 @@ def _ratio_interval(
     """Interval of after / before, from that of the slowdown; None where there is none."""
     if found is None or found.low <= 0 or not math.isfinite(found.high):
         return None, None
-    if direction is Direction.HIGHER:
-        return 1 / found.high, 1 / found.low
-    return found.low, found.high
+    return of_ratio(found.low, found.high, direction)
 
 
 def _floor(noise: Noise | None, after: Record) -> float:
-    """What runs of one commit differ by; 0 where it is unknown or of other code."""
-    if noise is None or (noise.version and after.version and noise.version != after.version):
-        return 0.0
-    return noise.floor
+    """What runs of one commit differ by; 0 where it is unknown."""
+    return noise.floor if _known(noise, after) and noise is not None else 0.0
+
+
+def _known(noise: Noise | None, after: Record) -> bool:
+    """Whether noise was measured with the same code, in the same unit."""
+    if noise is None or noise.unit != after.unit:
+        return False
+    return not (noise.version and after.version) or noise.version == after.version
 
 
 def _verdict(before: Record | None, after: Record | None) -> tuple[Verdict, str]:
@@ -302,6 +309,21 @@ def _notes(
     if before.commit == after.commit:
         notes.append(f"before and after are runs of the same commit, {after.commit[:8]}")
     return tuple(notes)
+
+
+def _unknown_noise(
+    pairs: Mapping[str, tuple[Record | None, Record | None]],
+    tested: Iterable[str],
+    noise: Mapping[str, Noise],
+) -> tuple[str, ...]:
+    """Say for how many benchmarks nobody knows what runs of one commit differ by."""
+    labels = list(tested)
+    unknown = 0
+    for label in labels:
+        after = pairs[label][1]
+        unknown += after is not None and not _known(noise.get(label), after)
+    what = f"noise unknown for {unknown} of {len(labels)} benchmarks"
+    return (f"{what}: tools/repeatability.py --save measures it",) if unknown else ()
 
 
 def _describe(results: ResultSet) -> str:

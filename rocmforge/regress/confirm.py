@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from rocmforge.regress.compare import Row
-from rocmforge.regress.decision import ALPHA, CONFIDENCE, Verdict
-from rocmforge.regress.ranks import larger_p_value, ratio_interval
+from rocmforge.regress.decision import ALPHA, Verdict, of_ratio, slowdown
+from rocmforge.regress.ranks import blocked_p_value, ratio_interval
 from rocmforge.regress.records import Direction
+from rocmforge.regress.statistics import CONFIDENCE
 
 FEWEST_BLOCKS = 3
 MOST_BLOCKS = 8
@@ -28,12 +29,12 @@ Measure = Callable[[str, Sequence[str]], Mapping[str, Sequence[float]]]
 
 @dataclass(slots=True)
 class _Suspect:
-    """Medians of processes, a pair of each side in every block."""
+    """Medians of processes, in every block two of each side."""
 
     row: Row
-    before: list[float] = field(default_factory=list)
-    after: list[float] = field(default_factory=list)
-    broken: str = ""
+    before: list[list[float]] = field(default_factory=list)
+    after: list[list[float]] = field(default_factory=list)
+    broken: str = ""  # the commit that it cannot be measured at
 
 
 def suspects(rows: Sequence[Row]) -> list[Row]:
@@ -46,7 +47,7 @@ def suspects(rows: Sequence[Row]) -> list[Row]:
         and row.after is not None
         and min(row.before, row.after) > 0
         and row.direction is not None
-        and _slowdown(row.before, row.after, row.direction) > 1 + row.threshold
+        and slowdown(row.before, row.after, row.direction) > 1 + row.threshold
     ]
 
 
@@ -54,15 +55,16 @@ def confirm(
     rows: Sequence[Row],
     commits: tuple[str, str],
     measure: Measure,
+    settled: dict[str, Row],
     on_block: Callable[[int, int], None] | None = None,
-) -> list[Row]:
-    """Measure suspects again, and return each with the verdict of these measurements alone.
+) -> None:
+    """Measure suspects again, and give each the verdict of these measurements alone.
 
-    A suspect is a regression where it is slower by more than its threshold and Mann-Whitney's test
-    over the medians of the processes says that it is slower, at 1 % for all suspects and looks
-    together. It is settled, either way, after three blocks or later once the 95 % interval of the
-    slowdown lies on one side of the threshold, and in any case after eight blocks, by the slowdown
-    itself: "cannot tell" where it is above the threshold and the test does not say so.
+    A suspect is a regression where it is slower by more than its threshold and a rank test within
+    blocks says that it is slower, at 1 % for all suspects and looks together. It is settled, either
+    way, after three blocks or later once the 95 % interval of the slowdown lies on one side of the
+    threshold. What eight blocks do not settle is a regression only where both hold, else "cannot
+    tell". One that fails at the later commit has failed; at the earlier, it cannot be told.
 
     Parameters
     ----------
@@ -72,92 +74,113 @@ def confirm(
         Before and after.
     measure
         Called four times a block, with what is not settled yet.
+    settled
+        Gets the rows by label as they are settled, so that nothing is lost where `measure` raises.
     on_block
         Called after each block with its number and that of suspects still open.
     """
     open_ones = {row.label: _Suspect(row) for row in rows}
     looks = MOST_BLOCKS - FEWEST_BLOCKS + 1
     alpha = ALPHA / max(1, len(rows) * looks)
-    done: dict[str, Row] = {}
     for block in range(1, MOST_BLOCKS + 1):
         if not open_ones:
-            break
+            return
         _measure_block(open_ones, commits, measure)
         for label, suspect in list(open_ones.items()):
-            settled = _settled(suspect, block, alpha)
-            if settled is not None:
-                done[label] = settled
+            row = _settle(suspect, commits, block, alpha)
+            if row is not None:
+                settled[label] = row
                 del open_ones[label]
         if on_block is not None:
             on_block(block, len(open_ones))
-    return [done[row.label] for row in rows]
 
 
 def _measure_block(
     open_ones: Mapping[str, _Suspect], commits: tuple[str, str], measure: Measure
 ) -> None:
     before, after = commits
+    for suspect in open_ones.values():
+        suspect.before.append([])
+        suspect.after.append([])
     for commit in (before, after, after, before):
         samples = measure(commit, list(open_ones))
         for label, suspect in open_ones.items():
             middle = median(samples[label]) if samples.get(label) else 0.0
             if middle > 0:
-                side = suspect.before if commit == before else suspect.after
-                side.append(middle)
+                (suspect.before if commit == before else suspect.after)[-1].append(middle)
             else:
                 suspect.broken = commit
 
 
-def _settled(suspect: _Suspect, block: int, alpha: float) -> Row | None:
+def _settle(suspect: _Suspect, commits: tuple[str, str], block: int, alpha: float) -> Row | None:
     """Return the row with its verdict, or None where more blocks are wanted."""
-    row, threshold = suspect.row, suspect.row.threshold
+    row = suspect.row
     if suspect.broken:
-        note = f"failed when measured again at {suspect.broken[:8]}"
-        return replace(row, verdict=Verdict.FAILED, note=note)
+        failed = suspect.broken == commits[1]
+        return replace(
+            row,
+            verdict=Verdict.FAILED if failed else Verdict.CANNOT_TELL,
+            note=f"gives no value when measured again at {suspect.broken[:8]}",
+        )
     if block < FEWEST_BLOCKS:
         return None
-    before, after = _aligned(suspect.before, suspect.after)
-    good, bad = (before, after) if row.direction is Direction.LOWER else (after, before)
-    slowdown = median(bad) / median(good)
-    low, high = ratio_interval(good, bad, SETTLED)
-    if low <= 1 + threshold <= high and block < MOST_BLOCKS:
+    limit = 1 + row.threshold
+    lower = row.direction is Direction.LOWER
+    good, bad = (suspect.before, suspect.after) if lower else (suspect.after, suspect.before)
+    one, other = _aligned(good, bad)
+    factor = median(other) / median(one)
+    low, high = ratio_interval(one, other, SETTLED)
+    sure = blocked_p_value(good, bad) <= alpha
+    if (low <= limit <= high or (factor > limit and not sure)) and block < MOST_BLOCKS:
         return None
-    if slowdown <= 1 + threshold:
-        verdict, word = Verdict.OK, "not confirmed"
-    elif larger_p_value(good, bad) <= alpha:
-        verdict, word = Verdict.REGRESSION, "confirmed"
-    elif block < MOST_BLOCKS:
-        return None
+    if factor > limit and sure:
+        verdict, word = Verdict.REGRESSION, "confirmed by"
+    elif high < limit:
+        verdict, word = Verdict.OK, "not confirmed by"
     else:
-        verdict, word = Verdict.CANNOT_TELL, "not settled"
-    low, high = ratio_interval(good, bad, CONFIDENCE)
-    turned = row.direction is Direction.HIGHER
+        verdict, word = Verdict.CANNOT_TELL, "not settled by"
+    note = f"{word} {len(one)} processes of either commit in turns"
+    if verdict is Verdict.CANNOT_TELL:
+        note += _what_would_settle(factor, low, high, limit, len(one))
+    before, after = (one, other) if lower else (other, one)
+    low, high = ratio_interval(one, other, CONFIDENCE)
     known = low > 0 and math.isfinite(high)
-    ends = (1 / high, 1 / low) if turned and known else (low, high)
+    ends = of_ratio(low, high, row.direction) if known else (None, None)
     return replace(
         row,
         before=median(before),
         after=median(after),
         ratio=median(after) / median(before),
-        low=ends[0] if known else None,
-        high=ends[1] if known else None,
+        low=ends[0],
+        high=ends[1],
         verdict=verdict,
-        note=f"{word} by {len(after)} processes of either commit in turns",
+        note=note,
     )
 
 
-def _aligned(before: Sequence[float], after: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Take out what moved all four processes of a block: each block gets the mean of all."""
-    logs = [[math.log(value) for value in side] for side in (before, after)]
-    everything = math.fsum(x for side in logs for x in side) / (len(before) + len(after))
-    aligned: tuple[list[float], list[float]] = ([], [])
-    for start in range(0, len(before), 2):
-        block = [side[start : start + 2] for side in logs]
-        shift = everything - math.fsum(x for side in block for x in side) / 4
-        for side, values in zip(aligned, block, strict=True):
-            side.extend(math.exp(value + shift) for value in values)
-    return aligned
+def _what_would_settle(factor: float, low: float, high: float, limit: float, n: int) -> str:
+    """How many processes an interval that does not reach the threshold takes: its width is 1/√n."""
+    distance = abs(math.log(factor / limit))
+    width = math.log(high / low) / 2 if low > 0 and math.isfinite(high) else math.inf
+    if distance == 0 or math.isinf(width):
+        return ""
+    wanted = math.ceil(n * (width / distance) ** 2)
+    return f"; about {wanted} would" if n < wanted < 1000 else ""
 
 
-def _slowdown(before: float, after: float, direction: Direction) -> float:
-    return after / before if direction is Direction.LOWER else before / after
+def _aligned(
+    one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
+) -> tuple[list[float], list[float]]:
+    """Take out what moved a whole block: each gets the mean of all."""
+    logs = [[[math.log(value) for value in block] for block in side] for side in (one, other)]
+    means = [math.fsum([*a, *b]) / (len(a) + len(b)) for a, b in zip(*logs, strict=True)]
+    mean = math.fsum(means) / len(means)
+    first, second = (
+        [
+            math.exp(value + mean - shift)
+            for block, shift in zip(side, means, strict=True)
+            for value in block
+        ]
+        for side in logs
+    )
+    return first, second

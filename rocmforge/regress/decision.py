@@ -20,10 +20,10 @@ from rocmforge.regress.ranks import (
     samples_wanted,
 )
 from rocmforge.regress.records import Direction, Record
+from rocmforge.regress.statistics import CONFIDENCE
 
 ALPHA = 0.01
 """Probability of calling anything in a comparison changed where nothing has, by the test alone."""
-CONFIDENCE = 0.99
 _ROUNDING = 1e-9  # relative; a ratio of exactly 1 + threshold is no regression
 
 
@@ -105,10 +105,15 @@ def slowdown(before: float, after: float, direction: Direction) -> float:
     return bad / good if good > 0 else math.inf
 
 
+def of_ratio(low: float, high: float, direction: Direction | None) -> tuple[float, float]:
+    """Turn an interval of the slowdown into one of after / before, or back."""
+    return (1 / high, 1 / low) if direction is Direction.HIGHER else (low, high)
+
+
 def evidence(before: Record, after: Record) -> Evidence:
     """Weigh the samples of two runs of one benchmark.
 
-    Where asv kept no samples but their interval, two intervals that do not overlap count as a
+    Where one side has no samples but their interval, two intervals that do not overlap count as a
     difference (p 0), and others as none (p 1).
 
     Parameters
@@ -138,7 +143,7 @@ def evidence(before: Record, after: Record) -> Evidence:
         p_value = min(1.0, 2 * min(worse, better))
         if min(*one, *other) > 0:
             low, high = ratio_interval(one, other, CONFIDENCE)
-    elif not (one or other):
+    elif not one or not other:
         p_value = _p_of_intervals(before, after)
     return Evidence(factor, low, high, p_value, share, min(len(one), len(other)), exact)
 
@@ -180,11 +185,12 @@ def decide(
     if marked is not None:
         return Verdict.CANNOT_TELL, marked
     if found.change <= floor:
-        return Verdict.CANNOT_TELL, f"runs of one commit differ by {100 * floor:.0f} %"
+        note = f"runs of one commit differ by {100 * floor:.0f} %: measure both in turns"
+        return Verdict.CANNOT_TELL, note
     if found.exact:
         return verdict, ""
     if p_value is None:
-        return Verdict.CANNOT_TELL, "a single sample"
+        return Verdict.CANNOT_TELL, "a single sample: 7 more on either side may settle it"
     if p_value > ALPHA:
         return Verdict.CANNOT_TELL, _what_would_settle(found, tests)
     return verdict, ""
@@ -192,7 +198,7 @@ def decide(
 
 def _what_would_settle(found: Evidence, tests: int) -> str:
     if not found.fewest:
-        return "intervals overlap, and samples were not recorded"
+        return "the intervals do not settle it: record samples on both sides"
     alpha = ALPHA / (2 * max(1, tests))
     least = next(n for n in range(2, 64) if 1 / math.comb(2 * n, n) <= alpha)
     overlap = 0 < found.share_worse < 1

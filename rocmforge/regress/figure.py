@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rocmforge.errors import MeasurementError
 from rocmforge.regress.compare import Comparison, Row
-from rocmforge.regress.decision import Verdict
+from rocmforge.regress.decision import Verdict, of_ratio
 from rocmforge.regress.files import write_whole
 from rocmforge.regress.records import Direction
 
@@ -64,6 +64,8 @@ def forest_plot(comparison: Comparison, path: Path) -> int:
         colour = _COLOURS[row.verdict]
         axes.hlines(at, low, high, color=colour, linewidth=2)
         axes.plot(middle, at, "o", color=colour, markersize=4)
+        if row.threshold != comparison.threshold:
+            axes.plot(1 + row.threshold, at, "|", color="0.3", markersize=8)
     limit = 1 + comparison.threshold
     axes.axvline(1.0, color="0.6", linewidth=0.8)
     for edge in (limit, 1 / limit):
@@ -74,7 +76,10 @@ def forest_plot(comparison: Comparison, path: Path) -> int:
     axes.set_xticks([], minor=True)
     axes.set_yticks(range(len(drawn)), [row.label for row, _ in drawn], fontsize=7)
     axes.set_ylim(-0.7, len(drawn) - 0.3)
-    axes.set_xlabel(f"slowdown with its 99 % interval (right is worse, dotted ±{limit - 1:.0%})")
+    axes.set_xlabel(
+        f"slowdown with its 99 % interval (right is worse; dotted: {limit - 1:.0%}, "
+        "a tick: a threshold of its own)"
+    )
     axes.set_title(f"{comparison.before}\n{comparison.after}", fontsize=8)
     for verdict, colour in _COLOURS.items():
         axes.plot([], [], "o", color=colour, label=verdict.value)
@@ -92,6 +97,5 @@ def _slowdown(row: Row) -> tuple[float, float, float] | None:
     high = row.ratio if row.high is None else row.high
     if not all(math.isfinite(end) and end > 0 for end in (low, high)):
         return None
-    if row.direction is Direction.HIGHER:
-        return 1 / row.ratio, 1 / high, 1 / low
-    return row.ratio, low, high
+    middle = 1 / row.ratio if row.direction is Direction.HIGHER else row.ratio
+    return middle, *of_ratio(low, high, row.direction)

@@ -38,9 +38,10 @@ class Noise:
     version
         asv's hash of the benchmark's code; None: unknown.
     medians
-        Of each run that measured it, in the order of the runs.
+        Of the runs that measured it, in their order: of those that were not marked (other load,
+        throttling), unless fewer than two are left.
     marked
-        Number of these runs that were marked: other load, throttling.
+        Number of runs that were marked.
     """
 
     unit: str
@@ -98,11 +99,13 @@ def learn(runs: Sequence[ResultSet]) -> dict[str, Noise]:
     found: dict[str, Noise] = {}
     for label in labels:
         records = [run[label] for run in measured if label in run]
+        quiet = [record for record in records if record.marked is None]
+        kept = quiet if len(quiet) >= FEWEST_RUNS else records
         if len(records) >= FEWEST_RUNS:
             found[label] = Noise(
                 unit=records[0].unit or "",
                 version=records[0].version,
-                medians=tuple(r.value for r in records if r.value is not None),
+                medians=tuple(r.value for r in kept if r.value is not None),
                 marked=sum(r.marked is not None for r in records),
             )
     return found
@@ -157,8 +160,8 @@ def _entry(path: Path, label: str, entry: object) -> Noise:
             path, f"medians of {label}", got=stored, wanted="two or more, none below 0"
         )
     marked, version = entry.get("marked"), entry.get("version")
-    if isinstance(marked, bool) or not isinstance(marked, int) or not 0 <= marked <= len(medians):
-        raise ResultFileError(path, f"marked of {label}", got=marked, wanted=f"0 to {len(medians)}")
+    if isinstance(marked, bool) or not isinstance(marked, int) or marked < 0:
+        raise ResultFileError(path, f"marked of {label}", got=marked, wanted="a count")
     if version is not None and not isinstance(version, str):
         raise ResultFileError(path, f"version of {label}", got=version, wanted="a string or null")
     unit = typed_field(path, entry, "unit", str, f"a string in {label}")

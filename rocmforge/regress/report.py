@@ -47,6 +47,7 @@ _WORDS = {
 }
 _SCALES = {
     "seconds": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
+    "elements/s": ((1e9, "G elements/s"), (1e6, "M elements/s"), (1.0, "elements/s")),
     "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
 }
 _PLAIN_WIDTH = 240
@@ -86,7 +87,10 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
     shown = _shown(comparison)
     for row in shown:
-        table.add_row(*(Text(cell) for cell in _cells(row)), style=_STYLES.get(row.verdict))
+        table.add_row(
+            *(Text(cell) for cell in _cells(row, comparison.threshold)),
+            style=_STYLES.get(row.verdict),
+        )
     if shown:
         out.print(table)
     for line in _footer(comparison):
@@ -99,7 +103,10 @@ def to_markdown(comparison: Comparison) -> str:
     lines.append("| " + " | ".join(COLUMNS) + " |")
     lines.append("|" + "".join("---:|" if c in _NUMERIC else "---|" for c in COLUMNS))
     for row in _shown(comparison):
-        cells = [cell.replace("|", "\\|").replace("\n", " ") for cell in _cells(row)]
+        cells = [
+            cell.replace("|", "\\|").replace("\n", " ")
+            for cell in _cells(row, comparison.threshold)
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
     lines.extend(f"- {line}" for line in _footer(comparison)[:-1])
@@ -149,11 +156,13 @@ def to_junit(comparison: Comparison) -> str:
         )
         if row in failures or row in errors:
             tag = "failure" if row in failures else "error"
-            ElementTree.SubElement(case, tag, message=_sentence(row), type=row.verdict.value)
+            ElementTree.SubElement(
+                case, tag, message=_sentence(row, comparison.threshold), type=row.verdict.value
+            )
         elif row in skipped:
-            ElementTree.SubElement(case, "skipped", message=_sentence(row))
+            ElementTree.SubElement(case, "skipped", message=_sentence(row, comparison.threshold))
         else:
-            ElementTree.SubElement(case, "system-out").text = _sentence(row)
+            ElementTree.SubElement(case, "system-out").text = _sentence(row, comparison.threshold)
     if whole:
         case = ElementTree.SubElement(suite, "testcase", classname="gate", name="comparison")
         message = "; ".join(_footer(comparison)[2:])
@@ -166,16 +175,25 @@ def to_junit(comparison: Comparison) -> str:
     )
 
 
-def _sentence(row: Row) -> str:
+def _sentence(row: Row, threshold: float) -> str:
     """All cells of a row with the names of their columns."""
-    pairs = zip(COLUMNS, _cells(row), strict=True)
+    cells = _cells(row, threshold)
+    pairs = zip(COLUMNS, cells, strict=True)
     named = [f"{name} {cell}" for name, cell in pairs if cell and name not in COLUMNS[:3]]
-    return f"{_cells(row)[0]}: {', '.join(named)}"
+    return f"{cells[0]}: {', '.join(named)}"
 
 
 def _worst_first(comparison: Comparison) -> list[Row]:
     order = list(Verdict)
     return sorted(comparison.rows, key=lambda row: (order.index(row.verdict), row.label))
+
+
+def _words(row: Row, threshold: float) -> str:
+    """Verdict, its note, and the threshold where the benchmark has one of its own."""
+    notes = [row.note] if row.note else []
+    if row.threshold != threshold:
+        notes.append(f"threshold {100 * row.threshold:g} %")
+    return row.verdict.value + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _shown(comparison: Comparison) -> list[Row]:
@@ -193,13 +211,13 @@ def _footer(comparison: Comparison) -> list[str]:
     ]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, threshold: float) -> tuple[str, ...]:
     divisor, unit = scale_for((row.before, row.after), row.unit or "unknown")
     before, after = (
         "n/a" if value is None else digits(value / divisor) for value in (row.before, row.after)
     )
     return (
-        row.verdict.value + (f" ({row.note})" if row.note else ""),
+        _words(row, threshold),
         row.name,
         _parameters(row),
         before,
@@ -227,7 +245,7 @@ def scale_for(values: Sequence[float | None], unit: str) -> tuple[float, str]:
     values
         What will stand in one row; the largest decides. None and 0 do not count.
     unit
-        ``"seconds"`` and ``"bytes"`` scale, any other is returned with divisor 1.
+        ``"seconds"``, ``"elements/s"`` and ``"bytes"`` scale, any other is returned with divisor 1.
     """
     scales = _SCALES.get(unit)
     if scales is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,14 +57,16 @@ class Machine:
 
 
 def settle(machine: Machine, *rows: Row) -> list[Row]:
-    return confirm(rows, (BEFORE, AFTER), machine)
+    settled: dict[str, Row] = {}
+    confirm(rows, (BEFORE, AFTER), machine, settled)
+    return [settled[row.label] for row in rows]
 
 
 def test_what_is_slower_is_confirmed_in_turns() -> None:
     machine = Machine(lambda label, commit: 10.0 if commit == BEFORE else 11.8)
     (found,) = settle(machine, row())
     assert found.verdict is Verdict.REGRESSION
-    assert found.note == "confirmed by 6 processes of either commit in turns"
+    assert found.note == "confirmed by 8 processes of either commit in turns"
     assert found.ratio == pytest.approx(1.18, rel=0.03)
     assert found.low is not None
     assert found.high is not None
@@ -95,34 +98,76 @@ def test_only_what_is_open_is_measured_again() -> None:
     machine = Machine(truth, noise=0.05, seed=3)
     clear, close = settle(machine, row("clear"), row("close"))
     assert clear.verdict is Verdict.REGRESSION
-    assert close.note.endswith(f"by {2 * MOST_BLOCKS} processes of either commit in turns")
+    assert f"by {2 * MOST_BLOCKS} processes of either commit in turns" in close.note
     assert machine.calls[0][1] == ["clear", "close"]
     assert machine.calls[-1][1] == ["close"]
     assert len(machine.calls) > 4 * FEWEST_BLOCKS
 
 
-def test_it_ends_after_some_blocks_with_what_it_knows() -> None:
-    machine = Machine(lambda label, commit: 10.0 if commit == BEFORE else 11.8, noise=0.6)
-    (found,) = settle(machine, row())
-    assert len(machine.calls) == 4 * MOST_BLOCKS
-    assert found.verdict in (Verdict.CANNOT_TELL, Verdict.OK)
-    assert f"by {2 * MOST_BLOCKS} processes" in found.note
+@pytest.mark.parametrize("slowdown", [1.0, 1.18])
+def test_it_ends_after_some_blocks_and_says_what_would_settle_it(slowdown: float) -> None:
+    unsettled = 0
+    for seed in range(10):
+        machine = Machine(lambda _, c: 10.0 * (slowdown if c == AFTER else 1.0), 0.6, seed=seed)
+        (found,) = settle(machine, row())
+        if found.verdict is Verdict.CANNOT_TELL:
+            unsettled += 1
+            assert len(machine.calls) == 4 * MOST_BLOCKS
+            assert f"not settled by {2 * MOST_BLOCKS} processes" in found.note
+    assert unsettled >= 7
+
+
+def test_a_wide_interval_is_no_pass() -> None:
+    """Of changes of 18 % under noise that hides them, hardly any may be called ok."""
+    called = [
+        settle(Machine(lambda _, c: 11.8 if c == AFTER else 10.0, 0.3, seed=seed), row())[0]
+        for seed in range(40)
+    ]
+    assert sum(found.verdict is Verdict.OK for found in called) <= 2
 
 
 def test_what_fails_when_run_again_has_failed() -> None:
     machine = Machine(lambda label, commit: 10.0 if commit == BEFORE else math.nan)
     (found,) = settle(machine, row())
     assert found.verdict is Verdict.FAILED
-    assert found.note == "failed when measured again at bbbbbbbb"
+    assert found.gates
+    assert found.note == "gives no value when measured again at bbbbbbbb"
 
 
-def test_hardly_any_suspect_that_is_none_is_confirmed() -> None:
+def test_what_the_earlier_commit_cannot_run_cannot_be_told() -> None:
+    machine = Machine(lambda label, commit: 10.0 if commit == AFTER else math.nan)
+    (found,) = settle(machine, row())
+    assert found.verdict is Verdict.CANNOT_TELL
+    assert not found.gates
+    assert found.note == "gives no value when measured again at aaaaaaaa"
+
+
+def test_what_was_settled_stays_where_measuring_is_cut_short() -> None:
+    def truth(label: str, commit: str) -> float:
+        return 10.0 * {"clear": 1.5, "close": 1.10}[label] if commit == AFTER else 10.0
+
+    machine = Machine(truth, noise=0.05, seed=3)
+    settled: dict[str, Row] = {}
+
+    def measure(commit: str, labels: Sequence[str]) -> Mapping[str, Sequence[float]]:
+        if len(machine.calls) >= 4 * FEWEST_BLOCKS and "clear" not in labels:
+            raise KeyboardInterrupt
+        return machine(commit, labels)
+
+    with pytest.raises(KeyboardInterrupt):
+        confirm([row("clear"), row("close")], (BEFORE, AFTER), measure, settled)
+    assert settled["clear"].verdict is Verdict.REGRESSION
+    assert "close" not in settled
+
+
+def test_the_test_errs_as_rarely_as_it_says() -> None:
+    """With next to no threshold the test alone decides: of 100 nothings it may call one."""
     wrong = 0
-    for seed in range(60):
-        machine = Machine(lambda label, commit: 10.0, noise=0.15, seed=seed)
-        rows = [row(f"m.{i}") for i in range(5)]
+    for seed in range(150):
+        machine = Machine(lambda label, commit: 10.0, noise=0.15, drift=0.02, seed=seed)
+        rows = [replace(row(f"m.{i}"), threshold=1e-9) for i in range(3)]
         wrong += any(r.verdict is Verdict.REGRESSION for r in settle(machine, *rows))
-    assert wrong <= 2
+    assert wrong <= 5
 
 
 @pytest.mark.parametrize(
@@ -225,7 +270,8 @@ def test_with_asv_and_builds_of_both_commits(
     assert "2 regression" in before.stdout
     done = tools("check_regressions.py", "HEAD~1", "HEAD", "--confirm", "--format", "json")
     assert done.returncode == 1, done.stderr
-    for said in ("2 suspects", "building", "block 3"):
+    for said in ("2 suspects", "building", "block 4: 0 open"):
         assert said in done.stderr
     assert '"regression": 1' in done.stdout
     assert "not confirmed by 6 processes" in done.stdout
+    assert "confirmed by 8 processes" in done.stdout

@@ -123,7 +123,10 @@ def test_what_runs_of_one_commit_differ_by_is_no_regression() -> None:
     before, after = record(around(10.0)), record(around(12.0, seed=1))
     loud = Noise("ms", "v1", (10.0, 10.1, 12.5), 0)
     row = judged(before, after, loud)
-    assert (row.verdict, row.note) == (Verdict.CANNOT_TELL, "runs of one commit differ by 25 %")
+    assert (row.verdict, row.note) == (
+        Verdict.CANNOT_TELL,
+        "runs of one commit differ by 25 %: measure both in turns",
+    )
     quiet = Noise("ms", "v1", (10.0, 10.1, 10.2), 0)
     assert judged(before, after, quiet).verdict is Verdict.REGRESSION
     changed = Noise("ms", "v0", (10.0, 10.1, 12.5), 0)  # of other code
@@ -150,7 +153,8 @@ def test_what_is_counted_needs_no_test() -> None:
 
 def test_a_single_time_cannot_tell() -> None:
     row = judged(record([10.0]), record([20.0]))
-    assert (row.verdict, row.note) == (Verdict.CANNOT_TELL, "a single sample")
+    assert row.verdict is Verdict.CANNOT_TELL
+    assert row.note.startswith("a single sample: 7 more on either side")
 
 
 def test_without_samples_intervals_decide() -> None:
@@ -158,7 +162,19 @@ def test_without_samples_intervals_decide() -> None:
     assert judged(before, record(around(12.0), kept=False)).verdict is Verdict.REGRESSION
     wide = judged(before, record(around(11.5, 0.4, seed=1), kept=False))
     assert wide.verdict is Verdict.CANNOT_TELL
-    assert wide.note == "intervals overlap, and samples were not recorded"
+    assert wide.note == "the intervals do not settle it: record samples on both sides"
+
+
+@pytest.mark.parametrize("kept", ["before", "after"])
+def test_samples_on_one_side_alone_leave_the_intervals(kept: str) -> None:
+    """As with a baseline that was saved before baselines kept samples."""
+    before = record(around(10.0), kept=kept == "before")
+    after = record(around(30.0), kept=kept == "after")
+    assert judged(before, after).verdict is Verdict.REGRESSION
+    near = record(around(11.5, 0.4, seed=1), kept=kept == "after")
+    assert judged(record(around(10.0, 0.4), kept=kept == "before"), near).verdict is (
+        Verdict.CANNOT_TELL
+    )
 
 
 def test_an_unknown_interval_proves_nothing() -> None:
@@ -200,12 +216,22 @@ def test_where_nothing_changed_hardly_anything_is_called_changed() -> None:
     assert wrong <= 200 * ALPHA + 3
 
 
+def test_what_nobody_measured_the_noise_of_is_said() -> None:
+    sides = [run(record(around(10.0), name="m.a"), record([1.0], "bytes", name="m.b"))] * 2
+    notes = compare(*sides).notes
+    assert notes[-1].startswith("noise unknown for 1 of 1 benchmarks: tools/repeatability.py")
+    known = {"m.a": Noise("ms", "v1", (1.0, 1.1), 0)}
+    assert not any("noise" in note for note in compare(*sides, noise=known).notes)
+    other_unit = {"m.a": Noise("s", "v1", (1.0, 9.9), 0)}
+    assert "1 of 1" in compare(*sides, noise=other_unit).notes[-1]
+
+
 def test_a_benchmark_can_have_a_threshold_of_its_own() -> None:
     sides = [
         run(record(around(value), name="m.loud"), record(around(value), name="m.x"), commit=commit)
         for value, commit in ((10.0, "a"), (11.5, "b"))
     ]
-    rows = compare(*sides, thresholds={"loud": 0.2, "m": 0.1}).rows
+    rows = compare(*sides, thresholds={"m": 0.05, r"m\.loud": 0.2, r"m\.x": 0.1}).rows
     assert [(r.verdict, r.threshold) for r in rows] == [
         (Verdict.OK, 0.2),
         (Verdict.REGRESSION, 0.1),

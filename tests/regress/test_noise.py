@@ -68,6 +68,13 @@ def test_what_failed_or_ran_once_is_left_out_and_marks_are_counted() -> None:
     )
     assert list(noise) == ["a"]
     assert noise["a"].marked == 2
+    assert noise["a"].medians == (1.0, 2.0, 3.0)  # but one were marked
+
+
+def test_a_run_under_load_is_no_noise() -> None:
+    noise = learn([run(record("a", 1.0)), run(record("a", 9.0, "load")), run(record("a", 1.1))])
+    assert noise["a"].medians == (1.0, 1.1)
+    assert noise["a"].marked == 1
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,7 @@ def test_a_file_keeps_everything(tmp_path: Path) -> None:
         ("medians", [1.0, None]),
         ("medians", [1.0, -2.0]),
         ("medians", "1, 2"),
-        ("marked", 3),
+        ("marked", -1),
         ("marked", True),
         ("version", 7),
         ("unit", None),

@@ -7,11 +7,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocmforge.regress.ranks import (
     EXACT,
+    blocked_p_value,
     holm,
     larger_p_value,
     probability_larger,
@@ -37,6 +38,7 @@ def by_hand(before: list[float], after: list[float]) -> float:
     return sum(way >= observed for way in ways) / len(ways)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(few, few)
 def test_small_samples_are_counted_ties_and_all(before: list[float], after: list[float]) -> None:
     assert larger_p_value(before, after) == pytest.approx(by_hand(before, after))
@@ -89,6 +91,18 @@ def test_an_interval_holds_the_true_ratio_as_often_as_it_says(n: int, confidence
     spread = math.sqrt(confidence * (1 - confidence) / rounds)
     assert held / rounds >= confidence - 4 * spread
     assert held / rounds <= min(1.0, confidence + 4 * spread + 0.01)
+
+
+def test_blocks_are_counted_by_hand() -> None:
+    """Two blocks of two and two: 36 ways, of which one is as extreme."""
+    before, after = [[1.0, 2.0], [101.0, 102.0]], [[3.0, 4.0], [103.0, 104.0]]
+    assert blocked_p_value(before, after) == pytest.approx(1 / 36)
+    assert blocked_p_value(after, before) == 1.0
+    assert blocked_p_value(before[:1], after[:1]) == pytest.approx(1 / 6)
+    assert larger_p_value([1.0, 2.0], [3.0, 4.0]) == pytest.approx(1 / 6)
+    assert blocked_p_value([[1.0, 1.0]], [[1.0, 1.0]]) == 1.0
+    mixed = blocked_p_value([[1.0, 3.0]], [[2.0, 4.0]])
+    assert mixed == pytest.approx(by_hand([1.0, 3.0], [2.0, 4.0]))
 
 
 @pytest.mark.parametrize("samples", [[0.0, 1.0], [-1.0, 1.0]])

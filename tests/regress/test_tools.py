@@ -62,6 +62,8 @@ def test_threshold_and_selection(two_commits: AsvTree, tools: Tools) -> None:
         (["aaaa", "bbbb", "--machine", "other"], "machine: got other, wanted one of box"),
         (["aaaa", "bbbb", "--results", "elsewhere"], "elsewhere: results directory"),
         (["--baseline", "no.json"], "no.json: file: got none"),
+        (["aaaa", "bbbb", "--figure", "x.gif"], "wanted a name that ends in .svg"),
+        (["--baseline", "no.json", "--confirm"], "a baseline cannot be measured again"),
         (["--baseline", "results/benchmarks.json"], "benchmarks.json: baselines: got nothing"),
     ],
 )
@@ -206,7 +208,7 @@ def test_the_noise_of_this_hardware_is_known_and_another_can_be_named(
     path.write_text(json.dumps(noise), encoding="utf-8")
     done = tools(CHECK, "aaaa", "bbbb", "--benchmark", label)
     assert done.returncode == 3, done.stderr  # the only one cannot be judged
-    assert "cannot tell (runs of one commit differ by 25 %)  matmul.track_tokens" in done.stdout
+    assert "cannot tell (runs of one commit differ by 25 %: measure both in turns)" in done.stdout
     (tmp_path / "quiet.json").write_text('{"version": 1, "benchmarks": {}}', encoding="utf-8")
     assert tools(CHECK, "aaaa", "bbbb", "--noise", "quiet.json").returncode == 1
     assert tools(CHECK, "aaaa", "bbbb", "--noise", "none.json").returncode == 2
@@ -218,8 +220,10 @@ def test_thresholds_of_asvs_settings_count_unless_one_is_given(
     two_commits: AsvTree, tools: Tools, tmp_path: Path
 ) -> None:
     config = tmp_path / "asv.conf.json"
-    config.write_text('{"version": 1, "regressions_thresholds": {"track_": 0.3}} // x\n')
+    config.write_text('{"version": 1, "regressions_thresholds": {".*track_": 0.3}} // x\n')
     assert tools(CHECK, "aaaa", "bbbb").returncode == 0
+    shown = tools(CHECK, "aaaa", "bbbb").stdout
+    assert "ok (threshold 30 %)" in shown
     assert tools(CHECK, "aaaa", "bbbb", "--threshold", "10").returncode == 1
     for text in ("{", '{"version": 1, "regressions_thresholds": {"(": 0.3}}'):
         config.write_text(text)

@@ -1,0 +1,170 @@
+"""How often the gate would cry wolf: every pair of runs of one commit, judged by several rules.
+
+Reads the runs that `tools/repeatability.py` kept, calls `rocmforge.regress`, prints a table. A pair
+counts in both directions. The noise that our rule knows is that of the other runs alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rocmforge.errors import MeasurementError, RocmforgeError
+from rocmforge.hardware import hardware_tag
+from rocmforge.regress.baseline import load_baseline
+from rocmforge.regress.compare import THRESHOLD, compare
+from rocmforge.regress.decision import Verdict, slowdown
+from rocmforge.regress.files import write_json
+from rocmforge.regress.noise import FEWEST_RUNS, Noise, learn
+from rocmforge.regress.records import Record, ResultSet
+
+BROKEN, NOTHING_MEASURED = 2, 3
+FEWEST = FEWEST_RUNS + 2  # so that two others are left to learn noise from
+EPILOG = """\
+exit codes: 0 judged, 2 usage error or a broken file, 3 fewer than four runs
+"""
+Rule = Callable[[ResultSet, ResultSet, dict[str, Noise]], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Judge every pair of runs of one commit; count what is called a regression.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, help="where repeatability.py keeps its runs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write it there")
+    args = parser.parse_args(argv)
+    try:
+        report = judge([load_baseline(path) for path in sorted(args.folder.glob("*.json"))])
+        Console(width=120, highlight=False).print(table(report))
+        if args.json:
+            write_json(args.json, report)
+            print(f"written {os.path.relpath(args.json)}")
+    except MeasurementError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return NOTHING_MEASURED
+    except (RocmforgeError, ValueError, OSError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return BROKEN
+    return 0
+
+
+def judge(runs: Sequence[ResultSet]) -> dict[str, Any]:
+    """Count, for each rule, the verdicts "regression" and the comparisons with any.
+
+    Raises
+    ------
+    MeasurementError
+        Fewer than four runs, or nothing in them.
+    ValueError
+        Runs of different commits or hardware.
+    """
+    if len(runs) < FEWEST:
+        raise MeasurementError(f"got {len(runs)} runs, wanted at least {FEWEST}")
+    learn(runs)  # they belong together
+    called = dict.fromkeys(RULES, 0)
+    alarmed = dict.fromkeys(RULES, 0)
+    verdicts = comparisons = 0
+    for one, other in itertools.permutations(range(len(runs)), 2):
+        noise = learn([run for k, run in enumerate(runs) if k not in (one, other)])
+        comparisons += 1
+        verdicts += len(compare(runs[one], runs[other]).rows)
+        for name, rule in RULES.items():
+            found = rule(runs[one], runs[other], noise)
+            called[name] += found
+            alarmed[name] += found > 0
+    if not verdicts:
+        raise MeasurementError("these runs have no benchmark")
+    return {
+        "hardware_tag": hardware_tag(runs[0].hardware),
+        "commit": runs[0].commit,
+        "runs": len(runs),
+        "comparisons": comparisons,
+        "verdicts": verdicts,
+        "rules": {
+            name: {"regressions": called[name], "comparisons_with_any": alarmed[name]}
+            for name in RULES
+        },
+    }
+
+
+def table(report: dict[str, Any]) -> Table:
+    """Lay out the counts as shares."""
+    verdicts, comparisons = report["verdicts"], report["comparisons"]
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column("rule")
+    shown.add_column(f"called a regression, of {verdicts}", justify="right")
+    shown.add_column(f"comparisons with any, of {comparisons}", justify="right")
+    for name, row in report["rules"].items():
+        called, alarmed = row["regressions"], row["comparisons_with_any"]
+        shown.add_row(
+            name,
+            f"{called} ({100 * called / verdicts:.2f} %)",
+            f"{alarmed} ({100 * alarmed / comparisons:.1f} %)",
+        )
+    return shown
+
+
+def _plain(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> int:
+    """Medians alone."""
+    return sum(_slower(old, new) for old, new in _pairs(before, after))
+
+
+def _asv(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> int:
+    """What `asv compare --factor 1.1` marks with +, where it reads the direction right."""
+    from asv._stats import is_different
+
+    found = 0
+    for old, new in _pairs(before, after):
+        few = min(len(old.samples), len(new.samples)) < 2
+        stats = [_asv_stats(record) for record in (old, new)]
+        different = few or is_different(old.samples, new.samples, *stats)
+        found += _slower(old, new) and different
+    return found
+
+
+def _ours_without_noise(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> int:
+    return len(compare(before, after).with_verdict(Verdict.REGRESSION))
+
+
+def _ours(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> int:
+    return len(compare(before, after, noise=noise).with_verdict(Verdict.REGRESSION))
+
+
+RULES: dict[str, Rule] = {
+    "medians differ by 10 %": _plain,
+    "asv compare": _asv,
+    "rank test, no noise known": _ours_without_noise,
+    "check_regressions.py": _ours,
+}
+
+
+def _pairs(before: ResultSet, after: ResultSet) -> list[tuple[Record, Record]]:
+    old = {record.label: record for record in before.records}
+    return [(old[record.label], record) for record in after.records if record.label in old]
+
+
+def _slower(old: Record, new: Record) -> bool:
+    if old.value is None or new.value is None or new.direction is None:
+        return False
+    return slowdown(old.value, new.value, new.direction) > 1 + THRESHOLD
+
+
+def _asv_stats(record: Record) -> dict[str, Any]:
+    summary = record.summary
+    low, high = (summary.ci_low, summary.ci_high) if summary else (None, None)
+    return {"ci_99_a": low, "ci_99_b": high, "repeat": len(record.samples)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
