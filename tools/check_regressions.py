@@ -54,6 +54,7 @@ examples:
   check_regressions.py main HEAD --confirm
   check_regressions.py HEAD~5 HEAD --benchmark 'matmul.*Q4_K' --format markdown
   check_regressions.py --baseline baselines/cpu-amd-epyc-zen4-2c/baseline.json
+  check_regressions.py --baseline rocm-6.json --against rocm-7.json --upgrade
 """
 
 
@@ -63,9 +64,14 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_intermixed_args(argv)
     if args.baseline and args.confirm:
         parser.error("--confirm measures two commits: a baseline cannot be measured again")
-    wanted = (0, 1) if args.baseline else (2,)
+    if args.against and not args.baseline:
+        parser.error("--against names what to judge: name what to compare with by --baseline")
+    wanted = (0,) if args.against else (0, 1) if args.baseline else (2,)
     if len(args.commits) not in wanted:
-        parser.error("give two commits, or --baseline FILE and at most one commit")
+        parser.error(
+            "give two commits, or --baseline FILE and at most one commit, "
+            "or --baseline FILE --against FILE"
+        )
     stopped: int | None = None
     try:
         comparison, after = _compare(args)
@@ -94,18 +100,26 @@ def main(argv: list[str] | None = None) -> int:
 
 def _compare(args: argparse.Namespace) -> tuple[Comparison, ResultSet]:
     """Compare what was measured; also return the later side."""
-    results = ResultsDirectory(args.results, args.machine)
-    commits = [results.resolve(name) for name in args.commits]
-    if args.baseline:
-        before = load_baseline(args.baseline)
-        after = results.load(commits[0] if commits else results.newest(), args.environment)
-    else:
-        before, after = results.load_pair(commits[0], commits[1], args.environment)
+    before, after = _sides(args)
     path = args.noise or noise_path(BASELINES, after.hardware)
     noise = load_noise(path) if args.noise or path.exists() else None
     own = {} if args.threshold or not CONFIG.exists() else read_thresholds(CONFIG)
     threshold = args.threshold or THRESHOLD
-    return compare(before, after, threshold, args.benchmark, noise, own), after
+    upgraded = ("rocm_version",) if args.upgrade else ()
+    found = compare(before, after, threshold, args.benchmark, noise, own, upgraded)
+    return found, after
+
+
+def _sides(args: argparse.Namespace) -> tuple[ResultSet, ResultSet]:
+    """Read what is compared."""
+    if args.against:
+        return load_baseline(args.baseline), load_baseline(args.against)
+    results = ResultsDirectory(args.results, args.machine)
+    commits = [results.resolve(name) for name in args.commits]
+    if args.baseline:
+        after = results.load(commits[0] if commits else results.newest(), args.environment)
+        return load_baseline(args.baseline), after
+    return results.load_pair(commits[0], commits[1], args.environment)
 
 
 def _confirmed(comparison: Comparison, after: ResultSet) -> tuple[Comparison, int | None]:
@@ -171,6 +185,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="compare with a file of asv_to_baseline.py"
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="with --baseline: judge this baseline, not asv's results (another driver, say)",
+    )
+    parser.add_argument(
+        "--upgrade",
+        action="store_true",
+        help="compare though ROCm differs in its major version: what an upgrade moved",
     )
     parser.add_argument(
         "--confirm",

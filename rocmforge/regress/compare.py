@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rocmforge.hardware import Hardware
@@ -130,6 +130,7 @@ def compare(
     select: re.Pattern[str] | None = None,
     noise: Mapping[str, Noise] | None = None,
     thresholds: Mapping[str, float] | None = None,
+    upgraded: Collection[str] = (),
 ) -> Comparison:
     """Compare two runs benchmark by benchmark, each by the rule of `decision.decide`.
 
@@ -150,6 +151,8 @@ def compare(
     thresholds
         Expressions that match the beginning of ``name(parameters)``, and the threshold of these
         benchmarks where it is another; the last one that matches counts.
+    upgraded
+        Fields of the hardware that may differ, such as ``rocm_version`` where an upgrade is judged.
 
     Raises
     ------
@@ -160,7 +163,11 @@ def compare(
     for value in (threshold, *own.values()):
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"threshold: got {value}, wanted a fraction above 0, e.g. 0.10")
-    mismatches = _differences(before.hardware, after.hardware)
+    mismatches = tuple(
+        difference
+        for difference in _differences(before.hardware, after.hardware)
+        if difference.field not in upgraded
+    )
     old, new = _by_label(before.records, select), _by_label(after.records, select)
     pairs = {label: (old.get(label), new.get(label)) for label in {**old, **new}}
     found = {

@@ -197,8 +197,9 @@ def _words(row: Row, threshold: float) -> str:
 
 
 def _shown(comparison: Comparison) -> list[Row]:
-    """Leave out what was skipped on both sides (n/a here): the summary counts it."""
-    return [row for row in _worst_first(comparison) if row.verdict is not Verdict.SKIPPED]
+    """Leave out what only the later side has and what neither has: the summary counts them."""
+    hidden = (Verdict.NEW, Verdict.SKIPPED)
+    return [row for row in _worst_first(comparison) if row.verdict not in hidden]
 
 
 def _footer(comparison: Comparison) -> list[str]:

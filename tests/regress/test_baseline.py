@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from asv_tree import AsvTree, B
 from hypothesis import given, settings
@@ -77,6 +78,38 @@ def test_json_is_as_specified(saved: Path) -> None:
     assert document["metadata"]["commit"] == B
     assert document["metadata"]["failed"] == ["matmul.track_ms('Q8_0', 1)"]
     assert document["metadata"]["skipped"] == ["gpu.time_gpu"]
+
+
+def test_every_baseline_is_as_the_schema_says(saved: Path, repo: Path) -> None:
+    validator = jsonschema.Draft202012Validator(
+        json.loads((repo / "baselines" / "schema.json").read_text(encoding="utf-8"))
+    )
+    committed = sorted((repo / "baselines").glob("*/baseline.json"))
+    assert committed
+    for path in (saved, *committed):
+        validator.validate(json.loads(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value"),
+    [
+        ("metadata", "direction", "up"),
+        ("metadata", "samples", ["1"]),
+        ("metadata", "error", -1),
+        ("metrics", "p50_ms", None),
+        ("metrics", "iterations", 0),
+        ("metrics", "median", 1.0),
+        ("hardware", "os", 3),
+    ],
+)
+def test_the_schema_refuses_nonsense(
+    saved: Path, repo: Path, part: str, key: str, value: object
+) -> None:
+    schema = json.loads((repo / "baselines" / "schema.json").read_text(encoding="utf-8"))
+    document = json.loads(saved.read_text(encoding="utf-8"))
+    document["baselines"]["rope.time_rope"][part][key] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)
 
 
 def test_metrics_of_other_units_carry_the_unit(saved: Path) -> None:

@@ -219,6 +219,17 @@ def test_other_hardware_is_never_compared(change: dict[str, object], named: str)
     assert comparison.rows[0].ratio is None
 
 
+def test_an_upgrade_of_rocm_can_be_judged() -> None:
+    old = run(record(1.0), hardware=replace(HOST, rocm_version="6.4.1"))
+    new = run(record(2.0), hardware=replace(HOST, rocm_version="7.0.0"), commit="b" * 40)
+    assert compare(old, new).outcome is Outcome.HARDWARE_MISMATCH
+    judged = compare(old, new, upgraded=("rocm_version",))
+    assert judged.outcome is Outcome.REGRESSION
+    assert "differs, compared all the same: rocm_version: 6.4.1 → 7.0.0" in judged.notes
+    other = replace(new, hardware=replace(new.hardware, cpu_count=9))
+    assert compare(old, other, upgraded=("rocm_version",)).outcome is Outcome.HARDWARE_MISMATCH
+
+
 def test_a_newer_kernel_or_python_is_noted_and_compared() -> None:
     comparison = mismatch(os="Linux 6.2.0", python_version="3.12.1")
     assert comparison.outcome is Outcome.REGRESSION
