@@ -294,6 +294,7 @@ def test_committed_results_join_and_own_ones_stay(tool: Any, project: Path) -> N
     committed.mkdir(parents=True)
     (committed / "machine.json").write_text("committed", encoding="utf-8")
     (committed / "0a0a0a0a-env.json").write_text("committed", encoding="utf-8")
+    git(project, "add", "-A")
     own = project / ".asv" / "results" / "box" / "machine.json"
     own.parent.mkdir(parents=True)
     own.write_text("own", encoding="utf-8")
@@ -338,7 +339,33 @@ def test_the_whole_way(tool: Any, project: Path, capfd: pytest.CaptureFixture[st
     assert len(measured.files()) == 1
 
     assert tool.main(["--bench", r"^tiny\.track_ms", "--gate"]) == 1
-    assert "FAIL: regression" in capfd.readouterr().out
+    assert "gate      FAIL: regression (exit 1): 1 regression" in capfd.readouterr().out
+
+
+def test_a_baseline_is_not_replaced_by_less(
+    tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--bench", r"^tiny\.track_ms", "--save-baseline"]
+    assert tool.main(arguments) == 0
+    (path,) = (project / "baselines").glob("*/baseline.json")
+    text = path.read_text(encoding="utf-8").replace("track_ms", "track_other")
+    path.write_text(text, encoding="utf-8")
+    git(project, "add", "-A")
+    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "more")
+    capfd.readouterr()
+    assert tool.main(arguments) == 2
+    assert "without 1 of its benchmarks (tiny.track_other" in capfd.readouterr().err
+    assert path.read_text(encoding="utf-8") == text
+    assert tool.main([*arguments, "--replace"]) == 0
+
+
+def test_results_that_asv_left_are_no_change_of_the_code(tool: Any, project: Path) -> None:
+    left = project / "results" / "box" / "0a0a0a0a-env.json"
+    left.parent.mkdir(parents=True)
+    left.write_text("{}", encoding="utf-8")
+    assert tool.head(project)[1] is False
+    tool.write_config(project / ".asv")
+    assert not (project / ".asv" / "results" / "box").exists()
 
 
 def test_nothing_measured_is_no_success(

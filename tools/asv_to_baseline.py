@@ -11,8 +11,7 @@ from pathlib import Path
 
 from rocmforge.errors import MeasurementError, RocmforgeError
 from rocmforge.hardware import hardware_tag
-from rocmforge.regress.baseline import baseline_path, load_baseline, save_baseline
-from rocmforge.regress.records import ResultSet, Status
+from rocmforge.regress.baseline import baseline_path, refuse_loss, save_baseline
 from rocmforge.regress.results import ResultsDirectory
 
 BROKEN = 2
@@ -42,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         results = directory.load(commit, args.environment)
         path = args.out or baseline_path(Path("baselines"), results.hardware)
         if path.exists() and not args.replace:
-            _refuse_loss(path, results)
+            refuse_loss(path, results)
         count = save_baseline(path, results)
     except MeasurementError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
@@ -52,17 +51,6 @@ def main(argv: list[str] | None = None) -> int:
         return BROKEN
     print(f"{path}: {count} benchmarks of {commit[:8]} on {hardware_tag(results.hardware)}")
     return 0
-
-
-def _refuse_loss(path: Path, results: ResultSet) -> None:
-    """Raise ValueError where the baseline at `path` holds benchmarks that `results` do not."""
-    measured = {record.label for record in results.records if record.status is Status.OK}
-    lost = [r.label for r in load_baseline(path).records if r.label not in measured]
-    if lost and measured:
-        raise ValueError(
-            f"{path}: got results without {len(lost)} of its benchmarks ({lost[0]} …), "
-            "wanted all of them, or --replace to lose those, or --out to write elsewhere"
-        )
 
 
 def _parser() -> argparse.ArgumentParser:

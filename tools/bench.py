@@ -29,7 +29,7 @@ from rocmforge.errors import MeasurementError, ResultFileError, RocmforgeError
 from rocmforge.hardware import detect
 from rocmforge.model.weights import Progress as Report
 from rocmforge.regress import asv, provenance
-from rocmforge.regress.baseline import baseline_path, load_baseline, save_baseline
+from rocmforge.regress.baseline import baseline_path, load_baseline, refuse_loss, save_baseline
 from rocmforge.regress.compare import Comparison, compare
 from rocmforge.regress.conditions import (
     OTHERS_LIMIT,
@@ -49,7 +49,7 @@ from rocmforge.regress.listing import (
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.noise import load_noise, noise_path
 from rocmforge.regress.records import ResultSet, Status
-from rocmforge.regress.report import summary_line
+from rocmforge.regress.report import counts_line, summary_line
 from rocmforge.regress.results import ResultsDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,6 +81,7 @@ exit codes:
   3  nothing measured; with --gate also no baseline of this hardware, or one with benchmarks that
      have no value now; with --gate or --save-… also: most was measured under load or throttling
   4  with --gate: the baseline is of other hardware
+  130  interrupted
 
 environment: ROCFORGE_TEST_MODEL (a GGUF file to use in place of the generated model),
 ROCMFORGE_CACHE (where generated models lie), ROCMFORGE_THREADS
@@ -105,7 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN
     except KeyboardInterrupt:
         print(
-            f"{parser.prog}: interrupted; suites that were finished are in .asv/results",
+            f"{parser.prog}: interrupted; standard and full keep the suites that were finished in "
+            ".asv/results",
             file=sys.stderr,
         )
         return 130
@@ -147,6 +149,11 @@ def _parser() -> argparse.ArgumentParser:
         "--save-baseline",
         action="store_true",
         help="write baselines/<hardware tag>/baseline.json from this run (clean tree only)",
+    )
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="with --save-baseline: though the older one has benchmarks that this run has not",
     )
     parser.add_argument(
         "--save-results",
@@ -224,7 +231,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     verdict = (
         f"none of {tag} is committed"
         if comparison is None
-        else f"{_relative(committed)}: {summary_line(comparison)}"
+        else f"{_relative(committed)}: {counts_line(comparison)}"
     )
     if dirty:
         console.print("note      recorded under the commit, but the tree has changes on top of it")
@@ -247,6 +254,8 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     if refused:
         console.print(f"refused   {refused}")
     if args.save_baseline and not refused:
+        if committed.exists() and not args.replace:
+            refuse_loss(committed, results)
         save_baseline(committed, results)
         console.print(f"saved     {_relative(committed)}")
     if args.save_results and not refused:
@@ -263,6 +272,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
                 f"--gate: {len(missing)} benchmarks of {_relative(committed)} have no value now: "
                 f"{missing[0]}"
             )
+        console.print(f"gate      {summary_line(comparison)}")
         return int(comparison.outcome)
     return 0
 
@@ -358,9 +368,9 @@ def _selected(selection: Sequence[str]) -> dict[str, tuple[str, int | None]]:
 def write_config(work: Path) -> None:
     """Write asv's configuration with everything below `work`, and copy the committed results in."""
     asv.write_config(ROOT, work)
-    for source in (ROOT / "results").glob("*/*.json"):
-        target = work / "results" / source.relative_to(ROOT / "results")
-        if not target.exists():
+    for name in provenance.committed_files(ROOT, "results/*/*.json"):
+        source, target = ROOT / name, work / name
+        if source.exists() and not target.exists():
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(source, target)
 
@@ -404,30 +414,21 @@ def _run_asv(
     console: Console,
 ) -> None:
     """Run the benchmarks; progress to the terminal, everything to the log."""
-    environment = {**os.environ, env.CONDITIONS: str(surroundings.resolve())}
     more = [word for pattern in selection for word in ("--bench", pattern)]
+    command = asv.run_command(work, sys.executable, commit, tag, *more)
+
+    def show(line: str) -> None:
+        if PROGRESS.match(line):
+            console.print(Text(line.rstrip()))
+
     begin = time.time()
-    with (
-        log.open("a", encoding="utf-8") as file,
-        subprocess.Popen(
-            asv.run_command(work, sys.executable, commit, tag, *more),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        ) as process,
-    ):
-        for line in process.stdout or ():
-            file.write(line)
-            if PROGRESS.match(line):
-                console.print(Text(line.rstrip()))
-    written = max(
-        (f.stat().st_mtime for f in (work / "results" / tag).glob(f"{commit[:8]}-*.json")),
-        default=0.0,
-    )
-    if process.returncode not in (0, asv.FAILURES) or written < begin:
+    code = asv.run(command, log, {env.CONDITIONS: str(surroundings.resolve())}, show)
+    name = asv.result_file(tag, commit, asv.environment_name(sys.executable))
+    written = work / "results" / name
+    fresh = written.exists() and written.stat().st_mtime >= begin
+    if code not in (0, asv.FAILURES) or not fresh:
         raise ResultFileError(
-            log, "asv run", got=f"exit {process.returncode}", wanted="results; the log says why"
+            log, "asv run", got=f"exit {code}", wanted="results; the log says why"
         )
 
 

@@ -16,6 +16,7 @@ from rocmforge.hardware import detect
 from rocmforge.regress.asv import Builds, read_thresholds
 from rocmforge.regress.baseline import load_baseline
 from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, Row, compare
+from rocmforge.regress.conditions import with_conditions
 from rocmforge.regress.confirm import MOST_BLOCKS, confirm, suspects
 from rocmforge.regress.decision import Verdict
 from rocmforge.regress.figure import SUFFIXES, forest_plot
@@ -118,8 +119,15 @@ def _sides(args: argparse.Namespace) -> tuple[ResultSet, ResultSet]:
     commits = [results.resolve(name) for name in args.commits]
     if args.baseline:
         after = results.load(commits[0] if commits else results.newest(), args.environment)
-        return load_baseline(args.baseline), after
-    return results.load_pair(commits[0], commits[1], args.environment)
+        return load_baseline(args.baseline), _surrounded(after, args.results)
+    before, after = results.load_pair(commits[0], commits[1], args.environment)
+    return _surrounded(before, args.results), _surrounded(after, args.results)
+
+
+def _surrounded(found: ResultSet, results: Path) -> ResultSet:
+    """Add what surrounded the processes, where tools/bench.py kept that beside its results."""
+    folder = results.parent / "conditions" / found.commit
+    return dataclasses.replace(found, records=with_conditions(found.records, folder))
 
 
 def _confirmed(comparison: Comparison, after: ResultSet) -> tuple[Comparison, int | None]:

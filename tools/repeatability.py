@@ -53,6 +53,7 @@ exit codes:
   0  measured
   2  usage error, or a file or git is broken
   3  tools/bench.py measured nothing or failed, as its output says
+  130  interrupted; finished runs are kept
 """
 
 
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         noise = learn(runs)
         console.print(table(noise))
         console.print(f"\n{summary(noise, len(runs))}")
+        console.print(f"runs are kept in {os.path.relpath(runs[0].source.parent)}")
         if args.save:
             path = noise_path(ROOT / "baselines", runs[0].hardware)
             if path.exists() and not args.replace:
@@ -95,7 +97,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--runs", type=_runs, default=10, metavar="N", help="in all (default: %(default)s)"
     )
-    parser.add_argument("--profile", default="quick", help="of tools/bench.py (%(default)s)")
+    parser.add_argument(
+        "--profile",
+        choices=("quick", "standard", "full"),
+        default="quick",
+        help="of tools/bench.py (default: %(default)s)",
+    )
     parser.add_argument("--bench", action="append", metavar="REGEX", help="as of tools/bench.py")
     parser.add_argument(
         "--save",

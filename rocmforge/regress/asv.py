@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -98,6 +98,41 @@ def run_command(work: Path, python: str, commit: str, machine: str, *more: str) 
     """
     fixed = ("-E", f"existing:{python}", "--set-commit-hash", commit, "--machine", machine)
     return command(work, "run", *fixed, "--record-samples", "--show-stderr", *more)
+
+
+def run(
+    words: Sequence[str],
+    log: Path,
+    environment: Mapping[str, str],
+    on_line: Callable[[str], None],
+) -> int:
+    """Run asv to its end; return its exit code.
+
+    Parameters
+    ----------
+    words
+        Of `run_command`.
+    log
+        Gets all that it prints, behind what is there.
+    environment
+        Variables beside those of this process.
+    on_line
+        Called with each line.
+    """
+    with (
+        log.open("a", encoding="utf-8") as file,
+        subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **environment},
+        ) as process,
+    ):
+        for line in process.stdout or ():
+            file.write(line)
+            on_line(line)
+    return process.returncode
 
 
 def environment_name(python: str) -> str:

@@ -120,6 +120,17 @@ def save_baseline(path: Path, results: ResultSet) -> int:
     return len(measured)
 
 
+def refuse_loss(path: Path, results: ResultSet) -> None:
+    """Raise ValueError where the baseline at `path` holds benchmarks that `results` do not."""
+    measured = {record.label for record in results.records if record.status is Status.OK}
+    lost = [r.label for r in load_baseline(path).records if r.label not in measured]
+    if lost and measured:
+        raise ValueError(
+            f"{path}: got results without {len(lost)} of its benchmarks ({lost[0]} …), "
+            "wanted all of them, or --replace to lose those"
+        )
+
+
 def load_baseline(path: Path) -> ResultSet:
     """Read a baseline; its medians become the records' values, in the benchmarks' own units.
 

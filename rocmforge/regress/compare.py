@@ -309,6 +309,8 @@ def _notes(
     notes = []
     for field in ("rocm_version", "os", "python_version"):
         old, new = getattr(before.hardware, field), getattr(after.hardware, field)
+        if field == "python_version" and (not old or not new or _same_release(old, new)):
+            continue  # asv knows it of environments that it made, and without the last number
         if old != new and field not in named:
             notes.append(f"differs, compared all the same: {Difference(field, old, new)}")
     if not before.hardware.is_known() and not after.hardware.is_known():
@@ -316,6 +318,11 @@ def _notes(
     if before.commit == after.commit:
         notes.append(f"before and after are runs of the same commit, {after.commit[:8]}")
     return tuple(notes)
+
+
+def _same_release(one: str, other: str) -> bool:
+    """Whether two versions agree as far as both go: 3.11 and 3.11.7."""
+    return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
 
 
 def _unknown_noise(

@@ -25,7 +25,10 @@ LEGEND = (
     "median of n samples and its 99 % interval; change since the baseline; error: relative RMS "
     "against the reference"
 )
-NARROW_LEGEND = "median of all samples; change since the baseline"
+NARROW_LEGEND = (
+    "median of all samples; change since the baseline\n"
+    f"{NARROW} columns show intervals, samples, baseline and errors too"
+)
 MARK_LEGEND = f"{MARK} measured under other load or throttling: likely slower than this machine is"
 _STYLES = {Verdict.REGRESSION: "bold red", Verdict.FAILED: "bold red", Verdict.IMPROVED: "green"}
 

@@ -38,13 +38,21 @@ def provenance(repository: Path) -> dict[str, Any]:
 def head(repository: Path) -> tuple[str | None, bool]:
     """Return the hash of HEAD, or None without git or a commit, and whether the tree differs.
 
+    What `asv run` left in results/ is no difference: it is no code.
+
     Parameters
     ----------
     repository
         Folder of the code.
     """
     commit = _git(repository, "rev-parse", "--verify", "HEAD")
-    return commit, bool(_git(repository, "status", "--porcelain"))
+    changed = _git(repository, "status", "--porcelain", "--", ".", ":(exclude)results")
+    return commit, bool(changed)
+
+
+def committed_files(repository: Path, pattern: str) -> list[str]:
+    """Return the files that git knows by a pattern, as it names them; none without git."""
+    return (_git(repository, "ls-files", "--", pattern) or "").splitlines()
 
 
 def _git(repository: Path, *arguments: str) -> str | None:

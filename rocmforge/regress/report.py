@@ -54,18 +54,20 @@ _PLAIN_WIDTH = 240
 
 
 def summary_line(comparison: Comparison) -> str:
-    """One line: the outcome, how many rows of each verdict, the threshold."""
+    """One line: the outcome with its exit code, and `counts_line`."""
+    outcome = comparison.outcome
+    return f"{_WORDS[outcome]} (exit {outcome.value}): {counts_line(comparison)}"
+
+
+def counts_line(comparison: Comparison) -> str:
+    """One line: how many rows of each verdict, the threshold."""
     counts = [
         f"{len(rows)} {verdict.value}"
         for verdict in Verdict
         if (rows := comparison.with_verdict(verdict))
     ]
     listed = ", ".join(counts) or "no benchmark"
-    outcome = comparison.outcome
-    return (
-        f"{_WORDS[outcome]} (exit {outcome.value}): {listed}; "
-        f"threshold {100 * comparison.threshold:g} %"
-    )
+    return f"{listed}; threshold {100 * comparison.threshold:g} %"
 
 
 def print_table(comparison: Comparison, console: Console | None = None) -> None:

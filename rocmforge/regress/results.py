@@ -123,7 +123,7 @@ class ResultsDirectory:
         if commit is not None:
             raise MeasurementError(
                 f"commit {name} ({commit[:8]}) has no results of machine {self.machine} in "
-                f"{self.path}: nothing measured"
+                f"{self.path}: nothing measured (tools/bench.py keeps its own in .asv/results)"
             )
         raise ValueError(
             f"commit: got {name!r}, wanted one that git knows or a prefix (4 digits or more) of "
@@ -160,7 +160,8 @@ class ResultsDirectory:
         if len(chosen) != 1:
             names = ", ".join(s.environment for s in sets)
             raise ValueError(
-                f"environment of {commit[:8]}: got {environment}, wanted one of {names}"
+                f"environment of {commit[:8]}: got {environment or 'several'}, "
+                f"wanted one of {names} (--environment)"
             )
         return chosen[0]
 

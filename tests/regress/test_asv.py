@@ -61,7 +61,7 @@ def test_broken_settings_are_named(tmp_path: Path, text: str, message: str) -> N
 
 
 def test_our_own_thresholds_can_be_read(repo: Path) -> None:
-    assert read_thresholds(repo / "asv.conf.json") == {".*": 0.1}
+    assert read_thresholds(repo / "asv.conf.json") == {".*": 0.1, ".*peakmem_": 0.3}
 
 
 def test_kept_results_say_nothing_of_where_the_interpreter_is(

@@ -231,13 +231,18 @@ def test_an_upgrade_of_rocm_can_be_judged() -> None:
 
 
 def test_a_newer_kernel_or_python_is_noted_and_compared() -> None:
-    comparison = mismatch(os="Linux 6.2.0", python_version="3.12.1")
+    old = run(record(1.0), hardware=replace(HOST, python_version="3.11"))
+    newer = replace(HOST, os="Linux 6.2.0", python_version="3.12.1")
+    comparison = compare(old, run(record(2.0), hardware=newer, commit="b" * 40))
     assert comparison.outcome is Outcome.REGRESSION
     differing = [note for note in comparison.notes if note.startswith("differs")]
     assert [note.partition(": ")[2] for note in differing] == [
         "os: Linux 6.1.0 → Linux 6.2.0",
-        "python_version: unknown → 3.12.1",
+        "python_version: 3.11 → 3.12.1",
     ]
+    same = replace(HOST, python_version="3.11.7")
+    notes = compare(old, run(record(2.0), hardware=same, commit="b" * 40)).notes
+    assert not any("python" in note for note in notes)
 
 
 def test_notes_of_unknown_hardware_and_of_one_commit() -> None:

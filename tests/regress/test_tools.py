@@ -12,6 +12,7 @@ import pytest
 from asv_tree import MACHINE, AsvTree, B, Tools
 
 from rocmforge.hardware import detect, hardware_tag
+from rocmforge.regress.conditions import write_report
 
 CHECK, CONVERT, REGISTER = "check_regressions.py", "asv_to_baseline.py", "register_machine.py"
 BASELINE = "baselines/cpu-amd-epyc-zen4-2c/baseline.json"
@@ -195,6 +196,17 @@ def test_register_machine_with_a_broken_file_is_2(tools: Tools, tmp_path: Path) 
     done = tools(REGISTER, "--file", file)
     assert done.returncode == 2
     assert os.fspath(file) in done.stderr
+
+
+def test_what_was_measured_under_load_is_known_where_it_was_kept(
+    two_commits: AsvTree, tools: Tools, tmp_path: Path
+) -> None:
+    assert tools(CHECK, "aaaa", "bbbb", "--benchmark", "track_tokens").returncode == 1
+    conditions = {"others_share": 0.9, "quota_throttled_share": None}
+    write_report(tmp_path / "conditions" / B, "matmul.track_tokens", None, None, conditions)
+    done = tools(CHECK, "aaaa", "bbbb", "--benchmark", "track_tokens")
+    assert done.returncode == 3, done.stderr
+    assert "cannot tell (other work took 90 % of the CPU time)" in done.stdout
 
 
 def test_the_noise_of_this_hardware_is_known_and_another_can_be_named(
