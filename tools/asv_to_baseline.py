@@ -9,13 +9,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from rocmforge.errors import MeasurementError, RocmforgeError
 from rocmforge.hardware import hardware_tag
+from rocmforge.regress import exits
 from rocmforge.regress.baseline import baseline_path, refuse_loss, save_baseline
 from rocmforge.regress.results import ResultsDirectory
 
-BROKEN = 2
-NOTHING_MEASURED = 3
 EPILOG = """\
 The baseline holds, for every benchmark that was measured, mean, min, max, p50, p95, p99, the 99 %
 interval of the median and the number of samples (ms for times, else in the benchmark's own unit),
@@ -35,7 +33,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
-    try:
+
+    def work() -> int:
         directory = ResultsDirectory(args.results, args.machine)
         commit = directory.resolve(args.commit) if args.commit else directory.newest()
         results = directory.load(commit, args.environment)
@@ -43,14 +42,10 @@ def main(argv: list[str] | None = None) -> int:
         if path.exists() and not args.replace:
             refuse_loss(path, results)
         count = save_baseline(path, results)
-    except MeasurementError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return NOTHING_MEASURED
-    except (RocmforgeError, ValueError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return BROKEN
-    print(f"{path}: {count} benchmarks of {commit[:8]} on {hardware_tag(results.hardware)}")
-    return 0
+        print(f"{path}: {count} benchmarks of {commit[:8]} on {hardware_tag(results.hardware)}")
+        return 0
+
+    return exits.run(parser.prog, work)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,10 +25,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress
 from rich.text import Text
 
 from rocmforge import env
-from rocmforge.errors import MeasurementError, ResultFileError, RocmforgeError
+from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect
 from rocmforge.model.weights import Progress as Report
-from rocmforge.regress import asv, provenance
+from rocmforge.regress import asv, exits, provenance
 from rocmforge.regress.baseline import baseline_path, load_baseline, refuse_loss, save_baseline
 from rocmforge.regress.compare import Comparison, compare
 from rocmforge.regress.conditions import (
@@ -55,7 +55,7 @@ from rocmforge.regress.results import ResultsDirectory
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # for `benchmarks`; the installed rocmforge keeps its precedence
 
-FAILED, BROKEN, NOTHING_MEASURED = 1, 2, 3
+FAILED = 1
 PROFILES = ("quick", "standard", "full")
 NO_GPU = r"^(?!.*'gpu')"
 PROGRESS = re.compile(r"(\[ *\d|·)(?!.*=====)|asv: error|\s*[\w.]*Error: ")  # of asv's output
@@ -96,23 +96,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
-    try:
+
+    def work() -> int:
         code = _bench(args, console)
-    except MeasurementError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return NOTHING_MEASURED
-    except (RocmforgeError, ValueError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return BROKEN
-    except KeyboardInterrupt:
-        print(
-            f"{parser.prog}: interrupted; standard and full keep the suites that were finished in "
-            ".asv/results",
-            file=sys.stderr,
-        )
-        return 130
-    console.print(f"total     {time.monotonic() - begin:.0f} s")
-    return code
+        console.print(f"total     {time.monotonic() - begin:.0f} s")
+        return code
+
+    kept = "standard and full keep the suites that were finished in .asv/results"
+    return exits.run(parser.prog, work, kept)
 
 
 def _parser() -> argparse.ArgumentParser:

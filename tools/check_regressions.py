@@ -11,11 +11,12 @@ import re
 import sys
 from pathlib import Path
 
-from rocmforge.errors import MeasurementError, RocmforgeError
+from rocmforge.errors import RocmforgeError
 from rocmforge.hardware import detect
+from rocmforge.regress import exits
 from rocmforge.regress.asv import Builds, read_thresholds
 from rocmforge.regress.baseline import load_baseline
-from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, Row, compare
+from rocmforge.regress.compare import THRESHOLD, Comparison, Row, compare
 from rocmforge.regress.conditions import with_conditions
 from rocmforge.regress.confirm import MOST_BLOCKS, confirm, suspects
 from rocmforge.regress.decision import Verdict
@@ -30,7 +31,6 @@ BASELINES = Path("baselines")
 FORMATS = {"json": to_json, "markdown": to_markdown, "junit": to_junit}
 CONFIG = Path("asv.conf.json")
 CONFIRM = Path(".asv") / "confirm"
-BROKEN, INTERRUPTED = 2, 130
 EPILOG = """\
 verdicts:
   regression      worse by more than the threshold (after/before above 1.10, or, where higher is
@@ -73,30 +73,22 @@ def main(argv: list[str] | None = None) -> int:
             "give two commits, or --baseline FILE and at most one commit, "
             "or --baseline FILE --against FILE"
         )
+    return exits.run(parser.prog, lambda: _judge(args))
+
+
+def _judge(args: argparse.Namespace) -> int:
+    """Compare, measure again where that is wanted, show; return the exit code."""
     stopped: int | None = None
-    try:
-        comparison, after = _compare(args)
-        if args.confirm:
-            comparison, stopped = _confirmed(comparison, after)
-        if args.format == "table":
-            print_table(comparison)
-        else:
-            sys.stdout.write(FORMATS[args.format](comparison))
-        if args.figure:
-            forest_plot(comparison, args.figure)
-    except MeasurementError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return Outcome.NOTHING_MEASURED
-    except ImportError as error:
-        print(f"{parser.prog}: error: {error}: pip install 'rocmforge[bench]'", file=sys.stderr)
-        return BROKEN
-    except (RocmforgeError, ValueError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return BROKEN
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    return comparison.outcome if stopped is None else stopped
+    comparison, after = _compare(args)
+    if args.confirm:
+        comparison, stopped = _confirmed(comparison, after)
+    if args.format == "table":
+        print_table(comparison)
+    else:
+        sys.stdout.write(FORMATS[args.format](comparison))
+    if args.figure:
+        forest_plot(comparison, args.figure)
+    return int(comparison.outcome) if stopped is None else stopped
 
 
 def _compare(args: argparse.Namespace) -> tuple[Comparison, ResultSet]:
@@ -162,7 +154,7 @@ def _confirmed(comparison: Comparison, after: ResultSet) -> tuple[Comparison, in
         confirm(found, commits, builds.measure, settled, _say_block)
     except (KeyboardInterrupt, RocmforgeError, OSError) as error:
         print(f"measuring again was cut short: {str(error) or 'interrupted'}", file=sys.stderr)
-        stopped = INTERRUPTED if isinstance(error, KeyboardInterrupt) else BROKEN
+        stopped = exits.INTERRUPTED if isinstance(error, KeyboardInterrupt) else exits.BROKEN
     for row in found:
         note = "measuring again was cut short"
         left = dataclasses.replace(row, verdict=Verdict.CANNOT_TELL, note=note)

@@ -17,8 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rocmforge.errors import MeasurementError, RocmforgeError
+from rocmforge.errors import MeasurementError
 from rocmforge.hardware import hardware_tag
+from rocmforge.regress import exits
 from rocmforge.regress.baseline import load_baseline
 from rocmforge.regress.compare import THRESHOLD, compare
 from rocmforge.regress.decision import Verdict, slowdown
@@ -26,7 +27,6 @@ from rocmforge.regress.files import write_json
 from rocmforge.regress.noise import FEWEST_RUNS, Noise, learn
 from rocmforge.regress.records import Record, ResultSet
 
-BROKEN, NOTHING_MEASURED = 2, 3
 FEWEST = FEWEST_RUNS + 2  # so that two others are left to learn noise from
 EPILOG = """\
 exit codes: 0 judged, 2 usage error or a broken file, 3 fewer than four runs
@@ -44,19 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="where repeatability.py keeps its runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write it there")
     args = parser.parse_args(argv)
-    try:
+
+    def work() -> int:
         report = judge([load_baseline(path) for path in sorted(args.folder.glob("*.json"))])
         Console(width=120, highlight=False).print(table(report))
         if args.json:
             write_json(args.json, report)
             print(f"written {os.path.relpath(args.json)}")
-    except MeasurementError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return NOTHING_MEASURED
-    except (RocmforgeError, ValueError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return BROKEN
-    return 0
+        return 0
+
+    return exits.run(parser.prog, work)
 
 
 def judge(runs: Sequence[ResultSet]) -> dict[str, Any]:

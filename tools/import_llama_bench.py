@@ -11,12 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rocmforge.errors import MeasurementError, RocmforgeError
 from rocmforge.hardware import detect, hardware_tag
+from rocmforge.regress import exits
 from rocmforge.regress.baseline import save_baseline
 from rocmforge.regress.llama_bench import read_llama_bench
 
-BROKEN, NOTHING_MEASURED = 2, 3
 EPILOG = """\
 The baseline is of the machine that this runs on: run it where llama-bench ran. To compare two of
 them, of an older and a newer build of llama.cpp, of ROCm or of the driver:
@@ -44,20 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="(default: baselines/<hardware tag>/llama-bench/<name>.json)",
     )
     args = parser.parse_args(argv)
-    try:
+
+    def work() -> int:
         hardware = detect()
         results = read_llama_bench(args.file, hardware)
         folder = Path("baselines") / hardware_tag(hardware) / "llama-bench"
         path = args.out or folder / f"{args.file.stem}.json"
         count = save_baseline(path, results)
-    except MeasurementError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return NOTHING_MEASURED
-    except (RocmforgeError, ValueError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return BROKEN
-    print(f"{os.path.relpath(path)}: {count} tests of llama.cpp {results.commit}")
-    return 0
+        print(f"{os.path.relpath(path)}: {count} tests of llama.cpp {results.commit}")
+        return 0
+
+    return exits.run(parser.prog, work)
 
 
 if __name__ == "__main__":

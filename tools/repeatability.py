@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rocmforge.errors import MeasurementError, ResultFileError, RocmforgeError
+from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect
-from rocmforge.regress import provenance
+from rocmforge.regress import exits, provenance
 from rocmforge.regress.baseline import baseline_path, load_baseline
 from rocmforge.regress.noise import (
     FEWEST_RUNS,
@@ -37,7 +37,6 @@ from rocmforge.regress.report import digits, scale_for
 from rocmforge.regress.statistics import percentile
 
 ROOT = Path(__file__).resolve().parent.parent
-BROKEN, NOTHING_MEASURED = 2, 3
 COLUMNS = ("benchmark", "median", "spread", "largest", "marked")
 PLAIN_WIDTH = 200
 EPILOG = """\
@@ -64,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
-    try:
+
+    def work() -> int:
         runs = _measure(args, console)
         noise = learn(runs)
         console.print(table(noise))
@@ -76,16 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _refuse_loss(path, noise)
             save_noise(path, noise, runs[0])
             console.print(f"saved {os.path.relpath(path)}")
-    except MeasurementError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return NOTHING_MEASURED
-    except (RocmforgeError, ValueError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return BROKEN
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted; finished runs are kept", file=sys.stderr)
-        return 130
-    return 0
+        return 0
+
+    return exits.run(parser.prog, work, "finished runs are kept")
 
 
 def _parser() -> argparse.ArgumentParser:

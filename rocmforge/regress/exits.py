@@ -1,0 +1,49 @@
+"""Exit codes of the tools that measure and judge, and one place where errors become one.
+
+Knows errors and the terminal; knows no tool.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from rocmforge.errors import MeasurementError, RocmforgeError
+
+BROKEN, NOTHING_MEASURED, INTERRUPTED = 2, 3, 130
+
+
+def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
+    """Do the work of a tool; return its exit code, or that of the error that it raised.
+
+    An error is one line on standard error, never a traceback.
+
+    Parameters
+    ----------
+    prog
+        Name of the tool.
+    work
+        Returns the exit code where nothing is raised.
+    interrupted
+        What is said behind "interrupted" on Ctrl-C.
+
+    Returns
+    -------
+    int
+        NOTHING_MEASURED for MeasurementError, BROKEN for a file, an argument or a missing package,
+        INTERRUPTED for Ctrl-C.
+    """
+    try:
+        return work()
+    except MeasurementError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return NOTHING_MEASURED
+    except ImportError as error:
+        print(f"{prog}: error: {error}: pip install 'rocmforge[bench]'", file=sys.stderr)
+        return BROKEN
+    except (RocmforgeError, ValueError, OSError) as error:
+        print(f"{prog}: error: {error}", file=sys.stderr)
+        return BROKEN
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted{interrupted and f'; {interrupted}'}", file=sys.stderr)
+        return INTERRUPTED
