@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rocmforge.hardware import hardware_tag
 from rocmforge.regress import exits
-from rocmforge.regress.baseline import baseline_path, refuse_loss, save_baseline
+from rocmforge.regress.baseline import baseline_path, refuse_smaller, save_baseline
 from rocmforge.regress.results import ResultsDirectory
 
 EPILOG = """\
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         results = directory.load(commit, args.environment)
         path = args.out or baseline_path(Path("baselines"), results.hardware)
         if path.exists() and not args.replace:
-            refuse_loss(path, results)
+            refuse_smaller(path, results)
         count = save_baseline(path, results)
         print(f"{path}: {count} benchmarks of {commit[:8]} on {hardware_tag(results.hardware)}")
         return 0

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect
 from rocmforge.model.weights import Progress as Report
 from rocmforge.regress import asv, exits, provenance
-from rocmforge.regress.baseline import baseline_path, load_baseline, refuse_loss, save_baseline
+from rocmforge.regress.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
 from rocmforge.regress.compare import Comparison, compare
 from rocmforge.regress.conditions import (
     OTHERS_LIMIT,
@@ -47,7 +47,7 @@ from rocmforge.regress.listing import (
     results_table,
 )
 from rocmforge.regress.machine import register_machine
-from rocmforge.regress.noise import load_noise, noise_path
+from rocmforge.regress.noise import known_noise
 from rocmforge.regress.records import ResultSet, Status
 from rocmforge.regress.report import counts_line, summary_line
 from rocmforge.regress.results import ResultsDirectory
@@ -246,7 +246,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         console.print(f"refused   {refused}")
     if args.save_baseline and not refused:
         if committed.exists() and not args.replace:
-            refuse_loss(committed, results)
+            refuse_smaller(committed, results)
         save_baseline(committed, results)
         console.print(f"saved     {_relative(committed)}")
     if args.save_results and not refused:
@@ -347,13 +347,15 @@ def by_suite(selection: Sequence[str], selected: Iterable[str]) -> list[list[str
     return [[rf"^(?={suite}\.).*?(?:{line})" for line in selection] for suite in suites]
 
 
-def _selected(selection: Sequence[str]) -> dict[str, tuple[str, int | None]]:
+def naming(selection: Sequence[str]) -> Callable[[str], bool]:
+    """Return whether a label is selected: any expression is found in it, as asv searches."""
     expressions = [re.compile(pattern) for pattern in selection]
-    return {
-        label: benchmark
-        for label, benchmark in labels().items()
-        if any(e.search(label) for e in expressions)
-    }
+    return lambda label: any(expression.search(label) for expression in expressions)
+
+
+def _selected(selection: Sequence[str]) -> dict[str, tuple[str, int | None]]:
+    named = naming(selection)
+    return {label: benchmark for label, benchmark in labels().items() if named(label)}
 
 
 def write_config(work: Path) -> None:
@@ -436,9 +438,9 @@ def _load(
     Those of other runs of the commit are left out.
     """
     results = ResultsDirectory(folder, tag).load(commit, asv.environment_name(sys.executable))
-    expressions = [re.compile(pattern) for pattern in selection]
+    named = naming(selection)
     known = with_conditions(results.records, surroundings, max_load)
-    records = [r for r in known if any(e.search(r.label) for e in expressions)]
+    records = [record for record in known if named(record.label)]
     # asv names the environment, and Python too, after the interpreter's path
     here = detect().python_version
     return dataclasses.replace(
@@ -456,13 +458,13 @@ def _compare(committed: Path, results: ResultSet, selection: Sequence[str]) -> C
     """
     if not committed.exists():
         return None
-    path = noise_path(committed.parent.parent, results.hardware)
-    noise = load_noise(path) if path.exists() else None
+    noise = known_noise(ROOT / "baselines", results.hardware)
     own = asv.read_thresholds(ROOT / "asv.conf.json")
     before = load_baseline(committed)
-    expressions = [re.compile(pattern) for pattern in selection]
-    named = [r for r in before.records if any(e.search(r.label) for e in expressions)]
-    before = dataclasses.replace(before, records=tuple(named))
+    named = naming(selection)
+    before = dataclasses.replace(
+        before, records=tuple(record for record in before.records if named(record.label))
+    )
     return compare(before, results, noise=noise, thresholds=own)
 
 

@@ -16,13 +16,13 @@ from rocmforge.hardware import detect
 from rocmforge.regress import exits
 from rocmforge.regress.asv import Builds, read_thresholds
 from rocmforge.regress.baseline import load_baseline
-from rocmforge.regress.compare import THRESHOLD, Comparison, Row, compare
+from rocmforge.regress.compare import THRESHOLD, Comparison, Row, compare, differences
 from rocmforge.regress.conditions import with_conditions
 from rocmforge.regress.confirm import MOST_BLOCKS, confirm, suspects
 from rocmforge.regress.decision import Verdict
 from rocmforge.regress.figure import SUFFIXES, forest_plot
 from rocmforge.regress.machine import register_machine
-from rocmforge.regress.noise import load_noise, noise_path
+from rocmforge.regress.noise import known_noise, load_noise
 from rocmforge.regress.records import ResultSet
 from rocmforge.regress.report import print_table, to_json, to_junit, to_markdown
 from rocmforge.regress.results import ResultsDirectory
@@ -94,8 +94,7 @@ def _judge(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> tuple[Comparison, ResultSet]:
     """Compare what was measured; also return the later side."""
     before, after = _sides(args)
-    path = args.noise or noise_path(BASELINES, after.hardware)
-    noise = load_noise(path) if args.noise or path.exists() else None
+    noise = load_noise(args.noise) if args.noise else known_noise(BASELINES, after.hardware)
     own = {} if args.threshold or not CONFIG.exists() else read_thresholds(CONFIG)
     threshold = args.threshold or THRESHOLD
     upgraded = ("rocm_version",) if args.upgrade else ()
@@ -134,8 +133,8 @@ def _confirmed(comparison: Comparison, after: ResultSet) -> tuple[Comparison, in
     found = suspects(comparison.rows)
     if not found or comparison.mismatches:
         return comparison, None
-    here, now = detect(), after.hardware.identity()
-    differing = [name for name, value in here.identity().items() if value != now[name]]
+    here = detect()
+    differing = [difference.field for difference in differences(after.hardware, here)]
     if differing:
         raise ValueError(
             f"--confirm: these results are of {after.machine}, and this machine differs in "

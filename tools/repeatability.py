@@ -24,6 +24,7 @@ from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect
 from rocmforge.regress import exits, provenance
 from rocmforge.regress.baseline import baseline_path, load_baseline
+from rocmforge.regress.files import refuse_loss
 from rocmforge.regress.noise import (
     FEWEST_RUNS,
     Noise,
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.save:
             path = noise_path(ROOT / "baselines", runs[0].hardware)
             if path.exists() and not args.replace:
-                _refuse_loss(path, noise)
+                refuse_loss(path, load_noise(path), noise)
             save_noise(path, noise, runs[0])
             console.print(f"saved {os.path.relpath(path)}")
         return 0
@@ -112,16 +113,6 @@ def _runs(text: str) -> int:
     if not text.isdecimal() or int(text) < FEWEST_RUNS:
         raise argparse.ArgumentTypeError(f"got {text!r}, wanted {FEWEST_RUNS} or more")
     return int(text)
-
-
-def _refuse_loss(path: Path, noise: dict[str, Noise]) -> None:
-    """Raise ValueError where the file holds benchmarks that `noise` does not."""
-    lost = [label for label in load_noise(path) if label not in noise]
-    if lost:
-        raise ValueError(
-            f"{os.path.relpath(path)}: got runs without {len(lost)} of its benchmarks "
-            f"({lost[0]}): --replace, if that is wanted"
-        )
 
 
 def _measure(args: argparse.Namespace, console: Console) -> list[ResultSet]:

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rocmforge.errors import ResultFileError
-from rocmforge.regress.files import finite_number, read_json, typed_field, write_whole
+from rocmforge.regress.files import finite_number, read_json, typed_field, write_bytes
 from rocmforge.regress.results import ResultsDirectory
 
 FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
@@ -183,9 +183,9 @@ def keep_results(source: Path, target: Path, machine: str, commit: str, python: 
     params = {**typed_field(source, measured, "params", dict, "an object"), "python": version}
     measured |= {"env_name": name, "python": version, "params": params}
     path = target / result_file(machine, commit, name)
-    _write(path, json.dumps(measured).encode())
+    write_bytes(path, json.dumps(measured).encode())
     for rest in ("benchmarks.json", f"{machine}/machine.json"):
-        _write(target / rest, (source / rest).read_bytes())
+        write_bytes(target / rest, (source / rest).read_bytes())
     return path
 
 
@@ -264,10 +264,6 @@ class Builds:
             for record in records
             if record.label in labels and record.value is not None
         }
-
-
-def _write(path: Path, data: bytes) -> None:
-    write_whole(path, lambda file: file.write(data))
 
 
 def _run(words: Sequence[str], folder: Path) -> None:

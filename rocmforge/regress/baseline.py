@@ -22,6 +22,7 @@ from rocmforge.regress.files import (
     is_strings,
     kind_of,
     read_json,
+    refuse_loss,
     typed_field,
     write_json,
 )
@@ -120,15 +121,11 @@ def save_baseline(path: Path, results: ResultSet) -> int:
     return len(measured)
 
 
-def refuse_loss(path: Path, results: ResultSet) -> None:
-    """Raise ValueError where the baseline at `path` holds benchmarks that `results` do not."""
+def refuse_smaller(path: Path, results: ResultSet) -> None:
+    """Raise ValueError where the baseline at `path` has benchmarks that were not measured now."""
     measured = {record.label for record in results.records if record.status is Status.OK}
-    lost = [r.label for r in load_baseline(path).records if r.label not in measured]
-    if lost and measured:
-        raise ValueError(
-            f"{path}: got results without {len(lost)} of its benchmarks ({lost[0]} …), "
-            "wanted all of them, or --replace to lose those"
-        )
+    if measured:
+        refuse_loss(path, (record.label for record in load_baseline(path).records), measured)
 
 
 def load_baseline(path: Path) -> ResultSet:

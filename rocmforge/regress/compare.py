@@ -165,7 +165,7 @@ def compare(
             raise ValueError(f"threshold: got {value}, wanted a fraction above 0, e.g. 0.10")
     mismatches = tuple(
         difference
-        for difference in _differences(before.hardware, after.hardware)
+        for difference in differences(before.hardware, after.hardware)
         if difference.field not in upgraded
     )
     old, new = _by_label(before.records, select), _by_label(after.records, select)
@@ -181,7 +181,8 @@ def compare(
     for label, (was, now) in pairs.items():
         limit = [threshold, *(value for name, value in own.items() if name.match(label))][-1]
         if label in found and was and now:
-            floor = _floor((noise or {}).get(label), now)
+            known = _usable((noise or {}).get(label), now)
+            floor = known.floor if known else 0.0
             marked = now.marked or was.marked
             verdict, note = decide(
                 found[label], adjusted.get(label), limit, floor, marked, len(tested)
@@ -241,16 +242,12 @@ def _ratio_interval(
     return of_ratio(found.low, found.high, direction)
 
 
-def _floor(noise: Noise | None, after: Record) -> float:
-    """What runs of one commit differ by; 0 where it is unknown."""
-    return noise.floor if _known(noise, after) and noise is not None else 0.0
-
-
-def _known(noise: Noise | None, after: Record) -> bool:
-    """Whether noise was measured with the same code, in the same unit."""
+def _usable(noise: Noise | None, after: Record) -> Noise | None:
+    """Noise, if it was measured with the same code and in the same unit."""
     if noise is None or noise.unit != after.unit:
-        return False
-    return not (noise.version and after.version) or noise.version == after.version
+        return None
+    same = not (noise.version and after.version) or noise.version == after.version
+    return noise if same else None
 
 
 def _verdict(before: Record | None, after: Record | None) -> tuple[Verdict, str]:
@@ -297,7 +294,8 @@ def _by_label(records: Iterable[Record], select: re.Pattern[str] | None) -> dict
     return {r.label: r for r in records if select is None or select.search(r.label)}
 
 
-def _differences(before: Hardware, after: Hardware) -> tuple[Difference, ...]:
+def differences(before: Hardware, after: Hardware) -> tuple[Difference, ...]:
+    """Fields that forbid comparing measurements of two machines."""
     old, new = before.identity(), after.identity()
     return tuple(Difference(key, old[key], new[key]) for key in old if old[key] != new[key])
 
@@ -335,7 +333,7 @@ def _unknown_noise(
     unknown = 0
     for label in labels:
         after = pairs[label][1]
-        unknown += after is not None and not _known(noise.get(label), after)
+        unknown += after is not None and _usable(noise.get(label), after) is None
     what = f"noise unknown for {unknown} of {len(labels)} benchmarks"
     return (f"{what}: tools/repeatability.py --save measures it",) if unknown else ()
 

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
@@ -33,7 +33,12 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Write strict JSON, whole or not at all."""
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file, whole or not at all."""
+    write_whole(path, lambda file: file.write(data))
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -64,6 +69,17 @@ def read_versioned_json(path: Path, version: int) -> dict[str, Any]:
     if data.get("version") != version or isinstance(data["version"], bool):
         raise ResultFileError(path, "version", got=data.get("version"), wanted=version)
     return data
+
+
+def refuse_loss(path: Path, kept: Iterable[str], new: Collection[str]) -> None:
+    """Raise ValueError where the file at `path` has benchmarks that are not among the new ones."""
+    lost = [label for label in kept if label not in new]
+    if lost:
+        more = " …" if len(lost) > 1 else ""
+        raise ValueError(
+            f"{path}: got results without {len(lost)} of its benchmarks ({lost[0]}{more}), "
+            "wanted all of them, or --replace to lose those"
+        )
 
 
 def typed_field(path: Path, data: Mapping[str, Any], key: str, kind: type, wanted: str) -> Any:

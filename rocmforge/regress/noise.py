@@ -150,6 +150,12 @@ def load_noise(path: Path) -> dict[str, Noise]:
     return {label: _entry(path, label, entry) for label, entry in entries.items()}
 
 
+def known_noise(folder: Path, hardware: Hardware) -> dict[str, Noise]:
+    """Read the noise of a kind of machine; empty where nobody measured it."""
+    path = noise_path(folder, hardware)
+    return load_noise(path) if path.exists() else {}
+
+
 def _entry(path: Path, label: str, entry: object) -> Noise:
     if not isinstance(entry, dict):
         raise ResultFileError(path, label, got=kind_of(entry), wanted="an object")
