@@ -3,8 +3,8 @@
 # Usage: tools/gpu_check.sh OUT [tests|sanitizers|speed|bench ...]   (default: the first three)
 # Runs with .venv's python, or else python3, into which rocmforge is installed here; needs no network.
 # bench runs the suites' GPU part, of a clone with its .git, and needs the extra `bench`.
-# Environment: COMMIT, the hash to record; PYTHON, another interpreter; BENCH, an expression that
-# chooses among the benchmarks whose device is 'gpu' (default: all).
+# Environment: COMMIT, the hash to record; PYTHON, another interpreter; BENCH, the suites whose
+# benchmarks of the device 'gpu' are run (default: all). Each is kept when it ends.
 set -u
 cd "$(dirname "$0")/.."
 if [ $# = 0 ]; then
@@ -68,9 +68,10 @@ for part in $parts; do
         cat "$out/speed.log"
         ;;
     bench)
-        step 'benchmarks' bench.log "$python" tools/bench.py --bench "(?:${BENCH:-.*}).*'gpu'"
-        cat "$out/bench.log"
-        tar -czf "$out/asv.tar.gz" .asv/results .asv/baselines .asv/conditions
+        for suite in ${BENCH:-attention dequantize fusion inference matmul memory quality roofline rows startup}; do
+            step "benchmarks: $suite" "bench-$suite.log" "$python" tools/bench.py --bench "^$suite\\..*'gpu'"
+            tar -czf "$out/asv.part" .asv/results .asv/conditions && mv "$out/asv.part" "$out/asv.tar.gz"
+        done
         ;;
     *)
         echo "gpu_check: got $part, wanted tests, sanitizers, speed or bench" >&2
