@@ -31,7 +31,8 @@ FEWEST = FEWEST_RUNS + 2  # so that two others are left to learn noise from
 EPILOG = """\
 exit codes: 0 judged, 2 usage error or a broken file, 3 fewer than four runs
 """
-Rule = Callable[[ResultSet, ResultSet, dict[str, Noise]], int]
+Rule = Callable[[ResultSet, ResultSet, dict[str, Noise]], set[str]]
+"""Names what it calls a regression."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,11 +76,11 @@ def judge(runs: Sequence[ResultSet]) -> dict[str, Any]:
     for one, other in itertools.permutations(range(len(runs)), 2):
         noise = learn([run for k, run in enumerate(runs) if k not in (one, other)])
         comparisons += 1
-        verdicts += len(compare(runs[one], runs[other]).rows)
+        verdicts += len({r.label for run in (runs[one], runs[other]) for r in run.records})
         for name, rule in RULES.items():
             found = rule(runs[one], runs[other], noise)
-            called[name] += found
-            alarmed[name] += found > 0
+            called[name] += len(found)
+            alarmed[name] += bool(found)
     if not verdicts:
         raise MeasurementError("these runs have no benchmark")
     return {
@@ -112,30 +113,33 @@ def table(report: dict[str, Any]) -> Table:
     return shown
 
 
-def _plain(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> int:
+def _plain(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> set[str]:
     """Medians alone."""
-    return sum(_slower(old, new) for old, new in _pairs(before, after))
+    return {new.label for old, new in _pairs(before, after) if _slower(old, new)}
 
 
-def _asv(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> int:
+def _asv(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> set[str]:
     """What `asv compare --factor 1.1` marks with +, where it reads the direction right."""
     from asv._stats import is_different
 
-    found = 0
+    found = set()
     for old, new in _pairs(before, after):
         few = min(len(old.samples), len(new.samples)) < 2
         stats = [_asv_stats(record) for record in (old, new)]
-        different = few or is_different(old.samples, new.samples, *stats)
-        found += _slower(old, new) and different
+        if _slower(old, new) and (few or is_different(old.samples, new.samples, *stats)):
+            found.add(new.label)
     return found
 
 
-def _ours_without_noise(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> int:
-    return len(compare(before, after).with_verdict(Verdict.REGRESSION))
+def _ours_without_noise(
+    before: ResultSet, after: ResultSet, noise: dict[str, Noise]
+) -> set[str]:
+    return _ours(before, after, {})
 
 
-def _ours(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> int:
-    return len(compare(before, after, noise=noise).with_verdict(Verdict.REGRESSION))
+def _ours(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> set[str]:
+    rows = compare(before, after, noise=noise).with_verdict(Verdict.REGRESSION)
+    return {row.label for row in rows}
 
 
 RULES: dict[str, Rule] = {

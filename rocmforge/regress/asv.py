@@ -19,6 +19,7 @@ from typing import Any
 
 from rocmforge.errors import ResultFileError
 from rocmforge.regress.files import finite_number, read_json, typed_field, write_bytes
+from rocmforge.regress.records import ResultSet
 from rocmforge.regress.results import ResultsDirectory
 
 FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
@@ -34,7 +35,7 @@ def write_config(root: Path, work: Path) -> Path:
     work
         Made where it is not there; gets ``asv.conf.json``, ``results``, ``env`` and ``html``.
     """
-    config = _read_config(root / "asv.conf.json")
+    config = read_config(root / "asv.conf.json")
     up = os.path.relpath(root, work)
     config |= {
         "version": 1,
@@ -58,7 +59,7 @@ def read_thresholds(config: Path) -> dict[str, float]:
     ResultFileError
         The file is broken, or a threshold is no number above 0 or its expression is none.
     """
-    found = _read_config(config).get("regressions_thresholds", {})
+    found = read_config(config).get("regressions_thresholds", {})
     if not isinstance(found, dict):
         raise ResultFileError(config, "regressions_thresholds", got=found, wanted="an object")
     for name, value in found.items():
@@ -72,7 +73,14 @@ def read_thresholds(config: Path) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def _read_config(config: Path) -> dict[str, Any]:
+def read_config(config: Path) -> dict[str, Any]:
+    """Read asv's configuration: JSON with comments.
+
+    Raises
+    ------
+    ResultFileError
+        The file is missing or broken, or asv is.
+    """
     try:
         from asv.util import UserError, load_json
     except ImportError as error:
@@ -232,8 +240,15 @@ class Builds:
         (folder / "built").touch()
         return python
 
-    def measure(self, commit: str, labels: Sequence[str]) -> Mapping[str, Sequence[float]]:
-        """Run benchmarks once, a process each; return samples by label, without what failed.
+    def run(self, commit: str, *more: str) -> ResultSet:
+        """Run asv once on a commit, and read what it recorded.
+
+        Parameters
+        ----------
+        commit
+            Full hash.
+        more
+            Options of ``asv run``, such as ``--bench``.
 
         Raises
         ------
@@ -244,9 +259,6 @@ class Builds:
         name = result_file(self._machine, commit, environment_name(python))
         written = self._work / "results" / name
         written.unlink(missing_ok=True)  # asv would merge into it
-        more = ["--attribute", "rounds=1"]
-        for label in labels:
-            more += ["--bench", f"^{re.escape(label)}$"]
         done = subprocess.run(
             run_command(self._work, python, commit, self._machine, *more),
             capture_output=True,
@@ -258,10 +270,22 @@ class Builds:
                 self._work, "asv run", got=_end(done), wanted="results of its benchmarks"
             )
         found = ResultsDirectory(self._work / "results", self._machine)
-        records = found.load(commit, environment_name(python)).records
+        return found.load(commit, environment_name(python))
+
+    def measure(self, commit: str, labels: Sequence[str]) -> Mapping[str, Sequence[float]]:
+        """Run benchmarks once, a process each; return samples by label, without what failed.
+
+        Raises
+        ------
+        ResultFileError
+            asv could not be run.
+        """
+        more = ["--attribute", "rounds=1"]
+        for label in labels:
+            more += ["--bench", f"^{re.escape(label)}$"]
         return {
             record.label: record.samples or (record.value,)
-            for record in records
+            for record in self.run(commit, *more).records
             if record.label in labels and record.value is not None
         }
 

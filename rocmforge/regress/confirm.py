@@ -19,9 +19,10 @@ from rocmforge.regress.records import Direction
 from rocmforge.regress.statistics import CONFIDENCE
 
 FEWEST_BLOCKS = 3
-MOST_BLOCKS = 8
+MOST_BLOCKS = 10
 SETTLED = 0.95  # interval that ends the measuring
-SUSPICIOUS = (Verdict.REGRESSION, Verdict.CANNOT_TELL)
+SUSPICIOUS = (Verdict.REGRESSION, Verdict.CANNOT_TELL, Verdict.OK)
+SUSPICION = 0.5  # of the threshold: one run alone may hide as much of a change as it invents
 
 Measure = Callable[[str, Sequence[str]], Mapping[str, Sequence[float]]]
 """Run benchmarks of a commit once, in new processes: samples by label, without what fails."""
@@ -38,7 +39,7 @@ class _Suspect:
 
 
 def suspects(rows: Sequence[Row]) -> list[Row]:
-    """Rows that are, or may be, slower by more than their threshold and can be measured again."""
+    """Rows that look slower by half their threshold or more, and can be measured again."""
     return [
         row
         for row in rows
@@ -47,7 +48,7 @@ def suspects(rows: Sequence[Row]) -> list[Row]:
         and row.after is not None
         and min(row.before, row.after) > 0
         and row.direction is not None
-        and slowdown(row.before, row.after, row.direction) > 1 + row.threshold
+        and slowdown(row.before, row.after, row.direction) > 1 + SUSPICION * row.threshold
     ]
 
 
@@ -63,7 +64,7 @@ def confirm(
     A suspect is a regression where it is slower by more than its threshold and a rank test within
     blocks says that it is slower, at 1 % for all suspects and looks together. It is settled, either
     way, after three blocks or later once the 95 % interval of the slowdown lies on one side of the
-    threshold. What eight blocks do not settle is a regression only where both hold, else "cannot
+    threshold. What ten blocks do not settle is a regression only where both hold, else "cannot
     tell". One that fails at the later commit has failed; at the earlier, it cannot be told.
 
     Parameters

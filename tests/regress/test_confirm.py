@@ -189,12 +189,18 @@ def test_suspects_are_what_may_be_slower() -> None:
         row("unsure", verdict=Verdict.CANNOT_TELL),
         row("fast", before=12.0, after=10.0, verdict=Verdict.CANNOT_TELL),
         row("fewer tokens", before=12.0, after=10.0, direction=Direction.HIGHER),
-        row("within", after=10.5, verdict=Verdict.CANNOT_TELL),
-        row("ok", verdict=Verdict.OK),
+        row("half the threshold", after=10.51, verdict=Verdict.OK),
+        row("less", after=10.49, verdict=Verdict.OK),
+        row("other code", verdict=Verdict.NOT_COMPARABLE),
         row("new", before=None, verdict=Verdict.NEW),
         row("from nothing", before=0.0),
     ]
-    assert [r.name for r in suspects(rows)] == ["slow", "unsure", "fewer tokens"]
+    assert [r.name for r in suspects(rows)] == [
+        "slow",
+        "unsure",
+        "fewer tokens",
+        "half the threshold",
+    ]
     assert settle(Machine(lambda label, commit: 1.0)) == []
 
 
@@ -270,8 +276,8 @@ def test_with_asv_and_builds_of_both_commits(
     assert "2 regression" in before.stdout
     done = tools("check_regressions.py", "HEAD~1", "HEAD", "--confirm", "--format", "json")
     assert done.returncode == 1, done.stderr
-    for said in ("2 suspects", "building", "block 4: 0 open"):
+    for said in ("2 suspects", "building", "block 5: 0 open"):
         assert said in done.stderr
     assert '"regression": 1' in done.stdout
     assert "not confirmed by 6 processes" in done.stdout
-    assert "confirmed by 8 processes" in done.stdout
+    assert "confirmed by 10 processes" in done.stdout

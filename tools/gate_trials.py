@@ -1,0 +1,269 @@
+"""How often the gate is right: commits that are the same, and commits with a slowdown planted.
+
+Builds HEAD and copies of it below .asv/trials, runs the quick profile of both, has
+`check_regressions.py`'s rule and others judge them, then measures suspects again in turns as
+`--confirm` does. A trial is kept when it ends, so that an interrupted series goes on. Marks for
+other load are not used here: the gate gets the machine as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench import head, select
+from false_alarms import RULES
+from rich.console import Console
+from rich.table import Table
+
+from rocmforge.errors import MeasurementError
+from rocmforge.hardware import detect
+from rocmforge.regress import exits
+from rocmforge.regress.asv import Builds, read_thresholds
+from rocmforge.regress.baseline import load_baseline, save_baseline
+from rocmforge.regress.compare import Row, compare
+from rocmforge.regress.confirm import confirm, suspects
+from rocmforge.regress.decision import Verdict
+from rocmforge.regress.files import read_json, write_json
+from rocmforge.regress.machine import register_machine
+from rocmforge.regress.noise import known_noise
+from rocmforge.regress.records import ResultSet
+
+VERSION = 1
+ROOT = Path(__file__).resolve().parent.parent
+CONFIRMED = "check_regressions.py --confirm"
+SLOWED = re.compile(
+    r"(matmul|dequantize|attention|rows|fusion|inference\.(Prompt|Decode)|roofline)\..*\.t(ime|rack)_"
+    r"(?!launches)"
+)
+"""Benchmarks that a planted slowdown slows by all of it: calls of ops, and passes of a model."""
+PLACES = {
+    "rocmforge/ops/api.py": "for name in ('matmul', 'dequantize', 'rmsnorm', 'rope', 'softmax', "
+    "'swiglu', 'attention'):\n    globals()[name] = _slowed(globals()[name])\n",
+    "rocmforge/plan/host.py": "HostExecutor.forward = _slowed(HostExecutor.forward)\n",
+}
+PLANT = """
+
+def _slowed(call):
+    from time import perf_counter
+
+    def slow(*args, **more):
+        begin = perf_counter()
+        value = call(*args, **more)
+        end = begin + {factor} * (perf_counter() - begin)
+        while perf_counter() < end:
+            pass
+        return value
+
+    return slow
+
+
+"""
+EPILOG = """\
+Without --planted: runs of HEAD and of a commit with the same files take turns, N + 1 of them; each
+is compared with the next, in both directions: 2 N comparisons. With it: N comparisons of HEAD with
+a commit whose ops and forward passes take so many percent longer.
+
+exit codes: 0 judged, 2 usage error or a broken file, 130 interrupted (finished trials are kept)
+"""
+
+
+Run = tuple[ResultSet, float]
+"""What was measured, and the seconds that it took."""
+
+
+class Series:
+    """Builds, runs and judges; keeps runs and trials in a folder."""
+
+    def __init__(self, work: Path, bench: Sequence[str] | None, console: Console) -> None:
+        self.commit, changed = head(ROOT)
+        if changed:
+            raise ValueError("the working tree has changes: commit them, for commits are built")
+        self.folder = work / self.commit[:12]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        hardware = detect()
+        machine = register_machine(Path.home() / ".asv-machine.json", hardware)
+        self.tree = self.folder / "repository"
+        if not (self.tree / ".git").exists():
+            git("clone", "--quiet", str(ROOT), str(self.tree))
+        self.builds = Builds(self.tree, self.folder / "asv", machine)
+        self.thresholds = read_thresholds(ROOT / "asv.conf.json")
+        self.noise = known_noise(ROOT / "baselines", hardware)
+        self.bench = [word for line in select(bench, "quick") for word in ("--bench", line)]
+        self.console = console
+
+    def commit_with(self, planted: float) -> str:
+        """Return a commit on top of HEAD, with a slowdown of so many percent or with nothing."""
+        branch = f"planted-{planted:g}"
+        if subprocess.run(
+            ["git", "-C", str(self.tree), "rev-parse", "--verify", "-q", branch],
+            capture_output=True,
+            check=False,
+        ).returncode:
+            git("-C", str(self.tree), "checkout", "-q", "-b", branch, self.commit)
+            for name, ending in PLACES.items() if planted else ():
+                with (self.tree / name).open("a", encoding="utf-8") as file:
+                    file.write(PLANT.format(factor=1 + planted / 100) + ending)
+            who = ("-c", "user.name=trial", "-c", "user.email=trial@localhost")
+            git("-C", str(self.tree), *who, "commit", "-qam", branch, "--allow-empty")
+            git("-C", str(self.tree), "checkout", "-q", "--detach", self.commit)
+        return git("-C", str(self.tree), "rev-parse", branch)
+
+    def run(self, commit: str, name: str) -> Run:
+        """Run the profile once, or read the run of that name; also return its seconds."""
+        kept, clock = self.folder / f"{name}.json", self.folder / f"{name}.seconds.json"
+        if not kept.exists():
+            self.builds.prepare(commit)
+            begin = time.monotonic()
+            found = self.builds.run(commit, *self.bench)
+            write_json(clock, {"seconds": time.monotonic() - begin})
+            save_baseline(kept, found)
+            self.console.print(f"run {name}: {time.monotonic() - begin:.0f} s")
+        return load_baseline(kept), read_json(clock)["seconds"]
+
+    def trial(self, name: str, planted: float, one: Run, other: Run) -> dict[str, Any]:
+        """Have each rule judge two runs, and measure suspects again; or read that trial."""
+        kept = self.folder / f"{name}.trial.json"
+        if kept.exists():
+            return read_json(kept)
+        before, after = one[0], other[0]
+        found = compare(before, after, noise=self.noise, thresholds=self.thresholds)
+        rows = {row.label: row for row in found.rows if row.before and row.after}
+        labels = [label for label in rows if not planted or SLOWED.match(label)]
+        called = {rule: judge(before, after, self.noise) for rule, judge in RULES.items()}
+        again = suspects([rows[label] for label in labels])
+        settled: dict[str, Row] = {}
+        begin = time.monotonic()
+        confirm(again, (before.commit, after.commit), self.builds.measure, settled)
+        rows |= settled
+        called[CONFIRMED] = {x for x in labels if rows[x].verdict is Verdict.REGRESSION}
+        trial = {
+            "version": VERSION,
+            "planted": planted,
+            "benchmarks": labels,
+            "called": {rule: sorted(names & set(labels)) for rule, names in called.items()},
+            "unsure": [x for x in labels if rows[x].verdict is Verdict.CANNOT_TELL],
+            "suspects": len(again),
+            "ratios": {label: rows[label].ratio for label in labels},
+            "run_seconds": one[1] + other[1],
+            "confirm_seconds": time.monotonic() - begin,
+        }
+        write_json(kept, trial)
+        self.console.print(
+            f"trial {name}: {len(labels)} benchmarks, {len(again)} suspects, "
+            f"{len(called[CONFIRMED])} called, {trial['confirm_seconds']:.0f} s"
+        )
+        return trial
+
+    def same(self, pairs: int) -> list[dict[str, Any]]:
+        """Compare runs of commits that do not differ: each with the next, both ways."""
+        commits = (self.commit, self.commit_with(0))
+        trials = []
+        before = self.run(commits[0], "same-00")
+        for number in range(1, pairs + 1):
+            after = self.run(commits[number % 2], f"same-{number:02}")
+            trials.append(self.trial(f"same-{number:02}-forth", 0, before, after))
+            trials.append(self.trial(f"same-{number:02}-back", 0, after, before))
+            before = after
+        return trials
+
+    def slower(self, planted: float, pairs: int) -> list[dict[str, Any]]:
+        """Compare HEAD with a commit that is slower by so many percent."""
+        slowed = self.commit_with(planted)
+        trials = []
+        for number in range(1, pairs + 1):
+            name = f"planted-{planted:g}-{number:02}"
+            before = self.run(self.commit, f"{name}-before")
+            trials.append(self.trial(name, planted, before, self.run(slowed, f"{name}-after")))
+        return trials
+
+
+def summarize(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add up trials of one kind."""
+    rules = trials[0]["called"]
+    return {
+        "planted_percent": trials[0]["planted"],
+        "comparisons": len(trials),
+        "verdicts": sum(len(one["benchmarks"]) for one in trials),
+        "suspects": sum(one["suspects"] for one in trials),
+        "unsure": sum(len(one["unsure"]) for one in trials),
+        "run_seconds": median(one["run_seconds"] for one in trials),
+        "confirm_seconds": median(one["confirm_seconds"] for one in trials),
+        "rules": {
+            rule: {
+                "regressions": sum(len(one["called"][rule]) for one in trials),
+                "comparisons_with_any": sum(bool(one["called"][rule]) for one in trials),
+            }
+            for rule in rules
+        },
+    }
+
+
+def table(kinds: Sequence[Mapping[str, Any]]) -> Table:
+    """Lay out, for each kind of trial and each rule, the share that is called a regression."""
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("slower by", "rule", "called", "comparisons with any", "to confirm"):
+        shown.add_column(column, justify="left" if column == "rule" else "right")
+    for kind in kinds:
+        for rule, counts in kind["rules"].items():
+            called, alarmed = counts["regressions"], counts["comparisons_with_any"]
+            shown.add_row(
+                f"{kind['planted_percent']:g} %",
+                rule,
+                f"{called} of {kind['verdicts']} ({100 * called / kind['verdicts']:.1f} %)",
+                f"{alarmed} of {kind['comparisons']}",
+                f"{kind['confirm_seconds']:.0f} s" if rule == CONFIRMED else "",
+            )
+    return shown
+
+
+def git(*words: str) -> str:
+    """Run git; return what it says."""
+    done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise MeasurementError(f"git {words[-1]}: exit {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Measure how often the gate is right: nothing planted, or a slowdown.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--pairs", type=int, default=1, metavar="N", help="(%(default)s)")
+    parser.add_argument(
+        "--planted", action="append", type=float, metavar="PERCENT", help="may be repeated"
+    )
+    parser.add_argument("--bench", action="append", metavar="REGEX", help="as of tools/bench.py")
+    parser.add_argument(
+        "--work", type=Path, default=ROOT / ".asv" / "trials", metavar="DIR", help="(.asv/trials)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the sums there")
+    args = parser.parse_args(argv)
+    if args.pairs < 1 or any(percent <= 0 for percent in args.planted or ()):
+        parser.error("--pairs and --planted: wanted numbers above 0")
+    console = Console(width=120, highlight=False)
+
+    def work() -> int:
+        series = Series(args.work, args.bench, console)
+        kinds = [series.slower(percent, args.pairs) for percent in args.planted or ()]
+        found = [summarize(trials) for trials in kinds or [series.same(args.pairs)]]
+        console.print(table(found))
+        if args.json:
+            write_json(args.json, {"version": VERSION, "commit": series.commit, "trials": found})
+        return 0
+
+    return exits.run(parser.prog, work, "finished trials are kept")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
