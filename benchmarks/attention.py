@@ -38,7 +38,8 @@ def prepared(case: cases.AttentionCase, device: str) -> Callable[[], Any]:
     arguments = [getattr(inputs, field.name) for field in dataclasses.fields(inputs)]
     call = functools.partial(ops.attention, *arguments, on)
     wanted = reference.attention(*arguments)
-    return checked(f"attention {case}", call, wanted, case.tolerance)
+    tolerance = case.tolerance(on.attention_precision(max(case.queries)))
+    return checked(f"attention {case}", call, wanted, tolerance)
 
 
 class Prefill(Timed):

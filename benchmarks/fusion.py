@@ -138,8 +138,8 @@ def attended(work: str, way: str, device: str) -> Callable[[], Any]:
         out = np.stack(mixed).reshape(case.heads, queries, case.head_dim)
         return out.transpose(1, 0, 2)
 
-    rounded = cases.MATMUL_TOLERANCES[on.matmul_precision("F32", group * queries)]
-    return checked(f"attention {case}, {way}", call, wanted, max(case.tolerance, rounded))
+    tolerance = case.tolerance(on.matmul_precision("F32", group * queries))
+    return checked(f"attention {case}, {way}", call, wanted, tolerance)
 
 
 class FlashAttention(Timed):

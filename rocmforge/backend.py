@@ -23,7 +23,7 @@ MAX_HEAD_DIM = 256
 """Largest D of attention; a model with more is refused when its configuration is read."""
 
 Precision = Literal["exact", "half", "int8"]
-"""How a matmul rounds its activations: not, to float16 (weights too), to int8 in groups of 32."""
+"""How an op rounds its operands: not, to float16, or activations to int8 in groups of 32."""
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -79,6 +79,9 @@ class Backend(Protocol[W]):
 
     def matmul_precision(self, fmt: str, tokens: int) -> Precision:
         """How `matmul` rounds for a format and T."""
+
+    def attention_precision(self, queries: int) -> Precision:
+        """How `attention` rounds where a sequence has at most so many queries."""
 
     def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""

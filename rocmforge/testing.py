@@ -120,6 +120,10 @@ class ReferenceBackend:
         """Exact."""
         return "exact"
 
+    def attention_precision(self, queries: int) -> Precision:
+        """Sums and weights are float32 or more."""
+        return "exact"
+
     def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
         out[:] = reference.dequantize(Matrix(np.ascontiguousarray(raw), fmt))

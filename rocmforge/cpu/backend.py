@@ -126,6 +126,10 @@ class CpuBackend:
         """Exact for formats kept as plain numbers, and where that was asked for."""
         return "exact" if self.exact or fmt in DENSE_FORMATS else "int8"
 
+    def attention_precision(self, queries: int) -> Precision:
+        """Sums and weights are float32 or more."""
+        return "exact"
+
     def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
         self._kernels.dequantize(raw, fmt.name, out)

@@ -18,8 +18,8 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.ops.matrix import Matrix
 
-MATMUL_TOLERANCES: Mapping[Precision, float] = {"exact": 2e-6, "half": 2e-3, "int8": 0.012}
-"""Relative RMS that a matmul's rounding may cost; Gaussian data costs 3e-4 to 1e-3 and 0.005."""
+TOLERANCES: Mapping[Precision, float] = {"exact": 2e-6, "half": 2e-3, "int8": 0.012}
+"""Relative RMS that rounding may cost; Gaussian data costs 2e-4 to 1e-3 and 0.005."""
 
 
 def relative_rms(got: NDArray[np.floating], wanted: NDArray[np.floating]) -> float:
@@ -52,7 +52,7 @@ class MatmulCase:
     def tolerance(self, precision: Precision) -> float:
         """Largest relative RMS against the reference; more for few outputs, which may cancel."""
         few = 1.0 + 4.0 / math.sqrt(self.tokens * self.rows)
-        return few * MATMUL_TOLERANCES[precision]
+        return few * TOLERANCES[precision]
 
     def inputs(self) -> tuple[NDArray[np.float32], Matrix]:
         """Gaussian activations, and Gaussian weights of standard deviation 1/√columns."""
@@ -92,13 +92,12 @@ class AttentionCase:
             + 8 * sum(self.queries) * self.heads * self.head_dim
         )
 
-    @property
-    def tolerance(self) -> float:
+    def tolerance(self, precision: Precision) -> float:
         """Largest relative RMS against the reference over the same cache contents.
 
         An average of n Gaussian values is as small as 1 / √n; the rounding of its sum is not.
         """
-        return 2e-6 * max(1.0, math.sqrt(max(self.lengths) / 4096))
+        return TOLERANCES[precision] * max(1.0, math.sqrt(max(self.lengths) / 4096))
 
     def inputs(self) -> AttentionInputs:
         """Gaussian queries and cache, pages in shuffled order, unused slots filled with NaN."""

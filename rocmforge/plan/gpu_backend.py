@@ -144,6 +144,10 @@ class GpuBackend:
         names: dict[str, Precision] = {F32: "exact", F16: "half", Q8: "int8"}
         return names[activation_form(architecture, fmt, tokens)]
 
+    def attention_precision(self, queries: int) -> Precision:
+        """Of `attention_prompt`, unless each sequence has one query."""
+        return "half" if queries > 1 else "exact"
+
     def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
         with _Memory(self._runtime) as memory:

@@ -65,7 +65,7 @@ def test_exact_comes_from_the_argument_or_the_environment(monkeypatch: pytest.Mo
     results = [
         ops.matmul(x, ops.pack(matrix, CpuBackend(1, exact=exact))) for exact in (True, False)
     ]
-    assert 1e-4 < cases.relative_rms(results[1], results[0]) < cases.MATMUL_TOLERANCES["int8"]
+    assert 1e-4 < cases.relative_rms(results[1], results[0]) < cases.TOLERANCES["int8"]
     for variable, wanted in (("1", 0), ("0", 1), ("", 1)):
         monkeypatch.setenv("ROCMFORGE_CPU_EXACT", variable)
         backend = CpuBackend(1)

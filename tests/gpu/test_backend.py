@@ -123,7 +123,9 @@ def test_attention(backend: GpuBackend, check) -> None:
         single = max(case.queries) == 1
         op = "attention, one query" if single else "attention, prompt"
         got = ops.attention(*arguments, backend)
-        check(op, case.dtype, got, wanted, 1e-5 if single else HALF)
+        precision = backend.attention_precision(max(case.queries))
+        assert precision == ("exact" if single else "half")
+        check(op, case.dtype, got, wanted, case.tolerance(precision))
 
 
 def test_a_head_dim_that_the_kernels_do_not_take_is_refused(backend: GpuBackend) -> None:

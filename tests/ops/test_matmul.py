@@ -19,7 +19,7 @@ from rocmforge.ops import Matrix, cases, reference
 
 ISAS = instruction_sets()
 BLOCKS = tuple(name for name in FORMATS if name not in ("F32", "F16", "BF16"))
-EXACT_TOLERANCE, INT8_TOLERANCE = (cases.MATMUL_TOLERANCES[name] for name in ("exact", "int8"))
+EXACT_TOLERANCE, INT8_TOLERANCE = (cases.TOLERANCES[name] for name in ("exact", "int8"))
 INT8 = tuple(name for name in FORMATS if name not in DENSE_FORMATS)
 Floats = NDArray[np.float32]
 
