@@ -9,6 +9,7 @@ other load are not used here: the gate gets the machine as it is.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import subprocess
 import sys
@@ -24,14 +25,14 @@ from rich.console import Console
 from rich.table import Table
 
 from rocmforge.errors import MeasurementError
-from rocmforge.hardware import detect
+from rocmforge.hardware import detect, hardware_tag
 from rocmforge.regress import exits
 from rocmforge.regress.asv import Builds, read_thresholds
 from rocmforge.regress.baseline import load_baseline, save_baseline
 from rocmforge.regress.compare import Row, compare
 from rocmforge.regress.confirm import confirm, suspects
 from rocmforge.regress.decision import Verdict
-from rocmforge.regress.files import read_json, write_json
+from rocmforge.regress.files import read_json, read_versioned_json, write_json
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.noise import known_noise
 from rocmforge.regress.records import ResultSet
@@ -67,13 +68,15 @@ def _slowed(call):
 
 """
 EPILOG = """\
-Without --planted: runs of HEAD and of a commit with the same files take turns, N + 1 of them; each
-is compared with the next, in both directions: 2 N comparisons. With it: N comparisons of HEAD with
-a commit whose ops and forward passes take so many percent longer.
+Without --planted: N runs, of HEAD and of a commit with the same files in turns; each is compared
+with every run of the other commit, in both directions: 40 comparisons of 9 runs. With it: N
+comparisons of HEAD with a commit whose ops and forward passes take so many percent longer.
 
-exit codes: 0 judged, 2 usage error or a broken file, 130 interrupted (finished trials are kept)
+The table has all trials that HEAD has so far, with whatever was planted.
+
+exit codes: 0 judged, 2 usage error or a broken file, 3 no trial, 130 interrupted (finished trials
+are kept)
 """
-
 
 Run = tuple[ResultSet, float]
 """What was measured, and the seconds that it took."""
@@ -101,20 +104,17 @@ class Series:
 
     def commit_with(self, planted: float) -> str:
         """Return a commit on top of HEAD, with a slowdown of so many percent or with nothing."""
-        branch = f"planted-{planted:g}"
-        if subprocess.run(
-            ["git", "-C", str(self.tree), "rev-parse", "--verify", "-q", branch],
-            capture_output=True,
-            check=False,
-        ).returncode:
-            git("-C", str(self.tree), "checkout", "-q", "-b", branch, self.commit)
+        branch, tree = f"planted-{planted:g}", ("-C", str(self.tree))
+        if not git(*tree, "branch", "--list", branch):
+            git(*tree, "checkout", "--quiet", "--force", "--detach", self.commit)
             for name, ending in PLACES.items() if planted else ():
                 with (self.tree / name).open("a", encoding="utf-8") as file:
                     file.write(PLANT.format(factor=1 + planted / 100) + ending)
             who = ("-c", "user.name=trial", "-c", "user.email=trial@localhost")
-            git("-C", str(self.tree), *who, "commit", "-qam", branch, "--allow-empty")
-            git("-C", str(self.tree), "checkout", "-q", "--detach", self.commit)
-        return git("-C", str(self.tree), "rev-parse", branch)
+            git(*tree, *who, "commit", "-qam", branch, "--allow-empty")
+            git(*tree, "branch", branch)
+            git(*tree, "checkout", "--quiet", "--detach", self.commit)
+        return git(*tree, "rev-parse", branch)
 
     def run(self, commit: str, name: str) -> Run:
         """Run the profile once, or read the run of that name; also return its seconds."""
@@ -162,27 +162,50 @@ class Series:
         )
         return trial
 
-    def same(self, pairs: int) -> list[dict[str, Any]]:
-        """Compare runs of commits that do not differ: each with the next, both ways."""
+    def same(self, runs: int) -> list[dict[str, Any]]:
+        """Compare runs of two commits that do not differ: each with all of the other, both ways."""
         commits = (self.commit, self.commit_with(0))
+        done: list[Run] = []
         trials = []
-        before = self.run(commits[0], "same-00")
-        for number in range(1, pairs + 1):
-            after = self.run(commits[number % 2], f"same-{number:02}")
-            trials.append(self.trial(f"same-{number:02}-forth", 0, before, after))
-            trials.append(self.trial(f"same-{number:02}-back", 0, after, before))
-            before = after
+        for number in range(runs):
+            run = self.run(commits[number % 2], f"same-{number:02}")
+            for earlier in range(1 - number % 2, number, 2):
+                other = done[earlier]
+                trials.append(self.trial(f"same-{earlier:02}-{number:02}", 0, other, run))
+                trials.append(self.trial(f"same-{number:02}-{earlier:02}", 0, run, other))
+            done.append(run)
         return trials
 
-    def slower(self, planted: float, pairs: int) -> list[dict[str, Any]]:
+    def slower(self, planted: float, runs: int) -> list[dict[str, Any]]:
         """Compare HEAD with a commit that is slower by so many percent."""
         slowed = self.commit_with(planted)
         trials = []
-        for number in range(1, pairs + 1):
+        for number in range(runs):
             name = f"planted-{planted:g}-{number:02}"
             before = self.run(self.commit, f"{name}-before")
             trials.append(self.trial(name, planted, before, self.run(slowed, f"{name}-after")))
         return trials
+
+
+def kept_trials(folders: Sequence[Path]) -> tuple[ResultSet, list[list[dict[str, Any]]]]:
+    """Read what series kept: one of their runs, and the trials by what was planted.
+
+    Raises
+    ------
+    MeasurementError
+        There are none.
+    ResultFileError
+        A file is broken.
+    """
+    paths = sorted(path for folder in folders for path in folder.rglob("*.trial.json"))
+    runs = [path for path in paths[:1] for path in path.parent.glob("*[0-9er].json")]
+    if not runs:
+        raise MeasurementError(f"{', '.join(map(str, folders))}: no finished trial")
+    kinds: dict[float, list[dict[str, Any]]] = {}
+    for path in paths:
+        trial = read_versioned_json(path, VERSION)
+        kinds.setdefault(trial["planted"], []).append(trial)
+    return load_baseline(runs[0]), [kinds[planted] for planted in sorted(kinds)]
 
 
 def summarize(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -239,7 +262,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--pairs", type=int, default=1, metavar="N", help="(%(default)s)")
+    parser.add_argument(
+        "kept",
+        nargs="*",
+        type=Path,
+        metavar="DIR",
+        help="add up the trials kept there, and measure nothing",
+    )
+    parser.add_argument("--runs", type=int, metavar="N", help="(9; with --planted 1)")
     parser.add_argument(
         "--planted", action="append", type=float, metavar="PERCENT", help="may be repeated"
     )
@@ -249,17 +279,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the sums there")
     args = parser.parse_args(argv)
-    if args.pairs < 1 or any(percent <= 0 for percent in args.planted or ()):
-        parser.error("--pairs and --planted: wanted numbers above 0")
+    runs = args.runs or (1 if args.planted else 9)
+    if runs < (1 if args.planted else 2):
+        parser.error(f"--runs: got {runs}, wanted 2 or more, or 1 with --planted")
+    if any(not 0 < percent < math.inf for percent in args.planted or ()):
+        parser.error("--planted: wanted percent above 0")
     console = Console(width=120, highlight=False)
 
     def work() -> int:
-        series = Series(args.work, args.bench, console)
-        kinds = [series.slower(percent, args.pairs) for percent in args.planted or ()]
-        found = [summarize(trials) for trials in kinds or [series.same(args.pairs)]]
+        if not args.kept:
+            series = Series(args.work, args.bench, console)
+            for percent in args.planted or ():
+                series.slower(percent, runs)
+            if not args.planted:
+                series.same(runs)
+        run, kinds = kept_trials(args.kept or [series.folder])
+        found = [summarize(trials) for trials in kinds]
         console.print(table(found))
         if args.json:
-            write_json(args.json, {"version": VERSION, "commit": series.commit, "trials": found})
+            said = {"hardware_tag": hardware_tag(run.hardware), "cpu_name": run.hardware.cpu_name}
+            write_json(
+                args.json, {"version": VERSION, "commit": run.commit, **said, "trials": found}
+            )
         return 0
 
     return exits.run(parser.prog, work, "finished trials are kept")

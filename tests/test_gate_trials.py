@@ -1,0 +1,170 @@
+"""tools/gate_trials.py: what is planted is slower, calls are counted, finished trials stay."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tool_modules import tool_module
+
+from rocmforge.hardware import detect, hardware_tag
+from rocmforge.regress.records import Direction, Record, ResultSet, Status
+from rocmforge.regress.statistics import summarize
+
+SLOWED = "matmul.Dense.time_matmul"
+SPARED = "memory.Append.time_append"
+
+
+class Builds:
+    """Measures made-up benchmarks of real commits: slower by what is planted in their files."""
+
+    runs = 0
+
+    def __init__(self, root: Path, work: Path, machine: str) -> None:
+        self.root, self.random = root, np.random.default_rng(7)
+
+    def prepare(self, commit: str) -> None:
+        """Nothing to build."""
+
+    def run(self, commit: str, *more: str) -> ResultSet:
+        Builds.runs += 1
+        records = []
+        for name, samples in self.measure(commit, (SLOWED, SPARED)).items():
+            summary = summarize(list(samples))
+            given: dict[str, Any] = {"name": name, "param_names": (), "params": (), "unit": "s"}
+            given |= {"status": Status.OK, "value": summary.p50, "summary": summary}
+            given |= {"samples": tuple(samples), "direction": Direction.LOWER, "version": "v"}
+            records.append(Record(**given, started_at=None))
+        return ResultSet(self.root, "box", commit, None, "env", detect(), tuple(records))
+
+    def measure(self, commit: str, labels: Sequence[str]) -> Mapping[str, Sequence[float]]:
+        file = f"{commit}:rocmforge/ops/api.py"
+        said = subprocess.run(
+            ["git", "-C", str(self.root), "show", file], capture_output=True, text=True, check=True
+        ).stdout
+        planted = re.search(r"begin \+ ([\d.]+) \*", said)
+        factor = float(planted[1]) if planted else 1.0
+        return {
+            label: [
+                1e-3 * (factor if label == SLOWED else 1.0) * math.exp(0.01 * x)
+                for x in self.random.standard_normal(9)
+            ]
+            for label in labels
+        }
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script as a module, in a repository of its own."""
+    pytest.importorskip("asv")
+    module = tool_module("gate_trials")
+    root = tmp_path / "root"
+    for name in module.PLACES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("matmul = None\n", encoding="utf-8")
+    (root / "asv.conf.json").write_text('{"version": 1}', encoding="utf-8")
+    for words in (
+        ["init", "-q", "-b", "main"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"],
+    ):
+        subprocess.run(["git", "-C", str(root), *words], check=True)
+    monkeypatch.setattr(module, "ROOT", root)
+    monkeypatch.setattr(module, "Builds", Builds)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    Builds.runs = 0
+    return module
+
+
+def test_a_planted_slowdown_is_counted_where_it_lies(
+    tool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--planted", "25", "--planted", "3", "--bench", ".*", "--work", str(tmp_path / "w")]
+    report = tmp_path / "report.json"
+    assert tool.main([*words, "--json", str(report)]) == 0, capsys.readouterr().err
+    said = json.loads(report.read_text(encoding="utf-8"))
+    assert said["hardware_tag"] == hardware_tag()
+    small, large = said["trials"]
+    assert (large["planted_percent"], large["verdicts"], large["suspects"]) == (25, 1, 1)
+    found = {"regressions": 1, "comparisons_with_any": 1}
+    assert large["rules"][tool.CONFIRMED] == found
+    assert large["rules"]["medians differ by 10 %"] == found
+    assert (small["planted_percent"], small["verdicts"]) == (3, 1)
+    assert small["rules"][tool.CONFIRMED]["regressions"] == 0
+    assert "1 of 1 (100.0 %)" in capsys.readouterr().out
+    (kept,) = (tmp_path / "w").glob("*/planted-25-00.trial.json")
+    stored = json.loads(kept.read_text(encoding="utf-8"))
+    assert stored["benchmarks"] == [SLOWED]
+    assert stored["ratios"][SLOWED] == pytest.approx(1.25, rel=0.03)
+
+
+def test_same_commits_are_compared_both_ways_and_runs_are_kept(
+    tool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--runs", "3", "--bench", ".*", "--work", str(tmp_path / "w")]
+    report = tmp_path / "report.json"
+    for _ in range(2):
+        assert tool.main([*words, "--json", str(report)]) == 0, capsys.readouterr().err
+        (same,) = json.loads(report.read_text(encoding="utf-8"))["trials"]
+        assert (same["comparisons"], same["verdicts"], same["planted_percent"]) == (4, 8, 0)
+        assert same["rules"][tool.CONFIRMED] == {"regressions": 0, "comparisons_with_any": 0}
+    assert Builds.runs == 3
+    assert tool.main([str(tmp_path / "w")]) == 0
+    assert "0 of 8 (0.0 %)" in capsys.readouterr().out
+    assert tool.main([str(tmp_path / "nothing")]) == 3
+    assert "no finished trial" in capsys.readouterr().err
+    names = sorted(path.name for path in (tmp_path / "w").glob("*/*.trial.json"))
+    assert names == [f"same-{pair}.trial.json" for pair in ("00-01", "01-00", "01-02", "02-01")]
+
+
+def test_the_plant_makes_a_call_longer_by_its_share(tool: Any) -> None:
+    taken = []
+
+    def call(seconds: float) -> str:
+        begin = time.perf_counter()
+        time.sleep(seconds)
+        taken.append(time.perf_counter() - begin)
+        return "value"
+
+    namespace: dict[str, Any] = {}
+    exec(tool.PLANT.format(factor=1.5), namespace)
+    begin = time.perf_counter()
+    assert namespace["_slowed"](call)(0.05) == "value"
+    assert time.perf_counter() - begin >= 1.5 * taken[0]
+
+
+def test_places_to_plant_are_in_this_package(tool: Any) -> None:
+    from rocmforge.ops import api
+    from rocmforge.plan import host
+
+    for module, ending in zip((api, host), tool.PLACES.values(), strict=True):
+        namespace = dict(vars(module))
+        exec(tool.PLANT.format(factor=1.1) + ending, namespace)
+    assert host.HostExecutor.forward.__name__ == "slow"
+    host.HostExecutor.forward = host.HostExecutor.forward.__closure__[0].cell_contents
+    assert host.HostExecutor.forward.__name__ == "forward"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--runs", "1"], "got 1, wanted 2 or more"),
+        (["--planted", "0"], "wanted percent above 0"),
+        (["--planted", "nan"], "wanted percent above 0"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    tool: Any, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        tool.main(words)
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
