@@ -1,6 +1,7 @@
 # make bench    benchmark this machine and compare with its baseline (PROFILE=standard or full: more)
 # make test     run the tests              make coverage   the same, with line coverage
 # make check    lint, types, formatting    make clean      remove what make made, not what it measured
+# make dashboard           results and baselines as pages that work offline, in .asv/html
 # make test-sanitizer      every GPU kernel on the stand-in under AddressSanitizer, many minutes
 # make test-hip-versions   the HIP runtime's tests with hip-python 10.0, 7.2 and 6.4
 PYTHON ?= python3
@@ -9,10 +10,13 @@ PYTEST := -q -m "not sanitizer" -n 2
 CPP := $(wildcard rocmforge/cpu/*.cpp rocmforge/cpu/*.h)
 KERNELS := $(wildcard kernels/*.hip kernels/*.h tests/standin/*.cpp tests/standin/*.h)
 
-.PHONY: bench test coverage check clean test-sanitizer test-hip-versions
+.PHONY: bench dashboard test coverage check clean test-sanitizer test-hip-versions
 
 bench: .venv/ready
 	$(BIN)/python tools/bench.py $(if $(PROFILE),--profile $(PROFILE))
+
+dashboard: .venv/ready
+	$(BIN)/python tools/dashboard.py
 
 test: .venv/ready
 	$(BIN)/python -m pytest $(PYTEST)

@@ -18,6 +18,12 @@ def brief(value: object) -> str:
     return _REPR.repr(value)
 
 
+def one_line(value: object, limit: int = 700) -> str:
+    """Return str(value) as one line that a terminal can show: no control characters, shortened."""
+    text = "".join(c if c.isprintable() else " " for c in str(value)[: 4 * limit])
+    return shorten(" ".join(text.split()), limit)
+
+
 def shorten(text: str, limit: int = 256) -> str:
     """Return at most `limit` characters of a text, the last of them … where more were there."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
@@ -129,7 +135,8 @@ class ResultFileError(RocmforgeError):
         self.what = what
         self.got = got
         self.wanted = wanted
-        super().__init__(f"{path}: {what}: got {got}, wanted {wanted}")
+        said = (one_line(part) for part in (what, got, wanted))
+        super().__init__("{}: {}: got {}, wanted {}".format(path, *said))
 
 
 class MeasurementError(RocmforgeError):

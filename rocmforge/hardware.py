@@ -1,4 +1,4 @@
-"""What this machine is: CPU, memory, GPU, ROCm, and a short tag that names its kind.
+"""What this machine is: CPU, memory, GPU, driver, ROCm, and a short tag that names its kind.
 
 Read from /proc, /sys and /opt/rocm, and for an NVIDIA card from nvidia-smi. What is not there is
 None, never a guess. This file knows no other module of the package but the errors, loads no GPU
@@ -15,10 +15,12 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rocmforge.errors import DeviceError
 
 NVIDIA_SMI_TIMEOUT_S = 30.0
+_NVIDIA_FIELDS = "name,compute_cap,driver_version,power.limit"
 
 # (family, first model, last model) -> name; source: arch/x86/kernel/cpu/amd.c of Linux 6.12
 _ZEN_MODELS = (
@@ -48,6 +50,11 @@ class Hardware:
     ----------
     gpu_name, gpu_architecture
         Product name and ``gfx…`` or ``sm_…`` of the GPU with the most compute units; None: no GPU.
+    driver_version
+        Of the GPU's kernel driver, e.g. ``"580.159.04"``; None without a GPU, and for the amdgpu
+        that comes with the kernel, which has no version of its own.
+    power_cap_watts
+        What the GPU may draw at most as it is set, in whole watts; None where it does not say.
     rocm_version
         Text of ROCm's version file, e.g. ``"6.4.1-90"``; None where ROCm is not installed.
     cpu_name, cpu_microarchitecture
@@ -76,6 +83,8 @@ class Hardware:
     ram_bytes: int | None = None
     os: str | None = None
     python_version: str | None = None
+    driver_version: str | None = None
+    power_cap_watts: int | None = None
 
     def is_known(self) -> bool:
         """Whether at least the CPU or the GPU is named."""
@@ -84,13 +93,16 @@ class Hardware:
     def identity(self) -> dict[str, str | int | None]:
         """Return the values that must be equal before two measurements may be compared.
 
-        Of ROCm only the major version counts, of the operating system only its name; memory size
-        and Python's version do not count.
+        Of ROCm and the driver only the major version counts, of the operating system only its
+        name; memory size and Python's version do not count. None is a value like any other: what
+        is unknown on one side alone differs.
         """
         return {
             "gpu_name": self.gpu_name,
             "gpu_architecture": self.gpu_architecture,
             "rocm_version": _major(self.rocm_version),
+            "driver_version": _major(self.driver_version),
+            "power_cap_watts": self.power_cap_watts,
             "cpu_name": self.cpu_name,
             "cpu_microarchitecture": self.cpu_microarchitecture,
             "cpu_arch": self.cpu_arch,
@@ -114,10 +126,10 @@ def detect(root: Path = Path("/")) -> Hardware:
         nvidia-smi is installed and does not answer.
     """
     cpu = _first_cpu(root)
-    gpu = _amd_gpu(root) or _nvidia_gpu() or (None, None)
+    gpu = _amd_gpu(root) or _nvidia_gpu() or _Gpu(None, None, None, None)
     return Hardware(
-        gpu_name=gpu[0],
-        gpu_architecture=gpu[1],
+        gpu_name=gpu.name,
+        gpu_architecture=gpu.architecture,
         rocm_version=_read(root / "opt/rocm/.info/version"),
         cpu_name=cpu.get("model name"),
         cpu_microarchitecture=_microarchitecture(cpu),
@@ -127,6 +139,8 @@ def detect(root: Path = Path("/")) -> Hardware:
         ram_bytes=_ram_bytes(root),
         os=f"{platform.system()} {platform.release()}",
         python_version=platform.python_version(),
+        driver_version=gpu.driver_version,
+        power_cap_watts=gpu.power_cap_watts,
     )
 
 
@@ -216,8 +230,15 @@ def _ram_bytes(root: Path) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
-def _amd_gpu(root: Path) -> tuple[str, str] | None:
-    """Name and gfx target of the largest AMD GPU that the kernel driver shows, or None."""
+class _Gpu(NamedTuple):
+    name: str | None
+    architecture: str | None
+    driver_version: str | None
+    power_cap_watts: int | None
+
+
+def _amd_gpu(root: Path) -> _Gpu | None:
+    """Largest AMD GPU that the kernel driver shows, or None."""
     nodes = sorted(
         (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*"), key=lambda p: int(p.name)
     )
@@ -232,9 +253,23 @@ def _amd_gpu(root: Path) -> tuple[str, str] | None:
         return None
     gpu = max(gpus, key=lambda p: p.get("simd_count", 0))
     minor = gpu.get("drm_render_minor", 0)
-    name = _read(root / f"sys/class/drm/renderD{minor}/device/product_name")
+    device = root / f"sys/class/drm/renderD{minor}/device"
     ids = f"AMD GPU {gpu.get('vendor_id', 0):04x}:{gpu.get('device_id', 0):04x}"
-    return name or ids, _gfx(gpu["gfx_target_version"])
+    return _Gpu(
+        name=_read(device / "product_name") or ids,
+        architecture=_gfx(gpu["gfx_target_version"]),
+        driver_version=_read(root / "sys/module/amdgpu/version"),
+        power_cap_watts=_amd_power_cap(device),
+    )
+
+
+def _amd_power_cap(device: Path) -> int | None:
+    """Whole watts of the driver's power1_cap, which is in µW; None where there is none."""
+    for file in sorted(device.glob("hwmon/hwmon*/power1_cap")):
+        microwatts = _read(file) or ""
+        if microwatts.isdecimal():
+            return round(int(microwatts) / 1e6)
+    return None
 
 
 def _gfx(target_version: int) -> str:
@@ -244,19 +279,26 @@ def _gfx(target_version: int) -> str:
     return f"gfx{major}{minor:x}{stepping:x}"
 
 
-def _nvidia_gpu() -> tuple[str, str] | None:
-    """Name and ``sm_…`` of the first NVIDIA GPU, or None where there is no working driver."""
+def _nvidia_gpu() -> _Gpu | None:
+    """First NVIDIA GPU, or None where there is no working driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
-    command = [program, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    command = [program, f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"{program}: no answer within {NVIDIA_SMI_TIMEOUT_S:.0f} s") from error
-    found = re.match(r"(.+), (\d+)\.(\d+)$", done.stdout.strip().split("\n")[0])
+    first = done.stdout.strip().split("\n")[0]
+    found = re.match(r"(.+), (\d+)\.(\d+), ([^,]*), ([^,]*)$", first)
     if done.returncode != 0 or found is None:
         return None
-    return found[1], f"sm_{found[2]}{found[3]}"
+    driver, watts = found[4].strip(), found[5].strip()  # "[N/A]" where it does not say
+    return _Gpu(
+        name=found[1],
+        architecture=f"sm_{found[2]}{found[3]}",
+        driver_version=driver if driver[:1].isdecimal() else None,
+        power_cap_watts=round(float(watts)) if re.fullmatch(r"\d+(\.\d+)?", watts) else None,
+    )

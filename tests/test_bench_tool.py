@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -275,7 +277,9 @@ def test_a_gate_fails_where_a_benchmark_of_the_baseline_has_no_value_now(
     path.write_text(json.dumps(document), encoding="utf-8")
     capfd.readouterr()
     assert tool.main(["--bench", r"^tiny\.track_ms", "--gate"]) == 3
-    assert "1 benchmarks of" in capfd.readouterr().err
+    shown = capfd.readouterr().out
+    assert "none to compare it with now: tiny.track_ms('gpu')" in shown
+    assert "gate      FAIL: benchmarks that were measured before are missing or not" in shown
     assert tool.main(["--bench", r"^tiny\.track_ms.*cpu", "--gate"]) == 0
 
 
@@ -335,6 +339,8 @@ def test_the_whole_way(tool: Any, project: Path, capfd: pytest.CaptureFixture[st
     assert "failed    tiny.track_broken" in shown
     assert "wrong result on purpose" in shown
     assert "has changes on top" in shown
+    left = project / ".asv" / "baselines" / hardware_tag() / "baseline.json"
+    assert (stored.uncommitted_changes, load_baseline(left).uncommitted_changes) == (False, True)
     measured = ResultsDirectory(project / ".asv" / "results", hardware_tag())
     assert len(measured.files()) == 1
 
@@ -357,6 +363,58 @@ def test_a_baseline_is_not_replaced_by_less(
     assert "without 1 of its benchmarks (tiny.track_other" in capfd.readouterr().err
     assert path.read_text(encoding="utf-8") == text
     assert tool.main([*arguments, "--replace"]) == 0
+
+
+SLOW = '''\
+"""Says that it runs, and is never done."""
+
+import os
+import time
+from pathlib import Path
+
+
+def track_ms():
+    Path(__file__).with_name("slow.pid").write_text(str(os.getpid()))
+    time.sleep(600)
+'''
+RUN = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_measured_before_an_interruption_is_kept_and_nothing_goes_on(
+    repo: Path, project: Path, number: signal.Signals
+) -> None:
+    (project / "benchmarks" / "zz_slow.py").write_text(SLOW, encoding="utf-8")
+    (project / "tools").mkdir()
+    script = shutil.copy(repo / "tools" / "bench.py", project / "tools")
+    begin = RUN + f"runpy.run_path({str(script)!r}, run_name='__main__')"
+    said = project / "said.txt"
+    with (
+        said.open("w") as out,
+        subprocess.Popen(
+            [sys.executable, "-c", begin, "--bench", r"^(tiny\.track_ms|zz_slow)"],
+            cwd=project,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, "PYTHONPATH": str(repo)},
+            start_new_session=True,
+        ) as process,
+    ):
+        marker = project / "benchmarks" / "slow.pid"
+        for _ in range(600):
+            if process.poll() is not None or (marker.exists() and marker.read_text()):
+                break
+            time.sleep(0.1)
+        assert process.poll() is None, said.read_text()
+        process.send_signal(number)
+        assert process.wait(60) == 130, said.read_text()
+    assert "interrupted; suites that were finished are kept" in said.read_text()
+    assert "Traceback" not in said.read_text()
+    results = ResultsDirectory(project / ".asv" / "results", hardware_tag())
+    found = results.load(results.newest())
+    assert {r.label for r in found.records if r.value is not None} == {"tiny.track_ms('cpu')"}
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
 
 
 def test_results_that_asv_left_are_no_change_of_the_code(tool: Any, project: Path) -> None:

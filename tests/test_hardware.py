@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,9 +144,20 @@ def test_amd_gpu_with_rocm(root: Root) -> None:
     root.write("opt/rocm/.info/version", "6.4.1-90\n")
     machine = detect(root.path)
     assert (machine.gpu_name, machine.gpu_architecture) == ("Radeon RX 7900 XT", "gfx1100")
+    assert (machine.driver_version, machine.power_cap_watts) == (None, None)
     assert machine.rocm_version == "6.4.1-90"
     assert machine.identity()["rocm_version"] == "6"
     assert hardware_tag(machine) == "gfx1100-radeon-rx-7900-xt-rocm6"
+
+
+@pytest.mark.parametrize(("cap", "watts"), [("265000000\n", 265), ("n/a", None), ("", None)])
+def test_power_cap_and_driver_of_an_amd_gpu(root: Root, cap: str, watts: int | None) -> None:
+    root.gpu(1, 110000, 168, 128, "Radeon RX 7900 XT")
+    root.write("sys/class/drm/renderD128/device/hwmon/hwmon3/power1_cap", cap)
+    root.write("sys/module/amdgpu/version", "6.14.14\n")
+    machine = detect(root.path)
+    assert (machine.driver_version, machine.power_cap_watts) == ("6.14.14", watts)
+    assert machine.identity()["driver_version"] == "6"
 
 
 @pytest.mark.parametrize(
@@ -165,9 +178,14 @@ def test_unreadable_gpu_node_is_no_gpu(root: Root) -> None:
 
 def test_nvidia_gpu(root: Root) -> None:
     root.write("opt/rocm/.info/version", "6.4.1")
-    nvidia_smi(root, 'echo "NVIDIA H200, 9.0"; echo "NVIDIA H200, 9.0"')
+    line = "NVIDIA H200, 9.0, 580.159.04, 699.60"
+    nvidia_smi(root, f'echo "{line}"; echo "{line}"')
     machine = detect(root.path)
     assert (machine.gpu_name, machine.gpu_architecture) == ("NVIDIA H200", "sm_90")
+    assert (machine.driver_version, machine.power_cap_watts) == ("580.159.04", 700)
+    nvidia_smi(root, 'echo "NVIDIA H200, 9.0, [N/A], [Not Supported]"')
+    machine = detect(root.path)
+    assert (machine.driver_version, machine.power_cap_watts) == (None, None)
     assert hardware_tag(machine) == "sm-90-nvidia-h200"
 
 
@@ -189,3 +207,16 @@ def test_identity_leaves_out_what_may_change() -> None:
     new = Hardware(cpu_name="x", os="Linux 6.9", python_version="3.13", ram_bytes=2)
     assert old.identity() == new.identity()
     assert old.identity() != Hardware(cpu_name="y", os="Linux 6.1").identity()
+
+
+def test_of_the_driver_the_major_version_counts_and_the_unknown_differs() -> None:
+    card = Hardware(gpu_name="x", driver_version="580.159.04", power_cap_watts=700)
+    assert card.identity() == replace(card, driver_version="580.1").identity()
+    others: tuple[dict[str, Any], ...] = (
+        {"driver_version": "590.1"},
+        {"driver_version": None},
+        {"power_cap_watts": 500},
+        {"power_cap_watts": None},
+    )
+    for change in others:
+        assert card.identity() != replace(card, **change).identity()

@@ -13,7 +13,6 @@ import itertools
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,6 +28,7 @@ from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect
 from rocmforge.model.weights import Progress as Report
 from rocmforge.regress import asv, exits, provenance
+from rocmforge.regress.arguments import expression
 from rocmforge.regress.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
 from rocmforge.regress.compare import Comparison, compare
 from rocmforge.regress.conditions import (
@@ -38,7 +38,7 @@ from rocmforge.regress.conditions import (
     refusal,
     with_conditions,
 )
-from rocmforge.regress.decision import Verdict
+from rocmforge.regress.dashboard.publish import publish
 from rocmforge.regress.listing import (
     LEGEND,
     MARK_LEGEND,
@@ -49,7 +49,7 @@ from rocmforge.regress.listing import (
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.noise import known_noise
 from rocmforge.regress.records import ResultSet, Status
-from rocmforge.regress.report import counts_line, summary_line
+from rocmforge.regress.report import counts_line, missing_line, summary_line
 from rocmforge.regress.results import ResultsDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -79,7 +79,8 @@ exit codes:
   1  a benchmark failed or gave a wrong result; with --gate also a regression
   2  usage error; no git or no commit; asv or a file is broken
   3  nothing measured; with --gate also no baseline of this hardware, or one with benchmarks that
-     have no value now; with --gate or --save-… also: most was measured under load or throttling
+     are missing now (a regression is 1 all the same); with --gate or --save-… also: most was
+     measured under load or throttling
   4  with --gate: the baseline is of other hardware
   130  interrupted
 
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"total     {time.monotonic() - begin:.0f} s")
         return code
 
-    kept = "standard and full keep the suites that were finished in .asv/results"
+    kept = "suites that were finished are kept in .asv/results (quick is measured in one go)"
     return exits.run(parser.prog, work, kept)
 
 
@@ -121,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--bench",
         action="append",
-        type=_expression,
+        type=expression,
         metavar="REGEX",
         help="only benchmarks in whose name(parameters) this is found, slow ones and large models "
         "included; may be repeated",
@@ -154,14 +155,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _expression(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted an expression: {error}") from error
-    return text
-
-
 def _percent(text: str) -> float:
     try:
         value = float(text)
@@ -180,7 +173,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
             "the working tree has changes: commit them before --save-baseline or --save-results"
         )
     _check_environment()
-    selection = select(args.bench, args.profile)
+    selection = select([chosen.pattern for chosen in args.bench or ()], args.profile)
     selected = _selected(selection)
     if not selected:
         raise ValueError(
@@ -189,7 +182,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         )
     work = ROOT / ".asv"
     write_config(work)
-    _prepare_models(list(selected), console)
+    prepare_models(list(selected), console)
     hardware = detect()
     tag = register_machine(Path.home() / ".asv-machine.json", hardware)
     console.print(f"commit    {commit[:8]}{' with uncommitted changes' if dirty else ''}")
@@ -197,7 +190,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     log = work / "bench.log"
     surroundings = work / "conditions" / commit
     forget(surroundings, selected.values())
-    whole = args.profile == PROFILES[0] or args.bench
+    whole = args.profile == PROFILES[0] and not args.bench
     batches = [selection] if whole else by_suite(selection, selected)
     log.unlink(missing_ok=True)
     for number, batch in enumerate(batches, 1):
@@ -206,7 +199,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         _run_asv(work, tag, commit, batch, log, surroundings, console)
     results = _load(work / "results", tag, commit, selection, surroundings, args.max_load)
     local = baseline_path(work / "baselines", hardware)
-    save_baseline(local, results)
+    save_baseline(local, dataclasses.replace(results, uncommitted_changes=dirty))
     committed = baseline_path(ROOT / "baselines", hardware)
     comparison = _compare(committed, results, selection)
     narrow = console.width < NARROW
@@ -215,7 +208,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     marked, timed = marked_share(results.records)
     if marked:
         console.print(MARK_LEGEND)
-    _publish(work, log)
+    _publish(work, log, console)
     failed = [r.label for r in results.records if r.status is Status.FAILED]
     if failed:
         console.print(f"failed    {'; '.join(failed)}: see {_relative(log)}", style="bold red")
@@ -257,14 +250,11 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     if args.gate:
         if comparison is None:
             raise MeasurementError(f"--gate: no baseline {_relative(committed)} to compare with")
-        missing = [row.label for row in comparison.with_verdict(Verdict.MISSING)]
+        missing = missing_line(comparison)
         if missing:
-            raise MeasurementError(
-                f"--gate: {len(missing)} benchmarks of {_relative(committed)} have no value now: "
-                f"{missing[0]}"
-            )
+            console.print(f"note      {missing}")
         console.print(f"gate      {summary_line(comparison)}")
-        return int(comparison.outcome)
+        return comparison.outcome.exit_code
     return 0
 
 
@@ -368,7 +358,7 @@ def write_config(work: Path) -> None:
             shutil.copyfile(source, target)
 
 
-def _prepare_models(selected: Sequence[str], console: Console) -> None:
+def prepare_models(selected: Sequence[str], console: Console) -> None:
     """Make the models that the labels name, and the logits that they are checked against."""
     from benchmarks.common import CHECK_IDS, GENERATED, MODELS, model_path
     from rocmforge.model.synthetic import cached_model
@@ -468,16 +458,9 @@ def _compare(committed: Path, results: ResultSet, selection: Sequence[str]) -> C
     return compare(before, results, noise=noise, thresholds=own)
 
 
-def _publish(work: Path, log: Path) -> None:
-    done = subprocess.run(
-        asv.command(work, "publish", "--no-pull"), capture_output=True, text=True, check=False
-    )
-    with log.open("a", encoding="utf-8") as file:
-        file.write(done.stdout + done.stderr)
-    if done.returncode != 0:
-        raise ResultFileError(
-            log, "asv publish", got=f"exit {done.returncode}", wanted="0; the log says why"
-        )
+def _publish(work: Path, log: Path, console: Console) -> None:
+    config, baselines = work / "asv.conf.json", ROOT / "baselines"
+    publish(config, work / "results", work / "html", baselines, log, console.print)
 
 
 def _relative(path: Path) -> str:

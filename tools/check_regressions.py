@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 import sys
 from pathlib import Path
 
-from rocmforge.errors import RocmforgeError
+from rocmforge.errors import MeasurementError, RocmforgeError
 from rocmforge.hardware import detect
 from rocmforge.regress import exits
-from rocmforge.regress.asv import Builds, read_thresholds
+from rocmforge.regress.arguments import expression, figure, fraction
+from rocmforge.regress.asv import Builds, known_thresholds
 from rocmforge.regress.baseline import load_baseline
-from rocmforge.regress.compare import THRESHOLD, Comparison, Row, compare, differences
-from rocmforge.regress.conditions import with_conditions
+from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, Row, compare, differences
+from rocmforge.regress.conditions import refusal, with_surroundings
 from rocmforge.regress.confirm import MOST_BLOCKS, confirm, suspects
 from rocmforge.regress.decision import Verdict
-from rocmforge.regress.figure import SUFFIXES, forest_plot
+from rocmforge.regress.figure import forest_plot
+from rocmforge.regress.files import write_bytes
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.noise import known_noise, load_noise
 from rocmforge.regress.records import ResultSet
@@ -29,25 +30,34 @@ from rocmforge.regress.results import ResultsDirectory
 
 BASELINES = Path("baselines")
 FORMATS = {"json": to_json, "markdown": to_markdown, "junit": to_junit}
+FILES = {"json": "gate.json", "markdown": "gate.md", "junit": "gate.junit.xml"}
 CONFIG = Path("asv.conf.json")
+UPGRADED = ("rocm_version", "driver_version")
 CONFIRM = Path(".asv") / "confirm"
 EPILOG = """\
 verdicts:
   regression      worse by more than the threshold (after/before above 1.10, or, where higher is
                   better, before/after above 1.10), AND the samples differ (Mann-Whitney, 1 % for
                   all benchmarks together), AND by more than runs of one commit do (--noise)
-  improved        better by the same rule; or it failed before
-  cannot tell     beyond the threshold, but not surely: it says why, and what would settle it
+  improved        better by the same rule
+  cannot tell     beyond the threshold, but not surely: it says why, and what would settle it; or
+                  measured under other load or throttling, whatever the value
   failed          an error or time-out now; weighs like a regression where it had a value before
-  missing / new   only before / only after there is a value
-  not comparable  the benchmark's code, unit or direction changed, or benchmarks.json lacks it
+  missing / new   only before / only after there is a value (it may have failed before); of what is
+                  missing it says what looks like it under a new name or with other parameters
+  not comparable  the benchmark's code, unit or direction changed, or benchmarks.json lacks it:
+                  weighs like a missing one
   ok, skipped     within the threshold; n/a on both sides
 
 exit codes:
-  0  compared, nothing worse
+  0  compared, and nothing is surely worse; what cannot be told does not count
   1  at least one regression, or a benchmark that worked before and fails now
-  2  usage error, or a result or baseline file that is missing or broken
-  3  nothing measured: not one benchmark has values on both sides that can be judged
+  2  usage error, or a result or baseline file that is missing or broken; or --confirm was cut short
+     by an error: what was settled until then is shown
+  3  nothing measured: not one benchmark has values on both sides that can be judged; or some that
+     were measured before are missing or not comparable now, whatever the others say (a regression
+     is still 1): --allow-missing lets them pass, --benchmark leaves them out; or most of a run was
+     measured under other load or throttling
   4  hardware mismatch: before and after come from different machines; the fields are named
   130  interrupted; what was settled until then is shown
 
@@ -65,6 +75,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_intermixed_args(argv)
     if args.baseline and args.confirm:
         parser.error("--confirm measures two commits: a baseline cannot be measured again")
+    if args.upgrade and args.confirm:
+        parser.error("--confirm measures both commits on the driver of today: leave --upgrade out")
     if args.against and not args.baseline:
         parser.error("--against names what to judge: name what to compare with by --baseline")
     wanted = (0,) if args.against else (0, 1) if args.baseline else (2,)
@@ -78,27 +90,37 @@ def main(argv: list[str] | None = None) -> int:
 
 def _judge(args: argparse.Namespace) -> int:
     """Compare, measure again where that is wanted, show; return the exit code."""
-    stopped: int | None = None
     comparison, after = _compare(args)
     if args.confirm:
-        comparison, stopped = _confirmed(comparison, after)
+        comparison = _confirmed(comparison, after)
     if args.format == "table":
-        print_table(comparison)
+        print_table(comparison, everything=args.all, suites=bool(args.against))
     else:
         sys.stdout.write(FORMATS[args.format](comparison))
+    if args.out:
+        for name, form in FORMATS.items():
+            write_bytes(args.out / FILES[name], form(comparison).encode())
     if args.figure:
         forest_plot(comparison, args.figure)
-    return int(comparison.outcome) if stopped is None else stopped
+    return comparison.outcome.exit_code
 
 
 def _compare(args: argparse.Namespace) -> tuple[Comparison, ResultSet]:
     """Compare what was measured; also return the later side."""
     before, after = _sides(args)
     noise = load_noise(args.noise) if args.noise else known_noise(BASELINES, after.hardware)
-    own = {} if args.threshold or not CONFIG.exists() else read_thresholds(CONFIG)
+    own = {} if args.threshold else known_thresholds(CONFIG)
     threshold = args.threshold or THRESHOLD
-    upgraded = ("rocm_version",) if args.upgrade else ()
-    found = compare(before, after, threshold, args.benchmark, noise, own, upgraded)
+    found = compare(
+        before,
+        after,
+        threshold,
+        args.benchmark,
+        noise,
+        own,
+        UPGRADED if args.upgrade else (),
+        args.allow_missing,
+    )
     return found, after
 
 
@@ -110,29 +132,28 @@ def _sides(args: argparse.Namespace) -> tuple[ResultSet, ResultSet]:
     commits = [results.resolve(name) for name in args.commits]
     if args.baseline:
         after = results.load(commits[0] if commits else results.newest(), args.environment)
-        return load_baseline(args.baseline), _surrounded(after, args.results)
+        return load_baseline(args.baseline), _quiet(after, args.results)
     before, after = results.load_pair(commits[0], commits[1], args.environment)
-    return _surrounded(before, args.results), _surrounded(after, args.results)
+    return _quiet(before, args.results), _quiet(after, args.results)
 
 
-def _surrounded(found: ResultSet, results: Path) -> ResultSet:
-    """Add what surrounded the processes, where tools/bench.py kept that beside its results."""
-    folder = results.parent / "conditions" / found.commit
-    return dataclasses.replace(found, records=with_conditions(found.records, folder))
+def _quiet(found: ResultSet, results: Path) -> ResultSet:
+    """Add what surrounded the processes; refuse a run most of which was measured under load."""
+    known = with_surroundings(found, results)
+    refused = refusal(known.records)
+    if refused:
+        raise MeasurementError(f"{found.source}: {refused}")
+    return known
 
 
-def _confirmed(comparison: Comparison, after: ResultSet) -> tuple[Comparison, int | None]:
+def _confirmed(comparison: Comparison, after: ResultSet) -> Comparison:
     """Measure what may be slower again; the verdicts of these measurements replace its own.
 
-    Returns
-    -------
-    tuple
-        The comparison, and the exit code where measuring was cut short: what was settled stands,
-        what was not cannot be told.
+    Where measuring is cut short, what was settled stands, and what was not cannot be told.
     """
     found = suspects(comparison.rows)
     if not found or comparison.mismatches:
-        return comparison, None
+        return comparison
     here = detect()
     differing = [difference.field for difference in differences(after.hardware, here)]
     if differing:
@@ -144,7 +165,7 @@ def _confirmed(comparison: Comparison, after: ResultSet) -> tuple[Comparison, in
     builds = Builds(Path.cwd(), CONFIRM, machine)
     commits = comparison.commits
     settled: dict[str, Row] = {}
-    stopped: int | None = None
+    cut_short: Outcome | None = None
     try:
         for commit in commits:
             print(f"building {commit[:8]}", file=sys.stderr)
@@ -153,13 +174,14 @@ def _confirmed(comparison: Comparison, after: ResultSet) -> tuple[Comparison, in
         confirm(found, commits, builds.measure, settled, _say_block)
     except (KeyboardInterrupt, RocmforgeError, OSError) as error:
         print(f"measuring again was cut short: {str(error) or 'interrupted'}", file=sys.stderr)
-        stopped = exits.INTERRUPTED if isinstance(error, KeyboardInterrupt) else exits.BROKEN
+        interrupted = isinstance(error, KeyboardInterrupt)
+        cut_short = Outcome.INTERRUPTED if interrupted else Outcome.CUT_SHORT
     for row in found:
         note = "measuring again was cut short"
-        left = dataclasses.replace(row, verdict=Verdict.CANNOT_TELL, note=note)
-        settled.setdefault(row.label, left)
+        unsure = dataclasses.replace(row, verdict=Verdict.CANNOT_TELL, note=note)
+        settled.setdefault(row.label, row if row.verdict is Verdict.OK else unsure)
     rows = tuple(settled.get(row.label, row) for row in comparison.rows)
-    return dataclasses.replace(comparison, rows=rows), stopped
+    return dataclasses.replace(comparison, rows=rows, cut_short=cut_short)
 
 
 def _say_block(block: int, left: int) -> None:
@@ -183,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         "--results", type=Path, default=Path("results"), metavar="DIR", help="asv's (%(default)s)"
     )
     parser.add_argument(
-        "--baseline", type=Path, metavar="FILE", help="compare with a file of asv_to_baseline.py"
+        "--baseline", type=Path, metavar="FILE", help="compare with a file of baselines.py"
     )
     parser.add_argument(
         "--against",
@@ -194,7 +216,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--upgrade",
         action="store_true",
-        help="compare though ROCm differs in its major version: what an upgrade moved",
+        help="compare though ROCm or the driver is of another major version: what an upgrade moved",
+    )
+    parser.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="pass though benchmarks that were measured before are missing or not comparable now",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="print what is ok, new or n/a too (json and junit always have all, markdown folds it)",
     )
     parser.add_argument(
         "--confirm",
@@ -212,7 +244,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--environment", metavar="NAME", help="asv's (default: the common one)")
     parser.add_argument(
         "--threshold",
-        type=_fraction,
+        type=fraction,
         metavar="PERCENT",
         help="e.g. 10 or 2.5%% (default: regressions_thresholds of asv.conf.json, else 10)",
     )
@@ -220,40 +252,21 @@ def _parser() -> argparse.ArgumentParser:
         "--format", choices=("table", *FORMATS), default="table", help="(%(default)s)"
     )
     parser.add_argument(
-        "--figure", type=_figure, metavar="FILE", help="also draw it: a name in .svg, .png or .pdf"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help=f"also write it there in the other formats: {', '.join(FILES.values())}",
+    )
+    parser.add_argument(
+        "--figure", type=figure, metavar="FILE", help="also draw it: a name in .svg, .png or .pdf"
     )
     parser.add_argument(
         "--benchmark",
-        type=_expression,
+        type=expression,
         metavar="REGEX",
         help="only benchmarks in whose name(parameters) this is found",
     )
     return parser
-
-
-def _figure(text: str) -> Path:
-    if Path(text).suffix not in SUFFIXES:
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}, wanted a name that ends in {', '.join(SUFFIXES)}"
-        )
-    return Path(text)
-
-
-def _fraction(text: str) -> float:
-    number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", text.strip())
-    percent = float(number[1]) if number else 0.0
-    if number is None or percent <= 0 or (percent < 1 and not number[2]):
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}, wanted percent: 10 is 10 %; below one write the sign, e.g. 0.5%"
-        )
-    return percent / 100
-
-
-def _expression(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted an expression: {error}") from error
 
 
 if __name__ == "__main__":

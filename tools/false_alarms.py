@@ -131,9 +131,7 @@ def _asv(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> set[st
     return found
 
 
-def _ours_without_noise(
-    before: ResultSet, after: ResultSet, noise: dict[str, Noise]
-) -> set[str]:
+def _ours_without_noise(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> set[str]:
     return _ours(before, after, {})
 
 

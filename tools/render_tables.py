@@ -28,6 +28,8 @@ GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 BASELINES = "*/baseline.json"  # what bench.py --save-baseline wrote
 NOISE = "*/noise.json"  # what repeatability.py --save wrote
 ALARMS = "*/false_alarms.json"  # what false_alarms.py --json wrote
+TRIALS = "*/gate_trials*.json"  # what gate_trials.py --json wrote
+DETECTORS = "*/detectors.json"  # what compare_detectors.py --json wrote
 NOISY = 0.05  # spread from which a benchmark is listed
 README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
@@ -46,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         (REPO / "docs" / "PERFORMANCE.md", "suites", _suites_table(_read(BASELINES), coverage())),
         (REPO / "docs" / "PERFORMANCE.md", "noise", "".join(map(_noise_table, _paths(NOISE)))),
         (REPO / "docs" / "PERFORMANCE.md", "alarms", "".join(map(_alarms, _read(ALARMS)))),
+        (REPO / "docs" / "PERFORMANCE.md", "trials", "\n".join(map(_trials, _read(TRIALS)))),
+        (REPO / "docs" / "PERFORMANCE.md", "steps", "\n".join(map(_detectors, _read(DETECTORS)))),
         (REPO / "README.md", "speed", _readme_table(reports)),
         (REPO / "README.md", "gpu", "".join(map(_readme_gpu_table, gpus))),
     ):
@@ -216,13 +220,17 @@ def _noise_table(path: Path) -> str:
     return "\n".join([intro, *(["", *_table(columns, loud)] if loud else [])]) + "\n"
 
 
+def _share(count: int, total: int) -> str:
+    return f"{count} of {total} ({100 * count / total:.2f} %)"
+
+
 def _alarms(report: dict[str, Any]) -> str:
     """What each rule calls a regression in runs of one commit."""
     verdicts, comparisons = report["verdicts"], report["comparisons"]
     rows = [
         (
             name,
-            f"{row['regressions']} of {verdicts} ({100 * row['regressions'] / verdicts:.2f} %)",
+            _share(row["regressions"], verdicts),
             f"{row['comparisons_with_any']} of {comparisons}",
         )
         for name, row in report["rules"].items()
@@ -230,6 +238,58 @@ def _alarms(report: dict[str, Any]) -> str:
     intro = f"`{report['hardware_tag']}`, commit {report['commit'][:8]}, {report['runs']} runs:"
     columns = ("rule", "called regressions", "comparisons with any")
     return "\n".join([intro, "", *_table(columns, rows)]) + "\n"
+
+
+def _trials(report: dict[str, Any]) -> str:
+    """What each rule calls in commits that are the same, and in slower ones."""
+    rows = [
+        (
+            f"{kind['planted_percent']:g} %" if kind["planted_percent"] else "nothing",
+            rule,
+            _share(row["regressions"], kind["verdicts"]),
+            f"{row['comparisons_with_any']} of {kind['comparisons']}",
+            f"{kind['confirm_seconds']:.0f} s" if "--confirm" in rule else "",
+        )
+        for kind in report["trials"]
+        for rule, row in kind["rules"].items()
+    ]
+    intro = f"`{report['hardware_tag']}` ({report['cpu_name']}), commit {report['commit'][:8]}:"
+    columns = ("planted", "rule", "called regressions", "comparisons with any", "to confirm")
+    return "\n".join([intro, "", *_table(columns, rows)]) + "\n"
+
+
+def _detectors(report: dict[str, Any]) -> str:
+    """What each detector finds of what was planted, and what drifts and steps are taken for."""
+    measured = {
+        f"{name}, {commits}": found
+        for name, lengths in report["detectors"].items()
+        for commits, found in lengths.items()
+    }
+    figures = list(next(iter(measured.values())))
+    rows = [[what, *(f"{found[what]:g}" for found in measured.values())] for what in figures]
+    taken = [
+        (commits, planted, *(f"{row[kind]:g}" if kind in row else "" for kind in _kinds(report)))
+        for commits, found in report["drifts"].items()
+        for planted, row in found.items()
+    ]
+    intro = (
+        f"`{report['hardware_tag']}`, noise of commit {report['commit'][:8]}, "
+        f"{report['benchmarks']} benchmarks, {report['repeats']} histories of each; "
+        f"threshold {100 * report['threshold']:g} %; columns name detector and commits:"
+    )
+    return "\n".join(
+        [
+            *(intro, "", *_table(["", *measured], rows), ""),
+            *("What `check_history.py` takes each for, in percent of the histories:", ""),
+            *_table(["commits", "planted", *_kinds(report)], taken),
+            "",
+        ]
+    )
+
+
+def _kinds(report: dict[str, Any]) -> list[str]:
+    rows = (row for found in report["drifts"].values() for row in found.values())
+    return list(dict.fromkeys(kind for row in rows for kind in row))
 
 
 def _feed_forward_lines(rows: list[dict[str, Any]]) -> list[str]:

@@ -5,23 +5,37 @@ Knows asv 0.6.6's options and how it names what it runs in; reads no result, kno
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from rocmforge.errors import ResultFileError
-from rocmforge.regress.files import finite_number, read_json, typed_field, write_bytes
-from rocmforge.regress.records import ResultSet
+from rocmforge.regress.files import (
+    finite_number,
+    kind_of,
+    read_json,
+    read_text,
+    typed_field,
+    write_bytes,
+)
+from rocmforge.regress.records import ResultSet, Status
 from rocmforge.regress.results import ResultsDirectory
 
+_CONFIG_VERSION = 1
+_PATIENCE_S = 3.0
 FORKED = ("--launch-method", "forkserver")  # imports once a run: a third of the time less
 FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
 
@@ -74,6 +88,11 @@ def read_thresholds(config: Path) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
+def known_thresholds(config: Path) -> dict[str, float]:
+    """Return `read_thresholds`, or nothing where there is no such file."""
+    return read_thresholds(config) if os.path.lexists(config) else {}
+
+
 def read_config(config: Path) -> dict[str, Any]:
     """Read asv's configuration: JSON with comments.
 
@@ -83,15 +102,21 @@ def read_config(config: Path) -> dict[str, Any]:
         The file is missing or broken, or asv is.
     """
     try:
-        from asv.util import UserError, load_json
+        import json5
     except ImportError as error:
         raise ResultFileError(
             config, "asv", got=error, wanted="pip install 'rocmforge[bench]'"
         ) from error
+    text = read_text(config, "asv's settings")
     try:
-        stored: dict[str, Any] = load_json(str(config), api_version=1, js_comments=True)
-    except (UserError, OSError, ValueError) as error:
+        stored = json5.loads(text, allow_duplicate_keys=False)
+    except (ValueError, RecursionError) as error:
         raise ResultFileError(config, "content", got=error, wanted="asv's settings") from error
+    if not isinstance(stored, dict):
+        raise ResultFileError(config, "content", got=kind_of(stored), wanted="asv's settings")
+    version = stored.get("version")
+    if version != _CONFIG_VERSION or isinstance(version, bool):
+        raise ResultFileError(config, "version", got=version, wanted=_CONFIG_VERSION)
     return stored
 
 
@@ -138,10 +163,36 @@ def run(
             env={**os.environ, **environment},
         ) as process,
     ):
-        for line in process.stdout or ():
-            file.write(line)
-            on_line(line)
+        try:
+            for line in process.stdout or ():
+                file.write(line)
+                on_line(line)
+        except BaseException:
+            _stop(process)
+            raise
     return process.returncode
+
+
+def _captured(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run asv, and where that is interrupted, let it end its benchmark first."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            said = process.communicate()
+        except BaseException:
+            _stop(process)
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, *said)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Let asv end its benchmark and itself, as on Ctrl-C, which it may have got as well."""
+    for number in (None, signal.SIGINT, signal.SIGKILL):
+        if number is not None:
+            process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE_S)
+            return
 
 
 def environment_name(python: str) -> str:
@@ -159,7 +210,31 @@ def result_file(machine: str, commit: str, environment: str) -> Path:
     return Path(get_filename(machine, commit, environment))
 
 
-def keep_results(source: Path, target: Path, machine: str, commit: str, python: str) -> Path:
+def failures(results: Path, machine: str, commit: str, python: str) -> set[tuple[str, int]]:
+    """Return what a run recorded as failed: benchmarks, each with the index of its parameters.
+
+    Raises
+    ------
+    ResultFileError
+        There is no such result, or it is broken.
+    """
+    seen: Counter[str] = Counter()
+    found = set()
+    for record in ResultsDirectory(results, machine).load(commit, environment_name(python)).records:
+        if record.status is Status.FAILED:
+            found.add((record.name, seen[record.name]))
+        seen[record.name] += 1
+    return found
+
+
+def keep_results(
+    source: Path,
+    target: Path,
+    machine: str,
+    commit: str,
+    python: str,
+    failed: Iterable[tuple[str, int]] = (),
+) -> Path:
     """Copy what an interpreter measured for a commit into another results directory.
 
     The interpreter's path, which asv takes for its name and version, becomes Python's version: a
@@ -175,6 +250,9 @@ def keep_results(source: Path, target: Path, machine: str, commit: str, python: 
         Full hash.
     python
         The interpreter.
+    failed
+        As of `failures`: what has failed though this result has a value of it. asv, appending to
+        samples, keeps the last run's word alone.
 
     Returns
     -------
@@ -191,6 +269,11 @@ def keep_results(source: Path, target: Path, machine: str, commit: str, python: 
     name = f"existing-py{version}"
     params = {**typed_field(source, measured, "params", dict, "an object"), "python": version}
     measured |= {"env_name": name, "python": version, "params": params}
+    column = measured["result_columns"].index("result")
+    for benchmark, index in failed:
+        values = measured["results"][benchmark][column]
+        if values is not None:  # None: all of it failed
+            values[index] = None
     path = target / result_file(machine, commit, name)
     write_bytes(path, json.dumps(measured).encode())
     for rest in ("benchmarks.json", f"{machine}/machine.json"):
@@ -201,7 +284,8 @@ def keep_results(source: Path, target: Path, machine: str, commit: str, python: 
 class Builds:
     """The package of some commits, each built once and measured in an interpreter of its own.
 
-    An interpreter has the commit's package and, behind it, all that is installed here.
+    An interpreter has the commit's package and, behind it, all that is installed here. What another
+    Python or another compiler built is not taken for it.
 
     Parameters
     ----------
@@ -225,7 +309,7 @@ class Builds:
         ResultFileError
             git or pip failed; the message has the end of what it said.
         """
-        folder = self._work / "builds" / commit
+        folder = self._work / "builds" / f"{commit}-{toolchain()}"
         python = folder / "bin" / "python"
         if (folder / "built").exists():
             return python
@@ -260,12 +344,8 @@ class Builds:
         name = result_file(self._machine, commit, environment_name(python))
         written = self._work / "results" / name
         written.unlink(missing_ok=True)  # asv would merge into it
-        done = subprocess.run(
-            run_command(self._work, python, commit, self._machine, *FORKED, *more),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = run_command(self._work, python, commit, self._machine, *FORKED, *more)
+        done = _captured(words)
         if done.returncode not in (0, FAILURES) or not written.exists():
             raise ResultFileError(
                 self._work, "asv run", got=_end(done), wanted="results of its benchmarks"
@@ -289,6 +369,18 @@ class Builds:
             for record in self.run(commit, *more).records
             if record.label in labels and record.value is not None
         }
+
+
+@functools.cache
+def toolchain() -> str:
+    """Return what tells builds apart that other versions of Python or the compiler made: a hash."""
+    try:
+        words = ["c++", "--version"]
+        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        said = ""
+    versions = "\n".join([platform.python_version(), *said.splitlines()[:1]])
+    return hashlib.sha256(versions.encode()).hexdigest()[:8]
 
 
 def _run(words: Sequence[str], folder: Path) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,21 @@ from rocmforge.regress.files import (
     finite_number,
     is_strings,
     kind_of,
+    milliseconds,
     read_json,
     refuse_loss,
     typed_field,
     write_json,
 )
+from rocmforge.regress.machine import LARGEST, LONGEST
+from rocmforge.regress.prototype import HARDWARE as HARDWARE_KEYS
+from rocmforge.regress.prototype import is_prototype, read_prototype
 from rocmforge.regress.records import Direction, Record, ResultSet, Status
 from rocmforge.regress.statistics import Summary
 
 SCHEMA_VERSION = 1
 SAMPLE_DIGITS = 6
-HARDWARE_KEYS = (
-    "gpu_name",
-    "gpu_architecture",
-    "rocm_version",
-    "cpu_arch",
-    "os",
-    "python_version",
-)
+_NUMBERS = ("cpu_count", "ram_bytes", "power_cap_watts")
 _MS_PER = {"seconds": 1e3, "s": 1e3, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
 _STATISTICS = {
     "avg": "mean",
@@ -52,6 +49,11 @@ _STATISTICS = {
 }
 _BACKEND_PARAMS = ("backend", "device")
 _FORMAT_PARAMS = ("format", "fmt")
+_WANTED = {
+    int: f"a number below {LARGEST:.0e} or null",
+    str: f"str of at most {LONGEST} characters or null",
+}
+_CHANGED = "uncommitted_changes"
 
 
 def baseline_path(folder: Path, hardware: Hardware) -> Path:
@@ -71,7 +73,18 @@ def metric_suffix(unit: str) -> tuple[str, float]:
     return spelled or "value", 1.0
 
 
-def save_baseline(path: Path, results: ResultSet) -> int:
+def measured(results: ResultSet) -> dict[str, Record]:
+    """Return the records that a baseline can hold, by label: with a value, unit and direction."""
+    return {
+        record.label: record
+        for record in results.records
+        if record.status is Status.OK and record.unit is not None
+    }
+
+
+def save_baseline(
+    path: Path, results: ResultSet, failed: Iterable[str] = (), skipped: Iterable[str] = ()
+) -> int:
     """Write the benchmarks that were measured as a baseline; an older one is replaced whole.
 
     Parameters
@@ -80,6 +93,8 @@ def save_baseline(path: Path, results: ResultSet) -> int:
         Target file; its folder is made.
     results
         One run. Failed and skipped benchmarks are listed by name and hold no metrics.
+    failed, skipped
+        Names to list beside those of the run.
 
     Returns
     -------
@@ -93,8 +108,8 @@ def save_baseline(path: Path, results: ResultSet) -> int:
     ResultFileError
         The run does not say on what hardware it was made.
     """
-    measured = [r for r in results.records if r.status is Status.OK and r.unit is not None]
-    if not measured:
+    entries = measured(results)
+    if not entries:
         raise MeasurementError(f"{results.source}: no benchmark with a value: nothing measured")
     if not results.hardware.is_known():
         raise ResultFileError(
@@ -104,7 +119,7 @@ def save_baseline(path: Path, results: ResultSet) -> int:
             wanted="a run on a machine that tools/register_machine.py made known to asv",
         )
     document = {
-        "baselines": {r.label: _entry(r, results.hardware) for r in measured},
+        "baselines": {name: _entry(r, results.hardware) for name, r in entries.items()},
         "metadata": {
             "schema_version": SCHEMA_VERSION,
             "hardware_tag": hardware_tag(results.hardware),
@@ -112,24 +127,83 @@ def save_baseline(path: Path, results: ResultSet) -> int:
             "machine": results.machine,
             "commit": results.commit,
             "commit_date": _iso(results.commit_date),
+            _CHANGED: results.uncommitted_changes,
             "environment": results.environment,
-            "failed": _labels(results, Status.FAILED),
-            "skipped": _labels(results, Status.SKIPPED),
+            "failed": [*failed, *_labels(results, Status.FAILED)],
+            "skipped": [*skipped, *_labels(results, Status.SKIPPED)],
         },
     }
     write_json(path, document)
-    return len(measured)
+    return len(entries)
 
 
 def refuse_smaller(path: Path, results: ResultSet) -> None:
     """Raise ValueError where the baseline at `path` has benchmarks that were not measured now."""
-    measured = {record.label for record in results.records if record.status is Status.OK}
-    if measured:
-        refuse_loss(path, (record.label for record in load_baseline(path).records), measured)
+    new = measured(results)
+    if new:
+        refuse_loss(path, (record.label for record in load_baseline(path).records), new)
+
+
+def replacements(stored: ResultSet, fresh: ResultSet) -> dict[str, Record]:
+    """Return what a refresh puts into a baseline, by label.
+
+    All that was measured anew, but what is marked now and was not when it was stored.
+    """
+    good = {record.label for record in stored.records if record.marked is None}
+    return {
+        label: record
+        for label, record in measured(fresh).items()
+        if record.marked is None or label not in good
+    }
+
+
+def refreshed(stored: ResultSet, fresh: ResultSet) -> ResultSet:
+    """Return a baseline with what was measured anew in place of what it had, the rest as it was.
+
+    Parameters
+    ----------
+    stored
+        The baseline. Its records keep the commit and the software that they were measured with.
+    fresh
+        A later run on the same hardware; only its `replacements` count.
+    """
+    kept = {
+        record.label: replace(
+            record,
+            commit=record.commit or stored.commit,
+            hardware=record.hardware or stored.hardware,
+        )
+        for record in stored.records
+    }
+    records = {**kept, **replacements(stored, fresh)}
+    return replace(fresh, source=stored.source, records=tuple(records.values()))
+
+
+def save_refreshed(path: Path, fresh: ResultSet) -> int:
+    """Refresh the baseline at `path`; names that it lists as failed or skipped stay listed.
+
+    Returns
+    -------
+    int
+        Number of benchmarks in the baseline.
+    """
+    metadata = read_json(path)["metadata"]
+    merged = refreshed(load_baseline(path), fresh)
+    valued = {record.label for record in merged.records}
+    lists = []
+    for key, status in (("failed", Status.FAILED), ("skipped", Status.SKIPPED)):
+        listed = metadata.get(key, [])
+        if not is_strings(listed):
+            raise ResultFileError(path, f"metadata.{key}", got=kind_of(listed), wanted="names")
+        names = dict.fromkeys([*listed, *_labels(fresh, status)])
+        lists.append([name for name in names if name not in valued])
+    return save_baseline(path, merged, *lists)
 
 
 def load_baseline(path: Path) -> ResultSet:
     """Read a baseline; its medians become the records' values, in the benchmarks' own units.
+
+    One of the earlier prototype is read too, by `prototype.read_prototype`.
 
     Raises
     ------
@@ -138,13 +212,17 @@ def load_baseline(path: Path) -> ResultSet:
         something; the message names the file and the entry.
     """
     document = read_json(path)
+    if is_prototype(document):
+        return read_prototype(path, document)
     entries = typed_field(path, document, "baselines", dict, "an object")
     metadata = typed_field(path, document, "metadata", dict, "an object")
     version = metadata.get("schema_version")
     if version != SCHEMA_VERSION or isinstance(version, bool):
         raise ResultFileError(path, "metadata.schema_version", got=version, wanted=SCHEMA_VERSION)
-    hardware = _hardware(path, typed_field(path, metadata, "hardware", dict, "an object"))
+    place = "metadata.hardware"
+    hardware = _hardware(path, typed_field(path, metadata, "hardware", dict, "an object"), place)
     commit_date = metadata.get("commit_date")
+    changed = _optional(path, "metadata.uncommitted_changes", metadata.get(_CHANGED), bool)
     return ResultSet(
         source=path,
         machine=typed_field(path, metadata, "machine", str, "a string"),
@@ -153,6 +231,7 @@ def load_baseline(path: Path) -> ResultSet:
         environment=typed_field(path, metadata, "environment", str, "a string"),
         hardware=hardware,
         records=tuple(_record(path, label, entries[label], hardware) for label in entries),
+        uncommitted_changes=bool(changed),
     )
 
 
@@ -171,7 +250,7 @@ def _entry(record: Record, hardware: Hardware) -> dict[str, Any]:
     return {
         "name": record.label,
         "timestamp": _iso(record.started_at),
-        "hardware": {key: getattr(hardware, key) for key in HARDWARE_KEYS},
+        "hardware": {key: getattr(record.hardware or hardware, key) for key in HARDWARE_KEYS},
         "metrics": metrics,
         "metadata": {
             "backend": _named_param(params, _BACKEND_PARAMS),
@@ -181,6 +260,7 @@ def _entry(record: Record, hardware: Hardware) -> dict[str, Any]:
             "unit": record.unit,
             "direction": record.direction.value,
             "version": record.version,
+            "commit": record.commit,
             "error": record.error,
             "conditions": record.conditions,
             "marked": record.marked,
@@ -199,9 +279,11 @@ def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Record
     unit = typed_field(path, metadata, "unit", str, f"a string in {label}")
     direction = metadata.get("direction")
     version, timestamp = metadata.get("version"), entry.get("timestamp")
-    expected = {key: getattr(hardware, key) for key in HARDWARE_KEYS}
-    if {key: stored.get(key) for key in HARDWARE_KEYS} != expected:
-        raise ResultFileError(path, f"hardware of {label}", got=stored, wanted=expected)
+    said = {key: stored.get(key) for key in HARDWARE_KEYS}
+    own = _hardware(path, {**asdict(hardware), **said}, f"hardware of {label}")
+    if own.identity() != hardware.identity():
+        wanted = {key: getattr(hardware, key) for key in HARDWARE_KEYS}
+        raise ResultFileError(path, f"hardware of {label}", got=stored, wanted=wanted)
     if direction not in ("lower", "higher"):
         raise ResultFileError(
             path, f"direction of {label}", got=direction, wanted="'lower' or 'higher'"
@@ -224,6 +306,8 @@ def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Record
         error=_optional_error(path, label, metadata.get("error")),
         conditions=_optional(path, f"conditions of {label}", metadata.get("conditions"), dict),
         marked=_optional(path, f"marked of {label}", metadata.get("marked"), str),
+        commit=_optional(path, f"commit of {label}", metadata.get("commit"), str),
+        hardware=None if own == hardware else own,
     )
     if entry.get("name") != label or record.label != label:
         got = f"{entry.get('name')}, {record.label}"
@@ -287,20 +371,24 @@ def _summary(path: Path, label: str, metrics: Mapping[str, Any], unit: str) -> S
     )
 
 
-def _hardware(path: Path, stored: Mapping[str, Any]) -> Hardware:
+def _hardware(path: Path, stored: Mapping[str, Any], what: str) -> Hardware:
     values: dict[str, Any] = {}
     for field in fields(Hardware):
         value = stored.get(field.name)
-        kind = int if field.name in ("cpu_count", "ram_bytes") else str
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kind)):
-            raise ResultFileError(
-                path,
-                f"metadata.hardware.{field.name}",
-                got=value,
-                wanted=f"{kind.__name__} or null",
-            )
+        kind = int if field.name in _NUMBERS else str
+        if not _fits(value, kind):
+            raise ResultFileError(path, f"{what}.{field.name}", got=value, wanted=_WANTED[kind])
         values[field.name] = value
     return Hardware(**values)
+
+
+def _fits(value: object, kind: type) -> bool:
+    """Whether a value may stand for a field of the hardware."""
+    if value is None:
+        return True
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+    return isinstance(value, str) and len(value) <= LONGEST
 
 
 def _named_param(params: Mapping[str, str], names: tuple[str, ...]) -> str | None:
@@ -313,18 +401,18 @@ def _labels(results: ResultSet, status: Status) -> list[str]:
     return [record.label for record in results.records if record.status is status]
 
 
-def _iso(milliseconds: int | None) -> str | None:
-    if milliseconds is None:
+def _iso(moment_ms: int | None) -> str | None:
+    if moment_ms is None:
         return None
-    moment = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.timezone.utc)
+    moment = datetime.datetime.fromtimestamp(moment_ms / 1000, datetime.timezone.utc)
     return moment.isoformat(timespec="milliseconds")
 
 
-def _milliseconds(path: Path, timestamp: object) -> int:
+def _milliseconds(path: Path, timestamp: object) -> int | None:
     try:
         moment = datetime.datetime.fromisoformat(str(timestamp))
     except ValueError as error:
         raise ResultFileError(path, "timestamp", got=timestamp, wanted="ISO 8601") from error
     if moment.tzinfo is None:
         raise ResultFileError(path, "timestamp", got=timestamp, wanted="ISO 8601 with a time zone")
-    return round(moment.timestamp() * 1000)
+    return milliseconds(path, "timestamp", round(moment.timestamp() * 1000))

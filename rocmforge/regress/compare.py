@@ -6,10 +6,11 @@ Knows no file: sets come from `results` (asv) or from `baseline`. The rule for a
 
 from __future__ import annotations
 
+import difflib
 import enum
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rocmforge.hardware import Hardware
@@ -21,13 +22,22 @@ from rocmforge.regress.records import Direction, Record, ResultSet, Status
 THRESHOLD = 0.10
 
 
-class Outcome(enum.IntEnum):
-    """What comparing says as a whole; the values are exit codes (2: usage or broken input)."""
+class Outcome(enum.Enum):
+    """What comparing says as a whole."""
 
-    PASS = 0
-    REGRESSION = 1
-    NOTHING_MEASURED = 3
-    HARDWARE_MISMATCH = 4
+    PASS = "pass"
+    REGRESSION = "regression"
+    NOTHING_MEASURED = "nothing_measured"
+    MISSING = "missing"
+    HARDWARE_MISMATCH = "hardware_mismatch"
+    CUT_SHORT = "cut_short"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a tool that compared; 2 is that of usage and broken input as well."""
+        codes = {"pass": 0, "regression": 1, "cut_short": 2, "hardware_mismatch": 4}
+        return {**codes, "interrupted": 130}.get(self.value, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +96,6 @@ class Comparison:
     ----------
     before, after
         What was compared, in words.
-    commits
-        Full hashes of both.
     threshold
         0.10 for 10 %.
     rows
@@ -96,6 +104,13 @@ class Comparison:
         Differences of the hardware that forbid comparing; empty in the good case.
     notes
         What a reader should know besides: differences that do not forbid comparing.
+    commits
+        Full hashes of both.
+    may_miss
+        Whether it passes though benchmarks that had a value before have none now.
+    cut_short
+        CUT_SHORT by an error or INTERRUPTED: what was to be measured again was not, whatever the
+        rows say; None: nothing was left out.
     """
 
     before: str
@@ -105,14 +120,24 @@ class Comparison:
     mismatches: tuple[Difference, ...]
     notes: tuple[str, ...]
     commits: tuple[str, str] = ("", "")
+    may_miss: bool = False
+    cut_short: Outcome | None = None
 
     def with_verdict(self, verdict: Verdict) -> list[Row]:
         """Rows of one verdict."""
         return [row for row in self.rows if row.verdict is verdict]
 
     @property
+    def missing(self) -> list[Row]:
+        """Rows that had a value before and none that it can be compared with, but did not fail."""
+        lost = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
+        return [row for row in self.rows if row.verdict in lost and row.before is not None]
+
+    @property
     def outcome(self) -> Outcome:
-        """Whole result: hardware mismatch before regression before nothing measured before pass."""
+        """Cut short, else hardware mismatch, regression, nothing measured, missing, pass."""
+        if self.cut_short is not None:
+            return self.cut_short
         if self.mismatches:
             return Outcome.HARDWARE_MISMATCH
         if any(row.gates for row in self.rows):
@@ -120,7 +145,7 @@ class Comparison:
         compared = {Verdict.OK, Verdict.IMPROVED, Verdict.REGRESSION}
         if not any(row.verdict in compared and row.before is not None for row in self.rows):
             return Outcome.NOTHING_MEASURED
-        return Outcome.PASS
+        return Outcome.MISSING if self.missing and not self.may_miss else Outcome.PASS
 
 
 def compare(
@@ -131,6 +156,7 @@ def compare(
     noise: Mapping[str, Noise] | None = None,
     thresholds: Mapping[str, float] | None = None,
     upgraded: Collection[str] = (),
+    may_miss: bool = False,
 ) -> Comparison:
     """Compare two runs benchmark by benchmark, each by the rule of `decision.decide`.
 
@@ -153,6 +179,8 @@ def compare(
         benchmarks where it is another; the last one that matches counts.
     upgraded
         Fields of the hardware that may differ, such as ``rocm_version`` where an upgrade is judged.
+    may_miss
+        Whether what was measured before, and is not now or not comparably, leaves a pass a pass.
 
     Raises
     ------
@@ -166,7 +194,7 @@ def compare(
     mismatches = tuple(
         difference
         for difference in differences(before.hardware, after.hardware)
-        if difference.field not in upgraded
+        if difference.field not in {*upgraded, *before.unsaid, *after.unsaid}
     )
     old, new = _by_label(before.records, select), _by_label(after.records, select)
     pairs = {label: (old.get(label), new.get(label)) for label in {**old, **new}}
@@ -195,8 +223,9 @@ def compare(
         before=_describe(before),
         after=_describe(after),
         threshold=threshold,
-        rows=tuple(rows),
+        rows=_hinted(rows),
         mismatches=mismatches,
+        may_miss=may_miss,
         commits=(before.commit, after.commit),
         notes=(*_notes(before, after, mismatches), *_unknown_noise(pairs, tested, noise or {})),
     )
@@ -255,19 +284,36 @@ def _verdict(before: Record | None, after: Record | None) -> tuple[Verdict, str]
     was = before.status if before else None
     now = after.status if after else None
     if now is Status.FAILED:
-        then = {Status.OK: "ok", Status.FAILED: "failed too", Status.SKIPPED: "skipped"}
-        return Verdict.FAILED, f"before: {then[was] if was else 'not measured'}"
+        before_it = {Status.OK: "ok", Status.FAILED: "failed too", Status.SKIPPED: "skipped"}
+        return Verdict.FAILED, f"before: {before_it[was] if was else 'not measured'}"
     if before and after and was is Status.OK and now is Status.OK:
         return Verdict.NOT_COMPARABLE, _incomparable(before, after)
     if now is Status.OK:
-        if was is Status.FAILED:
-            return Verdict.IMPROVED, "failed before"
-        return Verdict.NEW, "skipped before" if was is Status.SKIPPED else ""
+        then = {Status.FAILED: "failed before", Status.SKIPPED: "skipped before"}
+        return Verdict.NEW, then.get(was, "") if was else ""
     if was is Status.OK:
         return Verdict.MISSING, "skipped now" if now is Status.SKIPPED else ""
     if was is Status.FAILED:
         return Verdict.MISSING, "failed before, not measured now"
     return Verdict.SKIPPED, ""
+
+
+def _hinted(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Say of what is missing whether something new looks like it: renamed, other parameters."""
+    new = [row for row in rows if row.verdict is Verdict.NEW]
+    bare = [row for row in rows if row.verdict is Verdict.MISSING and not row.note]
+    hints = {row.label: _hint(row, new) for row in bare}
+    return tuple(replace(row, note=hints.get(row.label, row.note)) for row in rows)
+
+
+def _hint(row: Row, new: Sequence[Row]) -> str:
+    values = [*row.params.values()]
+    alike = [other.name for other in new if [*other.params.values()] == values]
+    found = difflib.get_close_matches(row.name, alike, n=1)
+    if found:
+        return f"renamed to {found[0]}?"
+    now = next((o.params for o in new if o.name == row.name and [*o.params] != [*row.params]), None)
+    return "" if now is None else f"its parameters are now {', '.join(now) or 'none'}"
 
 
 def _incomparable(before: Record, after: Record) -> str:
@@ -305,7 +351,12 @@ def _notes(
 ) -> tuple[str, ...]:
     named = {difference.field for difference in mismatches}
     notes = []
-    for field in ("rocm_version", "os", "python_version"):
+    for side, other in ((before, after), (after, before)):
+        fields = [key for key in sorted(side.unsaid) if getattr(other.hardware, key) is not None]
+        if fields:
+            notes.append(f"{side.source} has no place for {', '.join(fields)}: not compared")
+    named |= before.unsaid | after.unsaid
+    for field in ("rocm_version", "driver_version", "os", "python_version"):
         old, new = getattr(before.hardware, field), getattr(after.hardware, field)
         if field == "python_version" and (not old or not new or _same_release(old, new)):
             continue  # asv knows it of environments that it made, and without the last number

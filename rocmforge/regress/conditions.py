@@ -18,12 +18,13 @@ from typing import Any
 from rocmforge.errors import ResultFileError
 from rocmforge.regress.files import (
     finite_number,
+    is_strings,
     kind_of,
     read_versioned_json,
     typed_field,
     write_json,
 )
-from rocmforge.regress.records import Record, Status
+from rocmforge.regress.records import Record, ResultSet, Status
 
 REPORT_VERSION = 1
 OTHERS_LIMIT = 0.20
@@ -107,6 +108,25 @@ def with_conditions(
         seen[record.name] += 1
         joined.append(_joined(record, found.get((record.name, index), []), limit))
     return tuple(joined)
+
+
+def with_surroundings(found: ResultSet, results: Path) -> ResultSet:
+    """Add what surrounded the processes, where that was kept beside asv's results.
+
+    Parameters
+    ----------
+    found
+        Of one commit.
+    results
+        asv's ``results_dir``; the reports of a commit lie in ``../conditions/<commit>``.
+
+    Raises
+    ------
+    ResultFileError
+        As of `with_conditions`.
+    """
+    folder = results.parent / "conditions" / found.commit
+    return dataclasses.replace(found, records=with_conditions(found.records, folder))
 
 
 def is_timed(record: Record) -> bool:
@@ -194,11 +214,24 @@ def _read_report(path: Path) -> dict[str, Any]:
         if conditions.get(name) is not None:
             finite_number(path, name, conditions[name])
     gpus = conditions.get("gpus", [])
-    if not isinstance(gpus, list) or not all(isinstance(g, dict) and "device" in g for g in gpus):
+    if not isinstance(gpus, list) or not all(isinstance(gpu, dict) for gpu in gpus):
         raise ResultFileError(path, "gpus", got=kind_of(gpus), wanted="a list of GPUs")
+    for gpu in gpus:
+        _check_gpu(path, gpu)
     error = report.get("error")
     kept = None if error is None else finite_number(path, "error", error)
     return {**report, "index": index, "error": kept}
+
+
+def _check_gpu(path: Path, gpu: Mapping[str, Any]) -> None:
+    """Refuse what `_reason` could not read."""
+    typed_field(path, gpu, "device", str, "the name of one of the gpus")
+    throttle = gpu.get("throttle")
+    if throttle is not None and not is_strings(throttle):
+        raise ResultFileError(path, "throttle", got=kind_of(throttle), wanted="strings or null")
+    for name in ("utilization_before", "other_processes"):
+        if gpu.get(name) is not None:
+            finite_number(path, name, gpu[name])
 
 
 def _reports(folder: Path) -> list[Path]:

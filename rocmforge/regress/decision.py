@@ -3,7 +3,8 @@
 A regression is worse by more than the threshold, AND its samples differ by a rank test that knows
 how many benchmarks are compared, AND by more than runs of one commit differ among themselves, AND
 was not measured under other load. Where the first holds and another does not, that is said, with
-what would settle it. Improvements obey the same rule. Knows records; knows no file and no report.
+what would settle it; what was measured under load is not judged at all, neither way. Improvements
+obey the same rule. Knows records; knows no file and no report.
 """
 
 from __future__ import annotations
@@ -178,12 +179,12 @@ def decide(
     tuple
         The verdict, and a note where it needs one.
     """
+    if marked is not None:
+        return Verdict.CANNOT_TELL, marked
     limit = (1 + threshold) * (1 + _ROUNDING)
     if 1 / limit <= found.slowdown <= limit:
         return Verdict.OK, ""
     verdict = Verdict.REGRESSION if found.slowdown > limit else Verdict.IMPROVED
-    if marked is not None:
-        return Verdict.CANNOT_TELL, marked
     if found.change <= floor:
         note = f"runs of one commit differ by {100 * floor:.0f} %: measure both in turns"
         return Verdict.CANNOT_TELL, note

@@ -1,12 +1,16 @@
 """Exit codes of the tools that measure and judge, and one place where errors become one.
 
-Knows errors and the terminal; knows no tool.
+Knows errors, signals and the terminal; knows no tool.
 """
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 from rocmforge.errors import MeasurementError, RocmforgeError
 
@@ -16,7 +20,8 @@ BROKEN, NOTHING_MEASURED, INTERRUPTED = 2, 3, 130
 def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
     """Do the work of a tool; return its exit code, or that of the error that it raised.
 
-    An error is one line on standard error, never a traceback.
+    SIGTERM, by which CI systems end a job, is taken for Ctrl-C. An error is one line on standard
+    error, never a traceback.
 
     Parameters
     ----------
@@ -34,7 +39,8 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
         INTERRUPTED for Ctrl-C.
     """
     try:
-        return work()
+        with _terminating_as_interrupt():
+            return work()
     except MeasurementError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return NOTHING_MEASURED
@@ -47,3 +53,19 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
     except KeyboardInterrupt:
         print(f"{prog}: interrupted{interrupted and f'; {interrupted}'}", file=sys.stderr)
         return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _terminating_as_interrupt() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

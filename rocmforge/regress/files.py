@@ -9,22 +9,48 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from rocmforge.errors import ResultFileError
 
+_YEAR_10000_MS = 253_402_300_800_000
+
+
+def read_text(path: Path, wanted: str) -> str:
+    """Read a regular file in UTF-8, errors naming the file; a pipe would be waited for forever."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ResultFileError(path, "file", got="no regular file", wanted=wanted)
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ResultFileError(path, "file", got="none", wanted=wanted) from error
+    except (OSError, ValueError) as error:
+        raise ResultFileError(path, "content", got=error, wanted=wanted) from error
+
+
+def parse_json(path: Path, text: str, wanted: str = "a complete JSON file") -> Any:
+    """Parse JSON in which no object has a key twice, errors naming the file."""
+    try:
+        return json.loads(text, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
+        raise ResultFileError(path, "content", got=error, wanted=wanted) from error
+
+
+def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} twice")
+    return found
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, errors naming the file."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ResultFileError(path, "file", got="none", wanted="a JSON file") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ResultFileError(path, "content", got=error, wanted="a complete JSON file") from error
+    data = parse_json(path, read_text(path, "a JSON file"))
     if not isinstance(data, dict):
         raise ResultFileError(path, "content", got=kind_of(data), wanted="an object")
     return data
@@ -101,6 +127,15 @@ def finite_number(path: Path, what: str, value: object) -> float:
     if not math.isfinite(converted):
         raise ResultFileError(path, what, got=converted, wanted="a finite number")
     return converted
+
+
+def milliseconds(path: Path, what: str, value: object) -> int | None:
+    """Return a moment, in milliseconds since 1970 and before the year 10000; null is None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _YEAR_10000_MS:
+        raise ResultFileError(path, what, got=value, wanted="milliseconds since 1970")
+    return value
 
 
 def is_strings(value: object) -> TypeGuard[list[str]]:

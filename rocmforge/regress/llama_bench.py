@@ -7,16 +7,16 @@ Source of the format: llama.cpp, tools/llama-bench/README.md. Knows no verdict.
 from __future__ import annotations
 
 import datetime
-import json
 from pathlib import Path
 from typing import Any
 
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware
-from rocmforge.regress.files import finite_number, kind_of, typed_field
+from rocmforge.regress.files import finite_number, kind_of, parse_json, read_text, typed_field
 from rocmforge.regress.records import Direction, Record, ResultSet, Status
 from rocmforge.regress.statistics import summarize
 
+ENVIRONMENT = "llama.cpp"
 NAME = "llama_bench.track_tokens_per_second"
 PARAMS = {
     "n_threads": "threads",
@@ -63,26 +63,19 @@ def read_llama_bench(path: Path, hardware: Hardware) -> ResultSet:
         machine="llama-bench",
         commit=commits.pop(),
         commit_date=None,
-        environment="llama.cpp",
+        environment=ENVIRONMENT,
         hardware=hardware,
         records=tuple(records),
     )
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ResultFileError(path, "file", got="none", wanted="llama-bench's JSON") from error
-    except (OSError, ValueError) as error:
-        raise ResultFileError(path, "content", got=error, wanted="llama-bench's JSON") from error
-    try:
-        if text.lstrip().startswith("{"):
-            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-        else:
-            rows = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ResultFileError(path, "content", got=error, wanted="llama-bench's JSON") from error
+    wanted = "llama-bench's JSON"
+    text = read_text(path, wanted)
+    if text.lstrip().startswith("{"):
+        rows = [parse_json(path, line, wanted) for line in text.splitlines() if line.strip()]
+    else:
+        rows = parse_json(path, text, wanted)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ResultFileError(path, "content", got=kind_of(rows), wanted="a list of tests")
     return rows

@@ -14,6 +14,10 @@ from rocmforge.hardware import Hardware, hardware_tag
 from rocmforge.regress.files import read_versioned_json, write_json
 
 MACHINE_VERSION = 1
+LARGEST = 10**18
+"""No count of a machine reaches it."""
+LONGEST = 100
+"""No name of hardware is longer; those of a GPU and a CPU are part of folders' names."""
 
 
 def hardware_from_asv(params: Mapping[str, Any]) -> Hardware:
@@ -21,11 +25,11 @@ def hardware_from_asv(params: Mapping[str, Any]) -> Hardware:
 
     def text(key: str) -> str | None:
         value = params.get(key)
-        return str(value) if value not in (None, "") else None
+        return str(value) if value not in (None, "") and len(str(value)) <= LONGEST else None
 
     def count(key: str) -> int | None:
         value = text(key)
-        return int(value) if value is not None and value.isdecimal() else None
+        return int(value) if value and re.fullmatch("[0-9]{1,18}", value) else None
 
     python = text("python")
     return Hardware(
@@ -40,6 +44,8 @@ def hardware_from_asv(params: Mapping[str, Any]) -> Hardware:
         ram_bytes=count("ram"),
         os=text("os"),
         python_version=python if python and re.fullmatch(r"\d+(\.\w+)+", python) else None,
+        driver_version=text("driver"),
+        power_cap_watts=count("power_cap_watts"),
     )
 
 
@@ -65,6 +71,8 @@ def asv_machine(hardware: Hardware, name: str | None = None) -> dict[str, str]:
         "gpu": hardware.gpu_name,
         "gfx": hardware.gpu_architecture,
         "rocm": hardware.rocm_version,
+        "driver": hardware.driver_version,
+        "power_cap_watts": hardware.power_cap_watts,
     }
     return {key: str(value) for key, value in fields.items() if value is not None}
 

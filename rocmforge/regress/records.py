@@ -60,6 +60,8 @@ class Record:
         ``processes``; None: not recorded.
     marked
         Why its samples are not to be trusted (other work, throttling), or None.
+    commit, hardware
+        Of this record, where they are not those of its set: it was kept from an earlier run.
     """
 
     name: str
@@ -76,6 +78,8 @@ class Record:
     error: float | None = None
     conditions: Mapping[str, Any] | None = None
     marked: str | None = None
+    commit: str | None = None
+    hardware: Hardware | None = None
 
     @property
     def label(self) -> str:
@@ -85,7 +89,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ResultSet:
-    """All records of one run: one machine, one commit, one environment."""
+    """All records of one run: one machine, one commit, one environment.
+
+    ``unsaid`` names the fields of the hardware that the file's form has no place for;
+    ``uncommitted_changes`` says that the tree differed from the commit.
+    """
 
     source: Path
     machine: str
@@ -94,3 +102,5 @@ class ResultSet:
     environment: str
     hardware: Hardware
     records: tuple[Record, ...]
+    unsaid: frozenset[str] = frozenset()
+    uncommitted_changes: bool = False

@@ -6,6 +6,8 @@ Every number stands with its unit and its direction. Knows comparisons only; dec
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from xml.etree import ElementTree
@@ -14,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rocmforge.errors import one_line
 from rocmforge.regress.compare import Comparison, Outcome, Row
-from rocmforge.regress.decision import Verdict
+from rocmforge.regress.decision import Verdict, slowdown
 from rocmforge.regress.records import Direction
 
 COLUMNS = (
@@ -42,21 +45,31 @@ _STYLES = {
 _WORDS = {
     Outcome.PASS: "PASS",
     Outcome.REGRESSION: "FAIL: regression",
+    Outcome.MISSING: "FAIL: benchmarks that were measured before are missing or not comparable",
     Outcome.NOTHING_MEASURED: "FAIL: nothing measured on both sides that can be judged",
     Outcome.HARDWARE_MISMATCH: "FAIL: hardware mismatch, nothing was compared",
+    Outcome.CUT_SHORT: "FAIL: measuring again was cut short",
+    Outcome.INTERRUPTED: "FAIL: measuring again was interrupted",
 }
 _SCALES = {
     "seconds": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
     "elements/s": ((1e9, "G elements/s"), (1e6, "M elements/s"), (1.0, "elements/s")),
     "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
 }
-_PLAIN_WIDTH = 240
+PLAIN_WIDTH = 240
+"""Columns where the output is no terminal: wide enough not to cut names."""
+FINE = (Verdict.NEW, Verdict.OK, Verdict.SKIPPED)
+"""Verdicts that ask nothing of a reader: counted, and shown only where all is."""
+_NAMED = 10
+_MARKDOWN_LIMIT = 60_000  # characters; a comment on GitHub has 65,536 at most
+_ACTIVE = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
+_LINKING = re.compile(r"@|#(?=\d)|:(?=//)|www(?=\.)", re.IGNORECASE)
 
 
 def summary_line(comparison: Comparison) -> str:
     """One line: the outcome with its exit code, and `counts_line`."""
     outcome = comparison.outcome
-    return f"{_WORDS[outcome]} (exit {outcome.value}): {counts_line(comparison)}"
+    return f"{_WORDS[outcome]} (exit {outcome.exit_code}): {counts_line(comparison)}"
 
 
 def counts_line(comparison: Comparison) -> str:
@@ -70,8 +83,57 @@ def counts_line(comparison: Comparison) -> str:
     return f"{listed}; threshold {100 * comparison.threshold:g} %"
 
 
-def print_table(comparison: Comparison, console: Console | None = None) -> None:
-    """Print rows, worst first, then hardware differences, notes and the summary.
+def missing_line(comparison: Comparison) -> str | None:
+    """One line: what had a value before that nothing can be compared with, the first ten by name.
+
+    None where there is nothing such.
+    """
+    names = [one_line(name) for name in sorted(row.label for row in comparison.missing)]
+    if not names:
+        return None
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    count = f"{len(names)} benchmark{'s' * (len(names) > 1)}"
+    named = ", ".join(names[:_NAMED])
+    return f"missing: {count} had a value before, none to compare it with now: {named}{more}"
+
+
+def suite_slowdowns(comparison: Comparison) -> dict[str, tuple[int, float]]:
+    """Return of each suite how many rows have a slowdown, and its geometric mean.
+
+    Above 1 is worse, for times and throughputs alike; 0 and infinity do not count.
+    """
+    logs: dict[str, list[float]] = {}
+    for row in comparison.rows:
+        if row.before and row.after and row.ratio and row.direction is not None:
+            factor = slowdown(row.before, row.after, row.direction)
+            logs.setdefault(row.name.partition(".")[0], []).append(math.log(factor))
+    return {
+        suite: (len(found), math.exp(math.fsum(found) / len(found)))
+        for suite, found in sorted(logs.items())
+    }
+
+
+def suite_lines(comparison: Comparison) -> list[str]:
+    """One line for each suite: by how much it moved on the whole."""
+    lines = []
+    for suite, (count, factor) in suite_slowdowns(comparison).items():
+        change = 100 * (max(factor, 1 / factor) - 1)
+        word = "worse" if factor > 1 else "better"
+        moved = f"{change:.1f} % {word}" if change >= 0.05 else "unchanged"
+        lines.append(
+            f"suite {one_line(suite)}: {moved} (geometric mean of {count} slowdowns {factor:.3f}, "
+            "above 1 is worse)"
+        )
+    return lines
+
+
+def print_table(
+    comparison: Comparison,
+    console: Console | None = None,
+    everything: bool = False,
+    suites: bool = False,
+) -> None:
+    """Print rows that are not ok, worst first, then hardware differences, notes, the summary.
 
     Parameters
     ----------
@@ -79,55 +141,97 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
         What to show.
     console
         Where to; default: standard output, wide enough not to cut names where that is no terminal.
+    everything
+        Print every row, what is ok, new or n/a as well.
+    suites
+        Also a line for each suite, of `suite_lines`.
     """
     out = console or Console()
     if console is None and not out.is_terminal:
-        out = Console(width=_PLAIN_WIDTH)
+        out = Console(width=PLAIN_WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in COLUMNS:
         justify = "right" if column in _NUMERIC else "left"
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    shown = _shown(comparison)
+    shown = [row for row in worst_first(comparison) if everything or row.verdict not in FINE]
     for row in shown:
         table.add_row(
-            *(Text(cell) for cell in _cells(row, comparison.threshold)),
+            *(Text(cell) for cell in cells(row, comparison.threshold)),
             style=_STYLES.get(row.verdict),
         )
     if shown:
         out.print(table)
-    for line in _footer(comparison):
+    for line in [*(suite_lines(comparison) if suites else ()), *_footer(comparison)]:
         out.print(Text(line), soft_wrap=True)
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """Return the comparison as a Markdown table, e.g. for a comment on a change."""
-    lines = [f"**{summary_line(comparison)}**", ""]
-    lines.append("| " + " | ".join(COLUMNS) + " |")
-    lines.append("|" + "".join("---:|" if c in _NUMERIC else "---|" for c in COLUMNS))
-    for row in _shown(comparison):
-        cells = [
-            cell.replace("|", "\\|").replace("\n", " ")
-            for cell in _cells(row, comparison.threshold)
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    lines.append("")
-    lines.extend(f"- {line}" for line in _footer(comparison)[:-1])
-    return "\n".join(lines) + "\n"
+    """Return the comparison as Markdown for a comment on a change: what is fine is folded.
+
+    Never longer than a comment may be: where rows are left out it says how many.
+    """
+    head = [f"**{summary_line(comparison)}**", ""]
+    said = [*_footer(comparison)[:-1], *suite_lines(comparison)]
+    tail = ["", *(f"- {_markdown(line)}" for line in said)]
+    room = _MARKDOWN_LIMIT - sum(len(line) + 1 for line in head + tail)
+    rows = worst_first(comparison)
+    shown = _markdown_rows([r for r in rows if r.verdict not in FINE], comparison, room)
+    room -= sum(len(line) + 1 for line in shown)
+    fine = [row for row in rows if row.verdict in FINE]
+    folded = _markdown_rows(fine, comparison, room)
+    if folded:
+        title = f"<summary>{len(fine)} ok, new or n/a</summary>"
+        folded = ["", "<details>", title, "", *folded, "", "</details>"]
+    return "\n".join([*head, *shown, *folded, *tail]) + "\n"
+
+
+def _markdown_rows(rows: Sequence[Row], comparison: Comparison, room: int) -> list[str]:
+    """Lay out as many rows as `room` characters hold; nothing where there are none."""
+    if not rows:
+        return []
+    lines = [
+        "| " + " | ".join(COLUMNS) + " |",
+        "|" + "".join("---:|" if c in _NUMERIC else "---|" for c in COLUMNS),
+    ]
+    left = room - sum(len(line) + 1 for line in lines) - 200  # for what stands around them
+    for number, row in enumerate(rows):
+        safe = [_markdown(cell) for cell in cells(row, comparison.threshold)]
+        line = "| " + " | ".join(safe) + " |"
+        left -= len(line) + 1
+        if left < 0:
+            return [*lines, "", f"… and {len(rows) - number} more; --format json has all"]
+        lines.append(line)
+    return lines
+
+
+def _markdown(text: str) -> str:
+    """Return a text so that Markdown shows it as it stands: no markup, link, mention or image.
+
+    GitHub looks for mentions and links behind Markdown's own escapes: a space without width parts
+    these.
+    """
+    plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _LINKING.sub(r"\g<0>&#8203;", _ACTIVE.sub(r"\\\g<0>", plain))
 
 
 def to_json(comparison: Comparison) -> str:
     """Return the comparison as strict JSON; values keep the benchmarks' own units."""
     outcome = comparison.outcome
     document = {
-        "outcome": outcome.name.lower(),
-        "exit_code": outcome.value,
+        "outcome": outcome.value,
+        "exit_code": outcome.exit_code,
         "threshold": comparison.threshold,
         "before": comparison.before,
         "after": comparison.after,
         "hardware_mismatches": [asdict(difference) for difference in comparison.mismatches],
         "notes": list(comparison.notes),
+        "missing": sorted(row.label for row in comparison.missing),
         "counts": {v.value: len(comparison.with_verdict(v)) for v in Verdict},
-        "rows": [asdict(row) | {"label": row.label} for row in _worst_first(comparison)],
+        "suites": {
+            suite: {"benchmarks": count, "geometric_mean_slowdown": factor}
+            for suite, (count, factor) in suite_slowdowns(comparison).items()
+        },
+        "rows": [asdict(row) | {"label": row.label} for row in worst_first(comparison)],
     }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -136,9 +240,10 @@ def to_junit(comparison: Comparison) -> str:
     """Return the comparison as JUnit XML, a test case for each benchmark, for CI systems.
 
     A regression is a failure, a benchmark that fails an error, what could not be judged is skipped;
-    a comparison that is red for another reason (hardware, nothing measured) has one more test case.
+    a comparison that is red for another reason (hardware, nothing measured, missing benchmarks) has
+    one more test case.
     """
-    rows = _worst_first(comparison)
+    rows = worst_first(comparison)
     failures = [row for row in rows if row.verdict is Verdict.REGRESSION]
     errors = [row for row in rows if row.verdict is Verdict.FAILED and row.gates]
     judged = (Verdict.OK, Verdict.IMPROVED, Verdict.NEW)
@@ -154,7 +259,10 @@ def to_junit(comparison: Comparison) -> str:
     )
     for row in rows:
         case = ElementTree.SubElement(
-            suite, "testcase", classname=row.name, name=_parameters(row) or row.name
+            suite,
+            "testcase",
+            classname=one_line(row.name),
+            name=_parameters(row) or one_line(row.name),
         )
         if row in failures or row in errors:
             tag = "failure" if row in failures else "error"
@@ -168,7 +276,7 @@ def to_junit(comparison: Comparison) -> str:
     if whole:
         case = ElementTree.SubElement(suite, "testcase", classname="gate", name="comparison")
         message = "; ".join(_footer(comparison)[2:])
-        ElementTree.SubElement(case, "error", message=message, type=comparison.outcome.name.lower())
+        ElementTree.SubElement(case, "error", message=message, type=comparison.outcome.value)
     ElementTree.indent(suite)
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -179,13 +287,14 @@ def to_junit(comparison: Comparison) -> str:
 
 def _sentence(row: Row, threshold: float) -> str:
     """All cells of a row with the names of their columns."""
-    cells = _cells(row, threshold)
-    pairs = zip(COLUMNS, cells, strict=True)
+    shown = cells(row, threshold)
+    pairs = zip(COLUMNS, shown, strict=True)
     named = [f"{name} {cell}" for name, cell in pairs if cell and name not in COLUMNS[:3]]
-    return f"{cells[0]}: {', '.join(named)}"
+    return f"{shown[0]}: {', '.join(named)}"
 
 
-def _worst_first(comparison: Comparison) -> list[Row]:
+def worst_first(comparison: Comparison) -> list[Row]:
+    """Rows by their verdict, worst first, then by name."""
     order = list(Verdict)
     return sorted(comparison.rows, key=lambda row: (order.index(row.verdict), row.label))
 
@@ -198,42 +307,49 @@ def _words(row: Row, threshold: float) -> str:
     return row.verdict.value + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _shown(comparison: Comparison) -> list[Row]:
-    """Leave out what only the later side has and what neither has: the summary counts them."""
-    hidden = (Verdict.NEW, Verdict.SKIPPED)
-    return [row for row in _worst_first(comparison) if row.verdict not in hidden]
-
-
 def _footer(comparison: Comparison) -> list[str]:
+    missing = missing_line(comparison)
     return [
-        f"before: {comparison.before}",
-        f"after:  {comparison.after}",
-        *(f"hardware differs: {difference}" for difference in comparison.mismatches),
-        *comparison.notes,
+        f"before: {one_line(comparison.before)}",
+        f"after:  {one_line(comparison.after)}",
+        *(f"hardware differs: {one_line(difference)}" for difference in comparison.mismatches),
+        *(one_line(note) for note in comparison.notes),
+        *([missing] if missing else []),
         summary_line(comparison),
     ]
 
 
-def _cells(row: Row, threshold: float) -> tuple[str, ...]:
+def cells(row: Row, threshold: float) -> tuple[str, ...]:
+    """Return what stands in a row, a text for each of COLUMNS, values scaled to read well.
+
+    Names and notes come from files: what neither a terminal nor XML can show becomes a space.
+
+    Parameters
+    ----------
+    row
+        What to show.
+    threshold
+        That of the comparison; the row's own is named where it is another.
+    """
     divisor, unit = scale_for((row.before, row.after), row.unit or "unknown")
     before, after = (
         "n/a" if value is None else digits(value / divisor) for value in (row.before, row.after)
     )
     return (
-        _words(row, threshold),
-        row.name,
+        one_line(_words(row, threshold)),
+        one_line(row.name),
         _parameters(row),
         before,
         after,
         "n/a" if row.ratio is None else f"{row.ratio:.3f}",
         "" if row.low is None or row.high is None else f"{row.low:.3f} … {row.high:.3f}",
-        unit,
+        one_line(unit),
         "unknown" if row.direction is None else _better(row.direction),
     )
 
 
 def _parameters(row: Row) -> str:
-    return ", ".join(f"{name}={value}" for name, value in row.params.items())
+    return one_line(", ".join(f"{name}={value}" for name, value in row.params.items()))
 
 
 def _better(direction: Direction) -> str:

@@ -21,6 +21,7 @@ from rocmforge.regress.files import (
     finite_number,
     is_strings,
     kind_of,
+    milliseconds,
     read_versioned_json,
     typed_field,
 )
@@ -31,7 +32,7 @@ from rocmforge.regress.statistics import Summary, summarize
 RESULT_VERSION = 2
 BENCHMARKS_VERSION = 2
 _SPREAD = ("result", "samples", "stats_ci_99_a", "stats_ci_99_b", "stats_repeat")
-_YEAR_10000_MS = 253_402_300_800_000
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _RESULT_NAME = re.compile(r"([0-9a-f]{8})-(.+)\.json")
 
 
@@ -233,6 +234,8 @@ def read_result_file(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> Res
     """
     data = read_versioned_json(path, RESULT_VERSION)
     commit = typed_field(path, data, "commit_hash", str, "a string")
+    if not _COMMIT.fullmatch(commit):  # it names folders and builds
+        raise ResultFileError(path, "commit_hash", got=commit, wanted="40 digits, 0-9 and a-f")
     params = typed_field(path, data, "params", dict, "an object")
     columns = typed_field(path, data, "result_columns", list, "a list of column names")
     rows = typed_field(path, data, "results", dict, "an object")
@@ -261,7 +264,7 @@ def read_result_file(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> Res
         source=path,
         machine=path.parent.name,
         commit=commit,
-        commit_date=_milliseconds(path, "date", data.get("date")),
+        commit_date=milliseconds(path, "date", data.get("date")),
         environment=environment,
         hardware=hardware_from_asv(params),
         records=tuple(records),
@@ -280,7 +283,7 @@ def _records(
         raise ResultFileError(path, f"params of {name}", got=choices, wanted="no value twice")
     columns = {key: _spread(path, name, key, cells, len(combinations)) for key in _SPREAD}
     version = cells.get("version")
-    started_at = _milliseconds(path, f"started_at of {name}", cells.get("started_at"))
+    started_at = milliseconds(path, f"started_at of {name}", cells.get("started_at"))
     param_names = _param_names(info, len(choices))
     records = []
     for index, params in enumerate(combinations):
@@ -367,14 +370,6 @@ def _param_names(info: BenchmarkInfo | None, count: int) -> tuple[str, ...]:
     if info and len(info.param_names) == len(set(info.param_names)) == count:
         return info.param_names
     return tuple(f"param{i + 1}" for i in range(count))
-
-
-def _milliseconds(path: Path, what: str, value: object) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _YEAR_10000_MS:
-        raise ResultFileError(path, what, got=value, wanted="milliseconds since 1970")
-    return value
 
 
 def _result_files(folder: Path) -> list[Path]:

@@ -73,10 +73,7 @@ def test_rounded_to_int8(gpu: Gpu, name: str) -> None:
     scales = gpu.download(normed.scales, (4, columns // 32), np.float32)
     sums = gpu.download(normed.sums, (4, columns // 32), np.uint32)
     got = (codes * scales[..., None]).reshape(4, columns)
-    assert (
-        cases.relative_rms(got, reference.rmsnorm(rows, weight, EPS))
-        <= cases.TOLERANCES["int8"]
-    )
+    assert cases.relative_rms(got, reference.rmsnorm(rows, weight, EPS)) <= cases.TOLERANCES["int8"]
     halves = codes.reshape(4, -1, 2, 16).sum(3, dtype=np.int16)
     np.testing.assert_array_equal(sums.view(np.int16).reshape(halves.shape), halves)
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import signal
 import sys
 from pathlib import Path
 
@@ -13,10 +14,13 @@ import pytest
 from asv_tree import A, AsvTree
 
 from rocmforge.errors import ResultFileError
+from rocmforge.regress import asv
 from rocmforge.regress.asv import (
     Builds,
     environment_name,
+    failures,
     keep_results,
+    known_thresholds,
     read_thresholds,
     result_file,
     write_config,
@@ -58,6 +62,9 @@ def test_broken_settings_are_named(tmp_path: Path, text: str, message: str) -> N
     with pytest.raises(ResultFileError, match=message) as raised:
         read_thresholds(config)
     assert "asv.conf.json" in str(raised.value)
+    assert known_thresholds(tmp_path / "none.json") == {}
+    with pytest.raises(ResultFileError, match=message):
+        known_thresholds(config)
 
 
 def test_our_own_thresholds_can_be_read(repo: Path) -> None:
@@ -92,6 +99,49 @@ def test_kept_results_say_nothing_of_where_the_interpreter_is(
         keep_results(tree.results, tmp_path / "kept", "box", A, "/usr/bin/python3")
 
 
+def test_what_failed_in_an_earlier_round_has_failed(tree: AsvTree, tmp_path: Path) -> None:
+    tree.benchmark("m.track_ms", "ms", {"n": ["1", "2", "3"]})
+    tree.benchmark("m.track_all", "ms")
+    environment = environment_name(PYTHON)
+    arguments = (tree.results, "box", A, PYTHON)
+    tree.run(A, {"m.track_ms": [1.0, None, math.nan], "m.track_all": None}, environment=environment)
+    failed = failures(*arguments)
+    assert failed == {("m.track_ms", 1), ("m.track_all", 0)}
+    tree.run(A, {"m.track_ms": [1.0, 2.0, 3.0], "m.track_all": 4.0}, environment=environment)
+    assert failures(*arguments) == set()
+    keep_results(tree.results, tmp_path / "kept", "box", A, PYTHON, failed)
+    records = ResultsDirectory(tmp_path / "kept", "box").load(A).records
+    assert [record.status.value for record in records] == ["ok", "failed", "ok", "failed"]
+    tree.run(A, {"m.track_ms": None, "m.track_all": 4.0}, environment=environment)
+    keep_results(tree.results, tmp_path / "kept", "box", A, PYTHON, failed)
+
+
+@pytest.mark.parametrize("changed", ["python", "c++"])
+def test_a_build_of_other_tools_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    compiler = tmp_path / "c++"
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def built(version: str) -> str:
+        compiler.write_text(f"#!/bin/sh\necho {version}\necho built today: $$\n")
+        compiler.chmod(0o755)
+        return asv.toolchain.__wrapped__()
+
+    first = built("12.2")
+    assert built("12.2") == first
+    assert len(first) == 8
+    if changed == "python":
+        monkeypatch.setattr(platform, "python_version", lambda: "3.99.0")
+    assert built("12.2" if changed == "python" else "13.1") != first
+    (tmp_path / "asv.conf.json").write_text('{"version": 1}')
+    old = tmp_path / ".asv" / "builds" / A  # as of another toolchain
+    old.mkdir(parents=True)
+    (old / "built").touch()
+    with pytest.raises(ResultFileError, match="git clone"):
+        Builds(tmp_path, tmp_path / ".asv", "box").prepare(A)
+
+
 def test_names_that_are_too_long_for_a_file_are_found(tree: AsvTree, tmp_path: Path) -> None:
     python = f"/{'long' * 40}/bin/python"
     tree.benchmark("rope.time_rope")
@@ -106,3 +156,44 @@ def test_a_commit_that_cannot_be_built_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResultFileError, match="git clone") as raised:
         builds.prepare("f" * 40)
     assert os.fspath(tmp_path) in str(raised.value)
+
+
+PATIENT = """
+import signal, sys, time
+from pathlib import Path
+
+def end(number, frame):
+    Path(sys.argv[1]).write_text("ended well")
+    sys.exit(1)
+
+signal.signal(signal.SIGINT, end)
+Path(sys.argv[2]).touch()
+time.sleep(100)
+"""
+
+
+def test_an_interrupted_run_of_asv_ends_its_benchmark_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, begun = tmp_path / "ended", tmp_path / "begun"
+    words = [sys.executable, "-c", PATIENT, str(ended), str(begun)]
+    monkeypatch.setattr(asv, "_PATIENCE_S", 1.0)
+    (tmp_path / "asv.conf.json").write_text('{"version": 1}')
+    builds = Builds(tmp_path, tmp_path / "work", "box")
+    monkeypatch.setattr(builds, "prepare", lambda commit: Path(sys.executable))
+    monkeypatch.setattr(asv, "run_command", lambda *more: words)
+
+    def interrupt(number: int, frame: object) -> None:
+        if begun.exists():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            builds.run(A)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert ended.read_text() == "ended well"

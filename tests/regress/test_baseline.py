@@ -22,7 +22,11 @@ from rocmforge.hardware import Hardware
 from rocmforge.regress.baseline import (
     baseline_path,
     load_baseline,
+    measured,
     metric_suffix,
+    refreshed,
+    refuse_smaller,
+    replacements,
     save_baseline,
 )
 from rocmforge.regress.compare import Outcome, compare
@@ -150,9 +154,9 @@ def test_metric_suffix(unit: str, suffix: str, scale: float) -> None:
 
 def test_loads_what_was_saved(saved: Path, results: ResultSet) -> None:
     loaded = load_baseline(saved)
-    measured = [r for r in results.records if r.status is Status.OK]
-    assert len(loaded.records) == len(measured) == 5
-    for got, wanted in zip(loaded.records, measured, strict=True):
+    valued = [r for r in results.records if r.status is Status.OK]
+    assert len(loaded.records) == len(valued) == 5
+    for got, wanted in zip(loaded.records, valued, strict=True):
         assert wanted.value is not None
         assert wanted.summary is not None
         assert got.summary is not None
@@ -176,6 +180,12 @@ def test_loads_what_was_saved(saved: Path, results: ResultSet) -> None:
     assert (loaded.commit, loaded.machine) == (results.commit, results.machine)
     assert (loaded.commit_date, loaded.environment) == (results.commit_date, results.environment)
     assert loaded.hardware == results.hardware
+    assert not loaded.uncommitted_changes
+
+
+def test_a_run_with_uncommitted_changes_says_so(saved: Path, results: ResultSet) -> None:
+    save_baseline(saved, replace(results, uncommitted_changes=True))
+    assert load_baseline(saved).uncommitted_changes
 
 
 def test_a_run_passes_against_its_own_baseline(saved: Path, results: ResultSet) -> None:
@@ -241,6 +251,33 @@ def test_a_failing_disk_leaves_the_old_file(
     assert [p.name for p in saved.parent.iterdir()] == ["baseline.json"]
 
 
+def test_what_has_no_unit_is_not_measured(saved: Path, results: ResultSet) -> None:
+    """benchmarks.json does not know it: it cannot be saved, and so it would be lost."""
+    unknown = tuple(
+        replace(r, unit=None, direction=None) if r.label == "rope.time_rope" else r
+        for r in results.records
+    )
+    later = replace(results, records=unknown)
+    assert "rope.time_rope" not in measured(later)
+    refuse_smaller(saved, results)
+    with pytest.raises(ValueError, match=r"without 1 of its benchmarks \(rope\.time_rope\)"):
+        refuse_smaller(saved, later)
+
+
+def test_what_is_marked_now_replaces_nothing_that_is_not(results: ResultSet) -> None:
+    def marked(label: str) -> ResultSet:
+        changed = [replace(r, marked="load") if r.label == label else r for r in results.records]
+        return replace(results, records=tuple(changed))
+
+    now = marked("rope.time_rope")
+    assert "rope.time_rope" not in replacements(results, now)
+    kept = {r.label: r for r in refreshed(results, now).records}["rope.time_rope"]
+    assert (kept.marked, kept.commit) == (None, results.commit)
+    assert "rope.time_rope" in replacements(now, now)  # it was no better before
+    without = replace(results, records=())
+    assert "rope.time_rope" in replacements(without, now)
+
+
 def test_unknown_hardware_makes_no_baseline(results: ResultSet, tmp_path: Path) -> None:
     with pytest.raises(ResultFileError, match=r"register_machine\.py"):
         save_baseline(tmp_path / "b.json", replace(results, hardware=Hardware()))
@@ -278,6 +315,13 @@ BROKEN = {
         _set("metadata", "hardware", "cpu_count", value="2"),
         "hardware.cpu_count: got 2",
     ),
+    "huge count": (
+        _set("metadata", "hardware", "ram_bytes", value=10**400),
+        "wanted a number below 1e\\+18",
+    ),
+    "long name": (_set("metadata", "hardware", "cpu_name", value="x" * 300), "at most 100 charac"),
+    "changes": (_set("metadata", "uncommitted_changes", value="no"), "_changes: got str"),
+    "early": (_set(*ROPE, "timestamp", value="0001-01-01T00:00:00+23:59"), "milliseconds since 19"),
     "timestamp": (_set(*ROPE, "timestamp", value="noon"), "timestamp: got noon"),
     "time zone": (_set(*ROPE, "timestamp", value="2023-11-14T22:15:01"), "with a time zone"),
 }

@@ -150,7 +150,7 @@ OK, FAILED, SKIPPED = record(1.0), record(None, Status.FAILED), record(None, Sta
         (FAILED, FAILED, Verdict.FAILED, "before: failed too", Outcome.NOTHING_MEASURED),
         (None, FAILED, Verdict.FAILED, "before: not measured", Outcome.NOTHING_MEASURED),
         (SKIPPED, FAILED, Verdict.FAILED, "before: skipped", Outcome.NOTHING_MEASURED),
-        (FAILED, OK, Verdict.IMPROVED, "failed before", Outcome.NOTHING_MEASURED),
+        (FAILED, OK, Verdict.NEW, "failed before", Outcome.NOTHING_MEASURED),
         (None, OK, Verdict.NEW, "", Outcome.NOTHING_MEASURED),
         (SKIPPED, OK, Verdict.NEW, "skipped before", Outcome.NOTHING_MEASURED),
         (OK, None, Verdict.MISSING, "", Outcome.NOTHING_MEASURED),
@@ -189,6 +189,10 @@ def test_not_comparable_is_no_pass(change: dict[str, object], note: str) -> None
     assert comparison.rows[0].verdict is Verdict.NOT_COMPARABLE
     assert comparison.rows[0].note == note
     assert comparison.outcome is Outcome.NOTHING_MEASURED
+    fine = record(1.0, name="m.fine")
+    beside = compare(run(fine, record(1.0)), run(fine, record(1.0, **change)))
+    assert beside.outcome is Outcome.MISSING
+    assert replace(beside, may_miss=True).outcome is Outcome.PASS
 
 
 def test_without_versions_the_numbers_are_compared() -> None:
@@ -217,6 +221,19 @@ def test_other_hardware_is_never_compared(change: dict[str, object], named: str)
     assert comparison.outcome is Outcome.HARDWARE_MISMATCH
     assert [row.verdict for row in comparison.rows] == [Verdict.HARDWARE_MISMATCH]
     assert comparison.rows[0].ratio is None
+
+
+def test_an_upgrade_of_the_driver_can_be_judged_and_another_power_cap_not() -> None:
+    card = replace(HOST, gpu_name="x", driver_version="580.1", power_cap_watts=700)
+    old = run(record(1.0), hardware=card)
+    new = run(record(1.0), hardware=replace(card, driver_version="590.2"), commit="b" * 40)
+    assert [str(d) for d in compare(old, new).mismatches] == ["driver_version: 580 → 590"]
+    both = ("rocm_version", "driver_version")
+    judged = compare(old, new, upgraded=both)
+    assert judged.outcome is Outcome.PASS
+    assert "differs, compared all the same: driver_version: 580.1 → 590.2" in judged.notes
+    capped = replace(new, hardware=replace(new.hardware, power_cap_watts=500))
+    assert compare(old, capped, upgraded=both).outcome is Outcome.HARDWARE_MISMATCH
 
 
 def test_an_upgrade_of_rocm_can_be_judged() -> None:

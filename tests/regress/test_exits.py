@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +49,35 @@ def test_the_works_own_code_is_returned(capsys: pytest.CaptureFixture[str]) -> N
     assert exits.run("tool", lambda: 1) == 1
     assert exits.run("tool", raising(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "tool: interrupted\n"
+
+
+def test_sigterm_is_ctrl_c_while_the_tool_works(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+        return 0
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert exits.run("tool", work, "all is kept") == 130
+    assert capsys.readouterr().err == "tool: interrupted; all is kept\n"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_thread_may_work_too() -> None:
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(exits.run("tool", lambda: 1)))
+    thread.start()
+    thread.join()
+    assert codes == [1]
+
+
+def test_an_error_of_a_hostile_file_is_one_short_line_without_escapes() -> None:
+    what = "a\n\x1b[31mb"
+    error = ResultFileError(Path("x"), what, got=["y" * 10_000], wanted="z\tw")
+    text = str(error)
+    assert text.startswith("x: a [31mb: got ['yyy")
+    assert text.endswith("…, wanted z w")
+    assert len(text) < 1000
 
 
 def test_what_nobody_expects_is_not_hidden() -> None:

@@ -16,7 +16,7 @@ from rocmforge.regress.llama_bench import read_llama_bench
 from rocmforge.regress.records import Direction
 
 HOST = Hardware(cpu_name="x")
-TOOL, CHECK = "import_llama_bench.py", "check_regressions.py"
+TOOL, CHECK = "baselines.py", "check_regressions.py"
 
 
 def test(**changes: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_two_builds_are_compared(tools: Tools, tmp_path: Path) -> None:
     slower = test(build_commit="ffff0000", samples_ts=[1700.0 + i for i in range(8)])
     for name, row in (("before", test()), ("after", slower)):
         write(tmp_path / f"{name}.json", row)
-        done = tools(TOOL, f"{name}.json")
+        done = tools(TOOL, "import", f"{name}.json")
         assert done.returncode == 0, done.stderr
         assert f"llama-bench/{name}.json: 1 tests of llama.cpp {row['build_commit']}" in done.stdout
     folder = tmp_path / "baselines" / hardware_tag() / "llama-bench"
@@ -137,5 +137,5 @@ def test_two_builds_are_compared(tools: Tools, tmp_path: Path) -> None:
     assert "regression  llama_bench.track_tokens_per_second" in done.stdout
     assert tools(CHECK, *sides, "aaaa").returncode == 2
     assert tools(CHECK, "--against", folder / "after.json").returncode == 2
-    assert tools(TOOL, "missing.json").returncode == 2
-    assert tools(TOOL, write(tmp_path / "empty.json")).returncode == 3
+    assert tools(TOOL, "import", "missing.json").returncode == 2
+    assert tools(TOOL, "import", write(tmp_path / "empty.json")).returncode == 3

@@ -23,6 +23,8 @@ HOST = Hardware(
     cpu_count=32,
     ram_bytes=64 * 2**30,
     os="Linux 6.1.0",
+    driver_version="6.14.14",
+    power_cap_watts=300,
 )
 
 
@@ -41,6 +43,9 @@ def test_what_is_not_there_is_left_out() -> None:
 def test_nonsense_is_unknown_not_a_number() -> None:
     params = {"num_cpu": "many", "ram": "8GB", "cpu": "", "python": "/usr/bin/python3"}
     assert hardware_from_asv(params) == Hardware()
+    assert (
+        hardware_from_asv({"ram": "9" * 400, "num_cpu": "\u0664", "cpu": "x" * 300}) == Hardware()
+    )
 
 
 def test_registering_keeps_other_machines_and_renews_this_one(tmp_path: Path) -> None:

@@ -184,7 +184,15 @@ def test_what_is_measured_again_is_forgotten(tmp_path: Path) -> None:
         ({"conditions": []}, "conditions"),
         ({"conditions": {"others_share": "much"}}, "others_share"),
         ({"conditions": {"gpus": {}}}, "gpus"),
-        ({"conditions": {"gpus": [{}]}}, "gpus"),
+        ({"conditions": {"gpus": [3]}}, "gpus"),
+        ({"conditions": {"gpus": [{}]}}, "device"),
+        ({"conditions": gpu(device=3)}, "device"),
+        ({"conditions": gpu(throttle=5)}, "throttle"),
+        ({"conditions": gpu(throttle="power cap")}, "throttle"),
+        ({"conditions": gpu(throttle=["power cap", None])}, "throttle"),
+        ({"conditions": gpu(utilization_before="much")}, "utilization_before"),
+        ({"conditions": gpu(utilization_before=float("nan"))}, "utilization_before"),
+        ({"conditions": gpu(other_processes=[])}, "other_processes"),
     ],
 )
 def test_a_broken_report_is_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,10 +13,18 @@ from asv_tree import A, AsvTree, B
 from rich.console import Console
 
 from rocmforge.hardware import Hardware
-from rocmforge.regress.compare import Comparison, Outcome, Row, compare
+from rocmforge.regress.compare import Comparison, Difference, Outcome, Row, compare
 from rocmforge.regress.decision import Verdict
 from rocmforge.regress.records import Direction, ResultSet
-from rocmforge.regress.report import print_table, summary_line, to_json, to_junit, to_markdown
+from rocmforge.regress.report import (
+    missing_line,
+    print_table,
+    suite_slowdowns,
+    summary_line,
+    to_json,
+    to_junit,
+    to_markdown,
+)
 from rocmforge.regress.results import ResultsDirectory
 
 
@@ -41,8 +50,37 @@ def test_table_is_whole_where_output_is_no_terminal(
         "1.145 … 1.155 ms/token lower"
     )
     assert lines[2] == ("regression matmul.track_tokens 100 85 0.850 0.847 … 0.853 tokens/s higher")
-    assert any(line.startswith("ok rope.time_rope 2.04 2.04 1.000 0.9") for line in lines)
+    assert not any(line.startswith(("ok", "skipped")) for line in lines)
     assert lines[-1] == summary_line(comparison)
+    print_table(comparison, everything=True)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith("ok rope.time_rope 2.04 2.04 1.000 0.9") for line in lines)
+    assert any(line.startswith("skipped gpu.time_gpu") for line in lines)
+
+
+def test_each_suite_moved_by_the_geometric_mean_of_its_slowdowns(
+    comparison: Comparison, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_table(comparison, suites=True)
+    out = capsys.readouterr().out
+    mean = (1.0 * 1.15 * 1.0 * 100 / 85) ** 0.25
+    wanted = (
+        f"suite matmul: 7.8 % worse (geometric mean of 4 slowdowns {mean:.3f}, above 1 is worse)"
+    )
+    assert wanted in out
+    assert "suite rope: unchanged (geometric mean of 1 slowdowns 1.000" in out
+    assert f"- {wanted}" in to_markdown(comparison)
+    matmul = json.loads(to_json(comparison))["suites"]["matmul"]
+    assert matmul == {"benchmarks": 4, "geometric_mean_slowdown": pytest.approx(mean)}
+
+
+def test_suites_count_no_zero_and_no_unknown_direction() -> None:
+    rows = [
+        Row("a.x", {}, 0.0, 1.0, None, None, None, "ms", Direction.LOWER, Verdict.REGRESSION),
+        Row("a.x", {}, 1.0, 0.0, 0.0, None, None, "ms", Direction.LOWER, Verdict.IMPROVED),
+        Row("a.x", {}, 1.0, 2.0, 2.0, None, None, None, None, Verdict.NOT_COMPARABLE),
+    ]
+    assert suite_slowdowns(Comparison("a", "b", 0.1, tuple(rows), (), ())) == {}
 
 
 def test_table_on_a_terminal_is_coloured_and_reads_no_markup() -> None:
@@ -61,11 +99,91 @@ def test_markdown(comparison: Comparison) -> None:
     cells = "matmul.track_tokens |  | 100 | 85 | 0.850 | 0.847 … 0.853 | tokens/s | higher"
     assert f"| regression | {cells} |" in lines
     table = [line for line in lines if line.startswith("|")]
-    skipped = comparison.with_verdict(Verdict.SKIPPED)
-    assert skipped
-    assert len(table) == 2 + len(comparison.rows) - len(skipped)
-    assert f"{len(skipped)} skipped" in lines[0]
+    assert len(table) == 2 + 2 + len(comparison.rows)
     assert {line.count("|") for line in table} == {10}
+    fold = lines.index("<details>")
+    assert lines[fold + 1] == "<summary>4 ok, new or n/a</summary>"
+    assert all(line.startswith(("| ok", "| skipped")) for line in table[-4:])
+    assert not any(line.startswith(("| ok", "| skipped")) for line in lines[:fold])
+    assert lines.index("</details>") > lines.index(table[-1])
+
+
+def test_markdown_fits_into_a_comment_and_says_what_it_leaves_out() -> None:
+    row = Row("m.x", {"n": "1" * 90}, 1.0, 1.0, 1.0, 1.0, 1.0, "ms", Direction.LOWER, Verdict.OK)
+    bad = replace(row, verdict=Verdict.CANNOT_TELL)
+    text = to_markdown(Comparison("a", "b", 0.1, (bad,) * 100 + (row,) * 900, (), ()))
+    assert len(text) < 65_536
+    shown = [
+        sum(line.startswith(word) for line in text.splitlines()) for word in ("| cann", "| ok")
+    ]
+    assert shown[0] == 100
+    assert f"… and {900 - shown[1]} more; --format json has all" in text
+    text = to_markdown(Comparison("a", "b", 0.1, (bad,) * 900 + (row,) * 900, (), ()))
+    assert len(text) < 65_536
+    assert "… and 900 more" in text
+    assert "900 ok, new or n/a" in text
+
+
+def test_what_is_missing_is_named_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+    fine = Row("m.ok", {}, 1.0, 1.0, 1.0, 1.0, 1.0, "ms", Direction.LOWER, Verdict.OK)
+    gone = replace(fine, after=None, ratio=None, low=None, high=None, verdict=Verdict.MISSING)
+    rows = tuple(replace(gone, name=f"m.gone{i:02}") for i in range(12))
+    comparison = Comparison("a", "b", 0.1, (fine, *rows), (), ())
+    assert comparison.outcome is Outcome.MISSING
+    assert comparison.outcome.exit_code == 3
+    line = missing_line(comparison)
+    assert line is not None
+    assert line.startswith(
+        "missing: 12 benchmarks had a value before, none to compare it with now: m.gone00, m.gone01"
+    )
+    assert line.endswith("m.gone09 and 2 more")
+    print_table(comparison)
+    out = capsys.readouterr().out
+    assert line in out
+    assert "before are missing or not comparable (exit 3): 12 missing, 1 ok" in out
+    assert f"- {line}" in to_markdown(comparison)
+    assert len(json.loads(to_json(comparison))["missing"]) == 12
+    suite = ElementTree.fromstring(to_junit(comparison))
+    assert (suite.attrib["errors"], suite.attrib["skipped"]) == ("1", "12")
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert line in error.attrib["message"]
+    allowed = replace(comparison, may_miss=True)
+    assert allowed.outcome is Outcome.PASS
+    assert missing_line(Comparison("a", "b", 0.1, (fine,), (), ())) is None
+
+
+HOSTILE = {
+    "\x1b[31m\u202eevil": r"\[31m evil",
+    "a\n\n# head\n| b |": r"a # head \| b \|",
+    "cut \\| here": r"cut \\\| here",
+    "![x](http://e.org/p)": r"!\[x\](http:&#8203;//e.org/p)",
+    "@org/team #12 www.e.org": "@&#8203;org/team #&#8203;12 www&#8203;.e.org",
+    "<img src=x>&lt;": "&lt;img src=x&gt;&amp;lt;",
+    "`a` **b** ~~c~~ _d_ e_f": r"\`a\` \*\*b\*\* \~\~c\~\~ \_d\_ e_f",
+    "\ud800\ufffe\x00z": "z",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_files_say_is_text_in_every_report(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a terminal nor Markdown nor XML takes a name, parameter, unit or note for more."""
+    row = Row(f"m{text}", {"p": text}, 1.0, 2.0, 2.0, None, None, text, None, Verdict.MISSING, text)
+    plain = Comparison("a", "b", 0.1, (replace(row, name="m"),), (), ())
+    hostile = Comparison(text, text, 0.1, (row,), (Difference("cpu_name", text, "x"),), (text,))
+    print_table(hostile)
+    assert not {"\x1b", "\u202e", "\x00"} & set(capsys.readouterr().out)
+    lines = to_markdown(hostile).splitlines()
+    assert f"- {HOSTILE[text]}" in lines
+    (table,) = (line for line in lines if line.startswith("| missing"))
+    assert table.count("|") - table.count("\\|") == 10
+    assert f"{HOSTILE[text]}) | m" in table
+    assert len(lines) == len(to_markdown(plain).splitlines()) + 2  # hardware, the note
+    case = ElementTree.fromstring(to_junit(hostile)).find("testcase")
+    assert case is not None
+    assert case.attrib["classname"].startswith("m")
 
 
 def test_json_is_strict_and_complete(comparison: Comparison) -> None:

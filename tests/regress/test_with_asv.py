@@ -127,7 +127,7 @@ def test_planted_slowdown(tmp_path: Path, tools: Tools) -> None:
     assert reverse.returncode == 0, reverse.stderr
     assert "2 improved" in reverse.stdout
 
-    written = tools("asv_to_baseline.py", "--commit", "HEAD~1")
+    written = tools("baselines.py", "save", "--commit", "HEAD~1")
     assert written.returncode == 0, written.stderr
     baseline = tmp_path / "baselines" / machine / "baseline.json"
     assert str(detect().cpu_arch) in baseline.read_text()

@@ -1,0 +1,1 @@
+"""Pages of all results: asv's own, made to work offline, behind a summary. Measures nothing."""

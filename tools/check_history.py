@@ -1,0 +1,122 @@
+"""Says which benchmarks got slower over a branch, by steps and drifts, between which commits.
+
+Parses, calls `rocmforge.regress`, prints. Knows no rule of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rocmforge.regress import exits
+from rocmforge.regress.arguments import expression, figures, fraction
+from rocmforge.regress.asv import read_thresholds
+from rocmforge.regress.compare import THRESHOLD
+from rocmforge.regress.findings import judge
+from rocmforge.regress.history import first_parents, read_history
+from rocmforge.regress.history_figure import history_figures
+from rocmforge.regress.history_report import exit_code, print_findings, to_json, to_markdown
+from rocmforge.regress.noise import known_noise, load_noise
+from rocmforge.regress.results import ResultsDirectory
+
+BASELINES = Path("baselines")
+CONFIG = Path("asv.conf.json")
+FORMATS = {"json": to_json, "markdown": to_markdown}
+EPILOG = """\
+what is shown, that which stands at the newest measured commit first:
+  step   the level of the values changed at once, by more than the threshold
+  drift  it changed little by little, or in several steps below the threshold, by more than that
+  mended by COMMIT          back within the threshold of the old level since
+  benchmark changed since   its code is another now; what it would say today is unknown
+Throughputs are judged as 1 / x: a step is always one to the worse. The range goes from the last
+commit that surely had the old level to the first that surely has the new one: the noisier, the
+wider. The printed command names the commit: asv find builds and measures some of the range (of a
+drift it names the largest part); a range of one commit is measured again beside the one before.
+
+exit codes:
+  0  nothing worse at the newest measured commit
+  1  a step or a drift stands
+  2  usage error, or a result file that is missing or broken
+  3  nothing to judge: no benchmark was measured at enough commits of the branch
+
+examples:
+  check_history.py
+  check_history.py --results .asv/results --benchmark 'matmul.*Q4_K' --figure history.svg
+  check_history.py --since v0.1.0 --format json
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    return exits.run(parser.prog, lambda: _judge(args))
+
+
+def _judge(args: argparse.Namespace) -> int:
+    """Read, judge, show; return the exit code."""
+    results = ResultsDirectory(args.results, args.machine)
+    commits = first_parents(args.branch, args.since)
+    history = read_history(results, commits, args.environment, args.benchmark)
+    hardware = history.latest.hardware
+    noise = load_noise(args.noise) if args.noise else known_noise(BASELINES, hardware)
+    own = {} if args.threshold or not CONFIG.exists() else read_thresholds(CONFIG)
+    findings = judge(history, args.threshold or THRESHOLD, own, noise)
+    config = args.results.parent / CONFIG.name
+    used = config if config != CONFIG and config.exists() else None
+    if args.format == "table":
+        print_findings(findings, history, used)
+    else:
+        sys.stdout.write(FORMATS[args.format](findings, history, used))
+    if args.figure:
+        history_figures(history, findings, args.figure)
+    return exit_code(findings)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description="Find steps and drifts to the worse over the commits of a branch.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="asv's (%(default)s)"
+    )
+    parser.add_argument("--machine", metavar="NAME", help="folder in DIR (default: the only one)")
+    parser.add_argument("--environment", metavar="NAME", help="asv's (default: the only one)")
+    parser.add_argument("--branch", default="HEAD", metavar="NAME", help="(%(default)s)")
+    parser.add_argument("--since", metavar="COMMIT", help="the oldest commit that counts")
+    parser.add_argument(
+        "--benchmark",
+        type=expression,
+        metavar="REGEX",
+        help="only benchmarks in whose name(parameters) this is found",
+    )
+    parser.add_argument(
+        "--threshold",
+        type=fraction,
+        metavar="PERCENT",
+        help="e.g. 10 or 2.5%% (default: regressions_thresholds of asv.conf.json, else 10)",
+    )
+    parser.add_argument(
+        "--noise",
+        type=Path,
+        metavar="FILE",
+        help="a file of repeatability.py (default: that of this hardware in baselines/, if any)",
+    )
+    parser.add_argument(
+        "--format", choices=("table", *FORMATS), default="table", help="(%(default)s)"
+    )
+    parser.add_argument(
+        "--figure",
+        type=figures,
+        metavar="DIR_OR_FILE",
+        help="also draw it: one file in .svg, .png or .pdf, or a folder for one of each benchmark",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
