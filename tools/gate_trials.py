@@ -27,6 +27,7 @@ from rich.table import Table
 from rocmforge.errors import MeasurementError
 from rocmforge.hardware import detect, hardware_tag
 from rocmforge.regress import exits
+from rocmforge.regress.arguments import expression
 from rocmforge.regress.asv import Builds, read_thresholds
 from rocmforge.regress.baseline import load_baseline, save_baseline
 from rocmforge.regress.compare import Row, compare
@@ -85,7 +86,7 @@ Run = tuple[ResultSet, float]
 class Series:
     """Builds, runs and judges; keeps runs and trials in a folder."""
 
-    def __init__(self, work: Path, bench: Sequence[str] | None, console: Console) -> None:
+    def __init__(self, work: Path, bench: Sequence[str], console: Console) -> None:
         self.commit, changed = head(ROOT)
         if changed:
             raise ValueError("the working tree has changes: commit them, for commits are built")
@@ -273,7 +274,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--planted", action="append", type=float, metavar="PERCENT", help="may be repeated"
     )
-    parser.add_argument("--bench", action="append", metavar="REGEX", help="as of tools/bench.py")
+    parser.add_argument(
+        "--bench", action="append", type=expression, metavar="REGEX", help="as of tools/bench.py"
+    )
     parser.add_argument(
         "--work", type=Path, default=ROOT / ".asv" / "trials", metavar="DIR", help="(.asv/trials)"
     )
@@ -288,7 +291,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         if not args.kept:
-            series = Series(args.work, args.bench, console)
+            chosen = [one.pattern for one in args.bench or ()]
+            series = Series(args.work, chosen, console)
             for percent in args.planted or ():
                 series.slower(percent, runs)
             if not args.planted:

@@ -14,7 +14,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rocmforge.hardware import Hardware
-from rocmforge.regress.decision import Evidence, Verdict, decide, evidence, of_ratio
+from rocmforge.regress.decision import (
+    Evidence,
+    Verdict,
+    decide,
+    evidence,
+    of_ratio,
+    quiet,
+    slowdown,
+)
 from rocmforge.regress.noise import Noise
 from rocmforge.regress.ranks import holm
 from rocmforge.regress.records import Direction, Record, ResultSet, Status
@@ -59,7 +67,8 @@ class Row:
 
     ``before`` and ``after`` are medians in ``unit``, None where nothing was measured; ``ratio``
     is after / before with the interval ``low`` to ``high``, None where there is no such number.
-    ``threshold`` is the one that this benchmark was judged by.
+    ``threshold`` is the one that this benchmark was judged by, ``quiet`` the slowdown of the better
+    quartiles, None without samples.
     """
 
     name: str
@@ -74,6 +83,7 @@ class Row:
     verdict: Verdict
     note: str = ""
     threshold: float = THRESHOLD
+    quiet: float | None = None
 
     @property
     def label(self) -> str:
@@ -259,7 +269,16 @@ def _row(
         verdict=verdict,
         note=note,
         threshold=threshold,
+        quiet=_quiet(before, after),
     )
+
+
+def _quiet(before: Record | None, after: Record | None) -> float | None:
+    """Slowdown of the better quartiles of two records' samples."""
+    if not (before and after and before.samples and after.samples) or after.direction is None:
+        return None
+    old, new = (quiet(record.samples, after.direction) for record in (before, after))
+    return slowdown(old, new, after.direction) if min(old, new) > 0 else None
 
 
 def _ratio_interval(

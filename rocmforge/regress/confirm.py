@@ -1,8 +1,8 @@
 """Measures suspects again before calling them regressions: both commits in turns, A B B A.
 
 What a busy or warm machine does to one commit it then does to the other, and a drift over a block
-of four processes cancels. The sample here is the median of a process, for processes differ by more
-than the calls within one. Knows no asv (`measure` is given) and no file.
+of four processes cancels. The sample here is one number of a process, for processes differ by more
+than the calls within one: its better quartile. Knows no asv (`measure` is given) and no file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from rocmforge.regress.compare import Row
-from rocmforge.regress.decision import ALPHA, Verdict, of_ratio, slowdown
+from rocmforge.regress.decision import ALPHA, Verdict, of_ratio, quiet, slowdown
 from rocmforge.regress.ranks import blocked_p_value, ratio_interval
 from rocmforge.regress.records import Direction
 from rocmforge.regress.statistics import CONFIDENCE
@@ -22,6 +22,7 @@ FEWEST_BLOCKS = 3
 MOST_BLOCKS = 10
 SETTLED = 0.95  # interval that ends the measuring
 SUSPICIOUS = (Verdict.REGRESSION, Verdict.CANNOT_TELL, Verdict.OK)
+TOGETHER = 3  # benchmarks that one run measures: its twin of the other commit follows in seconds
 SUSPICION = 0.5  # of the threshold: one run alone may hide as much of a change as it invents
 
 Measure = Callable[[str, Sequence[str]], Mapping[str, Sequence[float]]]
@@ -30,7 +31,7 @@ Measure = Callable[[str, Sequence[str]], Mapping[str, Sequence[float]]]
 
 @dataclass(slots=True)
 class _Suspect:
-    """Medians of processes, in every block two of each side."""
+    """Better quartiles of processes, in every block two of each side."""
 
     row: Row
     before: list[list[float]] = field(default_factory=list)
@@ -39,7 +40,11 @@ class _Suspect:
 
 
 def suspects(rows: Sequence[Row]) -> list[Row]:
-    """Rows that look slower by half their threshold or more, and can be measured again."""
+    """Rows that look slower by half their threshold or more, and can be measured again.
+
+    By their medians or by their better quartiles: a burst of other work hides a change in one run
+    as often as it makes one up.
+    """
     return [
         row
         for row in rows
@@ -48,7 +53,8 @@ def suspects(rows: Sequence[Row]) -> list[Row]:
         and row.after is not None
         and min(row.before, row.after) > 0
         and row.direction is not None
-        and slowdown(row.before, row.after, row.direction) > 1 + SUSPICION * row.threshold
+        and max(slowdown(row.before, row.after, row.direction), row.quiet or 0.0)
+        > 1 + SUSPICION * row.threshold
     ]
 
 
@@ -74,7 +80,7 @@ def confirm(
     commits
         Before and after.
     measure
-        Called four times a block, with what is not settled yet.
+        Called four times a block with what is not settled yet, three benchmarks at once.
     settled
         Gets the rows by label as they are settled, so that nothing is lost where `measure` raises.
     on_block
@@ -103,14 +109,23 @@ def _measure_block(
     for suspect in open_ones.values():
         suspect.before.append([])
         suspect.after.append([])
-    for commit in (before, after, after, before):
-        samples = measure(commit, list(open_ones))
-        for label, suspect in open_ones.items():
-            middle = median(samples[label]) if samples.get(label) else 0.0
-            if middle > 0:
-                (suspect.before if commit == before else suspect.after)[-1].append(middle)
-            else:
-                suspect.broken = commit
+    labels = list(open_ones)
+    for at in range(0, len(labels), TOGETHER):
+        few = labels[at : at + TOGETHER]
+        for commit in (before, after, after, before):
+            samples = measure(commit, few)
+            for label in few:
+                _add(open_ones[label], commit, commit == before, samples.get(label, ()))
+
+
+def _add(suspect: _Suspect, commit: str, earlier: bool, samples: Sequence[float]) -> None:
+    """Add a process of a commit."""
+    direction = suspect.row.direction
+    value = quiet(samples, direction) if samples and direction is not None else 0.0
+    if value > 0:
+        (suspect.before if earlier else suspect.after)[-1].append(value)
+    else:
+        suspect.broken = commit
 
 
 def _settle(suspect: _Suspect, commits: tuple[str, str], block: int, alpha: float) -> Row | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rocmforge.regress.conditions import is_timed
@@ -21,7 +22,7 @@ from rocmforge.regress.ranks import (
     samples_wanted,
 )
 from rocmforge.regress.records import Direction, Record
-from rocmforge.regress.statistics import CONFIDENCE
+from rocmforge.regress.statistics import CONFIDENCE, percentile
 
 ALPHA = 0.01
 """Probability of calling anything in a comparison changed where nothing has, by the test alone."""
@@ -104,6 +105,22 @@ def slowdown(before: float, after: float, direction: Direction) -> float:
         return 1.0
     good, bad = (before, after) if direction is Direction.LOWER else (after, before)
     return bad / good if good > 0 else math.inf
+
+
+def quiet(samples: Sequence[float], direction: Direction) -> float:
+    """Return the quartile on the better side: what a machine does when it is let alone.
+
+    Other work only ever makes samples worse, for seconds at a time: it moves the median of a
+    process long before it reaches its better quarter.
+
+    Parameters
+    ----------
+    samples
+        (n,), at least one, any unit.
+    direction
+        Which way the metric is better.
+    """
+    return percentile(sorted(samples), 0.25 if direction is Direction.LOWER else 0.75)
 
 
 def of_ratio(low: float, high: float, direction: Direction | None) -> tuple[float, float]:

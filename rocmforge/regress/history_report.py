@@ -18,10 +18,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rocmforge.errors import one_line
 from rocmforge.regress.findings import Finding, Level, State
 from rocmforge.regress.history import History
 from rocmforge.regress.records import Direction
-from rocmforge.regress.report import digits, scale_for
+from rocmforge.regress.report import digits, escaped, scale_for
 
 COLUMNS = (
     *("#", "what", "benchmark", "last good … first bad", "before", "after", "unit", "better"),
@@ -110,12 +111,12 @@ def to_markdown(findings: Sequence[Finding], history: History, config: Path | No
         lines.append("| " + " | ".join(COLUMNS) + " |")
         lines.append("|" + "".join("---:|" if c in _NUMERIC else "---|" for c in COLUMNS))
         for number, finding in enumerate(findings, 1):
-            cells = (cell.replace("|", "\\|") for cell in _cells(number, finding, history))
+            cells = (escaped(cell) for cell in _cells(number, finding, history))
             lines.append("| " + " | ".join(cells) + " |")
         lines += ["", "Which commit it was, in their order:", "", "```"]
-        lines += [bisect_command(finding, history, config) for finding in findings]
+        lines += [one_line(bisect_command(one, history, config)) for one in findings]
         lines += ["```", ""]
-    lines += [f"- {note}" for note in history.notes]
+    lines += [f"- {escaped(one_line(note))}" for note in history.notes]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -177,10 +178,10 @@ def _cells(number: int, finding: Finding, history: History) -> tuple[str, ...]:
     return (
         str(number),
         what,
-        series.label,
+        one_line(series.label),
         f"{history.commits[finding.good][:8]} … {history.commits[finding.bad][:8]}",
         *(_shown(level, divisor) for level in levels),
-        unit,
+        one_line(unit),
         series.direction.value,
         f"{finding.factor:.3f}",
         f"{finding.low:.3f} … {finding.high:.3f}" if known else "",

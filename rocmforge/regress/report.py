@@ -172,7 +172,7 @@ def to_markdown(comparison: Comparison) -> str:
     """
     head = [f"**{summary_line(comparison)}**", ""]
     said = [*_footer(comparison)[:-1], *suite_lines(comparison)]
-    tail = ["", *(f"- {_markdown(line)}" for line in said)]
+    tail = ["", *(f"- {escaped(line)}" for line in said)]
     room = _MARKDOWN_LIMIT - sum(len(line) + 1 for line in head + tail)
     rows = worst_first(comparison)
     shown = _markdown_rows([r for r in rows if r.verdict not in FINE], comparison, room)
@@ -195,7 +195,7 @@ def _markdown_rows(rows: Sequence[Row], comparison: Comparison, room: int) -> li
     ]
     left = room - sum(len(line) + 1 for line in lines) - 200  # for what stands around them
     for number, row in enumerate(rows):
-        safe = [_markdown(cell) for cell in cells(row, comparison.threshold)]
+        safe = [escaped(cell) for cell in cells(row, comparison.threshold)]
         line = "| " + " | ".join(safe) + " |"
         left -= len(line) + 1
         if left < 0:
@@ -204,7 +204,7 @@ def _markdown_rows(rows: Sequence[Row], comparison: Comparison, room: int) -> li
     return lines
 
 
-def _markdown(text: str) -> str:
+def escaped(text: str) -> str:
     """Return a text so that Markdown shows it as it stands: no markup, link, mention or image.
 
     GitHub looks for mentions and links behind Markdown's own escapes: a space without width parts

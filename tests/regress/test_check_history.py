@@ -203,12 +203,13 @@ def test_since_cuts_the_history_off(branch: HistoryTree, tools: Tools) -> None:
 
 
 def test_markdown_keeps_its_cells(branch: HistoryTree, tools: Tools) -> None:
-    branch.benchmark("größe.track_µs", "us", {"a": ["'x|y'"]})
+    branch.benchmark("größe.track_µs", "us", {"a": ["'x|y'<b>@team\x1b[31m"]})
     branch.measure({"größe.track_µs": [[value] for value in stepped((12, 1.3))]})
     done = tools("check_history.py", "--format", "markdown")
     assert done.returncode == 1
     (row,) = (line for line in done.stdout.splitlines() if line.startswith("| 1 "))
-    assert r"größe.track_µs('x\|y')" in row
+    assert r"größe.track_µs('x\|y'&lt;b&gt;@&#8203;team" in row
+    assert "\x1b" not in done.stdout
     assert row.replace("\\|", "").count("|") == 11
     assert done.stdout.count("```") == 2
 

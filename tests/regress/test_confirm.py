@@ -13,7 +13,13 @@ from asv_tree import Tools
 from test_with_asv import CONFIG, Project
 
 from rocmforge.regress.compare import Row
-from rocmforge.regress.confirm import FEWEST_BLOCKS, MOST_BLOCKS, confirm, suspects
+from rocmforge.regress.confirm import (
+    FEWEST_BLOCKS,
+    MOST_BLOCKS,
+    TOGETHER,
+    confirm,
+    suspects,
+)
 from rocmforge.regress.decision import Verdict
 from rocmforge.regress.records import Direction
 
@@ -126,6 +132,38 @@ def test_a_wide_interval_is_no_pass() -> None:
     assert sum(found.verdict is Verdict.OK for found in called) <= 2
 
 
+def test_few_at_a_time_so_that_twins_are_close() -> None:
+    machine = Machine(lambda label, commit: 10.0)
+    names = [f"m{number}" for number in range(TOGETHER + 2)]
+    settle(machine, *(row(name) for name in names))
+    first, second = names[:TOGETHER], names[TOGETHER:]
+    assert [labels for _, labels in machine.calls[:8]] == [first] * 4 + [second] * 4
+    assert [commit for commit, _ in machine.calls[4:8]] == [BEFORE, AFTER, AFTER, BEFORE]
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_bursts_of_other_work_do_not_hide_a_slowdown(direction: Direction) -> None:
+    """Three of ten processes are disturbed for 60 % of their samples, by half."""
+    random = np.random.default_rng(5)
+    slower = 1.15 if direction is Direction.LOWER else 1 / 1.15
+    worse = 1.5 if direction is Direction.LOWER else 1 / 1.5
+
+    def measure(commit: str, labels: Sequence[str]) -> Mapping[str, Sequence[float]]:
+        value = slower if commit == AFTER else 1.0
+        disturbed = 6 if random.random() < 0.3 else 0
+        return {
+            label: [value * (worse if i < disturbed else 1.0) * (1 + i / 500) for i in range(10)]
+            for label in labels
+        }
+
+    before, after = (1.0, slower)
+    settled: dict[str, Row] = {}
+    one = row(before=before, after=after, direction=direction)
+    confirm([one], (BEFORE, AFTER), measure, settled)
+    assert settled[one.label].verdict is Verdict.REGRESSION
+    assert settled[one.label].note == "confirmed by 8 processes of either commit in turns"
+
+
 def test_what_fails_when_run_again_has_failed() -> None:
     machine = Machine(lambda label, commit: 10.0 if commit == BEFORE else math.nan)
     (found,) = settle(machine, row())
@@ -192,6 +230,7 @@ def test_suspects_are_what_may_be_slower() -> None:
         row("half the threshold", after=10.51, verdict=Verdict.OK),
         row("less", after=10.49, verdict=Verdict.OK),
         row("other code", verdict=Verdict.NOT_COMPARABLE),
+        replace(row("hidden by a burst", after=9.0, verdict=Verdict.OK), quiet=1.12),
         row("new", before=None, verdict=Verdict.NEW),
         row("from nothing", before=0.0),
     ]
@@ -200,6 +239,7 @@ def test_suspects_are_what_may_be_slower() -> None:
         "unsure",
         "fewer tokens",
         "half the threshold",
+        "hidden by a burst",
     ]
     assert settle(Machine(lambda label, commit: 1.0)) == []
 

@@ -84,6 +84,18 @@ def test_where_higher_is_better_the_interval_is_still_of_after_over_before() -> 
     assert judged(after, before).verdict is Verdict.IMPROVED
 
 
+@pytest.mark.parametrize(("direction", "worse"), [(LOWER, 2.0), (HIGHER, 0.5)])
+def test_better_quartiles_show_what_a_burst_hides(direction: Direction, worse: float) -> None:
+    """Most samples before were disturbed: medians say that nothing changed, quartiles do not."""
+    calm, disturbed = [10.0] * 10, [10.0 * worse] * 6
+    before = record([*calm[:4], *disturbed], direction=direction)
+    after = record([x * worse for x in calm], direction=direction)
+    row = judged(before, after)
+    assert row.verdict is Verdict.OK
+    assert row.quiet == pytest.approx(2.0)
+    assert judged(record(calm, kept=False), after).quiet is None
+
+
 def test_slower_within_the_threshold_is_ok_however_sure() -> None:
     row = judged(record(around(10.0, 1e-4)), record(around(10.9, 1e-4, seed=1)))
     assert row.verdict is Verdict.OK
