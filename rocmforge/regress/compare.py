@@ -67,8 +67,8 @@ class Row:
 
     ``before`` and ``after`` are medians in ``unit``, None where nothing was measured; ``ratio``
     is after / before with the interval ``low`` to ``high``, None where there is no such number.
-    ``threshold`` is the one that this benchmark was judged by, ``quiet`` the slowdown of the better
-    quartiles, None without samples.
+    ``threshold`` is the one that this benchmark was judged by, ``quiet_slowdown`` the slowdown of
+    the better quartiles, None without samples.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Row:
     verdict: Verdict
     note: str = ""
     threshold: float = THRESHOLD
-    quiet: float | None = None
+    quiet_slowdown: float | None = None
 
     @property
     def label(self) -> str:
@@ -269,7 +269,7 @@ def _row(
         verdict=verdict,
         note=note,
         threshold=threshold,
-        quiet=_quiet(before, after),
+        quiet_slowdown=_quiet(before, after),
     )
 
 

@@ -53,7 +53,7 @@ def suspects(rows: Sequence[Row]) -> list[Row]:
         and row.after is not None
         and min(row.before, row.after) > 0
         and row.direction is not None
-        and max(slowdown(row.before, row.after, row.direction), row.quiet or 0.0)
+        and max(slowdown(row.before, row.after, row.direction), row.quiet_slowdown or 0.0)
         > 1 + SUSPICION * row.threshold
     ]
 

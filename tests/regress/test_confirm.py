@@ -230,7 +230,7 @@ def test_suspects_are_what_may_be_slower() -> None:
         row("half the threshold", after=10.51, verdict=Verdict.OK),
         row("less", after=10.49, verdict=Verdict.OK),
         row("other code", verdict=Verdict.NOT_COMPARABLE),
-        replace(row("hidden by a burst", after=9.0, verdict=Verdict.OK), quiet=1.12),
+        replace(row("hidden by a burst", after=9.0, verdict=Verdict.OK), quiet_slowdown=1.12),
         row("new", before=None, verdict=Verdict.NEW),
         row("from nothing", before=0.0),
     ]
