@@ -44,7 +44,7 @@ exit codes:
 examples:
   check_history.py
   check_history.py --results .asv/results --benchmark 'matmul.*Q4_K' --figure history.svg
-  check_history.py --since v0.1.0 --format json
+  check_history.py --since HEAD~50 --format json
 """
 
 
@@ -84,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--results", type=Path, default=Path("results"), metavar="DIR", help="asv's (%(default)s)"
     )
-    parser.add_argument("--machine", metavar="NAME", help="folder in DIR (default: the only one)")
+    parser.add_argument(
+        "--machine", metavar="NAME", help="folder in DIR (default: the only one, or this machine's)"
+    )
     parser.add_argument("--environment", metavar="NAME", help="asv's (default: the only one)")
     parser.add_argument("--branch", default="HEAD", metavar="NAME", help="(%(default)s)")
     parser.add_argument("--since", metavar="COMMIT", help="the oldest commit that counts")

@@ -240,7 +240,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a file of repeatability.py (default: that of this hardware in baselines/, if any)",
     )
-    parser.add_argument("--machine", metavar="NAME", help="folder in DIR (default: the only one)")
+    parser.add_argument(
+        "--machine", metavar="NAME", help="folder in DIR (default: the only one, or this machine's)"
+    )
     parser.add_argument("--environment", metavar="NAME", help="asv's (default: the common one)")
     parser.add_argument(
         "--threshold",

@@ -50,6 +50,10 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
     except (RocmforgeError, ValueError, OSError) as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return BROKEN
+    except SystemExit as stopped:
+        if stopped.code != 1:
+            raise
+        return BROKEN  # rich ends a program by 1, a regression's code, where its reader went away
     except KeyboardInterrupt:
         print(f"{prog}: interrupted{interrupted and f'; {interrupted}'}", file=sys.stderr)
         return INTERRUPTED

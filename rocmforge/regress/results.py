@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rocmforge.errors import MeasurementError, ResultFileError
+from rocmforge.hardware import hardware_tag
 from rocmforge.regress.files import (
     finite_number,
     is_strings,
@@ -53,7 +54,8 @@ class ResultsDirectory:
     path
         asv's ``results_dir``.
     machine
-        Name of the machine's folder; default: the only one there is.
+        Name of the machine's folder; default: the only one there is, else the one of this
+        machine's hardware tag.
 
     Raises
     ------
@@ -85,9 +87,12 @@ class ResultsDirectory:
             return machine
         if not found:
             raise MeasurementError(f"{self.path}: no result file of any machine: nothing measured")
-        if machine is not None or len(found) > 1:
-            raise ValueError(f"machine: got {machine}, wanted one of {', '.join(found)}")
-        return found[0]
+        if machine is None and len(found) == 1:
+            return found[0]
+        if machine is None and hardware_tag() in found:
+            return hardware_tag()
+        got = machine or f"none, and {hardware_tag()} here"
+        raise ValueError(f"machine: got {got}, wanted one of {', '.join(found)} (--machine)")
 
     def files(self, commit: str | None = None) -> list[Path]:
         """Paths of the result files of the machine, or of one commit (at least 8 hex digits)."""

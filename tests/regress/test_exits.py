@@ -83,3 +83,11 @@ def test_an_error_of_a_hostile_file_is_one_short_line_without_escapes() -> None:
 def test_what_nobody_expects_is_not_hidden() -> None:
     with pytest.raises(ZeroDivisionError):
         exits.run("tool", raising(ZeroDivisionError()))
+
+
+def test_a_reader_that_goes_away_is_no_regression() -> None:
+    """Of a closed pipe rich makes an exit with 1; what argparse says stays as it is."""
+    assert exits.run("tool", raising(SystemExit(1))) == exits.BROKEN
+    with pytest.raises(SystemExit) as stopped:
+        exits.run("tool", raising(SystemExit(2)))
+    assert stopped.value.code == 2

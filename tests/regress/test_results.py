@@ -15,6 +15,7 @@ import pytest
 from asv_tree import MACHINE, A, AsvTree, B
 
 from rocmforge.errors import MeasurementError, ResultFileError
+from rocmforge.hardware import hardware_tag
 from rocmforge.regress.records import Direction, Record, Status
 from rocmforge.regress.results import ResultsDirectory, read_benchmarks, read_result_file
 
@@ -153,8 +154,11 @@ class TestResolve:
 class TestChoice:
     def test_machines(self, two_commits: AsvTree) -> None:
         two_commits.run(A, {}, machine={**MACHINE, "machine": "other"})
-        with pytest.raises(ValueError, match="machine: got None, wanted one of box, other"):
+        said = rf"got none, and {hardware_tag()} here, wanted one of box, other \(--machine\)"
+        with pytest.raises(ValueError, match=said):
             ResultsDirectory(two_commits.results)
+        two_commits.run(A, {}, machine={**MACHINE, "machine": hardware_tag()})
+        assert ResultsDirectory(two_commits.results).machine == hardware_tag()
         with pytest.raises(ValueError, match="machine: got third"):
             ResultsDirectory(two_commits.results, "third")
         assert ResultsDirectory(two_commits.results, "other").load(A).records == ()
