@@ -15,7 +15,6 @@ from pathlib import Path
 
 import check_regressions
 from check_regressions import CONFIG
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -33,14 +32,14 @@ from rocmforge.regress.baseline import (
     save_refreshed,
 )
 from rocmforge.regress.compare import Outcome, compare, differences
-from rocmforge.regress.conditions import refusal, with_surroundings
+from rocmforge.regress.conditions import refuse_loaded, with_surroundings
 from rocmforge.regress.files import read_json
 from rocmforge.regress.llama_bench import ENVIRONMENT as LLAMA_CPP
 from rocmforge.regress.llama_bench import read_llama_bench
 from rocmforge.regress.noise import known_noise
 from rocmforge.regress.prototype import ENVIRONMENT as PROTOTYPE
 from rocmforge.regress.records import ResultSet
-from rocmforge.regress.report import PLAIN_WIDTH, print_table
+from rocmforge.regress.report import plain_table, print_table, wide_console
 from rocmforge.regress.results import ResultsDirectory
 
 BASELINES = Path("baselines")
@@ -160,11 +159,8 @@ def _list(args: argparse.Namespace) -> int:
             broken.append(one)
         elif one is not None:
             found.append(one)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH, highlight=False)
     if found:
-        console.print(_table(found, args.folder))
+        wide_console().print(_table(found, args.folder))
     if broken:
         raise ValueError("; ".join(broken))
     if not found:
@@ -183,10 +179,8 @@ def _stored(path: Path) -> ResultSet | str | None:
 
 
 def _table(found: Sequence[ResultSet], folder: Path) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("hardware tag", "file", "kind", "commit", "date", "benchmarks", "hardware"):
-        right = column == "benchmarks"
-        shown.add_column(column, justify="right" if right else "left", overflow="fold")
+    columns = ("hardware tag", "file", "kind", "commit", "date", "benchmarks", "hardware")
+    shown = plain_table(columns, ("benchmarks",))
     for one in found:
         cells = (
             hardware_tag(one.hardware),
@@ -217,18 +211,12 @@ def _fields(hardware: Hardware) -> str:
 
 def _save(args: argparse.Namespace) -> int:
     results = _measured_by_asv(args)
-    _refuse_loaded(results)
+    refuse_loaded(results)
     path = args.out or baseline_path(BASELINES, results.hardware)
     count = _replace(path, results, args.replace)
     tag = hardware_tag(results.hardware)
     print(f"{path}: {count} benchmarks of {results.commit[:8]} on {tag}")
     return 0
-
-
-def _refuse_loaded(results: ResultSet) -> None:
-    refused = refusal(results.records)
-    if refused:
-        raise MeasurementError(f"{results.source}: {refused}")
 
 
 def _replace(path: Path, results: ResultSet, though_smaller: bool) -> int:
@@ -292,7 +280,7 @@ def _trusted(args: argparse.Namespace) -> ResultSet:
             f"{fresh.source}: got what was measured with changes on top of {fresh.commit[:8]}, "
             "wanted the commit alone: commit them and measure again, or name results by --commit"
         )
-    _refuse_loaded(fresh)
+    refuse_loaded(fresh)
     return fresh
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rocmforge.regress import exits
-from rocmforge.regress.arguments import expression, figures, fraction
-from rocmforge.regress.asv import read_thresholds
+from rocmforge.regress.arguments import add_judging, figures
+from rocmforge.regress.asv import known_thresholds
 from rocmforge.regress.compare import THRESHOLD
 from rocmforge.regress.findings import judge
 from rocmforge.regress.history import first_parents, read_history
@@ -62,7 +62,7 @@ def _judge(args: argparse.Namespace) -> int:
     history = read_history(results, commits, args.environment, args.benchmark)
     hardware = history.latest.hardware
     noise = load_noise(args.noise) if args.noise else known_noise(BASELINES, hardware)
-    own = {} if args.threshold or not CONFIG.exists() else read_thresholds(CONFIG)
+    own = {} if args.threshold else known_thresholds(CONFIG)
     findings = judge(history, args.threshold or THRESHOLD, own, noise)
     config = args.results.parent / CONFIG.name
     used = config if config != CONFIG and config.exists() else None
@@ -81,33 +81,10 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="DIR", help="asv's (%(default)s)"
-    )
-    parser.add_argument(
-        "--machine", metavar="NAME", help="folder in DIR (default: the only one, or this machine's)"
-    )
+    add_judging(parser)
     parser.add_argument("--environment", metavar="NAME", help="asv's (default: the only one)")
     parser.add_argument("--branch", default="HEAD", metavar="NAME", help="(%(default)s)")
     parser.add_argument("--since", metavar="COMMIT", help="the oldest commit that counts")
-    parser.add_argument(
-        "--benchmark",
-        type=expression,
-        metavar="REGEX",
-        help="only benchmarks in whose name(parameters) this is found",
-    )
-    parser.add_argument(
-        "--threshold",
-        type=fraction,
-        metavar="PERCENT",
-        help="e.g. 10 or 2.5%% (default: regressions_thresholds of asv.conf.json, else 10)",
-    )
-    parser.add_argument(
-        "--noise",
-        type=Path,
-        metavar="FILE",
-        help="a file of repeatability.py (default: that of this hardware in baselines/, if any)",
-    )
     parser.add_argument(
         "--format", choices=("table", *FORMATS), default="table", help="(%(default)s)"
     )

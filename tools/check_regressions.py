@@ -10,14 +10,14 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from rocmforge.errors import MeasurementError, RocmforgeError
+from rocmforge.errors import RocmforgeError
 from rocmforge.hardware import detect
 from rocmforge.regress import exits
-from rocmforge.regress.arguments import expression, figure, fraction
+from rocmforge.regress.arguments import add_judging, figure
 from rocmforge.regress.asv import Builds, known_thresholds
 from rocmforge.regress.baseline import load_baseline
 from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, Row, compare, differences
-from rocmforge.regress.conditions import refusal, with_surroundings
+from rocmforge.regress.conditions import refuse_loaded, with_surroundings
 from rocmforge.regress.confirm import MOST_BLOCKS, confirm, suspects
 from rocmforge.regress.decision import Verdict
 from rocmforge.regress.figure import forest_plot
@@ -140,9 +140,7 @@ def _sides(args: argparse.Namespace) -> tuple[ResultSet, ResultSet]:
 def _quiet(found: ResultSet, results: Path) -> ResultSet:
     """Add what surrounded the processes; refuse a run most of which was measured under load."""
     known = with_surroundings(found, results)
-    refused = refusal(known.records)
-    if refused:
-        raise MeasurementError(f"{found.source}: {refused}")
+    refuse_loaded(known)
     return known
 
 
@@ -201,9 +199,7 @@ def _parser() -> argparse.ArgumentParser:
         help="before and after, as git names them or as a prefix of a measured commit; with "
         "--baseline the commit to judge (default: the newest measured one)",
     )
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), metavar="DIR", help="asv's (%(default)s)"
-    )
+    add_judging(parser)
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="compare with a file of baselines.py"
     )
@@ -234,22 +230,7 @@ def _parser() -> argparse.ArgumentParser:
         help="measure what may be slower again, both commits built and in turns, before judging it "
         "(minutes; below .asv/confirm)",
     )
-    parser.add_argument(
-        "--noise",
-        type=Path,
-        metavar="FILE",
-        help="a file of repeatability.py (default: that of this hardware in baselines/, if any)",
-    )
-    parser.add_argument(
-        "--machine", metavar="NAME", help="folder in DIR (default: the only one, or this machine's)"
-    )
     parser.add_argument("--environment", metavar="NAME", help="asv's (default: the common one)")
-    parser.add_argument(
-        "--threshold",
-        type=fraction,
-        metavar="PERCENT",
-        help="e.g. 10 or 2.5%% (default: regressions_thresholds of asv.conf.json, else 10)",
-    )
     parser.add_argument(
         "--format", choices=("table", *FORMATS), default="table", help="(%(default)s)"
     )
@@ -261,12 +242,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--figure", type=figure, metavar="FILE", help="also draw it: a name in .svg, .png or .pdf"
-    )
-    parser.add_argument(
-        "--benchmark",
-        type=expression,
-        metavar="REGEX",
-        help="only benchmarks in whose name(parameters) this is found",
     )
     return parser
 

@@ -1,6 +1,6 @@
-"""Values of command lines: percentages, expressions, names of figures, with errors that say more.
+"""Command lines of the tools: percentages, expressions, names of figures, options that tools share.
 
-Each is a type for argparse. Knows no tool.
+The functions but the last are types for argparse, with errors that say more. Knows no tool.
 """
 
 from __future__ import annotations
@@ -61,3 +61,31 @@ def figure(text: str) -> Path:
 def figures(text: str) -> Path:
     """Return the path of a figure, or of a folder for several; errors as of `figure`."""
     return figure(text) if Path(text).suffix else Path(text)
+
+
+def add_judging(parser: argparse.ArgumentParser) -> None:
+    """Add the options of what is judged, and by what: of tools that read asv's results."""
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="asv's (%(default)s)"
+    )
+    parser.add_argument(
+        "--machine", metavar="NAME", help="folder in DIR (default: the only one, or this machine's)"
+    )
+    parser.add_argument(
+        "--threshold",
+        type=fraction,
+        metavar="PERCENT",
+        help="e.g. 10 or 2.5%% (default: regressions_thresholds of asv.conf.json, else 10)",
+    )
+    parser.add_argument(
+        "--noise",
+        type=Path,
+        metavar="FILE",
+        help="a file of repeatability.py (default: that of this hardware in baselines/, if any)",
+    )
+    parser.add_argument(
+        "--benchmark",
+        type=expression,
+        metavar="REGEX",
+        help="only benchmarks in whose name(parameters) this is found",
+    )

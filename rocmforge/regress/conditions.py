@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.regress.files import (
     finite_number,
     is_strings,
@@ -161,6 +161,13 @@ def refusal(records: Sequence[Record]) -> str | None:
         f"({worst}; worst load {_worst_load(records)}): stop what else runs on this machine, "
         "or let it cool, and measure again"
     )
+
+
+def refuse_loaded(found: ResultSet) -> None:
+    """Raise MeasurementError with the reason of `refusal`, where there is one."""
+    refused = refusal(found.records)
+    if refused:
+        raise MeasurementError(f"{found.source}: {refused}")
 
 
 def _worst_load(records: Iterable[Record]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rocmforge.errors import MeasurementError
 from rocmforge.regress.compare import differences
-from rocmforge.regress.conditions import is_timed, with_conditions
+from rocmforge.regress.conditions import is_timed, with_surroundings
 from rocmforge.regress.records import Direction, Record, ResultSet
 from rocmforge.regress.results import ResultsDirectory, read_result_file
 
@@ -182,8 +182,7 @@ def read_history(
     rows: dict[tuple[str, str, Direction, str | None], list[tuple[int, Record]]] = defaultdict(list)
     gaps: Counter[str] = Counter()
     for one in same:
-        folder = results.path.parent / "conditions" / one.commit
-        for record in with_conditions(one.records, folder):
+        for record in with_surroundings(one, results.path).records:
             if record.value is None or (select and not select.search(record.label)):
                 continue
             if record.unit is None or record.direction is None:

@@ -15,21 +15,27 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rocmforge.errors import one_line
 from rocmforge.regress.findings import Finding, Level, State
 from rocmforge.regress.history import History
 from rocmforge.regress.records import Direction
-from rocmforge.regress.report import digits, escaped, scale_for
+from rocmforge.regress.report import (
+    digits,
+    escaped,
+    markdown_head,
+    markdown_row,
+    plain_table,
+    scale_for,
+    wide_console,
+)
 
 COLUMNS = (
     *("#", "what", "benchmark", "last good … first bad", "before", "after", "unit", "better"),
     *("times worse", "99 % interval"),
 )
 _NUMERIC = ("#", "before", "after", "times worse", "99 % interval")
-_WIDTH = 240
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
@@ -84,13 +90,8 @@ def print_findings(
     console: Console | None = None,
 ) -> None:
     """Print what was found, the commands, notes and the summary."""
-    out = console or Console()
-    if console is None and not out.is_terminal:
-        out = Console(width=_WIDTH)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
-        justify = "right" if column in _NUMERIC else "left"
-        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    out = console or wide_console()
+    table = plain_table(COLUMNS, _NUMERIC)
     for number, finding in enumerate(findings, 1):
         style = "bold red" if finding.state is State.STANDS else None
         table.add_row(*(Text(cell) for cell in _cells(number, finding, history)), style=style)
@@ -108,11 +109,10 @@ def to_markdown(findings: Sequence[Finding], history: History, config: Path | No
     """Return the findings as a Markdown table with the commands below."""
     lines = [f"**{summary_line(findings, history)}**", ""]
     if findings:
-        lines.append("| " + " | ".join(COLUMNS) + " |")
-        lines.append("|" + "".join("---:|" if c in _NUMERIC else "---|" for c in COLUMNS))
+        lines += markdown_head(COLUMNS, _NUMERIC)
         for number, finding in enumerate(findings, 1):
-            cells = (escaped(cell) for cell in _cells(number, finding, history))
-            lines.append("| " + " | ".join(cells) + " |")
+            cells = _cells(number, finding, history)
+            lines.append(markdown_row(escaped(cell) for cell in cells))
         lines += ["", "Which commit it was, in their order:", "", "```"]
         lines += [one_line(bisect_command(one, history, config)) for one in findings]
         lines += ["```", ""]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict
 from xml.etree import ElementTree
 
@@ -127,6 +127,32 @@ def suite_lines(comparison: Comparison) -> list[str]:
     return lines
 
 
+def wide_console() -> Console:
+    """Return standard output, wide enough not to cut names where it is no terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)
+
+
+def plain_table(columns: Sequence[str], numeric: Collection[str]) -> Table:
+    """Return an empty table without lines that cuts nothing, numbers to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        justify = "right" if column in numeric else "left"
+        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    return table
+
+
+def markdown_head(columns: Sequence[str], numeric: Collection[str]) -> list[str]:
+    """Return the first two lines of a Markdown table, numbers to the right."""
+    rule = "".join("---:|" if column in numeric else "---|" for column in columns)
+    return [markdown_row(columns), f"|{rule}"]
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """Return a line of a Markdown table, of cells that need no escaping any more."""
+    return "| " + " | ".join(cells) + " |"
+
+
 def print_table(
     comparison: Comparison,
     console: Console | None = None,
@@ -146,13 +172,8 @@ def print_table(
     suites
         Also a line for each suite, of `suite_lines`.
     """
-    out = console or Console()
-    if console is None and not out.is_terminal:
-        out = Console(width=PLAIN_WIDTH)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in COLUMNS:
-        justify = "right" if column in _NUMERIC else "left"
-        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    out = console or wide_console()
+    table = plain_table(COLUMNS, _NUMERIC)
     shown = [row for row in worst_first(comparison) if everything or row.verdict not in FINE]
     for row in shown:
         table.add_row(
@@ -189,14 +210,10 @@ def _markdown_rows(rows: Sequence[Row], comparison: Comparison, room: int) -> li
     """Lay out as many rows as `room` characters hold; nothing where there are none."""
     if not rows:
         return []
-    lines = [
-        "| " + " | ".join(COLUMNS) + " |",
-        "|" + "".join("---:|" if c in _NUMERIC else "---|" for c in COLUMNS),
-    ]
+    lines = markdown_head(COLUMNS, _NUMERIC)
     left = room - sum(len(line) + 1 for line in lines) - 200  # for what stands around them
     for number, row in enumerate(rows):
-        safe = [escaped(cell) for cell in cells(row, comparison.threshold)]
-        line = "| " + " | ".join(safe) + " |"
+        line = markdown_row(escaped(cell) for cell in cells(row, comparison.threshold))
         left -= len(line) + 1
         if left < 0:
             return [*lines, "", f"… and {len(rows) - number} more; --format json has all"]

@@ -89,9 +89,10 @@ class ResultsDirectory:
             raise MeasurementError(f"{self.path}: no result file of any machine: nothing measured")
         if machine is None and len(found) == 1:
             return found[0]
-        if machine is None and hardware_tag() in found:
-            return hardware_tag()
-        got = machine or f"none, and {hardware_tag()} here"
+        here = hardware_tag() if machine is None else None
+        if here in found:
+            return here
+        got = machine or f"none, and {here} here"
         raise ValueError(f"machine: got {got}, wanted one of {', '.join(found)} (--machine)")
 
     def files(self, commit: str | None = None) -> list[Path]:

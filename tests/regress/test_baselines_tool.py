@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from asv_tree import MACHINE, A, AsvTree, B, Tools
+from documents import LLAMA_BENCH
 
 from rocmforge.hardware import detect
 from rocmforge.regress.baseline import baseline_path, load_baseline, save_baseline
@@ -212,19 +213,13 @@ def test_an_upgrade_says_what_moved(stored: Path, tools: Tools) -> None:
 
 
 def test_an_import_loses_no_test_unasked(tools: Tools, tmp_path: Path) -> None:
-    one = {
-        "build_commit": "0c21677e",
-        "model_filename": "m.gguf",
-        "n_prompt": 512,
-        "n_gen": 0,
-        "samples_ts": [100.0, 101.0],
-        "test_time": "2026-05-01T10:00:00Z",
-    }
     file = tmp_path / "llama.json"
-    file.write_text(json.dumps([one, {**one, "n_prompt": 0, "n_gen": 128}]), encoding="utf-8")
+    file.write_text(
+        json.dumps([LLAMA_BENCH, {**LLAMA_BENCH, "n_prompt": 0, "n_gen": 128}]), encoding="utf-8"
+    )
     arguments = ("import", file, "--out", "out.json")
     assert tools(TOOL, *arguments).returncode == 0
-    file.write_text(json.dumps([one]), encoding="utf-8")
+    file.write_text(json.dumps([LLAMA_BENCH]), encoding="utf-8")
     done = tools(TOOL, *arguments)
     assert done.returncode == 2
     assert "out.json: got results without 1 of its benchmarks" in done.stderr

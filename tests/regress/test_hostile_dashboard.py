@@ -5,15 +5,14 @@ Without asv, whose part is one process; what it is given is what `publish` reads
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asv_tree import A, AsvTree, B
+from documents import changed, places
 
 from rocmforge.errors import ResultFileError, RocmforgeError
 from rocmforge.regress.baseline import save_baseline
@@ -136,23 +135,6 @@ def refusal(folder: Path) -> str | None:
     return None
 
 
-def places(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Places of everything in a document but the document itself; of a list, of the first item."""
-    for key, value in node.items() if isinstance(node, dict) else enumerate(node[:1]):
-        yield (*above, key)
-        if isinstance(value, (dict, list)):
-            yield from places(value, (*above, key))
-
-
-def changed(document: Any, place: tuple[Any, ...], value: Any) -> Any:
-    new = copy.deepcopy(document)
-    node = new
-    for key in place[:-1]:
-        node = node[key]
-    node[place[-1]] = value
-    return new
-
-
 def test_whole_files_are_shown(folder: Path) -> None:
     text = show(folder)
     for words in (
@@ -171,7 +153,7 @@ def test_nonsense_is_shown_or_refused_by_name(folder: Path, name: str) -> None:
     path = folder / name
     whole = json.loads(path.read_text(encoding="utf-8"))
     refused = 0
-    for place in places(whole):
+    for place in places(whole, 1):
         for value in VALUES.values():
             write(path, changed(whole, place, value))
             said = refusal(folder)

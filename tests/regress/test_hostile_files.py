@@ -6,16 +6,16 @@ command line calls it: exit 2, 3 or 4, one line that names the file, no tracebac
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asv_tree import AsvTree
+from documents import LLAMA_BENCH, changed, places
 from tool_modules import tool_module
 
 from rocmforge.errors import ResultFileError
@@ -93,15 +93,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     report = write_report(tmp_path / "conditions" / B, "m.track_ms", 0, 1e-4, shares)
     report.rename(report.with_name("report.json"))
     write(tmp_path / "asv.conf.json", {"version": 1, "regressions_thresholds": {".*": 0.1}})
-    llama = {
-        "build_commit": "0c21677e",
-        "model_filename": "m.gguf",
-        "n_prompt": 512,
-        "n_gen": 0,
-        "samples_ts": [100.0, 101.0],
-        "test_time": "2026-05-01T10:00:00Z",
-    }
-    write(tmp_path / "llama.json", [llama])
+    write(tmp_path / "llama.json", [LLAMA_BENCH])
     names = ("avg_ms", "min_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms")
     entry = {
         "name": "m",
@@ -259,24 +251,6 @@ def test_a_key_twice(folder: Path, kind: Kind, refused: Refused) -> None:
     assert "twice" in said or "Duplicate" in said
 
 
-def leaves(node: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Places of everything in a document but the document itself; of a list, of two items."""
-    items = node.items() if isinstance(node, dict) else enumerate(node[:2])
-    for key, value in items:
-        yield (*place, key)
-        if isinstance(value, (dict, list)):
-            yield from leaves(value, (*place, key))
-
-
-def changed(document: Any, place: tuple[Any, ...], value: Any) -> Any:
-    new = copy.deepcopy(document)
-    node = new
-    for key in place[:-1]:
-        node = node[key]
-    node[place[-1]] = value
-    return new
-
-
 VALUES = {
     "NaN": NAN,
     "Infinity": float("inf"),
@@ -318,7 +292,7 @@ def test_nonsense_in_any_place_is_judged_or_refused_and_never_a_crash(
     path = folder / kind.path
     document = json.loads(path.read_text(encoding="utf-8"))
     refusals = 0
-    for place in leaves(document):
+    for place in places(document, 2):
         write(path, changed(document, place, VALUES[value]))
         (folder / "out.json").unlink(missing_ok=True)
         code = kind.tool.main(list(kind.arguments))

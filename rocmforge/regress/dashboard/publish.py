@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rocmforge.errors import ResultFileError
-from rocmforge.regress.asv import read_config, read_thresholds
+from rocmforge.regress.asv import command, read_config, read_thresholds
 from rocmforge.regress.dashboard.asv_pages import COMMIT_URL, adapt, showable
 from rocmforge.regress.dashboard.machines import read_machines, read_runs
 from rocmforge.regress.dashboard.offline import make_offline
@@ -161,8 +160,8 @@ def _write_config(
 
 
 def _run_asv(work: Path, log: Path) -> None:
-    command = [sys.executable, "-m", "asv", "--config", str(work / "asv.conf.json"), "publish"]
-    done = subprocess.run([*command, "--no-pull"], capture_output=True, text=True, check=False)
+    words = command(work, "publish", "--no-pull")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         file.write(done.stdout + done.stderr)
