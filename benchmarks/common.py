@@ -1,8 +1,9 @@
 """What all suites share: devices, the check before timing, sampling, the models of `inference`.
 
 asv runs every combination of parameters in a process of its own and calls `setup` before every
-timed call: whatever is heavy is made once per process by functions under `functools.cache`. Where
-ROCMFORGE_CONDITIONS names a folder, each such process leaves there what surrounded it and the
+timed call: whatever is heavy is made once per process by functions under `functools.cache`. Such a
+process may be forked off one that has imported all suites: an import starts no thread and opens no
+device. Where ROCMFORGE_CONDITIONS names a folder, each leaves there what surrounded it and the
 worst error that it found. Holds no benchmark itself.
 """
 
@@ -142,7 +143,8 @@ class Recorder:
 
     Conditions are those since the last error was noted, which comes before the timing: inputs and
     references are none of a measurement. Where too little time has passed since, those since the
-    start of the process.
+    start of the process, and where even that is short, `write` waits: a tick of the kernel's clock
+    must not pass for load.
     """
 
     def __init__(self, folder: Path, benchmark: str, index: int | None) -> None:
@@ -164,6 +166,7 @@ class Recorder:
         short = self._timed.seconds < SHORTEST_WATCH_S
         conditions = self._timed.end()
         if short:
+            time.sleep(max(0.0, SHORTEST_WATCH_S - self._whole.seconds))
             conditions = dataclasses.replace(self._whole.end(), gpus=conditions.gpus)
         report = dataclasses.asdict(conditions)
         write_report(self.folder, self.benchmark, self.index, self.error, report)
@@ -181,16 +184,38 @@ def measured_benchmark(argv: Sequence[str]) -> tuple[str, int | None] | None:
     return (found[1], int(found[2]) if found[2] else None) if found else None
 
 
-def _begin_recording() -> Recorder | None:
-    folder, measured = env.conditions_dir(), measured_benchmark(sys.argv)
-    if folder is None or measured is None:
-        return None
-    recorder = Recorder(folder, *measured)
-    atexit.register(recorder.write)
-    return recorder
+_recorder: Recorder | None = None
 
 
-_recorder = _begin_recording()
+def _begin_recording(argv: Sequence[str]) -> Recorder | None:
+    global _recorder
+    folder, measured = env.conditions_dir(), measured_benchmark(argv)
+    if folder is not None and measured is not None:
+        _recorder = Recorder(folder, *measured)
+    return _recorder
+
+
+def _record_forks() -> None:
+    """Record in each process that asv's fork server makes: they end without `atexit`."""
+    from asv_runner import server
+
+    run = server._run
+
+    def recorded(arguments: Sequence[str]) -> None:
+        recorder = _begin_recording(("benchmark.py", "run", *arguments))
+        try:
+            run(arguments)
+        finally:
+            if recorder is not None:
+                recorder.write()
+
+    server._run = recorded
+
+
+if sys.argv[1:2] == ["run_server"]:
+    _record_forks()
+elif (_own := _begin_recording(sys.argv)) is not None:
+    atexit.register(_own.write)
 
 
 def note_error(value: float) -> None:

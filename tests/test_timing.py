@@ -90,3 +90,16 @@ def test_a_fast_call_is_batched() -> None:
 def test_a_slow_call_is_timed_alone() -> None:
     samples = seconds_per_call(lambda: time.sleep(5e-3), fewest=3, most=3, shortest=1e-3)
     assert all(5e-3 <= sample < 1.0 for sample in samples)
+
+
+def test_what_the_clock_leaves_out_counts_for_how_many_are_batched() -> None:
+    device, calls = 0.0, 0
+
+    def call() -> None:  # 10 µs on the device, and copies that its clock does not show
+        nonlocal device, calls
+        device, calls = device + 1e-5, calls + 1
+        time.sleep(2e-3)
+
+    samples = seconds_per_call(call, fewest=4, most=4, shortest=1e-3, clock=lambda: device)
+    assert samples == pytest.approx([1e-5] * 4)
+    assert calls < 30

@@ -398,7 +398,7 @@ def _run_asv(
 ) -> None:
     """Run the benchmarks; progress to the terminal, everything to the log."""
     more = [word for pattern in selection for word in ("--bench", pattern)]
-    command = asv.run_command(work, sys.executable, commit, tag, *more)
+    command = asv.run_command(work, sys.executable, commit, tag, *asv.FORKED, *more)
 
     def show(line: str) -> None:
         if PROGRESS.match(line):

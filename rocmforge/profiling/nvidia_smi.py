@@ -96,7 +96,7 @@ class NvidiaSmi:
     def close(self) -> list[GpuSample]:
         """Stop watching; return the samples since the last `take`, at least one where it can."""
         if self._looping is not None and self._reader is not None:
-            self._looping.terminate()
+            self._looping.kill()  # SIGTERM would end it only after the pause that it is in
             self._looping.wait()
             self._reader.join()
             self._looping = self._reader = None
