@@ -32,7 +32,7 @@ LAYERS = (
 )
 """Units of rocmforge, lowest layer first; units of one layer do not import each other."""
 
-APART = {"regress": ("errors", "env", "hardware")}
+APART = {"regress": ("errors", "env", "hardware", "timing")}
 """Units beside the layers, which no layer imports, and all that they may import."""
 
 ONLY_IMPORTER = {"hip": "gpu/hip.py", "cuda": "gpu/cuda.py"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 
@@ -14,11 +15,11 @@ from rocmforge.errors import RocmforgeError
 from rocmforge.hardware import detect
 from rocmforge.regress import exits
 from rocmforge.regress.arguments import add_judging, figure
-from rocmforge.regress.asv import Builds, known_thresholds
+from rocmforge.regress.asv import Builds, benchmarks_folder, known_thresholds
 from rocmforge.regress.baseline import load_baseline
 from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, Row, compare, differences
 from rocmforge.regress.conditions import refuse_loaded, with_surroundings
-from rocmforge.regress.confirm import MOST_BLOCKS, confirm, suspects
+from rocmforge.regress.confirm import LOOKS, confirm, suspects
 from rocmforge.regress.decision import Verdict
 from rocmforge.regress.figure import forest_plot
 from rocmforge.regress.files import write_bytes
@@ -27,6 +28,7 @@ from rocmforge.regress.noise import known_noise, load_noise
 from rocmforge.regress.records import ResultSet
 from rocmforge.regress.report import print_table, to_json, to_junit, to_markdown
 from rocmforge.regress.results import ResultsDirectory
+from rocmforge.regress.turns import measure_pair
 
 BASELINES = Path("baselines")
 FORMATS = {"json": to_json, "markdown": to_markdown, "junit": to_junit}
@@ -168,8 +170,10 @@ def _confirmed(comparison: Comparison, after: ResultSet) -> Comparison:
         for commit in commits:
             print(f"building {commit[:8]}", file=sys.stderr)
             builds.prepare(commit)
-        print(f"{len(found)} suspects, up to {MOST_BLOCKS} blocks A B B A", file=sys.stderr)
-        confirm(found, commits, builds.measure, settled, _say_block)
+        pythons = builds.prepare(commits[0]), builds.prepare(commits[1])
+        measure = functools.partial(measure_pair, pythons, benchmarks_folder(CONFIG))
+        print(f"{len(found)} suspects, up to {LOOKS[-1]} pairs of processes each", file=sys.stderr)
+        confirm(found, commits, measure, settled, _say_round)
     except (KeyboardInterrupt, RocmforgeError, OSError) as error:
         print(f"measuring again was cut short: {str(error) or 'interrupted'}", file=sys.stderr)
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -182,8 +186,8 @@ def _confirmed(comparison: Comparison, after: ResultSet) -> Comparison:
     return dataclasses.replace(comparison, rows=rows, cut_short=cut_short)
 
 
-def _say_block(block: int, left: int) -> None:
-    print(f"block {block}: {left} open", file=sys.stderr)
+def _say_round(number: int, left: int) -> None:
+    print(f"round {number}: {left} open", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ other load are not used here: the gate gets the machine as it is.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import re
 import subprocess
@@ -28,7 +29,7 @@ from rocmforge.errors import MeasurementError
 from rocmforge.hardware import detect, hardware_tag
 from rocmforge.regress import exits
 from rocmforge.regress.arguments import expression
-from rocmforge.regress.asv import Builds, read_thresholds
+from rocmforge.regress.asv import Builds, benchmarks_folder, read_thresholds
 from rocmforge.regress.baseline import load_baseline, save_baseline
 from rocmforge.regress.compare import Row, compare
 from rocmforge.regress.confirm import confirm, suspects
@@ -37,6 +38,7 @@ from rocmforge.regress.files import read_json, read_versioned_json, write_json
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.noise import known_noise
 from rocmforge.regress.records import ResultSet
+from rocmforge.regress.turns import measure_pair
 
 VERSION = 1
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,6 +100,7 @@ class Series:
         if not (self.tree / ".git").exists():
             git("clone", "--quiet", str(ROOT), str(self.tree))
         self.builds = Builds(self.tree, self.folder / "asv", machine)
+        self.benchmarks = benchmarks_folder(ROOT / "asv.conf.json")
         self.thresholds = read_thresholds(ROOT / "asv.conf.json")
         self.noise = known_noise(ROOT / "baselines", hardware)
         self.bench = [word for line in select(bench, "quick") for word in ("--bench", line)]
@@ -142,7 +145,10 @@ class Series:
         again = suspects([rows[label] for label in labels])
         settled: dict[str, Row] = {}
         begin = time.monotonic()
-        confirm(again, (before.commit, after.commit), self.builds.measure, settled)
+        commits = before.commit, after.commit
+        pythons = self.builds.prepare(commits[0]), self.builds.prepare(commits[1])
+        measure = functools.partial(measure_pair, pythons, self.benchmarks)
+        confirm(again, commits, measure, settled)
         rows |= settled
         called[CONFIRMED] = {x for x in labels if rows[x].verdict is Verdict.REGRESSION}
         trial = {

@@ -55,7 +55,7 @@ def write_config(root: Path, work: Path) -> Path:
     config |= {
         "version": 1,
         "repo": up,
-        "benchmark_dir": f"{up}/{config.get('benchmark_dir', 'benchmarks')}",
+        "benchmark_dir": f"{up}/{_benchmark_dir(config)}",
         "env_dir": "env",
         "results_dir": "results",
         "html_dir": "html",
@@ -118,6 +118,15 @@ def read_config(config: Path) -> dict[str, Any]:
     if version != _CONFIG_VERSION or isinstance(version, bool):
         raise ResultFileError(config, "version", got=version, wanted=_CONFIG_VERSION)
     return stored
+
+
+def benchmarks_folder(config: Path) -> Path:
+    """Return where asv's configuration says that the benchmarks are; ResultFileError as there."""
+    return (config.parent / _benchmark_dir(read_config(config))).resolve()
+
+
+def _benchmark_dir(config: Mapping[str, Any]) -> str:
+    return str(config.get("benchmark_dir", "benchmarks"))
 
 
 def command(work: Path, *arguments: str) -> list[str]:
@@ -352,23 +361,6 @@ class Builds:
             )
         found = ResultsDirectory(self._work / "results", self._machine)
         return found.load(commit, environment_name(python))
-
-    def measure(self, commit: str, labels: Sequence[str]) -> Mapping[str, Sequence[float]]:
-        """Run benchmarks once, a process each; return samples by label, without what failed.
-
-        Raises
-        ------
-        ResultFileError
-            asv could not be run.
-        """
-        more = ["--attribute", "rounds=1"]
-        for label in labels:
-            more += ["--bench", f"^{re.escape(label)}$"]
-        return {
-            record.label: record.samples or (record.value,)
-            for record in self.run(commit, *more).records
-            if record.label in labels and record.value is not None
-        }
 
 
 @functools.cache

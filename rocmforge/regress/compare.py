@@ -68,7 +68,8 @@ class Row:
     ``before`` and ``after`` are medians in ``unit``, None where nothing was measured; ``ratio``
     is after / before with the interval ``low`` to ``high``, None where there is no such number.
     ``threshold`` is the one that this benchmark was judged by, ``quiet_slowdown`` the slowdown of
-    the better quartiles, None without samples.
+    the better quartiles, None without samples, ``floor`` the largest change between runs of one
+    commit, 0 where none is known.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Row:
     note: str = ""
     threshold: float = THRESHOLD
     quiet_slowdown: float | None = None
+    floor: float = 0.0
 
     @property
     def label(self) -> str:
@@ -218,16 +220,16 @@ def compare(
     rows = []
     for label, (was, now) in pairs.items():
         limit = [threshold, *(value for name, value in own.items() if name.match(label))][-1]
+        known = _usable((noise or {}).get(label), now) if now else None
+        floor = known.floor if known else 0.0
         if label in found and was and now:
-            known = _usable((noise or {}).get(label), now)
-            floor = known.floor if known else 0.0
             marked = now.marked or was.marked
             verdict, note = decide(
                 found[label], adjusted.get(label), limit, floor, marked, len(tested)
             )
         else:
             verdict, note = _verdict(was, now)
-        row = _row(was, now, verdict, note, found.get(label), limit)
+        row = _row(was, now, verdict, note, found.get(label), limit, floor)
         rows.append(_unjudged(row) if mismatches else row)
     return Comparison(
         before=_describe(before),
@@ -248,6 +250,7 @@ def _row(
     note: str,
     found: Evidence | None,
     threshold: float,
+    floor: float,
 ) -> Row:
     known = before or after
     if known is None:
@@ -270,6 +273,7 @@ def _row(
         note=note,
         threshold=threshold,
         quiet_slowdown=_quiet(before, after),
+        floor=floor,
     )
 
 

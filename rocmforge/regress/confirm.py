@@ -1,49 +1,48 @@
-"""Measures suspects again before calling them regressions: both commits in turns, A B B A.
+"""Measures suspects again before calling them regressions: both commits, in turns.
 
-What a busy or warm machine does to one commit it then does to the other, and a drift over a block
-of four processes cancels. The sample here is one number of a process, for processes differ by more
-than the calls within one: its better quartile. Knows no asv (`measure` is given) and no file.
+A `Pair` of processes, one of each commit, gives one slowdown: pairs are the samples here. What is
+clearly not slower is settled by one pair or two, what looks slower by a signed-rank test of many.
+Knows no asv (`measure` is given) and no file.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
 from rocmforge.regress.compare import Row
-from rocmforge.regress.decision import ALPHA, Verdict, of_ratio, quiet, slowdown
-from rocmforge.regress.ranks import blocked_p_value, ratio_interval
+from rocmforge.regress.decision import ALPHA, Verdict, of_ratio, slowdown
+from rocmforge.regress.ranks import above_zero_p_value, middle_interval
 from rocmforge.regress.records import Direction
 from rocmforge.regress.statistics import CONFIDENCE
+from rocmforge.regress.turns import NOT_AVAILABLE, Pair
 
-FEWEST_BLOCKS = 3
-MOST_BLOCKS = 10
+LOOKS = (12, 16)  # pairs after which a regression may be called
+CLEARED = (-math.inf, 0.0, 0.5)  # of the threshold: below it after so many pairs is ok
 SETTLED = 0.95  # interval that ends the measuring
 SUSPICIOUS = (Verdict.REGRESSION, Verdict.CANNOT_TELL, Verdict.OK)
-TOGETHER = 3  # benchmarks that one run measures: its twin of the other commit follows in seconds
 SUSPICION = 0.5  # of the threshold: one run alone may hide as much of a change as it invents
 
-Measure = Callable[[str, Sequence[str]], Mapping[str, Sequence[float]]]
-"""Run benchmarks of a commit once, in new processes: samples by label, without what fails."""
+Measure = Callable[[str, Direction, bool], Pair]
+"""Run a process of each commit in turns: the label, its direction, whether the later one leads."""
 
 
 @dataclass(slots=True)
 class _Suspect:
-    """Better quartiles of processes, in every block two of each side."""
+    """The pairs of a benchmark so far."""
 
     row: Row
-    before: list[list[float]] = field(default_factory=list)
-    after: list[list[float]] = field(default_factory=list)
-    broken: str = ""  # the commit that it cannot be measured at
+    pairs: list[Pair] = field(default_factory=list)
 
 
 def suspects(rows: Sequence[Row]) -> list[Row]:
-    """Rows that look slower by half their threshold or more, and can be measured again.
+    """Rows that may be slower by their threshold for all that one run says of them.
 
-    By their medians or by their better quartiles: a burst of other work hides a change in one run
-    as often as it makes one up.
+    Slower by half of it or more, or by so little less than all of it as runs of one commit are
+    known to differ: a burst of other work hides a change in one run as often as it makes one up.
+    By their medians or by their better quartiles.
     """
     return [
         row
@@ -54,7 +53,7 @@ def suspects(rows: Sequence[Row]) -> list[Row]:
         and min(row.before, row.after) > 0
         and row.direction is not None
         and max(slowdown(row.before, row.after, row.direction), row.quiet_slowdown or 0.0)
-        > 1 + SUSPICION * row.threshold
+        > min(1 + SUSPICION * row.threshold, (1 + row.threshold) / (1 + row.floor))
     ]
 
 
@@ -63,15 +62,16 @@ def confirm(
     commits: tuple[str, str],
     measure: Measure,
     settled: dict[str, Row],
-    on_block: Callable[[int, int], None] | None = None,
+    on_round: Callable[[int, int], None] | None = None,
 ) -> None:
     """Measure suspects again, and give each the verdict of these measurements alone.
 
-    A suspect is a regression where it is slower by more than its threshold and a rank test within
-    blocks says that it is slower, at 1 % for all suspects and looks together. It is settled, either
-    way, after three blocks or later once the 95 % interval of the slowdown lies on one side of the
-    threshold. What ten blocks do not settle is a regression only where both hold, else "cannot
-    tell". One that fails at the later commit has failed; at the earlier, it cannot be told.
+    A suspect is ok after one pair that is not slower, after two that are slower by less than
+    half the threshold, or once the 95 % interval of the slowdown lies below the threshold. It is a
+    regression where after 12 pairs this interval lies above the threshold, or after 16 its middle
+    does, and the signed-rank test says that it is slower, at 1 % for all suspects and looks
+    together. Otherwise, after 16, it cannot be told. One that gives no value at the later commit
+    has failed, unless it is n/a there; at the earlier, it cannot be told.
 
     Parameters
     ----------
@@ -80,123 +80,60 @@ def confirm(
     commits
         Before and after.
     measure
-        Called four times a block with what is not settled yet, three benchmarks at once.
+        Called once a round for each that is not settled yet; the two commits lead in turns.
     settled
         Gets the rows by label as they are settled, so that nothing is lost where `measure` raises.
-    on_block
-        Called after each block with its number and that of suspects still open.
+    on_round
+        Called after each round with its number and that of suspects still open.
     """
     open_ones = {row.label: _Suspect(row) for row in rows}
-    looks = MOST_BLOCKS - FEWEST_BLOCKS + 1
-    alpha = ALPHA / max(1, len(rows) * looks)
-    for block in range(1, MOST_BLOCKS + 1):
+    alpha = ALPHA / max(1, len(rows) * len(LOOKS))
+    for number in range(1, LOOKS[-1] + 1):
         if not open_ones:
             return
-        _measure_block(open_ones, commits, measure)
         for label, suspect in list(open_ones.items()):
-            row = _settle(suspect, commits, block, alpha)
+            direction = suspect.row.direction or Direction.LOWER
+            suspect.pairs.append(measure(label, direction, number % 2 == 0))
+            row = _settle(suspect, commits, alpha)
             if row is not None:
                 settled[label] = row
                 del open_ones[label]
-        if on_block is not None:
-            on_block(block, len(open_ones))
+        if on_round is not None:
+            on_round(number, len(open_ones))
 
 
-def _measure_block(
-    open_ones: Mapping[str, _Suspect], commits: tuple[str, str], measure: Measure
-) -> None:
-    before, after = commits
-    for suspect in open_ones.values():
-        suspect.before.append([])
-        suspect.after.append([])
-    labels = list(open_ones)
-    for at in range(0, len(labels), TOGETHER):
-        few = labels[at : at + TOGETHER]
-        for commit in (before, after, after, before):
-            samples = measure(commit, few)
-            for label in few:
-                _add(open_ones[label], commit, commit == before, samples.get(label, ()))
-
-
-def _add(suspect: _Suspect, commit: str, earlier: bool, samples: Sequence[float]) -> None:
-    """Add a process of a commit."""
-    direction = suspect.row.direction
-    value = quiet(samples, direction) if samples and direction is not None else 0.0
-    if value > 0:
-        (suspect.before if earlier else suspect.after)[-1].append(value)
-    else:
-        suspect.broken = commit
-
-
-def _settle(suspect: _Suspect, commits: tuple[str, str], block: int, alpha: float) -> Row | None:
-    """Return the row with its verdict, or None where more blocks are wanted."""
-    row = suspect.row
-    if suspect.broken:
-        failed = suspect.broken == commits[1]
-        return replace(
-            row,
-            verdict=Verdict.FAILED if failed else Verdict.CANNOT_TELL,
-            note=f"gives no value when measured again at {suspect.broken[:8]}",
-        )
-    if block < FEWEST_BLOCKS:
-        return None
-    limit = 1 + row.threshold
-    lower = row.direction is Direction.LOWER
-    good, bad = (suspect.before, suspect.after) if lower else (suspect.after, suspect.before)
-    one, other = _aligned(good, bad)
-    factor = median(other) / median(one)
-    low, high = ratio_interval(one, other, SETTLED)
-    sure = blocked_p_value(good, bad) <= alpha
-    if (low <= limit <= high or (factor > limit and not sure)) and block < MOST_BLOCKS:
-        return None
-    if factor > limit and sure:
+def _settle(suspect: _Suspect, commits: tuple[str, str], alpha: float) -> Row | None:
+    """Return the row with its verdict, or None where more pairs are wanted."""
+    row, pairs = suspect.row, suspect.pairs
+    known = [pair.slowdown for pair in pairs if pair.slowdown]
+    if len(known) < len(pairs):
+        side, why = pairs[-1].without
+        failed = side == 1 and why != NOT_AVAILABLE
+        verdict = Verdict.FAILED if failed else Verdict.CANNOT_TELL
+        note = f"gives no value when measured again at {commits[side][:8]}: {why}"
+        return replace(row, verdict=verdict, note=note)
+    n, limit = len(known), 1 + row.threshold
+    logs = [math.log(factor) for factor in known]
+    low, factor, high = (math.exp(x) for x in middle_interval(logs, SETTLED))
+    slower = n in LOOKS and factor > limit and above_zero_p_value(logs) <= alpha
+    if slower and (low > limit or n == LOOKS[-1]):
         verdict, word = Verdict.REGRESSION, "confirmed by"
-    elif high < limit:
+    elif high < limit or (n < len(CLEARED) and max(known) < 1 + CLEARED[n] * row.threshold):
         verdict, word = Verdict.OK, "not confirmed by"
-    else:
+    elif n == LOOKS[-1]:
         verdict, word = Verdict.CANNOT_TELL, "not settled by"
-    note = f"{word} {len(one)} processes of either commit in turns"
-    if verdict is Verdict.CANNOT_TELL:
-        note += _what_would_settle(factor, low, high, limit, len(one))
-    before, after = (one, other) if lower else (other, one)
-    low, high = ratio_interval(one, other, CONFIDENCE)
-    known = low > 0 and math.isfinite(high)
-    ends = of_ratio(low, high, row.direction) if known else (None, None)
+    else:
+        return None
+    note = f"{word} {n} pair{'s' if n > 1 else ''} of processes in turns"
+    low, factor, high = (math.exp(x) for x in middle_interval(logs, CONFIDENCE))
+    ends = of_ratio(low, high, row.direction) if math.isfinite(high) else (None, None)
     return replace(
         row,
-        before=median(before),
-        after=median(after),
-        ratio=median(after) / median(before),
+        before=median(pair.before for pair in pairs),
+        after=median(pair.after for pair in pairs),
+        ratio=1 / factor if row.direction is Direction.HIGHER else factor,
         low=ends[0],
         high=ends[1],
         verdict=verdict,
         note=note,
     )
-
-
-def _what_would_settle(factor: float, low: float, high: float, limit: float, n: int) -> str:
-    """How many processes an interval that does not reach the threshold takes: its width is 1/√n."""
-    distance = abs(math.log(factor / limit))
-    width = math.log(high / low) / 2 if low > 0 and math.isfinite(high) else math.inf
-    if distance == 0 or math.isinf(width):
-        return ""
-    wanted = math.ceil(n * (width / distance) ** 2)
-    return f"; about {wanted} would" if n < wanted < 1000 else ""
-
-
-def _aligned(
-    one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
-) -> tuple[list[float], list[float]]:
-    """Take out what moved a whole block: each gets the mean of all."""
-    logs = [[[math.log(value) for value in block] for block in side] for side in (one, other)]
-    means = [math.fsum([*a, *b]) / (len(a) + len(b)) for a, b in zip(*logs, strict=True)]
-    mean = math.fsum(means) / len(means)
-    first, second = (
-        [
-            math.exp(value + mean - shift)
-            for block, shift in zip(side, means, strict=True)
-            for value in block
-        ]
-        for side in logs
-    )
-    return first, second

@@ -1,7 +1,8 @@
 """Compares two sets of samples by ranks alone: how much they differ, and how surely.
 
-The Mann-Whitney test and the interval that belongs to it, due to Hodges and Lehmann: they assume no
-distribution, only that samples are independent. Knows no benchmark and no verdict.
+The Mann-Whitney test, for differences of pairs the signed-rank test, and the intervals that belong
+to them, due to Hodges and Lehmann: they assume no distribution, only that samples are independent.
+Knows no benchmark and no verdict.
 """
 
 from __future__ import annotations
@@ -109,27 +110,62 @@ def ratio_interval(
     return float(ratios[end - 1]), float(ratios[n * m - end])
 
 
-def blocked_p_value(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> float:
-    """One-sided test as `larger_p_value` within blocks: what moves a whole block does not count.
+def above_zero_p_value(values: Sequence[float]) -> float:
+    """One-sided signed-rank test: how probable values so far above 0 would be by chance alone.
 
-    Ranks are those within a block, their sum over all blocks is compared with all ways to deal the
-    samples of each block out.
+    The sum of the ranks (by absolute value, ties as they are, zeros left out) of those above 0 is
+    compared with what it is over all ways to give the values their signs.
 
     Parameters
     ----------
-    before, after
-        Samples of each block, none empty; as many blocks on either side.
+    values
+        (n,), n up to some hundred, finite.
+
+    Returns
+    -------
+    float
+        P(W ≥ observed) where the values lie about 0 symmetrically; 1 without a value.
 
     Notes
     -----
-    Source: van Elteren, Bull. Inst. Int. Statist. 37 (1960) 351-361, for blocks of one size.
+    Source: Wilcoxon, Biometrics Bull. 1 (1945) 80-83.
     """
-    counts, observed = np.ones(1), 0
-    for one, other in zip(before, after, strict=True):
-        doubled = _doubled_ranks([*one, *other])
-        observed += sum(doubled[len(one) :])
-        counts = np.convolve(counts, _rank_sums(tuple(sorted(doubled)), len(other)))
+    known = [value for value in values if value]
+    doubled = _doubled_ranks([abs(value) for value in known])
+    observed = sum(rank for rank, value in zip(doubled, known, strict=True) if value > 0)
+    counts = _signed_sums(tuple(sorted(doubled)))
     return float(counts[observed:].sum() / counts.sum())
+
+
+def middle_interval(values: Sequence[float], confidence: float) -> tuple[float, float, float]:
+    """Typical value and its interval: of the means of all pairs, the middle ones.
+
+    Parameters
+    ----------
+    values
+        (n,), at least one, finite; each also pairs with itself.
+    confidence
+        Between 0 and 1, exclusive.
+
+    Returns
+    -------
+    tuple of float
+        Low end, middle, high end; the ends are infinite where there are too few values.
+
+    Notes
+    -----
+    Source: Hodges and Lehmann, Ann. Math. Statist. 34 (1963) 598-611; the interval is that of the
+    signed-rank test.
+    """
+    given = np.asarray(values, float)
+    means = np.sort(np.add.outer(given, given)[np.triu_indices(len(given))] / 2)
+    counts = _signed_sums(tuple(range(2, 2 * len(given) + 1, 2)))[::2]
+    below = np.cumsum(counts) / counts.sum()  # P(W ≤ 0), P(W ≤ 1), …
+    end = int(np.searchsorted(below, (1 - confidence) / 2, side="right"))
+    middle = float(np.median(means))
+    if end < 1:
+        return -math.inf, middle, math.inf
+    return float(means[end - 1]), middle, float(means[-end])
 
 
 def samples_wanted(share_larger: float, alpha: float, power: float = 0.9) -> float:
@@ -195,6 +231,16 @@ def _rank_sums(doubled: tuple[int, ...], chosen: int) -> NDArray[np.float64]:
         ways[1:, rank:] += ways[:-1, :-rank].copy()
     counts: NDArray[np.float64] = ways[chosen]
     return counts
+
+
+@functools.lru_cache(maxsize=64)
+def _signed_sums(doubled: tuple[int, ...]) -> NDArray[np.float64]:
+    """How many ways there are to choose any of the ranks, by their (doubled) sum."""
+    ways = np.zeros(sum(doubled) + 1)
+    ways[0] = 1.0
+    for rank in doubled:
+        ways[rank:] += ways[:-rank].copy()
+    return ways
 
 
 def _rank_of_end(n: int, m: int, tail: float) -> int:

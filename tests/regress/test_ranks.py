@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from rocmforge.regress.ranks import (
     EXACT,
-    blocked_p_value,
+    above_zero_p_value,
     holm,
     larger_p_value,
+    middle_interval,
     probability_larger,
     ratio_interval,
     samples_wanted,
@@ -93,16 +94,39 @@ def test_an_interval_holds_the_true_ratio_as_often_as_it_says(n: int, confidence
     assert held / rounds <= min(1.0, confidence + 4 * spread + 0.01)
 
 
-def test_blocks_are_counted_by_hand() -> None:
-    """Two blocks of two and two: 36 ways, of which one is as extreme."""
-    before, after = [[1.0, 2.0], [101.0, 102.0]], [[3.0, 4.0], [103.0, 104.0]]
-    assert blocked_p_value(before, after) == pytest.approx(1 / 36)
-    assert blocked_p_value(after, before) == 1.0
-    assert blocked_p_value(before[:1], after[:1]) == pytest.approx(1 / 6)
-    assert larger_p_value([1.0, 2.0], [3.0, 4.0]) == pytest.approx(1 / 6)
-    assert blocked_p_value([[1.0, 1.0]], [[1.0, 1.0]]) == 1.0
-    mixed = blocked_p_value([[1.0, 3.0]], [[2.0, 4.0]])
-    assert mixed == pytest.approx(by_hand([1.0, 3.0], [2.0, 4.0]))
+@given(st.lists(st.integers(-9, 9).map(float), max_size=8))
+def test_signs_are_counted_by_hand(values: list[float]) -> None:
+    """Give the absolute values their signs in every way, and count those as far above 0 as ours."""
+    known = [value for value in values if value]
+    below = [sum(abs(a) > abs(b) for b in known) for a in known]
+    same = [sum(abs(a) == abs(b) for b in known) for a in known]
+    ranks = [2 * low + ties + 1 for low, ties in zip(below, same, strict=True)]
+    observed = sum(rank for rank, value in zip(ranks, known, strict=True) if value > 0)
+    ways = [
+        sum(rank for rank, plus in zip(ranks, signs, strict=True) if plus)
+        for signs in itertools.product((False, True), repeat=len(known))
+    ]
+    expected = sum(way >= observed for way in ways) / len(ways)
+    assert above_zero_p_value(values) == pytest.approx(expected)
+
+
+def test_the_middle_of_a_few_by_hand() -> None:
+    """Means of pairs of 1, 2, 4: 1, 1.5, 2, 2.5, 3, 4; three values have no interval of 95 %."""
+    low, middle, high = middle_interval([4.0, 1.0, 2.0], 0.95)
+    assert (low, middle, high) == (-math.inf, 2.25, math.inf)
+    low, middle, high = middle_interval([4.0, 1.0, 2.0], 0.75)  # all of 8 ways but two
+    assert (low, middle, high) == (1.0, 2.25, 4.0)
+    assert middle_interval([3.0], 0.95)[1] == 3.0
+
+
+@pytest.mark.parametrize("n", [6, 12, 16])
+def test_the_interval_of_the_middle_has_it_as_often_as_it_says(n: int) -> None:
+    random = np.random.default_rng(4)
+    inside = 0
+    for _ in range(1000):
+        low, _middle, high = middle_interval(random.standard_t(3, n).tolist(), 0.95)
+        inside += low <= 0.0 <= high
+    assert inside >= 930
 
 
 @pytest.mark.parametrize("samples", [[0.0, 1.0], [-1.0, 1.0]])
