@@ -50,6 +50,27 @@ def head(repository: Path) -> tuple[str | None, bool]:
     return commit, bool(changed)
 
 
+def commit_hash(repository: Path, name: str) -> str:
+    """Return the full hash of a commit.
+
+    Parameters
+    ----------
+    repository
+        Folder of the code.
+    name
+        As git names it: a branch, a tag, a prefix of the hash, ``HEAD~1``.
+
+    Raises
+    ------
+    ValueError
+        git knows no such commit, or there is no git.
+    """
+    found = _git(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    if not found:
+        raise ValueError(f"commit: got {name}, wanted one that git knows in {repository}")
+    return found
+
+
 def committed_files(repository: Path, pattern: str) -> list[str]:
     """Return the files that git knows by a pattern, as it names them; none without git."""
     return (_git(repository, "ls-files", "--", pattern) or "").splitlines()
