@@ -22,8 +22,9 @@ from rocmforge.regress.turns import NOT_AVAILABLE, Pair
 LOOKS = (12, 16)  # pairs after which a regression may be called
 CLEARED = (-math.inf, 0.0, 0.5)  # of the threshold: below it after so many pairs is ok
 SETTLED = 0.95  # interval that ends the measuring
-SUSPICIOUS = (Verdict.REGRESSION, Verdict.CANNOT_TELL, Verdict.OK)
+SUSPICIOUS = (Verdict.REGRESSION, Verdict.CANNOT_TELL, Verdict.OK, Verdict.IMPROVED)
 SUSPICION = 0.5  # of the threshold: one run alone may hide as much of a change as it invents
+UNKNOWN_FLOOR = 0.10  # largest change between runs of one commit, where nobody measured any
 
 Measure = Callable[[str, Direction, bool], Pair]
 """Run a process of each commit in turns: the label, its direction, whether the later one leads."""
@@ -41,20 +42,25 @@ def suspects(rows: Sequence[Row]) -> list[Row]:
     """Rows that may be slower by their threshold for all that one run says of them.
 
     Slower by half of it or more, or by so little less than all of it as runs of one commit are
-    known to differ: a burst of other work hides a change in one run as often as it makes one up.
-    By their medians or by their better quartiles.
+    known to differ, by medians or by better quartiles; or faster by more than the threshold. For a
+    burst of other work hides a slowdown in one run as often as it makes one up, and where it hit
+    the earlier run, the later one looks faster. Where nothing is known of a benchmark's noise, it
+    is as loud as the middle one of the others.
     """
-    return [
-        row
-        for row in rows
-        if row.verdict in SUSPICIOUS
-        and row.before is not None
-        and row.after is not None
-        and min(row.before, row.after) > 0
-        and row.direction is not None
-        and max(slowdown(row.before, row.after, row.direction), row.quiet_slowdown or 0.0)
-        > min(1 + SUSPICION * row.threshold, (1 + row.threshold) / (1 + row.floor))
-    ]
+    floors = [row.floor for row in rows if row.floor]
+    usual = median(floors) if floors else UNKNOWN_FLOOR
+    return [row for row in rows if row.verdict in SUSPICIOUS and _may_be_slower(row, usual)]
+
+
+def _may_be_slower(row: Row, usual: float) -> bool:
+    if row.before is None or row.after is None or row.direction is None:
+        return False
+    if min(row.before, row.after) <= 0 or row.before == row.after:  # equal: counted, not timed
+        return False
+    limit, floor = 1 + row.threshold, row.floor or usual
+    factor = slowdown(row.before, row.after, row.direction)
+    least = min(1 + SUSPICION * row.threshold, limit / (1 + floor))
+    return max(factor, row.quiet_slowdown or 0.0) > least or factor < 1 / limit
 
 
 def confirm(
@@ -66,12 +72,13 @@ def confirm(
 ) -> None:
     """Measure suspects again, and give each the verdict of these measurements alone.
 
-    A suspect is ok after one pair that is not slower, after two that are slower by less than
-    half the threshold, or once the 95 % interval of the slowdown lies below the threshold. It is a
+    A suspect is ok after one pair that is not slower, after two that are slower by less than half
+    the threshold, or once the 95 % interval of the slowdown lies below the threshold. It is a
     regression where after 12 pairs this interval lies above the threshold, or after 16 its middle
     does, and the signed-rank test says that it is slower, at 1 % for all suspects and looks
-    together. Otherwise, after 16, it cannot be told. One that gives no value at the later commit
-    has failed, unless it is n/a there; at the earlier, it cannot be told.
+    together. Otherwise, after 16, it cannot be told. What looked improved and is ok stays improved.
+    One that gives no value at the later commit has failed, unless it is n/a there; at the earlier,
+    it cannot be told.
 
     Parameters
     ----------
@@ -124,7 +131,10 @@ def _settle(suspect: _Suspect, commits: tuple[str, str], alpha: float) -> Row | 
         verdict, word = Verdict.CANNOT_TELL, "not settled by"
     else:
         return None
-    note = f"{word} {n} pair{'s' if n > 1 else ''} of processes in turns"
+    pairs_said = f"{n} pair{'s' if n > 1 else ''} of processes in turns"
+    if verdict is Verdict.OK and row.verdict is Verdict.IMPROVED:
+        return replace(row, note=f"not slower in {pairs_said}")
+    note = f"{word} {pairs_said}"
     low, factor, high = (math.exp(x) for x in middle_interval(logs, CONFIDENCE))
     ends = of_ratio(low, high, row.direction) if math.isfinite(high) else (None, None)
     return replace(

@@ -88,6 +88,17 @@ def test_what_is_slower_by_less_than_the_threshold_is_ok_when_that_is_sure() -> 
     assert found.note == "not confirmed by 6 pairs of processes in turns"
 
 
+def test_what_looked_improved_stays_so_unless_it_is_slower() -> None:
+    machine = Machine({"is": 0.7, "is not": 1.2})
+    improved = [
+        replace(row(name, 10.0, 7.0), verdict=Verdict.IMPROVED) for name in ("is", "is not")
+    ]
+    one, other = settle(machine, *improved)
+    assert (one.verdict, one.after) == (Verdict.IMPROVED, 7.0)
+    assert one.note == "not slower in 1 pair of processes in turns"
+    assert other.verdict is Verdict.REGRESSION
+
+
 def test_it_ends_and_says_so_where_nothing_can_be_told() -> None:
     unsettled = 0
     for seed in range(10):
@@ -171,10 +182,14 @@ def test_suspects_are_what_may_be_slower() -> None:
     rows = [
         row("slow"),
         row("unsure", verdict=Verdict.CANNOT_TELL),
-        row("fast", before=12.0, after=10.0, verdict=Verdict.CANNOT_TELL),
+        row("faster", before=11.1, after=10.0, verdict=Verdict.IMPROVED),
+        row("little faster", before=10.9, after=10.0, verdict=Verdict.OK),
         row("fewer tokens", before=12.0, after=10.0, direction=Direction.HIGHER),
         row("half the threshold", after=10.51, verdict=Verdict.OK),
-        row("less", after=10.49, verdict=Verdict.OK),
+        replace(row("less", after=10.49, verdict=Verdict.OK), floor=0.01),
+        row("less, with the usual noise", after=9.6, verdict=Verdict.OK),
+        row("less than with the usual noise", after=9.4, verdict=Verdict.OK),
+        row("counted", after=10.0, verdict=Verdict.OK),
         row("other code", verdict=Verdict.NOT_COMPARABLE),
         replace(row("hidden by a burst", after=9.0, verdict=Verdict.OK), quiet_slowdown=1.12),
         replace(row("within its noise", after=9.5, verdict=Verdict.OK), floor=0.17),
@@ -185,11 +200,15 @@ def test_suspects_are_what_may_be_slower() -> None:
     assert [r.name for r in suspects(rows)] == [
         "slow",
         "unsure",
+        "faster",
         "fewer tokens",
         "half the threshold",
+        "less, with the usual noise",
         "hidden by a burst",
         "within its noise",
     ]
+    unknown = [row("slower", after=10.1), row("faster", after=9.9, verdict=Verdict.OK)]
+    assert [r.name for r in suspects(unknown)] == ["slower"]
     assert settle(Machine(1.0)) == []
 
 
