@@ -2,13 +2,15 @@
 // maximum.
 //
 // A work item is up to 32 query rows that share a KV head: row i of the item is query i / (H / G),
-// head g * (H / G) + i % (H / G). It walks the sequence's pages once. Each page is converted to
-// float32 in cache, then scores have tokens as lanes (K is stored transposed), and outputs have
-// head dims as lanes, so that neither needs a horizontal sum.
-// The queries of a sequence are its last tokens: query j of n stands at position length - n + j.
+// head g * (H / G) + i % (H / G). It walks the sequence's pages once. Scores have tokens as lanes
+// (K is stored transposed), and outputs have head dims as lanes, so that neither needs a horizontal
+// sum; blocks of rows by vectors stay in registers. Where many rows use a page, or head dims fill
+// no whole vectors, it is made float32 in cache first. The queries of a sequence are its last
+// tokens: query j of n stands at position length - n + j.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "isa_ops.h"
 #include "simd.h"
@@ -20,7 +22,11 @@ namespace {
 constexpr int kMaxHeadDim = 256;
 constexpr int kMaxPage = 64;
 constexpr int kRows = 32;
-constexpr int kRowBlock = 4;
+#if defined(__AVX512VNNI__)
+constexpr int kRowBlock = 8, kVectors = 2;  // sums in registers: rows by vectors
+#else
+constexpr int kRowBlock = 4, kVectors = 1;
+#endif
 
 struct Scratch {
     alignas(64) float q[kRows][kMaxHeadDim];
@@ -32,40 +38,88 @@ struct Scratch {
     int64_t visible[kRows];  // tokens of the sequence that the row may see
 };
 
-void widen(const uint16_t* from, float* to, int64_t n) {
+inline float to_float(float x) {
+    return x;
+}
+inline float to_float(Half x) {
+    return half_to_float(x.bits);
+}
+
+template <class Element>
+void widen(const Element* from, float* to, int64_t n) {
     int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) store(to + i, load_f16(from + i));
-    for (; i < n; ++i) to[i] = half_to_float(from[i]);
+    for (; i + kLanes <= n; i += kLanes) store(to + i, load_element(from + i));
+    for (; i < n; ++i) to[i] = to_float(from[i]);
 }
 
-// scores [rows][page] = q k^T for a block of rows.
-template <int rows>
-void score_rows(const float (*q)[kMaxHeadDim], const float* k, int64_t dims, int64_t page,
+// scores [rows][page] = q k^T for a block of rows, `vectors` * 16 tokens at a time.
+template <int rows, int vectors, class Element>
+void score_rows(const float (*q)[kMaxHeadDim], const Element* k, int64_t dims, int64_t page,
                 float (*scores)[kMaxPage]) {
-    for (int64_t t = 0; t < page; t += kLanes) {
-        F32 acc[rows];
-        for (int r = 0; r < rows; ++r) acc[r] = set1(0.0f);
-        for (int64_t d = 0; d < dims; ++d) {
-            const F32 column = load(k + d * page + t);
-            for (int r = 0; r < rows; ++r) acc[r] = fma(column, set1(q[r][d]), acc[r]);
+    for (int64_t t = 0; t < page; t += vectors * kLanes) {
+        F32 acc[rows][vectors];
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+            for (int i = 0; i < vectors; ++i) acc[r][i] = set1(0.0f);
         }
-        for (int r = 0; r < rows; ++r) store(scores[r] + t, acc[r]);
+        for (int64_t d = 0; d < dims; ++d) {
+            F32 column[vectors];
+#pragma GCC unroll 2
+            for (int i = 0; i < vectors; ++i)
+                column[i] = load_element(k + d * page + t + i * kLanes);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) {
+                const F32 x = set1(q[r][d]);
+#pragma GCC unroll 2
+                for (int i = 0; i < vectors; ++i) acc[r][i] = fma(column[i], x, acc[r][i]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+            for (int i = 0; i < vectors; ++i) store(scores[r] + t + i * kLanes, acc[r][i]);
+        }
     }
 }
 
-// out [rows][dims] = out * factor + scores v, over the first n tokens of the page.
-template <int rows>
-void mix_rows(const float (*scores)[kMaxPage], const float* v, int64_t padded_dims, int64_t n,
-              const float* factor, float (*out)[kMaxHeadDim]) {
-    for (int64_t d = 0; d < padded_dims; d += kLanes) {
-        F32 acc[rows];
-        for (int r = 0; r < rows; ++r) acc[r] = load(out[r] + d) * set1(factor[r]);
-        for (int64_t t = 0; t < n; ++t) {
-            const F32 row = load(v + t * padded_dims + d);
-            for (int r = 0; r < rows; ++r) acc[r] = fma(row, set1(scores[r][t]), acc[r]);
+// out [rows][dims] = out * factor + scores v, over the first n tokens of the page, for `vectors` *
+// 16 dims from d on.
+template <int rows, int vectors, class Element>
+void mix_rows(const float (*scores)[kMaxPage], const Element* v, int64_t padded_dims, int64_t n,
+              const float* factor, float (*out)[kMaxHeadDim], int64_t d) {
+    F32 acc[rows][vectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+        for (int i = 0; i < vectors; ++i) {
+            acc[r][i] = load(out[r] + d + i * kLanes) * set1(factor[r]);
         }
-        for (int r = 0; r < rows; ++r) store(out[r] + d, acc[r]);
     }
+    for (int64_t t = 0; t < n; ++t) {
+        F32 row[vectors];
+#pragma GCC unroll 2
+        for (int i = 0; i < vectors; ++i)
+            row[i] = load_element(v + t * padded_dims + d + i * kLanes);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; ++r) {
+            const F32 x = set1(scores[r][t]);
+#pragma GCC unroll 2
+            for (int i = 0; i < vectors; ++i) acc[r][i] = fma(row[i], x, acc[r][i]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+        for (int i = 0; i < vectors; ++i) store(out[r] + d + i * kLanes, acc[r][i]);
+    }
+}
+
+// Calls f(first row, block's size as a constant) for blocks that cover the rows.
+template <int block = kRowBlock, class Function>
+void for_each_row_block(int first, int rows, Function&& f) {
+    for (; first + block <= rows; first += block) f(first, std::integral_constant<int, block>{});
+    if constexpr (block > 1) for_each_row_block<block / 2>(first, rows, f);
 }
 
 // Turns a row's scores into exp(score - running maximum), zero where the row may not see; returns
@@ -85,22 +139,67 @@ float soften(float* scores, int64_t seen, int64_t page, float& largest, float& t
     return factor;
 }
 
-void load_page(const AttentionArgs& a, int64_t page, int64_t g, int64_t padded_dims, Scratch& s) {
-    const int64_t at = (page * a.kv_heads + g) * a.head_dim * a.page_size;
-    const int64_t n = a.head_dim * a.page_size;
-    if (a.half) {
-        widen(static_cast<const uint16_t*>(a.k) + at, s.k, n);
-        const uint16_t* v = static_cast<const uint16_t*>(a.v) + at;
-        for (int64_t t = 0; t < a.page_size; ++t) {
-            widen(v + t * a.head_dim, s.v + t * padded_dims, a.head_dim);
+// Makes a page float32 in the scratch, its head dims padded to whole vectors.
+template <class Element>
+void load_page(const Element* k, const Element* v, const AttentionArgs& a, int64_t padded_dims,
+               Scratch& s) {
+    widen(k, s.k, a.head_dim * a.page_size);
+    for (int64_t t = 0; t < a.page_size; ++t) {
+        widen(v + t * a.head_dim, s.v + t * padded_dims, a.head_dim);
+    }
+}
+
+// Adds the first n tokens of a page, the sequence's tokens start.., to the rows' outputs.
+template <class Element>
+void add_page(const Element* k, const Element* v, int64_t start, int64_t n, int64_t page, int rows,
+              int64_t dims, int64_t padded_dims, Scratch& s) {
+    float factor[kRows];
+    for_each_row_block(0, rows, [&](int r, auto block) {
+        const bool wide = page % (kVectors * kLanes) == 0;
+        const auto score =
+            wide ? score_rows<block.value, kVectors, Element> : score_rows<block.value, 1, Element>;
+        score(s.q + r, k, dims, page, s.scores + r);
+    });
+    for (int r = 0; r < rows; ++r) {
+        const int64_t seen = std::clamp<int64_t>(s.visible[r] - start, 0, page);
+        factor[r] = 1.0f;
+        if (seen == 0) {
+            std::memset(s.scores[r], 0, sizeof s.scores[r]);
+        } else {
+            factor[r] = soften(s.scores[r], seen, page, s.largest[r], s.total[r]);
         }
-    } else {
-        std::memcpy(s.k, static_cast<const float*>(a.k) + at,
-                    sizeof(float) * static_cast<size_t>(n));
-        const float* v = static_cast<const float*>(a.v) + at;
-        for (int64_t t = 0; t < a.page_size; ++t) {
-            std::memcpy(s.v + t * padded_dims, v + t * a.head_dim,
-                        sizeof(float) * static_cast<size_t>(a.head_dim));
+    }
+    for_each_row_block(0, rows, [&](int r, auto block) {
+        int64_t d = 0;
+        for (; d + kVectors * kLanes <= padded_dims; d += kVectors * kLanes) {
+            mix_rows<block.value, kVectors>(s.scores + r, v, padded_dims, n, factor + r, s.out + r,
+                                            d);
+        }
+        for (; d < padded_dims; d += kLanes) {
+            mix_rows<block.value, 1>(s.scores + r, v, padded_dims, n, factor + r, s.out + r, d);
+        }
+    });
+}
+
+// Adds the pages of sequence `seq` before token `reach`, as they lie where that costs less than to
+// make them float32 first: where no head dims are to be padded, and each element is used once.
+template <class Element>
+void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t reach, int rows,
+               int64_t padded_dims, Scratch& s) {
+    const bool once = std::is_same_v<Element, float> || rows <= kRowBlock;
+    const bool as_it_is = padded_dims == a.head_dim && once;
+    const int64_t size = a.head_dim * a.page_size;
+    const int32_t* const pages = a.page_table + seq * a.max_pages;
+    for (int64_t start = 0; start < reach; start += a.page_size) {
+        const int64_t at = (pages[start / a.page_size] * a.kv_heads + g) * size;
+        const Element* const k = static_cast<const Element*>(a.k) + at;
+        const Element* const v = static_cast<const Element*>(a.v) + at;
+        const int64_t n = std::min(a.page_size, reach - start);
+        if (as_it_is) {
+            add_page(k, v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);
+        } else {
+            load_page(k, v, a, padded_dims, s);
+            add_page<float>(s.k, s.v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);
         }
     }
 }
@@ -127,29 +226,8 @@ void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int
     // Columns past the head dim are read as lanes; they must not hold a stale NaN.
     if (padded_dims != a.head_dim) std::memset(s.v, 0, sizeof s.v);
 
-    for (int64_t start = 0; start < reach; start += a.page_size) {
-        load_page(a, a.page_table[seq * a.max_pages + start / a.page_size], g, padded_dims, s);
-        const int64_t n = std::min(a.page_size, reach - start);
-        float factor[kRows];
-        int r = 0;
-        for (; r + kRowBlock <= rows; r += kRowBlock) {
-            score_rows<kRowBlock>(s.q + r, s.k, a.head_dim, a.page_size, s.scores + r);
-        }
-        for (; r < rows; ++r) score_rows<1>(s.q + r, s.k, a.head_dim, a.page_size, s.scores + r);
-        for (r = 0; r < rows; ++r) {
-            const int64_t seen = std::clamp<int64_t>(s.visible[r] - start, 0, a.page_size);
-            factor[r] = 1.0f;
-            if (seen == 0) {
-                std::memset(s.scores[r], 0, sizeof s.scores[r]);
-            } else {
-                factor[r] = soften(s.scores[r], seen, a.page_size, s.largest[r], s.total[r]);
-            }
-        }
-        for (r = 0; r + kRowBlock <= rows; r += kRowBlock) {
-            mix_rows<kRowBlock>(s.scores + r, s.v, padded_dims, n, factor + r, s.out + r);
-        }
-        for (; r < rows; ++r) mix_rows<1>(s.scores + r, s.v, padded_dims, n, factor + r, s.out + r);
-    }
+    const auto add = a.half ? add_pages<Half> : add_pages<float>;
+    add(a, seq, g, reach, rows, padded_dims, s);
     for (int r = 0; r < rows; ++r) {
         float* out = a.out + offset_of(first + r);
         const float inverse = 1.0f / s.total[r];

@@ -86,13 +86,19 @@ void write_out(const Job& job, const MatmulTarget& target, int64_t tile, int64_t
     const int64_t rows = target.weight.rows, first = tile * kLanes;
     const int n = static_cast<int>(std::min<int64_t>(kLanes, rows - first));
     int64_t at = 0;
+    alignas(64) float bias[kLanes] = {};
+    if (target.bias) std::copy_n(target.bias + first, n, bias);
     for_each_panel(t0, t1, [&](int64_t t, int width) {
         for (int i = 0; i < width && t + i < t1; ++i) {
             const float* from = acc + (at + i) * kLanes;
             float* to = target.out + (t + i) * rows + first;
+            if (n == kLanes) {
+                const F32 value = load(from) + load(bias);
+                store(to, job.args.accumulate ? load(to) + value : value);
+                continue;
+            }
             for (int r = 0; r < n; ++r) {
-                float value = from[r];
-                if (target.bias) value += target.bias[first + r];
+                const float value = from[r] + bias[r];
                 to[r] = job.args.accumulate ? to[r] + value : value;
             }
         }
@@ -138,11 +144,11 @@ void prepare(const Job& job, int64_t t0, int64_t t1, int64_t padded, int64_t g0,
         const Panel panel = job.panel(padded, width);
         float* x_dense = job.dense(padded);
         for (int i = 0; i < width; ++i) {
-            alignas(64) static const float zeros[kGroup] = {};
             const bool real = t + i < t1;
             const float* x = job.args.x + (t + i) * columns;
-            for (int64_t g = g0; int8 && g < g1; ++g) {
-                quantize_group(real ? x + g * kGroup : zeros, panel, g, width, i);
+            for (int64_t g = g0; int8 && g < g1; g += kLanes) {
+                const int n = static_cast<int>(std::min<int64_t>(kLanes, g1 - g));
+                quantize_groups(real ? x : nullptr, panel, g, n, width, i);
             }
             const int64_t k1 = std::min(g1 * kGroup, columns);
             for (int64_t k = g0 * kGroup; dense && k < k1; ++k) {

@@ -14,6 +14,7 @@
 namespace rocmforge::ROCMFORGE_ISA {
 
 constexpr int kChunkGroups = 16;  // groups of a tile expanded to bytes at once (8 KB)
+constexpr int kAhead = 4096;      // bytes of weights to ask for before they are read
 constexpr int kExactGroups = 8;   // groups of a tile expanded to float32 at once (16 KB)
 
 inline I32 broadcast4(const int8_t* p) {
@@ -47,6 +48,7 @@ void gemv_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* out) 
 #pragma GCC unroll 1
         for (int i = 0; i < Layout::kGroups; ++i) {
             const int64_t g = g0 + i;
+            prefetch(tile + kAhead + i * Layout::kGroupBytes, Layout::kGroupBytes);
             auto group = layout.group(tile, i);
             if constexpr (wide) to_wide<Block>(group.codes);
             const F32 x_scale = set1(p.scale[g]);
@@ -88,8 +90,10 @@ struct Expanded {
 template <class Block>
 void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
     using Layout = Packed<Block>;
+    constexpr int chunk_bytes = kChunkGroups / Layout::kGroups * Layout::kRecordBytes;
     const uint8_t* record = tile + g0 / Layout::kGroups * Layout::kRecordBytes;
     for (int g = 0; g < groups; record += Layout::kRecordBytes) {
+        prefetch(record + chunk_bytes, Layout::kRecordBytes);  // the next piece, while this is used
         const Layout layout(record);
         for (int i = 0; i < Layout::kGroups; ++i, ++g) {
             auto group = layout.group(record, i);
@@ -129,7 +133,7 @@ void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float
                 I32 dot = set1(kByteBias ? start[t] : 0);
 #pragma GCC unroll 8
                 for (int q = s * quads; q < (s + 1) * quads; ++q) {
-                    dot = dot4_wide(dot, codes[q], broadcast4(x + t * kGroup + 4 * q));
+                    dot = dot4_wide(dot, codes[q], broadcast4(x + 4 * (q * width + t)));
                 }
                 acc[t] = fma(to_float(dot), scale * set1(p.scale[g * width + t]), acc[t]);
                 if constexpr (has_offset) acc[t] = fma(offset, set1(sum[t]), acc[t]);
@@ -138,22 +142,6 @@ void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float
     }
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) store(acc_memory + t * kLanes, acc[t]);
-}
-
-inline F32 load_element(const float* p) {
-    return load(p);
-}
-struct Half {
-    uint16_t bits;
-};
-struct BFloat {
-    uint16_t bits;
-};
-inline F32 load_element(const Half* p) {
-    return load_f16(&p->bits);
-}
-inline F32 load_element(const BFloat* p) {
-    return load_bf16(&p->bits);
 }
 
 // acc [width][16] += x [columns][width] times w [columns][16].
@@ -168,6 +156,10 @@ void dense_panel(const Element* w, int64_t columns, const float* x, float* acc_m
     }
     int64_t k = 0;
     for (; k + chains <= columns; k += chains) {
+        constexpr int bytes = chains * kLanes * static_cast<int>(sizeof(Element));
+        if constexpr (width == 1) {
+            prefetch(reinterpret_cast<const uint8_t*>(w + k * kLanes) + kAhead, bytes);
+        }
 #pragma GCC unroll 4
         for (int c = 0; c < chains; ++c) {
             const F32 row = load_element(w + (k + c) * kLanes);

@@ -16,7 +16,7 @@ constexpr int kMaxWidth = 16;
 #else
 constexpr int kMaxWidth = 4;
 #endif
-constexpr int64_t kTokenBlock = 128;  // tokens that reuse one expansion of a tile
+constexpr int64_t kTokenBlock = 256;  // tokens that reuse one expansion of a tile
 constexpr int kScaleCandidates = 4;   // scales tried when rounding 32 activations
 constexpr float kSmallest = 1e-35f;   // 32 activations that are all smaller count as zeros
 
@@ -50,10 +50,11 @@ inline int64_t padded_tokens(int64_t tokens) {
 // Bytes that one token takes in a group of an int8 panel: see Panel.
 constexpr size_t kPanelBytes = 32 + 4 + 2 * 4 + 4 + 2 * 4 + 4;
 
-// Rounded activations of `width` tokens: [group][token] each, [group][sub-block][token] for the two
-// halves of a group. `start` is -128 * sum(codes): the accumulator's start for biased weights.
+// Rounded activations of `width` tokens: codes [group][quad][token][4], the others [group][token],
+// or [group][sub-block][token] for the two halves of a group. `start` is -128 * sum(codes): the
+// accumulator's start for biased weights.
 struct Panel {
-    int8_t* codes;     // [groups][width][32]
+    int8_t* codes;     // [groups][8][width][4]
     float* scale;      // [groups][width]
     int32_t* start;    // [groups][width]
     int32_t* start16;  // [groups][2][width]
@@ -71,42 +72,71 @@ struct Panel {
     }
 };
 
-// Rounds 32 activations to x = scale * code. The largest code is 127 or up to 2.4 % less, whichever
-// of four leaves the smallest error once the scale is refitted by least squares: 5 to 9 % less
-// error than scale = max|x| / 127.
-inline void quantize_group(const float* x, const Panel& p, int64_t g, int width, int t) {
-    const int64_t at = g * width + t;
-    const F32 a = load(x), b = load(x + kLanes);
-    const float largest = max_lane(max(abs(a), abs(b)));
-    const float inverse = largest > kSmallest ? 127.0f / largest : 0.0f;
-    const F32 na = a * set1(inverse), nb = b * set1(inverse);  // -127..127
-    I32 qa = set1(int32_t{0}), qb = qa;
-    float scale = 0.0f, best = 0.0f;
-    for (int k = 0; k < kScaleCandidates; ++k) {
-        const F32 step = set1(1.0f - 0.008f * static_cast<float>(k));
-        const I32 ca = round_to_int(na * step), cb = round_to_int(nb * step);
-        const F32 fa = to_float(ca), fb = to_float(cb);
-        const float dot = sum(fma(na, fa, nb * fb)), norm = sum(fma(fa, fa, fb * fb));
-        if (dot * dot > best * norm) {  // the error is |x|^2 - dot^2 / norm
-            best = dot * dot / norm;
-            scale = dot / norm / inverse;
-            qa = ca;
-            qb = cb;
+// Rounds n groups of 32 activations of one token, the groups g0.., to x = scale * code; null is a
+// token of zeros. The largest code of a group is 127 or up to 2.4 % less, whichever of four leaves
+// the smallest error once the scale is refitted by least squares: 5 to 9 % less error than scale =
+// max|x| / 127. A group is a lane here, so that nothing is summed across lanes.
+inline void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int width, int t) {
+    F32 columns[kGroup];
+    for (int half = 0; half < 2; ++half) {
+        F32 block[kLanes];
+        for (int i = 0; i < kLanes; ++i) {
+            block[i] = x && i < n ? load(x + (g0 + i) * kGroup + half * kLanes) : set1(0.0f);
         }
+        transpose(block);
+        for (int i = 0; i < kLanes; ++i) columns[half * kLanes + i] = block[i];
     }
-    // Adds zero, unless x holds a NaN or an infinity, which must not be rounded away.
-    scale += sum(a * set1(0.0f) + b * set1(0.0f));
-    store_i8(p.codes + at * kGroup, qa);
-    store_i8(p.codes + at * kGroup + kLanes, qb);
-    const int32_t sa = ROCMFORGE_ISA::sum(qa), sb = ROCMFORGE_ISA::sum(qb);
-    const int64_t half = 2 * g * width + t;
-    p.scale[at] = scale;
-    p.start[at] = -128 * (sa + sb);
-    p.start16[half] = -128 * sa;
-    p.start16[half + width] = -128 * sb;
-    p.sum[at] = scale * static_cast<float>(sa + sb);
-    p.sum16[half] = scale * static_cast<float>(sa);
-    p.sum16[half + width] = scale * static_cast<float>(sb);
+    // `strange` is zero, unless x holds a NaN or an infinity, which must not be rounded away.
+    F32 largest = set1(0.0f), strange = set1(0.0f);
+    for (const F32& column : columns) {
+        largest = max(largest, abs(column));
+        strange = fma(column, set1(0.0f), strange);
+    }
+    const F32 inverse = where_greater(largest, set1(kSmallest), set1(127.0f) / largest, set1(0.0f));
+    F32 scale = set1(0.0f), best = set1(0.0f), factor = set1(0.0f);
+    for (int k = 0; k < kScaleCandidates; ++k) {
+        const F32 step = inverse * set1(1.0f - 0.008f * static_cast<float>(k));
+        F32 dot = set1(0.0f), norm = set1(0.0f);
+        for (const F32& column : columns) {
+            const F32 scaled = column * inverse, code = to_float(round_to_int(column * step));
+            dot = fma(scaled, code, dot);
+            norm = fma(code, code, norm);
+        }
+        // The error is |x|^2 - dot^2 / norm.
+        const F32 gain = dot * dot, known = best * norm;
+        factor = where_greater(gain, known, step, factor);
+        scale = where_greater(gain, known, dot / norm / inverse, scale);
+        best = where_greater(gain, known, gain / norm, best);
+    }
+    I32 sums[2] = {set1(int32_t{0}), set1(int32_t{0})};
+    alignas(64) int32_t words[kGroup / 4][kLanes], halves[2][kLanes];
+    for (int q = 0; q < kGroup / 4; ++q) {
+        I32 word = set1(int32_t{0});
+        for (int b = 3; b >= 0; --b) {
+            const I32 code = round_to_int(columns[4 * q + b] * factor);
+            sums[q / 4] = sums[q / 4] + code;
+            word = shift_left<8>(word) + (code & set1(int32_t{255}));
+        }
+        store(words[q], word);
+    }
+    store(halves[0], sums[0]);
+    store(halves[1], sums[1]);
+    alignas(64) float scales[kLanes];
+    store(scales, scale + strange);
+    for (int i = 0; i < n; ++i) {
+        const int64_t g = g0 + i, at = g * width + t, half = 2 * g * width + t;
+        for (int q = 0; q < kGroup / 4; ++q) {
+            std::memcpy(p.codes + ((g * (kGroup / 4) + q) * width + t) * 4, &words[q][i], 4);
+        }
+        const int32_t sa = halves[0][i], sb = halves[1][i];
+        p.scale[at] = scales[i];
+        p.start[at] = -128 * (sa + sb);
+        p.start16[half] = -128 * sa;
+        p.start16[half + width] = -128 * sb;
+        p.sum[at] = scales[i] * static_cast<float>(sa + sb);
+        p.sum16[half] = scales[i] * static_cast<float>(sa);
+        p.sum16[half + width] = scales[i] * static_cast<float>(sb);
+    }
 }
 
 }  // namespace rocmforge::ROCMFORGE_ISA

@@ -18,6 +18,11 @@ namespace rocmforge::ROCMFORGE_ISA {
 
 constexpr int kLanes = 16;
 
+// Asks for `bytes` from p on, a hint: they may lie behind the end of what is mapped.
+inline void prefetch(const uint8_t* p, int bytes) {
+    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + at);
+}
+
 inline float half_to_float(uint16_t h) {
     const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
     const uint32_t magnitude = h & 0x7FFFu;
@@ -47,6 +52,35 @@ inline float half_to_float(uint16_t h) {
 #endif
 
 namespace rocmforge::ROCMFORGE_ISA {
+
+#if !defined(__AVX512VNNI__)
+// Lane i of m[j] becomes lane j of m[i].
+inline void transpose(F32 (&m)[kLanes]) {
+    float memory[kLanes][kLanes], turned[kLanes][kLanes];
+    for (int i = 0; i < kLanes; ++i) store(memory[i], m[i]);
+    for (int i = 0; i < kLanes; ++i) {
+        for (int j = 0; j < kLanes; ++j) turned[i][j] = memory[j][i];
+    }
+    for (int i = 0; i < kLanes; ++i) m[i] = load(turned[i]);
+}
+#endif
+
+// Elements of 16 bits, told apart by their types; load_element makes float32 of 16 of any type.
+struct Half {
+    uint16_t bits;
+};
+struct BFloat {
+    uint16_t bits;
+};
+inline F32 load_element(const float* p) {
+    return load(p);
+}
+inline F32 load_element(const Half* p) {
+    return load_f16(&p->bits);
+}
+inline F32 load_element(const BFloat* p) {
+    return load_bf16(&p->bits);
+}
 
 // Of each byte, the `width` bits that start at bit `from`, moved to bit `to`; all others zero.
 template <int from, int to, int width>

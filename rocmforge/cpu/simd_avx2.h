@@ -56,6 +56,11 @@ inline F32 abs(F32 x) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
+// Of each lane, x where a > b (false where either is a NaN), else y.
+inline F32 where_greater(F32 a, F32 b, F32 x, F32 y) {
+    return {_mm256_blendv_ps(y.a, x.a, _mm256_cmp_ps(a.a, b.a, _CMP_GT_OQ)),
+            _mm256_blendv_ps(y.b, x.b, _mm256_cmp_ps(a.b, b.b, _CMP_GT_OQ))};
+}
 inline float sum(F32 x) {
     const __m256 s = _mm256_add_ps(x.a, x.b);
     __m128 h = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
@@ -98,11 +103,9 @@ inline I32 load_i8(const uint8_t* p) {
     const __m128i b = load128(p);
     return {_mm256_cvtepi8_epi32(b), _mm256_cvtepi8_epi32(_mm_srli_si128(b, 8))};
 }
-inline void store_i8(int8_t* p, I32 x) {
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
-    _mm_storeu_si128(
-        reinterpret_cast<__m128i*>(p),
-        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+inline void store(int32_t* p, I32 x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
 }
 inline I32 operator+(I32 x, I32 y) {
     return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};

@@ -62,6 +62,35 @@ inline float sum(F32 a) {
 inline float max_lane(F32 a) {
     return _mm512_reduce_max_ps(a.v);
 }
+// Of each lane, x where a > b (false where either is a NaN), else y.
+inline F32 where_greater(F32 a, F32 b, F32 x, F32 y) {
+    return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ), y.v, x.v)};
+}
+// Lane i of m[j] becomes lane j of m[i].
+inline void transpose(F32 (&m)[16]) {
+    __m512 a[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(m[i].v, m[i + 1].v);
+        a[i + 1] = _mm512_unpackhi_ps(m[i].v, m[i + 1].v);
+    }
+    __m512 b[16];  // b[4i + j]: column 4k + j of rows 4i.., in its part of 128 bits k
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xEE);
+        b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
+    }
+    for (int j = 0; j < 4; ++j) {
+        const __m512 low = _mm512_shuffle_f32x4(b[j], b[j + 4], 0x88);  // parts 0 and 2
+        const __m512 high = _mm512_shuffle_f32x4(b[j], b[j + 4], 0xDD);
+        const __m512 low2 = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0x88);
+        const __m512 high2 = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0xDD);
+        m[j].v = _mm512_shuffle_f32x4(low, low2, 0x88);
+        m[j + 4].v = _mm512_shuffle_f32x4(high, high2, 0x88);
+        m[j + 8].v = _mm512_shuffle_f32x4(low, low2, 0xDD);
+        m[j + 12].v = _mm512_shuffle_f32x4(high, high2, 0xDD);
+    }
+}
 inline F32 load_f16(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
@@ -84,8 +113,8 @@ inline I32 load_u8(const uint8_t* p) {
 inline I32 load_i8(const uint8_t* p) {
     return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
-inline void store_i8(int8_t* p, I32 a) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+inline void store(int32_t* p, I32 a) {
+    _mm512_storeu_si512(p, a.v);
 }
 inline I32 operator+(I32 a, I32 b) {
     return {_mm512_add_epi32(a.v, b.v)};

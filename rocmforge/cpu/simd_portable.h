@@ -90,6 +90,10 @@ inline float max_lane(F32 a) {
 inline F32 load_f16(const uint16_t* p) {
     return each<F32>([&](int i) { return half_to_float(p[i]); });
 }
+// Of each lane, x where a > b (false where either is a NaN), else y.
+inline F32 where_greater(F32 a, F32 b, F32 x, F32 y) {
+    return each<F32>([&](int i) { return a.v[i] > b.v[i] ? x.v[i] : y.v[i]; });
+}
 inline void store_f16(uint16_t* p, F32 a) {
     for (int i = 0; i < kLanes; ++i) p[i] = float_to_half(a.v[i]);
 }
@@ -103,8 +107,8 @@ inline I32 load_u8(const uint8_t* p) {
 inline I32 load_i8(const uint8_t* p) {
     return each<I32>([&](int i) { return static_cast<int32_t>(static_cast<int8_t>(p[i])); });
 }
-inline void store_i8(int8_t* p, I32 a) {
-    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+inline void store(int32_t* p, I32 a) {
+    std::memcpy(p, a.v, sizeof a.v);
 }
 inline I32 operator+(I32 a, I32 b) {
     return each<I32>([&](int i) { return a.v[i] + b.v[i]; });
