@@ -196,7 +196,10 @@ def _begin_recording(argv: Sequence[str]) -> Recorder | None:
 
 
 def _record_forks() -> None:
-    """Record in each process that asv's fork server makes: they end without `atexit`."""
+    """Record in each process that asv's fork server makes: they end without `atexit`.
+
+    asv_runner 0.3.2 has no hook there: `_run` of its server is what a fork does.
+    """
     from asv_runner import server
 
     run = server._run

@@ -19,7 +19,7 @@ from rocmforge.regress.asv import Builds, benchmarks_folder, known_thresholds
 from rocmforge.regress.baseline import load_baseline
 from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, Row, compare, differences
 from rocmforge.regress.conditions import refuse_loaded, with_surroundings
-from rocmforge.regress.confirm import LOOKS, confirm, suspects
+from rocmforge.regress.confirm import confirm, looks, suspects
 from rocmforge.regress.decision import Verdict
 from rocmforge.regress.figure import forest_plot
 from rocmforge.regress.files import write_bytes
@@ -172,7 +172,8 @@ def _confirmed(comparison: Comparison, after: ResultSet) -> Comparison:
             builds.prepare(commit)
         pythons = builds.prepare(commits[0]), builds.prepare(commits[1])
         measure = functools.partial(measure_pair, pythons, benchmarks_folder(CONFIG))
-        print(f"{len(found)} suspects, up to {LOOKS[-1]} pairs of processes each", file=sys.stderr)
+        most = looks(len(found))[-1]
+        print(f"{len(found)} suspects, up to {most} pairs of processes each", file=sys.stderr)
         confirm(found, commits, measure, settled, _say_round)
     except (KeyboardInterrupt, RocmforgeError, OSError) as error:
         print(f"measuring again was cut short: {str(error) or 'interrupted'}", file=sys.stderr)

@@ -29,12 +29,12 @@ from rocmforge.regress.provenance import commit_hash, provenance
 from rocmforge.regress.ranks import middle_interval
 from rocmforge.regress.records import Direction
 from rocmforge.regress.statistics import CONFIDENCE
-from rocmforge.regress.turns import Pair, measure_pair
+from rocmforge.regress.turns import NO_RATIO, NOT_AVAILABLE, Pair, measure_pair
 
 VERSION = 1
 PAIRS = 8  # the fewest that have an interval of 99 %
 ROOT = Path(__file__).resolve().parent.parent
-WORK = Path(".asv") / "confirm"
+WORK = ROOT / ".asv" / "confirm"
 EPILOG = """\
 Builds lie in .asv/confirm/builds and are kept, a minute or two each; the working tree is not
 measured: commit first. Benchmarks are those of the working tree for both commits. Times are what
@@ -51,7 +51,10 @@ commit that does not build, 3 nothing measured, 130 interrupted
 def measure(
     label: str, pythons: tuple[Path, Path], pairs: int, folder: Path
 ) -> tuple[list[float], Pair]:
-    """Return the slowdown of each pair, the commits leading in turns, and the last pair."""
+    """Return the slowdown of each pair, the commits leading in turns, and the last pair.
+
+    What is not timed is taken for better where it is lower: no such value is the other way round.
+    """
     found: list[float] = []
     for number in range(pairs):
         pair = measure_pair(pythons, folder, label, Direction.LOWER, number % 2 == 1)
@@ -110,8 +113,9 @@ def compare(args: argparse.Namespace, console: Console) -> int:
             console.print(f"{label}: {words(found[-1])}")
             continue
         side, why = last.without
-        failed = failed or why != "n/a"
-        console.print(f"{label}: no value at {commits[side][:8]}: {why}")
+        failed = failed or why not in (NOT_AVAILABLE, NO_RATIO)
+        where = "" if why == NO_RATIO else f" at {commits[side][:8]}"
+        console.print(f"{label}: no value{where}: {why}")
     if not found:
         raise MeasurementError("no benchmark gave a value")
     middle = median(one["slowdown"] for one in found)

@@ -119,7 +119,7 @@ void mix_rows(const float (*scores)[kMaxPage], const Element* v, int64_t padded_
 template <int block = kRowBlock, class Function>
 void for_each_row_block(int first, int rows, Function&& f) {
     for (; first + block <= rows; first += block) f(first, std::integral_constant<int, block>{});
-    if constexpr (block > 1) for_each_row_block<block / 2>(first, rows, f);
+    if constexpr (block > 1) for_each_row_block<block - 1>(first, rows, f);
 }
 
 // Turns a row's scores into exp(score - running maximum), zero where the row may not see; returns

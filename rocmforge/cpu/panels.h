@@ -113,7 +113,8 @@ inline void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, i
     for (int q = 0; q < kGroup / 4; ++q) {
         I32 word = set1(int32_t{0});
         for (int b = 3; b >= 0; --b) {
-            const I32 code = round_to_int(columns[4 * q + b] * factor);
+            const F32 scaled = columns[4 * q + b] * factor;  // a NaN becomes 0
+            const I32 code = round_to_int(where_greater(factor, set1(0.0f), scaled, set1(0.0f)));
             sums[q / 4] = sums[q / 4] + code;
             word = shift_left<8>(word) + (code & set1(int32_t{255}));
         }

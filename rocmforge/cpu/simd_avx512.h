@@ -73,7 +73,7 @@ inline void transpose(F32 (&m)[16]) {
         a[i] = _mm512_unpacklo_ps(m[i].v, m[i + 1].v);
         a[i + 1] = _mm512_unpackhi_ps(m[i].v, m[i + 1].v);
     }
-    __m512 b[16];  // b[4i + j]: column 4k + j of rows 4i.., in its part of 128 bits k
+    __m512 b[16];  // b[i + j]: column 4k + j of rows i.., in its part of 128 bits k
     for (int i = 0; i < 16; i += 4) {
         b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
         b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xEE);

@@ -69,7 +69,7 @@ class Row:
     is after / before with the interval ``low`` to ``high``, None where there is no such number.
     ``threshold`` is the one that this benchmark was judged by, ``quiet_slowdown`` the slowdown of
     the better quartiles, None without samples, ``floor`` the largest change between runs of one
-    commit, 0 where none is known.
+    commit, None where none is known.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Row:
     note: str = ""
     threshold: float = THRESHOLD
     quiet_slowdown: float | None = None
-    floor: float = 0.0
+    floor: float | None = None
 
     @property
     def label(self) -> str:
@@ -221,11 +221,11 @@ def compare(
     for label, (was, now) in pairs.items():
         limit = [threshold, *(value for name, value in own.items() if name.match(label))][-1]
         known = _usable((noise or {}).get(label), now) if now else None
-        floor = known.floor if known else 0.0
+        floor = known.floor if known else None
         if label in found and was and now:
             marked = now.marked or was.marked
             verdict, note = decide(
-                found[label], adjusted.get(label), limit, floor, marked, len(tested)
+                found[label], adjusted.get(label), limit, floor or 0.0, marked, len(tested)
             )
         else:
             verdict, note = _verdict(was, now)
@@ -250,7 +250,7 @@ def _row(
     note: str,
     found: Evidence | None,
     threshold: float,
-    floor: float,
+    floor: float | None,
 ) -> Row:
     known = before or after
     if known is None:

@@ -19,7 +19,7 @@ from rocmforge.regress.records import Direction
 from rocmforge.regress.statistics import CONFIDENCE
 from rocmforge.regress.turns import NOT_AVAILABLE, Pair
 
-LOOKS = (12, 16)  # pairs after which a regression may be called
+FEWEST_PAIRS = 12  # after which a regression may be called
 CLEARED = (-math.inf, 0.0, 0.5)  # of the threshold: below it after so many pairs is ok
 SETTLED = 0.95  # interval that ends the measuring
 SUSPICIOUS = (Verdict.REGRESSION, Verdict.CANNOT_TELL, Verdict.OK, Verdict.IMPROVED)
@@ -47,7 +47,7 @@ def suspects(rows: Sequence[Row]) -> list[Row]:
     the earlier run, the later one looks faster. Where nothing is known of a benchmark's noise, it
     is as loud as the middle one of the others.
     """
-    floors = [row.floor for row in rows if row.floor]
+    floors = [row.floor for row in rows if row.floor is not None]
     usual = median(floors) if floors else UNKNOWN_FLOOR
     return [row for row in rows if row.verdict in SUSPICIOUS and _may_be_slower(row, usual)]
 
@@ -57,7 +57,7 @@ def _may_be_slower(row: Row, usual: float) -> bool:
         return False
     if min(row.before, row.after) <= 0 or row.before == row.after:  # equal: counted, not timed
         return False
-    limit, floor = 1 + row.threshold, row.floor or usual
+    limit, floor = 1 + row.threshold, usual if row.floor is None else row.floor
     factor = slowdown(row.before, row.after, row.direction)
     least = min(1 + SUSPICION * row.threshold, limit / (1 + floor))
     return max(factor, row.quiet_slowdown or 0.0) > least or factor < 1 / limit
@@ -76,7 +76,9 @@ def confirm(
     the threshold, or once the 95 % interval of the slowdown lies below the threshold. It is a
     regression where after 12 pairs this interval lies above the threshold, or after 16 its middle
     does, and the signed-rank test says that it is slower, at 1 % for all suspects and looks
-    together. Otherwise, after 16, it cannot be told. What looked improved and is ok stays improved.
+    together; of many suspects, `looks` asks for more pairs. Otherwise it cannot be told. Two pairs
+    that say exactly the same have counted, not timed, and settle it. What looked improved and is ok
+    stays improved.
     One that gives no value at the later commit has failed, unless it is n/a there; at the earlier,
     it cannot be told.
 
@@ -94,14 +96,15 @@ def confirm(
         Called after each round with its number and that of suspects still open.
     """
     open_ones = {row.label: _Suspect(row) for row in rows}
-    alpha = ALPHA / max(1, len(rows) * len(LOOKS))
-    for number in range(1, LOOKS[-1] + 1):
+    when = looks(len(rows))
+    alpha = ALPHA / max(1, len(rows) * len(when))
+    for number in range(1, when[-1] + 1):
         if not open_ones:
             return
         for label, suspect in list(open_ones.items()):
             direction = suspect.row.direction or Direction.LOWER
             suspect.pairs.append(measure(label, direction, number % 2 == 0))
-            row = _settle(suspect, commits, alpha)
+            row = _settle(suspect, commits, when, alpha)
             if row is not None:
                 settled[label] = row
                 del open_ones[label]
@@ -109,10 +112,23 @@ def confirm(
             on_round(number, len(open_ones))
 
 
-def _settle(suspect: _Suspect, commits: tuple[str, str], alpha: float) -> Row | None:
+def looks(suspected: int) -> tuple[int, int]:
+    """After how many pairs a regression may be called, and when the measuring ends.
+
+    From 12 pairs on where the signed-rank test can show it of so many suspects, one pair aside: the
+    least p-value of n pairs is 1 / 2ⁿ.
+    """
+    fewest = math.ceil(math.log2(2 * max(1, suspected) / ALPHA)) + 1
+    first = max(FEWEST_PAIRS, fewest)
+    return first, first + 4
+
+
+def _settle(
+    suspect: _Suspect, commits: tuple[str, str], when: tuple[int, int], alpha: float
+) -> Row | None:
     """Return the row with its verdict, or None where more pairs are wanted."""
     row, pairs = suspect.row, suspect.pairs
-    known = [pair.slowdown for pair in pairs if pair.slowdown]
+    known = [pair.slowdown for pair in pairs if pair.slowdown is not None]
     if len(known) < len(pairs):
         side, why = pairs[-1].without
         failed = side == 1 and why != NOT_AVAILABLE
@@ -122,12 +138,17 @@ def _settle(suspect: _Suspect, commits: tuple[str, str], alpha: float) -> Row | 
     n, limit = len(known), 1 + row.threshold
     logs = [math.log(factor) for factor in known]
     low, factor, high = (math.exp(x) for x in middle_interval(logs, SETTLED))
-    slower = n in LOOKS and factor > limit and above_zero_p_value(logs) <= alpha
-    if slower and (low > limit or n == LOOKS[-1]):
+    counted = n > 1 and len(set(known)) == 1
+    slower = n in when and factor > limit and above_zero_p_value(logs) <= alpha
+    if (counted and factor > limit) or (slower and (low > limit or n == when[-1])):
         verdict, word = Verdict.REGRESSION, "confirmed by"
-    elif high < limit or (n < len(CLEARED) and max(known) < 1 + CLEARED[n] * row.threshold):
+    elif (
+        counted
+        or high < limit
+        or (n < len(CLEARED) and max(known) < 1 + CLEARED[n] * row.threshold)
+    ):
         verdict, word = Verdict.OK, "not confirmed by"
-    elif n == LOOKS[-1]:
+    elif n == when[-1]:
         verdict, word = Verdict.CANNOT_TELL, "not settled by"
     else:
         return None

@@ -59,7 +59,9 @@ class Turns:
             self._said = True
             os.write(self._out, READY)
         if not self.over and not self._mine:
+            left, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # it is the other that may hang
             token = os.read(self._in, 1)
+            signal.setitimer(signal.ITIMER_REAL, left)
             if not token:
                 raise EOFError("the other process has ended")
             self.over = token == END
@@ -70,11 +72,14 @@ class Turns:
                 self.times.append([])
         return not self.over
 
-    def keep(self, sample: float) -> None:
-        """Keep a sample; where the turn has lasted long enough, pass it on."""
+    def keep(self, sample: float, last: bool) -> None:
+        """Keep a sample; where the turn has lasted long enough, pass it on.
+
+        Not with the last one before the benchmark does what is not timed: none is to hear of that.
+        """
         self.times[-1].append(sample)
         now = time.perf_counter()
-        if now - self._began < (TURN_S if len(self.times) > 1 else WARMUP_S):
+        if last or now - self._began < (TURN_S if len(self.times) > 1 else WARMUP_S):
             return
         enough = len(self.times) > 1 + FEWEST and now - self._first >= self._seconds
         self.over = self._leads and enough
@@ -86,7 +91,7 @@ class Turns:
         samples: list[float] = []
         while len(samples) < most and self.begin():
             samples.append(measure())
-            self.keep(samples[-1])
+            self.keep(samples[-1], last=1 < most == len(samples))
         return samples
 
 
@@ -104,11 +109,12 @@ def main(argv: list[str]) -> int:
         pass  # a suite of another package
     else:
         rocmforge.timing.collect = turns.collect
+    signal.setitimer(signal.ITIMER_REAL, 2 * TIMEOUT_S)
     benchmark = find(root, label)
     signal.setitimer(signal.ITIMER_REAL, 2 * float(benchmark.timeout or TIMEOUT_S))
     try:
         found = run(benchmark, turns)
-    except EOFError:
+    except (EOFError, BrokenPipeError):
         return LEFT_ALONE
     Path(result).write_text(json.dumps(found), encoding="utf-8")
     return 0

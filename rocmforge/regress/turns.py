@@ -8,6 +8,8 @@ process to process, as memory happens to be laid out, is left: a `Pair` is one s
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import os
@@ -26,6 +28,7 @@ from rocmforge.regress.turn_taker import LEFT_ALONE
 
 PAIR_S = 1.0  # of turns, after which a pair ends
 NOT_AVAILABLE = "n/a"
+NO_RATIO = "a value of 0, or none, has no ratio"
 SCRIPT = Path(__file__).with_name("turn_taker.py")
 
 
@@ -90,6 +93,7 @@ def measure_pair(
                         stdout=log,
                         stderr=subprocess.STDOUT,
                         pass_fds=ends[place],
+                        start_new_session=True,
                     )
                 processes.append(process)
         except BaseException:
@@ -101,16 +105,17 @@ def measure_pair(
         try:
             for process in processes:
                 process.wait()
-        except BaseException:
+        finally:
             _stop(processes)
-            raise
         codes = dict(zip(order, (process.returncode for process in processes), strict=True))
         return _read(Path(folder), [codes[0], codes[1]], direction, later_leads)
 
 
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes, and whatever they have started."""
     for process in processes:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
@@ -126,8 +131,15 @@ def _read(folder: Path, codes: Sequence[int], direction: Direction, later_leads:
             return Pair(
                 None, without=(side, NOT_AVAILABLE if code == 0 else _end(folder, side, code))
             )
+    if len(found) < len(codes):  # one was left alone by another that takes no turns
+        return Pair(None, without=(codes.index(LEFT_ALONE), "the other build takes no turns"))
     one, other = (said["turns"][1:] for said in found)  # the first warms up
-    before, after = (float(said["value"]) for said in found)
+    before, after = (said["value"] for said in found)
+    positive = [
+        x is not None and 0 < x < math.inf for x in (before, after, *itertools.chain(*one, *other))
+    ]
+    if not all(positive):
+        return Pair(None, without=(0, NO_RATIO))
     if one and other:
         return Pair(turns_slowdown(one, other, later_leads), before, after)
     return Pair(slowdown(before, after, direction), before, after)

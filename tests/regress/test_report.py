@@ -204,7 +204,7 @@ def test_json_is_strict_and_complete(comparison: Comparison) -> None:
         "note": "",
         "threshold": 0.1,
         "quiet_slowdown": pytest.approx(1.15),
-        "floor": 0.0,
+        "floor": None,
         "label": "matmul.track_ms('Q4_0', 8)",
     }
     assert len(document["rows"]) == len(comparison.rows)
