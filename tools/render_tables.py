@@ -29,6 +29,7 @@ BASELINES = "*/baseline.json"  # what bench.py --save-baseline wrote
 NOISE = "*/noise.json"  # what repeatability.py --save wrote
 ALARMS = "*/false_alarms.json"  # what false_alarms.py --json wrote
 TRIALS = "*/gate_trials*.json"  # what gate_trials.py --json wrote
+COMMITS = "*/compare_commits*.json"  # what compare_commits.py --json wrote
 DETECTORS = "*/detectors.json"  # what compare_detectors.py --json wrote
 NOISY = 0.05  # spread from which a benchmark is listed
 README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (REPO / "docs" / "PERFORMANCE.md", "noise", "".join(map(_noise_table, _paths(NOISE)))),
         (REPO / "docs" / "PERFORMANCE.md", "alarms", "".join(map(_alarms, _read(ALARMS)))),
         (REPO / "docs" / "PERFORMANCE.md", "trials", "\n".join(map(_trials, _read(TRIALS)))),
+        (REPO / "docs" / "PERFORMANCE.md", "commits", "\n".join(map(_commits, _read(COMMITS)))),
         (REPO / "docs" / "PERFORMANCE.md", "steps", "\n".join(map(_detectors, _read(DETECTORS)))),
         (REPO / "README.md", "speed", _readme_table(reports)),
         (REPO / "README.md", "gpu", "".join(map(_readme_gpu_table, gpus))),
@@ -256,6 +258,21 @@ def _trials(report: dict[str, Any]) -> str:
     intro = f"`{report['hardware_tag']}` ({report['cpu_name']}), commit {report['commit'][:8]}:"
     columns = ("planted", "rule", "called regressions", "comparisons with any", "to confirm")
     return "\n".join([intro, "", *_table(columns, rows)]) + "\n"
+
+
+def _commits(report: dict[str, Any]) -> str:
+    """By how much a commit is faster than another, benchmark by benchmark."""
+    rows = [
+        (
+            f"`{one['benchmark']}`",
+            f"{1 / one['slowdown']:.2f}",
+            f"{1 / one['high']:.2f} … {1 / one['low']:.2f}",
+        )
+        for one in report["benchmarks"]
+    ]
+    after, before = report["after"][:8], report["before"][:8]
+    intro = f"`{report['hardware_tag']}`, commit {after} against {before}, {report['date'][:10]}:"
+    return "\n".join([intro, "", *_table(("benchmark", "times faster", "99 %"), rows)]) + "\n"
 
 
 def _detectors(report: dict[str, Any]) -> str:
