@@ -119,7 +119,9 @@ def test_same_commits_are_compared_both_ways_and_runs_are_kept(
     report = tmp_path / "report.json"
     for _ in range(2):
         assert tool.main([*words, "--json", str(report)]) == 0, capsys.readouterr().err
-        (same,) = json.loads(report.read_text(encoding="utf-8"))["trials"]
+        said = json.loads(report.read_text(encoding="utf-8"))
+        (same,) = said["trials"]
+        assert said["commit"] == tool.head(tool.ROOT)[0]
         assert (same["comparisons"], same["verdicts"], same["planted_percent"]) == (4, 8, 0)
         assert same["rules"][tool.CONFIRMED] == {"regressions": 0, "comparisons_with_any": 0}
     assert Builds.runs == 3

@@ -195,7 +195,7 @@ class Series:
 
 
 def kept_trials(folders: Sequence[Path]) -> tuple[ResultSet, list[list[dict[str, Any]]]]:
-    """Read what series kept: one of their runs, and the trials by what was planted.
+    """Read what series kept: a run of HEAD, and the trials by what was planted.
 
     Raises
     ------
@@ -205,7 +205,8 @@ def kept_trials(folders: Sequence[Path]) -> tuple[ResultSet, list[list[dict[str,
         A file is broken.
     """
     paths = sorted(path for folder in folders for path in folder.rglob("*.trial.json"))
-    runs = [path for path in paths[:1] for path in path.parent.glob("*[0-9er].json")]
+    of_head = ("same-00.json", "*-before.json")
+    runs = [run for path in paths[:1] for name in of_head for run in path.parent.glob(name)]
     if not runs:
         raise MeasurementError(f"{', '.join(map(str, folders))}: no finished trial")
     kinds: dict[float, list[dict[str, Any]]] = {}
