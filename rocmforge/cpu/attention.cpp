@@ -52,66 +52,47 @@ void widen(const Element* from, float* to, int64_t n) {
     for (; i < n; ++i) to[i] = to_float(from[i]);
 }
 
-// scores [rows][page] = q k^T for a block of rows, `vectors` * 16 tokens at a time.
-template <int rows, int vectors, class Element>
-void score_rows(const float (*q)[kMaxHeadDim], const Element* k, int64_t dims, int64_t page,
-                float (*scores)[kMaxPage]) {
-    for (int64_t t = 0; t < page; t += vectors * kLanes) {
-        F32 acc[rows][vectors];
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 2
-            for (int i = 0; i < vectors; ++i) acc[r][i] = set1(0.0f);
-        }
-        for (int64_t d = 0; d < dims; ++d) {
-            F32 column[vectors];
-#pragma GCC unroll 2
-            for (int i = 0; i < vectors; ++i)
-                column[i] = load_element(k + d * page + t + i * kLanes);
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; ++r) {
-                const F32 x = set1(q[r][d]);
-#pragma GCC unroll 2
-                for (int i = 0; i < vectors; ++i) acc[r][i] = fma(column[i], x, acc[r][i]);
-            }
-        }
-#pragma GCC unroll 8
-        for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 2
-            for (int i = 0; i < vectors; ++i) store(scores[r] + t + i * kLanes, acc[r][i]);
-        }
-    }
-}
-
-// out [rows][dims] = out * factor + scores v, over the first n tokens of the page, for `vectors` *
-// 16 dims from d on.
-template <int rows, int vectors, class Element>
-void mix_rows(const float (*scores)[kMaxPage], const Element* v, int64_t padded_dims, int64_t n,
-              const float* factor, float (*out)[kMaxHeadDim], int64_t d) {
+// out [rows][at..] = out * factor + x [rows][steps] y [steps][width], for `vectors` * 16 columns
+// from `at` on; without a factor, what out held does not count.
+template <int rows, int vectors, class Element, int inner, int outer>
+void multiply_columns(const float (*x)[inner], const Element* y, int64_t steps, int64_t width,
+                      const float* factor, float (*out)[outer], int64_t at) {
     F32 acc[rows][vectors];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 2
         for (int i = 0; i < vectors; ++i) {
-            acc[r][i] = load(out[r] + d + i * kLanes) * set1(factor[r]);
+            acc[r][i] = factor ? load(out[r] + at + i * kLanes) * set1(factor[r]) : set1(0.0f);
         }
     }
-    for (int64_t t = 0; t < n; ++t) {
+    for (int64_t k = 0; k < steps; ++k) {
         F32 row[vectors];
 #pragma GCC unroll 2
-        for (int i = 0; i < vectors; ++i)
-            row[i] = load_element(v + t * padded_dims + d + i * kLanes);
+        for (int i = 0; i < vectors; ++i) row[i] = load_element(y + k * width + at + i * kLanes);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; ++r) {
-            const F32 x = set1(scores[r][t]);
+            const F32 value = set1(x[r][k]);
 #pragma GCC unroll 2
-            for (int i = 0; i < vectors; ++i) acc[r][i] = fma(row[i], x, acc[r][i]);
+            for (int i = 0; i < vectors; ++i) acc[r][i] = fma(row[i], value, acc[r][i]);
         }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 2
-        for (int i = 0; i < vectors; ++i) store(out[r] + d + i * kLanes, acc[r][i]);
+        for (int i = 0; i < vectors; ++i) store(out[r] + at + i * kLanes, acc[r][i]);
+    }
+}
+
+// All columns of a block of rows: multiply_columns, a width of whole vectors.
+template <int rows, class Element, int inner, int outer>
+void multiply_rows(const float (*x)[inner], const Element* y, int64_t steps, int64_t width,
+                   const float* factor, float (*out)[outer]) {
+    int64_t at = 0;
+    for (; at + kVectors * kLanes <= width; at += kVectors * kLanes) {
+        multiply_columns<rows, kVectors>(x, y, steps, width, factor, out, at);
+    }
+    for (; at < width; at += kLanes) {
+        multiply_columns<rows, 1>(x, y, steps, width, factor, out, at);
     }
 }
 
@@ -155,10 +136,7 @@ void add_page(const Element* k, const Element* v, int64_t start, int64_t n, int6
               int64_t dims, int64_t padded_dims, Scratch& s) {
     float factor[kRows];
     for_each_row_block(0, rows, [&](int r, auto block) {
-        const bool wide = page % (kVectors * kLanes) == 0;
-        const auto score =
-            wide ? score_rows<block.value, kVectors, Element> : score_rows<block.value, 1, Element>;
-        score(s.q + r, k, dims, page, s.scores + r);
+        multiply_rows<block.value>(s.q + r, k, dims, page, nullptr, s.scores + r);
     });
     for (int r = 0; r < rows; ++r) {
         const int64_t seen = std::clamp<int64_t>(s.visible[r] - start, 0, page);
@@ -170,14 +148,7 @@ void add_page(const Element* k, const Element* v, int64_t start, int64_t n, int6
         }
     }
     for_each_row_block(0, rows, [&](int r, auto block) {
-        int64_t d = 0;
-        for (; d + kVectors * kLanes <= padded_dims; d += kVectors * kLanes) {
-            mix_rows<block.value, kVectors>(s.scores + r, v, padded_dims, n, factor + r, s.out + r,
-                                            d);
-        }
-        for (; d < padded_dims; d += kLanes) {
-            mix_rows<block.value, 1>(s.scores + r, v, padded_dims, n, factor + r, s.out + r, d);
-        }
+        multiply_rows<block.value>(s.scores + r, v, n, padded_dims, factor + r, s.out + r);
     });
 }
 

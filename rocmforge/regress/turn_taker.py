@@ -48,15 +48,14 @@ class Turns:
 
     def __init__(self, read: int, write: int, leads: bool, seconds: float) -> None:
         self._in, self._out = read, write
-        self._leads, self._seconds, self._said = leads, seconds, False
+        self._leads, self._seconds = leads, seconds
         self._mine, self._began, self._first = False, 0.0, 0.0
         self.times: list[list[float]] = []
         self.over = False
 
     def begin(self) -> bool:
         """Wait for the turn; return whether there is one. The first time, say to be ready."""
-        if not self._leads and not self._said:
-            self._said = True
+        if not self._leads and not self._first:
             os.write(self._out, READY)
         if not self.over and not self._mine:
             left, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # it is the other that may hang
