@@ -22,8 +22,8 @@ from rocmforge.gguf.formats import Format
 MAX_HEAD_DIM = 256
 """Largest D of attention; a model with more is refused when its configuration is read."""
 
-Precision = Literal["exact", "half", "int8"]
-"""How an op rounds its operands: not, to float16, or activations to int8 in groups of 32."""
+Precision = Literal["exact", "half", "bf16", "int8"]
+"""How an op rounds operands: not, to float16, to bfloat16, or activations to int8 by 32."""
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -124,3 +124,13 @@ class Backend(Protocol[W]):
 
     def close(self) -> None:
         """Let go of the device and of everything that was packed for it."""
+
+
+class HostBackend(Backend[W], Protocol[W]):
+    """The ops of a device whose arrays are the host's."""
+
+    def record(self, calls: Callable[[], None]) -> Callable[[], None]:
+        """Run `calls`, and return what runs the same ops again.
+
+        They then read what their arrays hold by that time; matrices and arrays must live on.
+        """

@@ -10,10 +10,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from rocmforge import env
-from rocmforge.backend import Backend
 from rocmforge.cpu.backend import CpuBackend, available_threads, instruction_sets
 from rocmforge.errors import DeviceError
 from rocmforge.gpu import cuda, hip
@@ -113,7 +111,7 @@ def default_device(device: str | None = None) -> Choice:
     return choose_device(found, kind, index)
 
 
-def open_backend(device: str | None = None, threads: int | None = None) -> Backend[Any]:
+def open_backend(device: str | None = None, threads: int | None = None) -> CpuBackend | GpuBackend:
     """Return the backend of a device.
 
     Parameters

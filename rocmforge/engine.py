@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rocmforge.backend import Backend, Floats
+from rocmforge.backend import Backend, Floats, HostBackend
 from rocmforge.devices import open_backend
 from rocmforge.generation import Generation
 from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format
@@ -360,13 +360,17 @@ class Engine:
 
 
 def _executor(
-    graph: Graph, backend: Backend[Any], cache: DeviceKVCache | PagedKVCache, ctx: int
+    graph: Graph,
+    backend: HostBackend[Any] | GpuBackend,
+    cache: DeviceKVCache | PagedKVCache,
+    ctx: int,
 ) -> Executor:
-    if isinstance(cache, PagedKVCache):
-        return HostExecutor(graph, backend, cache)
-    assert isinstance(backend, GpuBackend)
-    backend.finish_packing()
-    return GpuExecutor(graph, backend.kernels, cache, ctx)
+    if isinstance(backend, GpuBackend):
+        assert not isinstance(cache, PagedKVCache)
+        backend.finish_packing()
+        return GpuExecutor(graph, backend.kernels, cache, ctx)
+    assert isinstance(cache, PagedKVCache)
+    return HostExecutor(graph, backend, cache)
 
 
 def _context(config: ModelConfig, ctx: int | None) -> int:

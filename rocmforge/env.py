@@ -28,6 +28,11 @@ def cpu_exact() -> bool:
     return _choice("ROCMFORGE_CPU_EXACT", ("0", "1"), "0") == "1"
 
 
+def cpu_bf16() -> bool:
+    """ROCMFORGE_CPU_BF16 (0 | 1, default 0): matrices that are not quantized, in bfloat16."""
+    return _choice("ROCMFORGE_CPU_BF16", ("0", "1"), "0") == "1"
+
+
 def cpu_isa() -> str | None:
     """ROCMFORGE_CPU_ISA (avx512 | avx2 | portable): force an instruction set; default: the best."""
     return _choice("ROCMFORGE_CPU_ISA", CPU_ISAS, "") or None

@@ -170,6 +170,11 @@ class ReferenceBackend:
         """Causal attention of q (T, H, D) over one layer's pages."""
         out[:] = reference.attention(q, k_pages, v_pages, page_table, lengths, starts, scale)
 
+    def record(self, calls: Callable[[], None]) -> Callable[[], None]:
+        """Run ops, and return what runs them again."""
+        calls()
+        return calls
+
     def close(self) -> None:
         """Nothing to do."""
 

@@ -21,6 +21,7 @@ from rocmforge.errors import (
 
 READERS = {
     "ROCMFORGE_CPU_EXACT": env.cpu_exact,
+    "ROCMFORGE_CPU_BF16": env.cpu_bf16,
     "ROCMFORGE_CPU_ISA": env.cpu_isa,
     "ROCMFORGE_DEVICE": env.device,
     "ROCMFORGE_THREADS": env.threads,
@@ -43,6 +44,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ROCMFORGE_CPU_EXACT", "", False),
         ("ROCMFORGE_CPU_EXACT", "0", False),
         ("ROCMFORGE_CPU_EXACT", "1", True),
+        ("ROCMFORGE_CPU_BF16", None, False),
+        ("ROCMFORGE_CPU_BF16", "1", True),
         ("ROCMFORGE_CPU_ISA", None, None),
         ("ROCMFORGE_CPU_ISA", "", None),
         ("ROCMFORGE_CPU_ISA", "avx2", "avx2"),
@@ -130,6 +133,7 @@ def test_a_cache_that_cannot_be_written_is_named(
     [
         ("ROCMFORGE_CPU_EXACT", "yes"),
         ("ROCMFORGE_CPU_EXACT", "2"),
+        ("ROCMFORGE_CPU_BF16", "on"),
         ("ROCMFORGE_CPU_ISA", "sse"),
         ("ROCMFORGE_CPU_ISA", "AVX2"),
         ("ROCMFORGE_DEVICE", "gpu"),
@@ -183,7 +187,7 @@ def test_the_vendors_variables_renumber_gpus(
 
 
 def variables_of(function: Callable[[], object]) -> set[str]:
-    return set(re.findall(r"\b(?:ROCMFORGE|ROCFORGE)_[A-Z_]+", inspect.getdoc(function) or ""))
+    return set(re.findall(r"\b(?:ROCMFORGE|ROCFORGE)_[A-Z0-9_]+", inspect.getdoc(function) or ""))
 
 
 def test_every_variable_is_documented_and_read_in_one_place(repo: Path) -> None:
@@ -200,7 +204,7 @@ def test_every_variable_is_documented_and_read_in_one_place(repo: Path) -> None:
             reads = re.findall(r"environ[^\n]*\b(?:ROCMFORGE|ROCFORGE)_|getenv\(", text)
             assert not reads, f"{path} reads the environment itself"
     readme = (repo / "README.md").read_text("utf-8")
-    assert set(re.findall(r"\b(?:ROCMFORGE|ROCFORGE)_[A-Z_]+", readme)) <= documented
+    assert set(re.findall(r"\b(?:ROCMFORGE|ROCFORGE)_[A-Z0-9_]+", readme)) <= documented
 
 
 def test_the_errors_are_one_tree() -> None:

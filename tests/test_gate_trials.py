@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -75,6 +76,8 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in module.PLACES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("matmul = None\n", encoding="utf-8")
+    (root / module.POOL).parent.mkdir(parents=True)
+    shutil.copy(module.ROOT / module.POOL, root / module.POOL)
     (root / "asv.conf.json").write_text('{"version": 1}', encoding="utf-8")
     for words in (
         ["init", "-q", "-b", "main"],
@@ -110,6 +113,10 @@ def test_a_planted_slowdown_is_counted_where_it_lies(
     stored = json.loads(kept.read_text(encoding="utf-8"))
     assert stored["benchmarks"] == [SLOWED]
     assert stored["ratios"][SLOWED] == pytest.approx(1.25, rel=0.03)
+    (tree,) = (tmp_path / "w").glob("*/repository")
+    words = ["git", "-C", str(tree), "show", f"planted-25:{tool.POOL}"]
+    pool = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "kSpin = std::chrono::microseconds(100 * 200)" in pool
 
 
 def test_same_commits_are_compared_both_ways_and_runs_are_kept(

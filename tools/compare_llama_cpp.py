@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--prompt", type=int, default=128, help="prompt tokens (default 128)")
     parser.add_argument("--decode", type=int, default=32, help="decoded tokens (default 32)")
+    parser.add_argument("--sequences", type=int, default=1, help="decoded side by side (default 1)")
     parser.add_argument("--rounds", type=int, default=9, help="counted rounds (default 9)")
     parser.add_argument("--json", type=Path, help="write the report here")
     parser.add_argument("--figure", type=Path, help="draw every round (.svg, .png or .pdf)")
@@ -97,7 +98,7 @@ def _problem(args: argparse.Namespace) -> str | None:
     """Return what stands in the way of measuring, and what helps."""
     if not args.model.is_file():
         return f"{args.model}: no such file"
-    for name in ("threads", "prompt", "decode", "rounds"):
+    for name in ("threads", "prompt", "decode", "sequences", "rounds"):
         if getattr(args, name) < 1:
             return f"--{name}: got {getattr(args, name)}, wanted at least 1"
     problem = _device_problem(args.device)
@@ -106,6 +107,8 @@ def _problem(args: argparse.Namespace) -> str | None:
     if args.figure and args.figure.suffix not in (".svg", ".png", ".pdf"):
         return f"--figure: got {args.figure}, wanted a name that ends in .svg, .png or .pdf"
     if args.llama_bench:
+        if args.sequences > 1:
+            return f"--sequences: got {args.sequences}, but llama-bench decodes one alone"
         if os.access(args.llama_bench, os.X_OK) and args.llama_bench.is_file():
             return None
         return f"--llama-bench {args.llama_bench}: no program there; llama.cpp's build makes it"
@@ -161,7 +164,8 @@ def _engines(args: argparse.Namespace, stack: ExitStack) -> dict[str, Engine]:
         stack.callback(engine.close)
         return engine
 
-    work = Workload(args.model, args.device, args.threads, args.prompt, args.decode)
+    counts = args.threads, args.prompt, args.decode, args.sequences
+    work = Workload(args.model, args.device, *counts)
     engines: dict[str, Engine] = {OURS: started(Worker(OURS, work, sys.executable))}
     if args.llama_bench:
         options = shlex.split(args.llama_bench_options)
@@ -212,6 +216,7 @@ def _report(args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]]) -> 
         "threads": args.threads,
         "prompt_tokens": args.prompt,
         "decode_tokens": args.decode,
+        "sequences": args.sequences,
         "rounds": args.rounds,
         **provenance(Path(__file__).parent),
         "phases": phases,
@@ -223,6 +228,8 @@ def _print(report: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     where = f"{report['threads']} threads" if report["device"] == "cpu" else report["device"]
+    if report["sequences"] > 1:
+        where += f", {report['sequences']} sequences"
     table = Table(title=f"{report['model']}, {where}, tokens/s (medians)")
     for column in ("phase", "rocmforge", "llama.cpp", "ratio", "99 % interval", "min … max"):
         table.add_column(column, justify="left" if column == "phase" else "right")

@@ -1,4 +1,4 @@
-"""One measured round of an engine: a prompt, then some tokens, in tokens per second.
+"""One measured round of an engine: prompts, then tokens of all sequences, in tokens per second.
 
 An engine runs in a process of its own: ours and llama-cpp-python's stay loaded and answer each line
 of input with a round (this file run as a program), llama-bench starts anew each time. It knows no
@@ -27,13 +27,19 @@ Round = tuple[float, float]  # prefill and decode tokens per second
 
 @dataclass(frozen=True)
 class Workload:
-    """What every engine does in a round; decode begins where the prompt ends."""
+    """What every engine does in a round; each sequence decodes where its prompt ends."""
 
     model: Path
     device: str
     threads: int
     prompt: int
     decode: int
+    sequences: int
+
+    def speeds(self, start: float, middle: float, end: float) -> Round:
+        """Tokens/s of all sequences together, from three readings of the clock in seconds."""
+        prefill = self.prompt / (middle - start)
+        return self.sequences * prefill, self.sequences * self.decode / (end - middle)
 
     @property
     def gpu_layers(self) -> int:
@@ -67,7 +73,8 @@ class Worker:
     def __init__(self, name: str, work: Workload, python: str) -> None:
         self._name = name
         command = [python, __file__, name, str(work.model), work.device]
-        command += [str(n) for n in (work.threads, work.prompt, work.decode)]
+        counts = work.threads, work.prompt, work.decode, work.sequences
+        command += map(str, counts)
         try:
             self._process = subprocess.Popen(
                 command,
@@ -112,7 +119,7 @@ class LlamaBench:
     program
         Path of llama-bench, of 2025 or later: it has to know ``--n-depth``.
     work
-        What to do.
+        What to do, with one sequence.
     options
         Further options for it, as ``-fa 1``.
     """
@@ -169,18 +176,22 @@ def _rocmforge(work: Workload, ids: list[int]) -> Callable[[], Round]:
     from rocmforge.engine import Engine as Rocmforge
 
     context = work.prompt + work.decode
-    engine = Rocmforge.from_gguf(work.model, work.device, threads=work.threads, ctx=context)
+    engine = Rocmforge.from_gguf(
+        work.model, work.device, threads=work.threads, ctx=context, sequences=work.sequences
+    )
 
     def measure() -> Round:
-        sequence = engine.add_sequence(context)
+        sequences = [engine.add_sequence(context) for _ in range(work.sequences)]
         start = time.perf_counter()
-        engine.prefill(sequence, ids)
+        for sequence in sequences:
+            engine.prefill(sequence, ids)
         middle = time.perf_counter()
         for index in range(work.decode):
-            engine.decode([sequence], [ids[index % len(ids)]])
+            engine.decode(sequences, [ids[index % len(ids)]] * work.sequences)
         end = time.perf_counter()
-        engine.remove_sequence(sequence)
-        return work.prompt / (middle - start), work.decode / (end - middle)
+        for sequence in sequences:
+            engine.remove_sequence(sequence)
+        return work.speeds(start, middle, end)
 
     return measure
 
@@ -194,28 +205,46 @@ def _llama_cpp(work: Workload, ids: list[int], repack: bool) -> Callable[[], Rou
     model_params.n_gpu_layers = work.gpu_layers
     model = llama_cpp.llama_model_load_from_file(str(work.model).encode(), model_params)
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx = work.prompt + work.decode + 32
+    params.n_seq_max = work.sequences
+    params.n_ctx = work.sequences * (work.prompt + work.decode + 32)
     params.n_batch = params.n_ubatch = 512
     params.n_threads = params.n_threads_batch = work.threads
     context: Any = llama_cpp.llama_init_from_model(model, params) if model else None
     if not context:
         raise SystemExit(f"llama.cpp does not load {work.model}")
+    room = max(params.n_batch, work.sequences)
+    batch = llama_cpp.llama_batch_init(room, 0, 1)
 
-    def run(tokens: list[int]) -> None:
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)
-        if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(array, len(tokens))):
+    def run(tokens: list[tuple[int, int, int, bool]]) -> None:
+        """Run (id, position, sequence, whether its logits are wanted) of each token."""
+        batch.n_tokens = len(tokens)
+        for index, (token, position, sequence, wanted) in enumerate(tokens):
+            batch.token[index] = token
+            batch.pos[index] = position
+            batch.n_seq_id[index] = 1
+            batch.seq_id[index][0] = sequence
+            batch.logits[index] = wanted
+        if llama_cpp.llama_decode(context, batch):
             raise SystemExit("llama_decode failed")
         llama_cpp.llama_synchronize(context)
+
+    def prefill(sequence: int) -> None:
+        last = len(ids) - 1
+        tokens = [(token, at, sequence, at == last) for at, token in enumerate(ids)]
+        for first in range(0, len(tokens), room):
+            run(tokens[first : first + room])
 
     def measure() -> Round:
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
         start = time.perf_counter()
-        run(ids)
+        for sequence in range(work.sequences):
+            prefill(sequence)
         middle = time.perf_counter()
         for index in range(work.decode):
-            run([ids[index % len(ids)]])
+            token, at = ids[index % len(ids)], work.prompt + index
+            run([(token, at, sequence, True) for sequence in range(work.sequences)])
         end = time.perf_counter()
-        return work.prompt / (middle - start), work.decode / (end - middle)
+        return work.speeds(start, middle, end)
 
     return measure
 
@@ -225,7 +254,7 @@ if __name__ == "__main__":
     parser.add_argument("name", choices=(OURS, REPACKED, PLAIN))
     parser.add_argument("model", type=Path)
     parser.add_argument("device")
-    for count in ("threads", "prompt", "decode"):
+    for count in ("threads", "prompt", "decode", "sequences"):
         parser.add_argument(count, type=int)
     arguments = vars(parser.parse_args())
     _serve(arguments.pop("name"), Workload(**arguments))

@@ -70,6 +70,10 @@ def _slowed(call):
 
 
 """
+POOL = "rocmforge/cpu/threads.cpp"
+SPIN = "constexpr auto kSpin = std::chrono::microseconds("
+"""Where the pool says how long its threads stay awake: longer than what is planted, or waking them
+would come on top of it."""
 EPILOG = """\
 Without --planted: N runs, of HEAD and of a commit with the same files in turns; each is compared
 with every run of the other commit, in both directions: 40 comparisons of 9 runs. With it: N
@@ -111,9 +115,8 @@ class Series:
         branch, tree = f"planted-{planted:g}", ("-C", str(self.tree))
         if not git(*tree, "branch", "--list", branch):
             git(*tree, "checkout", "--quiet", "--force", "--detach", self.commit)
-            for name, ending in PLACES.items() if planted else ():
-                with (self.tree / name).open("a", encoding="utf-8") as file:
-                    file.write(PLANT.format(factor=1 + planted / 100) + ending)
+            if planted:
+                plant(self.tree, planted)
             who = ("-c", "user.name=trial", "-c", "user.email=trial@localhost")
             git(*tree, *who, "commit", "-qam", branch, "--allow-empty")
             git(*tree, "branch", branch)
@@ -192,6 +195,23 @@ class Series:
             before = self.run(self.commit, f"{name}-before")
             trials.append(self.trial(name, planted, before, self.run(slowed, f"{name}-after")))
         return trials
+
+
+def plant(tree: Path, planted: float) -> None:
+    """Have the ops and forward passes in a source tree take so many percent longer.
+
+    Raises
+    ------
+    MeasurementError
+        The thread pool there does not say how long it stays awake.
+    """
+    for name, ending in PLACES.items():
+        with (tree / name).open("a", encoding="utf-8") as file:
+            file.write(PLANT.format(factor=1 + planted / 100) + ending)
+    pool = (tree / POOL).read_text(encoding="utf-8")
+    if SPIN not in pool:
+        raise MeasurementError(f"{tree / POOL}: wanted {SPIN!r} in it")
+    (tree / POOL).write_text(pool.replace(SPIN, SPIN + "100 * "), encoding="utf-8")
 
 
 def kept_trials(folders: Sequence[Path]) -> tuple[ResultSet, list[list[dict[str, Any]]]]:

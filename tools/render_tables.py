@@ -84,14 +84,16 @@ def _replace(document: str, name: str, text: str) -> str:
 
 def _peer_table(reports: list[dict[str, Any]]) -> str:
     columns = (
-        *("model", "threads", "prompt", "phase", "ROCmForge tokens/s", "llama.cpp tokens/s"),
+        *("model", "threads", "sequences", "prompt", "phase"),
+        *("ROCmForge tokens/s", "llama.cpp tokens/s"),
         *("ratio", "min … max", "hardware", "commit", "date"),
     )
     lines = _table(columns, ())
     for report in reports:
         for phase, row in report["phases"].items():
             cells = (
-                *(_stem(report), report["threads"], report["prompt_tokens"], phase),
+                *(_stem(report), report["threads"], report.get("sequences", 1)),
+                *(report["prompt_tokens"], phase),
                 *(f"{row['rocmforge']:.1f}", f"{row['llama.cpp']:.1f}", f"**{row['ratio']:.2f}**"),
                 f"{row['ratio_min']:.2f} … {row['ratio_max']:.2f}",
                 *(report["hardware_tag"], report["commit"][:8], report["date"][:10]),
@@ -347,11 +349,12 @@ def _table(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> list[
 
 
 def _readme_table(reports: list[dict[str, Any]]) -> str:
-    chosen = [
-        r
-        for r in reports
-        if _stem(r) in README_ROWS and r["threads"] > 1 and r["prompt_tokens"] == 128
-    ]
+    newest: dict[str, dict[str, Any]] = {}
+    for report in sorted(reports, key=lambda report: str(report["date"])):
+        alone = report.get("sequences", 1) == 1 and report["threads"] > 1
+        if alone and report["prompt_tokens"] == 128:
+            newest[_stem(report)] = report
+    chosen = [newest[model] for model in README_ROWS if model in newest]
     if not chosen:
         return ""
     tags = ", ".join(sorted({report["hardware_tag"] for report in chosen}))

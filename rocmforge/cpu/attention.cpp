@@ -166,6 +166,14 @@ void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t reach, in
         const Element* const k = static_cast<const Element*>(a.k) + at;
         const Element* const v = static_cast<const Element*>(a.v) + at;
         const int64_t n = std::min(a.page_size, reach - start);
+        if (once && start + a.page_size < reach) {
+            const int64_t next = (pages[start / a.page_size + 1] * a.kv_heads + g) * size;
+            const int bytes = static_cast<int>(size * static_cast<int64_t>(sizeof(Element)));
+            prefetch(reinterpret_cast<const uint8_t*>(static_cast<const Element*>(a.k) + next),
+                     bytes);
+            prefetch(reinterpret_cast<const uint8_t*>(static_cast<const Element*>(a.v) + next),
+                     bytes);
+        }
         if (as_it_is) {
             add_page(k, v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);
         } else {

@@ -6,6 +6,7 @@ of models, and checks nothing that `rocmforge.ops` checks.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -27,7 +28,8 @@ except ImportError as error:
     ) from error
 
 
-DENSE_FORMATS = ("F32", "F16", "BF16", "MXFP6_E3M2")  # whose activations stay float32
+PLAIN_FORMATS = ("F32", "F16", "BF16")
+DENSE_FORMATS = (*PLAIN_FORMATS, "MXFP6_E3M2")  # whose activations are not rounded to int8
 TILE_ROWS = 16  # rows that the packed layout interleaves
 PIECE_BYTES = 16 << 20  # of a matrix packed at once
 READ_PER_THREAD = 64 << 20  # bytes that a ceiling is read from at most: no cache holds more a core,
@@ -52,20 +54,27 @@ class CpuBackend:
         columns. None: `ROCMFORGE_CPU_EXACT`.
     isa
         "avx512", "avx2" or "portable"; None: `ROCMFORGE_CPU_ISA`, else the best that runs here.
+    bf16
+        True: F32, F16 and BF16 weights are packed as bfloat16, and multiplied with activations that
+        are rounded to it too. None: `ROCMFORGE_CPU_BF16`.
 
     Raises
     ------
     ValueError
-        `threads` is below 1 or above 1024.
+        `threads` is below 1 or above 1024, or both `exact` and `bf16` are wanted.
     DeviceError
-        This processor or build does not have the instruction set, or the system does not grant
-        the threads.
+        This processor or build does not have the instruction set, or no products of bfloat16, or
+        the system does not grant the threads.
     """
 
     name = "cpu"
 
     def __init__(
-        self, threads: int | None = None, exact: bool | None = None, isa: str | None = None
+        self,
+        threads: int | None = None,
+        exact: bool | None = None,
+        isa: str | None = None,
+        bf16: bool | None = None,
     ) -> None:
         wanted = env.cpu_isa() if isa is None else isa
         if wanted and wanted not in instruction_sets():
@@ -77,10 +86,18 @@ class CpuBackend:
         if not 1 <= count <= env.MAX_THREADS:
             raise ValueError(f"threads: got {count}, wanted 1 to {env.MAX_THREADS}")
         self.exact = env.cpu_exact() if exact is None else exact
+        self.bf16 = env.cpu_bf16() if bf16 is None else bf16
+        if self.exact and self.bf16:
+            raise ValueError("exact and bf16 (ROCMFORGE_CPU_EXACT, _BF16): got both, wanted one")
         try:
             self._kernels = _cpu.Kernels(wanted or "", count)
         except RuntimeError as error:
             raise DeviceError(f"threads: got {count}, wanted fewer: {error}") from error
+        if self.bf16 and not self._kernels.multiplies_pairs:
+            raise DeviceError(
+                "bf16 (ROCMFORGE_CPU_BF16): wanted a processor with AVX512-BF16 and the instruction"
+                f" set avx512, got one that runs {', '.join(instruction_sets())}, and {self.isa}"
+            )
 
     @property
     def isa(self) -> str:
@@ -101,7 +118,8 @@ class CpuBackend:
     ) -> _cpu.PackedMatrix:
         """Interleave GGUF rows (N, row_bytes) in tiles of 16, in huge pages where there are any."""
         rows = raw.shape[0]
-        packed = self._kernels.empty(fmt.name, rows, columns)
+        pairs = self.bf16 and fmt.name in PLAIN_FORMATS
+        packed = self._kernels.empty(fmt.name, rows, columns, pairs)
         step = max(1, PIECE_BYTES // (TILE_ROWS * raw.shape[1])) * TILE_ROWS
         for first in range(0, rows, step):
             self._kernels.pack(packed, raw[first : first + step], first)
@@ -123,7 +141,9 @@ class CpuBackend:
         )
 
     def matmul_precision(self, fmt: str, tokens: int) -> Precision:
-        """Exact for formats kept as plain numbers, and where that was asked for."""
+        """Exact for formats kept as plain numbers, unless bf16 was asked for, or if exact was."""
+        if self.bf16 and fmt in PLAIN_FORMATS:
+            return "bf16"
         return "exact" if self.exact or fmt in DENSE_FORMATS else "int8"
 
     def attention_precision(self, queries: int) -> Precision:
@@ -175,6 +195,15 @@ class CpuBackend:
     ) -> None:
         """Causal attention of q (T, H, D) over one layer's pages."""
         self._kernels.attention(q, k_pages, v_pages, page_table, lengths, starts, scale, out)
+
+    def record(self, calls: Callable[[], None]) -> Callable[[], None]:
+        """Run ops, and return what runs them again without Python between them."""
+        self._kernels.begin_recording()
+        try:
+            calls()
+        finally:
+            recording = self._kernels.end_recording()
+        return functools.partial(self._kernels.replay, recording)
 
     def read_rates(self, working_set: int) -> Generator[float, None, None]:
         """Yield bytes a second at which all threads read the same memory, sample by sample.

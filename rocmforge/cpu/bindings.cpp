@@ -12,11 +12,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -55,6 +57,11 @@ class Running {
     std::lock_guard<std::mutex> lock_;
 };
 
+// Ops that ran, with their arguments: each can run again on what its arrays hold by then.
+struct Recording {
+    std::vector<std::function<void()>> ops;
+};
+
 // Numbers to read for peak_reads: whole vectors of int32, each its index modulo 2^7.
 class ReadBuffer {
   public:
@@ -88,22 +95,26 @@ class Kernels {
     const char* isa() const { return ops_->isa; }
     int threads() const { return pool_->threads(); }
 
-    std::unique_ptr<PackedMatrix> empty(const std::string& fmt, int64_t rows,
-                                        int64_t columns) const {
-        const Format format = format_named(fmt);
+    bool multiplies_pairs() const { return rocmforge::multiplies_pairs(*ops_); }
+
+    std::unique_ptr<PackedMatrix> empty(const std::string& fmt, int64_t rows, int64_t columns,
+                                        bool pairs) const {
+        const Format format = format_named(fmt), packed = pairs ? Format::BF16_PAIRS : format;
+        require(!pairs || multiplies_pairs(), "pack: this processor multiplies no pairs");
         require(rows >= 1 && columns >= 1 && ops_->row_bytes(format, columns) > 0,
                 "pack: rows must be whole blocks, at least one");
-        return std::make_unique<PackedMatrix>(ops_->tile_bytes(format, columns), format, rows,
-                                              columns);
+        return std::make_unique<PackedMatrix>(ops_->tile_bytes(packed, columns), format, packed,
+                                              rows, columns);
     }
 
     void pack(PackedMatrix& out, Array<const uint8_t, 2> raw, int64_t first_row) const {
         const auto rows = static_cast<int64_t>(raw.shape(0));
-        check_row_bytes(raw, out.format(), out.columns());
+        check_row_bytes(raw, out.source(), out.columns());
         require(first_row >= 0 && first_row % kTileRows == 0 && first_row + rows <= out.rows(),
                 "pack: rows must begin at a tile and lie inside the matrix");
         const Running running(mutex_);
-        ops_->pack(raw.data(), out.format(), rows, out.columns(), out.tile(first_row), *pool_);
+        ops_->pack(raw.data(), out.source(), out.format(), rows, out.columns(), out.tile(first_row),
+                   *pool_);
     }
 
     void matmul(Array<const float, 2> x, const std::vector<const PackedMatrix*>& weights,
@@ -124,69 +135,68 @@ class Kernels {
                     "matmul: bias must be (rows,)");
             targets.push_back({view, biases[i] ? biases[i]->data() : nullptr, outs[i].data()});
         }
-        const auto tokens = static_cast<int64_t>(x.shape(0));
-        const auto columns = static_cast<int64_t>(x.shape(1));
-        const Running running(mutex_);
-        const size_t need = ops_->matmul_workspace(tokens, columns, exact);
-        if (!workspace_ || workspace_->bytes() < need) {
-            workspace_.reset();
-            workspace_ = std::make_unique<HugeBuffer>(need);
-        }
-        const MatmulArgs args{x.data(),
-                              tokens,
-                              columns,
-                              targets.data(),
-                              static_cast<int>(targets.size()),
-                              accumulate,
-                              exact,
-                              workspace_->data(),
-                              *pool_};
-        ops_->matmul(args);
+        run([this, x, outs, biases, targets, accumulate, exact] {
+            const auto tokens = static_cast<int64_t>(x.shape(0));
+            const auto columns = static_cast<int64_t>(x.shape(1));
+            const size_t need = ops_->matmul_workspace(tokens, columns, exact);
+            if (!workspace_ || workspace_->bytes() < need) {
+                workspace_.reset();
+                workspace_ = std::make_unique<HugeBuffer>(need);
+            }
+            ops_->matmul({x.data(), tokens, columns, targets.data(),
+                          static_cast<int>(targets.size()), accumulate, exact, workspace_->data(),
+                          *pool_});
+        });
     }
 
-    void dequantize(Array<const uint8_t, 2> raw, const std::string& format,
-                    Array<float, 2> out) const {
+    void dequantize(Array<const uint8_t, 2> raw, const std::string& format, Array<float, 2> out) {
         require(raw.shape(0) == out.shape(0), "dequantize: rows differ");
         const Format f = format_named(format);
         check_row_bytes(raw, f, static_cast<int64_t>(out.shape(1)));
-        const Running running(mutex_);
-        ops_->dequantize(raw.data(), f, static_cast<int64_t>(out.shape(0)),
-                         static_cast<int64_t>(out.shape(1)), out.data(), *pool_);
+        run([this, raw, f, out] {
+            ops_->dequantize(raw.data(), f, static_cast<int64_t>(out.shape(0)),
+                             static_cast<int64_t>(out.shape(1)), out.data(), *pool_);
+        });
     }
 
     void rmsnorm(Array<const float, 2> x, Array<const float, 1> weight, float eps,
-                 Array<float, 2> out) const {
+                 Array<float, 2> out) {
         require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1) &&
                     weight.shape(0) == x.shape(1) && x.shape(1) >= 1,
                 "rmsnorm: shapes differ");
-        const Running running(mutex_);
-        ops_->rmsnorm(x.data(), weight.data(), eps, static_cast<int64_t>(x.shape(0)),
-                      static_cast<int64_t>(x.shape(1)), out.data(), *pool_);
+        run([this, x, weight, eps, out] {
+            ops_->rmsnorm(x.data(), weight.data(), eps, static_cast<int64_t>(x.shape(0)),
+                          static_cast<int64_t>(x.shape(1)), out.data(), *pool_);
+        });
     }
 
     void rope(Array<float, 3> x, Array<const float, 2> cos, Array<const float, 2> sin,
-              bool interleaved) const {
+              bool interleaved) {
         require(cos.shape(0) == x.shape(0) && sin.shape(0) == x.shape(0) &&
                     cos.shape(1) == sin.shape(1) && 2 * cos.shape(1) <= x.shape(2),
                 "rope: cos and sin must be (tokens, rotated / 2)");
-        const Running running(mutex_);
-        ops_->rope({x.data(), cos.data(), sin.data(), static_cast<int64_t>(x.shape(0)),
-                    static_cast<int64_t>(x.shape(1)), static_cast<int64_t>(x.shape(2)),
-                    2 * static_cast<int64_t>(cos.shape(1)), interleaved, *pool_});
+        run([this, x, cos, sin, interleaved] {
+            ops_->rope({x.data(), cos.data(), sin.data(), static_cast<int64_t>(x.shape(0)),
+                        static_cast<int64_t>(x.shape(1)), static_cast<int64_t>(x.shape(2)),
+                        2 * static_cast<int64_t>(cos.shape(1)), interleaved, *pool_});
+        });
     }
 
-    void softmax(Array<const float, 2> x, Array<float, 2> out) const {
+    void softmax(Array<const float, 2> x, Array<float, 2> out) {
         require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1) && x.shape(1) >= 1,
                 "softmax: shapes differ");
-        const Running running(mutex_);
-        ops_->softmax(x.data(), static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(x.shape(1)),
-                      out.data(), *pool_);
+        run([this, x, out] {
+            ops_->softmax(x.data(), static_cast<int64_t>(x.shape(0)),
+                          static_cast<int64_t>(x.shape(1)), out.data(), *pool_);
+        });
     }
 
-    void swiglu(Array<const float, 2> gate, Array<const float, 2> up, Array<float, 2> out) const {
+    void swiglu(Array<const float, 2> gate, Array<const float, 2> up, Array<float, 2> out) {
         require(gate.size() == up.size() && gate.size() == out.size(), "swiglu: shapes differ");
-        const Running running(mutex_);
-        ops_->swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), out.data(), *pool_);
+        run([this, gate, up, out] {
+            ops_->swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), out.data(),
+                         *pool_);
+        });
     }
 
     std::unique_ptr<ReadBuffer> read_buffer(int64_t bytes) const {
@@ -209,7 +219,7 @@ class Kernels {
 
     void kv_append(Array<const float, 3> k, Array<const float, 3> v, const Pages& k_pages,
                    const Pages& v_pages, Array<const int32_t, 1> pages,
-                   Array<const int32_t, 1> offsets) const {
+                   Array<const int32_t, 1> offsets) {
         // k_pages (n, G, D, P), v_pages (n, G, P, D)
         check_pages(k_pages, v_pages);
         require(k.shape(1) == k_pages.shape(1) && k.shape(2) == k_pages.shape(2) &&
@@ -218,23 +228,24 @@ class Kernels {
                 "kv_append: k and v must be (tokens, kv heads, head dim)");
         require(pages.shape(0) == k.shape(0) && offsets.shape(0) == k.shape(0),
                 "kv_append: one page and offset a token");
-        const auto n_pages = static_cast<int32_t>(k_pages.shape(0));
-        const auto page_size = static_cast<int32_t>(k_pages.shape(3));
-        for (size_t t = 0; t < k.shape(0); ++t) {
-            require(pages.data()[t] >= 0 && pages.data()[t] < n_pages && offsets.data()[t] >= 0 &&
-                        offsets.data()[t] < page_size,
-                    "kv_append: page or offset out of range");
-        }
-        const Running running(mutex_);
-        ops_->kv_append({k.data(), v.data(), k_pages.data(), v_pages.data(), is_half(k_pages),
-                         pages.data(), offsets.data(), static_cast<int64_t>(k.shape(0)),
-                         static_cast<int64_t>(k.shape(1)), static_cast<int64_t>(k.shape(2)),
-                         page_size});
+        run([this, k, v, k_pages, v_pages, pages, offsets] {
+            const auto n_pages = static_cast<int32_t>(k_pages.shape(0));
+            const auto page_size = static_cast<int32_t>(k_pages.shape(3));
+            for (size_t t = 0; t < k.shape(0); ++t) {
+                require(pages.data()[t] >= 0 && pages.data()[t] < n_pages &&
+                            offsets.data()[t] >= 0 && offsets.data()[t] < page_size,
+                        "kv_append: page or offset out of range");
+            }
+            ops_->kv_append({k.data(), v.data(), k_pages.data(), v_pages.data(), is_half(k_pages),
+                             pages.data(), offsets.data(), static_cast<int64_t>(k.shape(0)),
+                             static_cast<int64_t>(k.shape(1)), static_cast<int64_t>(k.shape(2)),
+                             page_size});
+        });
     }
 
     void attention(Array<const float, 3> q, const Pages& k_pages, const Pages& v_pages,
                    Array<const int32_t, 2> page_table, Array<const int32_t, 1> lengths,
-                   Array<const int32_t, 1> starts, float scale, Array<float, 3> out) const {
+                   Array<const int32_t, 1> starts, float scale, Array<float, 3> out) {
         check_pages(k_pages, v_pages);
         require(q.shape(2) == k_pages.shape(2) && q.shape(2) <= 256, "attention: head dim differs");
         require(k_pages.shape(3) <= 64, "attention: page size must be at most 64");
@@ -243,32 +254,44 @@ class Kernels {
         const size_t sequences = lengths.shape(0);
         require(page_table.shape(0) == sequences && starts.shape(0) == sequences + 1,
                 "attention: one page table row and start a sequence");
-        require(
-            starts.data()[0] == 0 && starts.data()[sequences] == static_cast<int32_t>(q.shape(0)),
-            "attention: starts must run from 0 to the number of queries");
-        const auto page_size = static_cast<int64_t>(k_pages.shape(3));
-        for (size_t s = 0; s < sequences; ++s) {
-            const int64_t queries = int64_t{starts.data()[s + 1]} - starts.data()[s];
-            const int64_t length = lengths.data()[s];
-            const int64_t used = (length + page_size - 1) / page_size;
-            require(queries >= 0 && length >= queries &&
-                        used <= static_cast<int64_t>(page_table.shape(1)),
-                    "attention: a sequence is longer than its pages or shorter than its queries");
-            for (int64_t i = 0; i < used; ++i) {
-                const int32_t page = page_table.data()[s * page_table.shape(1) + i];
-                require(page >= 0 && page < static_cast<int32_t>(k_pages.shape(0)),
-                        "attention: page out of range");
-            }
-        }
+        run([this, q, k_pages, v_pages, page_table, lengths, starts, scale, out] {
+            check_sequences(static_cast<int32_t>(q.shape(0)), k_pages, page_table, lengths, starts);
+            ops_->attention(
+                {q.data(), k_pages.data(), v_pages.data(), is_half(k_pages), page_table.data(),
+                 lengths.data(), starts.data(), static_cast<int64_t>(lengths.shape(0)),
+                 static_cast<int64_t>(page_table.shape(1)), static_cast<int64_t>(q.shape(1)),
+                 static_cast<int64_t>(k_pages.shape(1)), static_cast<int64_t>(q.shape(2)),
+                 static_cast<int64_t>(k_pages.shape(3)), scale, out.data(), *pool_});
+        });
+    }
+
+    // From here on the ops that this thread runs are also recorded.
+    void begin_recording() {
+        require(!recording_, "one recording at a time");
+        recording_ = std::make_unique<Recording>();
+        recorder_ = std::this_thread::get_id();
+    }
+
+    std::unique_ptr<Recording> end_recording() { return std::move(recording_); }
+
+    void replay(const Recording& recording) const {
         const Running running(mutex_);
-        ops_->attention({q.data(), k_pages.data(), v_pages.data(), is_half(k_pages),
-                         page_table.data(), lengths.data(), starts.data(),
-                         static_cast<int64_t>(sequences), static_cast<int64_t>(page_table.shape(1)),
-                         static_cast<int64_t>(q.shape(1)), static_cast<int64_t>(k_pages.shape(1)),
-                         static_cast<int64_t>(q.shape(2)), page_size, scale, out.data(), *pool_});
+        for (const auto& op : recording.ops) op();
     }
 
   private:
+    // Runs an op whose arguments are checked; it holds its arrays, and reads what may change.
+    template <class Op>
+    void run(Op op) {
+        {
+            const Running running(mutex_);
+            op();
+        }
+        if (recording_ && recorder_ == std::this_thread::get_id()) {
+            recording_->ops.emplace_back(std::move(op));
+        }
+    }
+
     void check_row_bytes(const Array<const uint8_t, 2>& raw, Format format, int64_t columns) const {
         const int64_t wanted = ops_->row_bytes(format, columns);
         require(wanted > 0 && static_cast<int64_t>(raw.shape(1)) == wanted,
@@ -276,6 +299,28 @@ class Kernels {
     }
 
     static bool is_half(const Pages& pages) { return pages.dtype().bits == 16; }
+
+    static void check_sequences(int32_t queries, const Pages& k_pages,
+                                const Array<const int32_t, 2>& page_table,
+                                const Array<const int32_t, 1>& lengths,
+                                const Array<const int32_t, 1>& starts) {
+        const size_t sequences = lengths.shape(0);
+        require(starts.data()[0] == 0 && starts.data()[sequences] == queries,
+                "attention: starts must run from 0 to the number of queries");
+        const auto page_size = static_cast<int64_t>(k_pages.shape(3));
+        for (size_t s = 0; s < sequences; ++s) {
+            const int64_t own = int64_t{starts.data()[s + 1]} - starts.data()[s];
+            const int64_t length = lengths.data()[s];
+            const int64_t used = (length + page_size - 1) / page_size;
+            require(own >= 0 && length >= own && used <= static_cast<int64_t>(page_table.shape(1)),
+                    "attention: a sequence is longer than its pages or shorter than its queries");
+            for (int64_t i = 0; i < used; ++i) {
+                const int32_t page = page_table.data()[s * page_table.shape(1) + i];
+                require(page >= 0 && page < static_cast<int32_t>(k_pages.shape(0)),
+                        "attention: page out of range");
+            }
+        }
+    }
 
     static void check_pages(const Pages& k, const Pages& v) {
         require(k.ndim() == 4 && v.ndim() == 4, "KV pages must have 4 dimensions");
@@ -296,6 +341,8 @@ class Kernels {
     std::unique_ptr<ThreadPool> pool_;
     mutable std::mutex mutex_;
     std::unique_ptr<HugeBuffer> workspace_;
+    std::unique_ptr<Recording> recording_;
+    std::thread::id recorder_;
 };
 
 std::vector<std::string> instruction_sets() {
@@ -322,11 +369,13 @@ NB_MODULE(_cpu, m) {
         .def_prop_ro("format", &PackedMatrix::format_name);
     nb::class_<ReadBuffer>(m, "ReadBuffer", "What peak_reads reads.")
         .def_prop_ro("nbytes", &ReadBuffer::bytes);
+    nb::class_<Recording>(m, "Recording", "Ops that ran, to be run again by Kernels.replay.");
     nb::class_<Kernels>(m, "Kernels", "The ops of one instruction set with a number of threads.")
         .def(nb::init<const std::string&, int>(), "isa"_a, "threads"_a)
         .def_prop_ro("isa", &Kernels::isa)
         .def_prop_ro("threads", &Kernels::threads)
-        .def("empty", &Kernels::empty, "fmt"_a, "rows"_a, "columns"_a)
+        .def_prop_ro("multiplies_pairs", &Kernels::multiplies_pairs)
+        .def("empty", &Kernels::empty, "fmt"_a, "rows"_a, "columns"_a, "pairs"_a)
         .def("pack", &Kernels::pack, "out"_a, "raw"_a.noconvert(), "first_row"_a)
         .def("matmul", &Kernels::matmul, "x"_a.noconvert(), "weights"_a, "outs"_a.noconvert(),
              "biases"_a.noconvert(), "accumulate"_a, "exact"_a)
@@ -344,6 +393,9 @@ NB_MODULE(_cpu, m) {
         .def("attention", &Kernels::attention, "q"_a.noconvert(), "k_pages"_a.noconvert(),
              "v_pages"_a.noconvert(), "page_table"_a.noconvert(), "lengths"_a.noconvert(),
              "starts"_a.noconvert(), "scale"_a, "out"_a.noconvert())
+        .def("begin_recording", &Kernels::begin_recording)
+        .def("end_recording", &Kernels::end_recording)
+        .def("replay", &Kernels::replay, "recording"_a)
         .def("read_buffer", &Kernels::read_buffer, "nbytes"_a)
         .def("peak_reads", &Kernels::peak_reads, "buffer"_a, "repeats"_a)
         .def("peak_products", &Kernels::peak_products, "int8"_a);

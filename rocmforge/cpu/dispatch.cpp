@@ -55,6 +55,14 @@ const Ops* ops_for(const char* isa) {
     return first_supported([isa](const Ops& ops) { return std::strcmp(ops.isa, isa) == 0; });
 }
 
+bool multiplies_pairs([[maybe_unused]] const Ops& ops) {
+#ifdef ROCMFORGE_X86
+    return &ops == &avx512::table && __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
 const Ops* best_ops() {
     return first_supported([](const Ops&) { return true; });
 }

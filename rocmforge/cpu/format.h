@@ -27,6 +27,7 @@ enum class Format : int {
     MXFP4,
     MXFP6_E2M3,
     MXFP6_E3M2,
+    BF16_PAIRS,  // in no file: what `pack` can make of F32, F16 and BF16
 };
 
 constexpr const char* kFormatNames[] = {

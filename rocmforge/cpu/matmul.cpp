@@ -2,19 +2,21 @@
 //
 // int8 path: x is rounded to int8 in blocks of 32 columns, codes multiply in int32, and each
 // sub-block's sum is scaled in float32. Exact path: weights are expanded to float32 and multiply x
-// as it is; dense weights (F32, F16, BF16) always take it. First all threads prepare the
-// activations (panels.h), then they share the tiles of 16 rows (matmul_kernels.h).
+// as it is; dense weights (F32, F16, BF16) always take it, unless they were packed as pairs of
+// bfloat16: then x is rounded to such pairs. First all threads prepare the activations (panels.h),
+// then they share the tiles of 16 rows (matmul_kernels.h, multiply_pairs.h).
 #include <algorithm>
 
 #include "isa_ops.h"
 #include "matmul_kernels.h"
+#include "multiply_pairs.h"
 
 namespace rocmforge::ROCMFORGE_ISA {
 
 namespace {
 
-constexpr int64_t kPiecesPerThread = 4;
 constexpr int64_t kQuantizeGroups = 32;  // groups of one work item when preparing x
+constexpr int64_t kAloneGroups = 512;    // so few are prepared before a second thread would begin
 
 // Everything that a work item reads: the prepared activations and what to do with them.
 struct Job {
@@ -22,12 +24,15 @@ struct Job {
     int64_t groups;
     uint8_t* int8_panels;  // panels one after another, in the order of their first tokens
     float* dense_panels;
+    int32_t* pair_panels;  // of bfloat16: [columns / 2][width]
 
     Panel panel(int64_t padded_first, int width) const {
         return Panel(int8_panels + static_cast<size_t>(padded_first * groups) * kPanelBytes, groups,
                      width);
     }
     float* dense(int64_t padded_first) const { return dense_panels + padded_first * args.columns; }
+    int64_t pairs() const { return (args.columns + 1) / 2; }
+    int32_t* pair(int64_t padded_first) const { return pair_panels + padded_first * pairs(); }
 };
 
 template <class Block>
@@ -51,7 +56,12 @@ void run_quantized(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, 
         }
         return;
     }
-    if (job.args.tokens == 1) return gemv_tile<Block>(tile, job.groups, job.panel(0, 1), acc);
+    const int64_t tokens = t1 - t0;
+    if (const int only = panel_width(tokens); only >= tokens) {
+        return visit_width(only, [&](auto w) {
+            multiply_tile<Block, w.value>(tile, job.groups, job.panel(padded, only), acc);
+        });
+    }
     Expanded expanded;
     for (int64_t g0 = 0; g0 < job.groups; g0 += kChunkGroups) {
         const int n = static_cast<int>(std::min<int64_t>(kChunkGroups, job.groups - g0));
@@ -79,6 +89,18 @@ void run_dense(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int6
         });
         at += width;
     });
+}
+
+void run_pairs(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int64_t padded,
+               float* acc) {
+#if defined(__AVX512VNNI__)
+    for_each_panel(t0, t1, [&](int64_t, int width) {
+        multiply_pairs(width, reinterpret_cast<const int32_t*>(tile), job.pairs(), job.pair(padded),
+                       acc);
+        padded += width;
+        acc += width * kLanes;
+    });
+#endif
 }
 
 void write_out(const Job& job, const MatmulTarget& target, int64_t tile, int64_t t0, int64_t t1,
@@ -128,6 +150,9 @@ void run_tile(const Job& job, const MatmulTarget& target, int64_t tile, int64_t 
         case Format::MXFP6_E3M2:
             run_dense<BFloat>(job, data, t0, t1, padded, acc);
             break;
+        case Format::BF16_PAIRS:
+            run_pairs(job, data, t0, t1, padded, acc);
+            break;
         default:
             visit_block(target.weight.format, [&](auto block) {
                 run_quantized<decltype(block)>(job, data, t0, t1, padded, acc);
@@ -138,11 +163,12 @@ void run_tile(const Job& job, const MatmulTarget& target, int64_t tile, int64_t 
 
 // Fills the panels of the tokens t0..t1 for the groups g0..g1.
 void prepare(const Job& job, int64_t t0, int64_t t1, int64_t padded, int64_t g0, int64_t g1,
-             bool int8, bool dense) {
+             bool int8, bool dense, bool pairs) {
     const int64_t columns = job.args.columns;
     for_each_panel(t0, t1, [&](int64_t t, int width) {
         const Panel panel = job.panel(padded, width);
         float* x_dense = job.dense(padded);
+        int32_t* x_pairs = job.pair(padded);
         for (int i = 0; i < width; ++i) {
             const bool real = t + i < t1;
             const float* x = job.args.x + (t + i) * columns;
@@ -153,6 +179,11 @@ void prepare(const Job& job, int64_t t0, int64_t t1, int64_t padded, int64_t g0,
             const int64_t k1 = std::min(g1 * kGroup, columns);
             for (int64_t k = g0 * kGroup; dense && k < k1; ++k) {
                 x_dense[k * width + i] = real ? x[k] : 0.0f;
+            }
+            for (int64_t k = g0 * kGroup; pairs && k < k1; k += 2) {
+                const float low = real ? x[k] : 0.0f;
+                const float high = real && k + 1 < columns ? x[k + 1] : 0.0f;
+                x_pairs[k / 2 * width + i] = static_cast<int32_t>(bfloat_pair(low, high));
             }
         }
         padded += width;
@@ -165,36 +196,38 @@ size_t matmul_workspace(int64_t tokens, int64_t columns, bool exact) {
     const auto padded = static_cast<size_t>(padded_tokens(tokens));
     const auto groups = static_cast<size_t>((columns + kGroup - 1) / kGroup);
     const size_t dense = padded * static_cast<size_t>(columns) * sizeof(float);
-    return dense + (exact ? 0 : padded * groups * kPanelBytes) + 64;
+    const size_t pairs = padded * static_cast<size_t>((columns + 1) / 2) * sizeof(int32_t);
+    return dense + pairs + (exact ? 0 : padded * groups * kPanelBytes) + 64;
 }
 
 void matmul(const MatmulArgs& args) {
-    bool int8 = false, dense = args.exact;
+    bool int8 = false, dense = args.exact, pairs = false;
     int64_t tiles = 0;
     for (int i = 0; i < args.n_targets; ++i) {
         const PackedView& w = args.targets[i].weight;
-        (is_dense(w.format) || args.exact ? dense : int8) = true;
+        const bool paired = w.format == Format::BF16_PAIRS;
+        (paired ? pairs : is_dense(w.format) || args.exact ? dense : int8) = true;
         tiles += (w.rows + kLanes - 1) / kLanes;
     }
     const int64_t groups = (args.columns + kGroup - 1) / kGroup;
     const int64_t padded = padded_tokens(args.tokens);
-    Job job{args, groups, args.workspace, nullptr};
+    Job job{args, groups, args.workspace, nullptr, nullptr};
     job.dense_panels = reinterpret_cast<float*>(
         args.workspace + (args.exact ? 0 : static_cast<size_t>(padded * groups) * kPanelBytes));
+    job.pair_panels = reinterpret_cast<int32_t*>(job.dense_panels + padded * args.columns);
 
     const int64_t blocks = (args.tokens + kTokenBlock - 1) / kTokenBlock;
     const int64_t pieces = (groups + kQuantizeGroups - 1) / kQuantizeGroups;
     const int64_t full_block = padded_tokens(kTokenBlock);
-    parallel_for(args.pool, blocks * pieces, 1, [&](int64_t item) {
+    const int64_t work = blocks * pieces;
+    const bool alone = args.tokens * groups <= kAloneGroups;
+    parallel_for(args.pool, work, alone ? work : 1, [&](int64_t item) {
         const int64_t b = item / pieces, g0 = item % pieces * kQuantizeGroups;
         prepare(job, b * kTokenBlock, std::min((b + 1) * kTokenBlock, args.tokens), b * full_block,
-                g0, std::min(g0 + kQuantizeGroups, groups), int8, dense);
+                g0, std::min(g0 + kQuantizeGroups, groups), int8, dense, pairs);
     });
-    // A few pieces a thread: long enough runs of weights for the prefetchers, short enough to
-    // share.
     const int64_t items = blocks * tiles;
-    const int64_t piece = std::max<int64_t>(1, items / (kPiecesPerThread * args.pool.threads()));
-    parallel_for(args.pool, items, piece, [&](int64_t item) {
+    parallel_for(args.pool, items, 1, [&](int64_t item) {
         const int64_t b = item / tiles;
         int64_t tile = item % tiles;
         const MatmulTarget* target = args.targets;

@@ -1,7 +1,7 @@
 // The inner loops of matmul: one tile of 16 weight rows against one panel of activations.
 //
-// gemv_tile runs one token straight from the packed codes. For more tokens, expand brings up to 512
-// columns of a tile to bytes once, and gemm_panel reuses them panel by panel. dense_panel
+// multiply_tile runs one panel straight from the packed codes. For more panels, expand brings up to
+// 512 columns of a tile to bytes once, and gemm_panel reuses them panel by panel. dense_panel
 // multiplies float32 activations with F32, F16 or BF16 weights, or with what expand_exact made of
 // quantized ones. It knows nothing of threads, biases or outputs.
 #pragma once
@@ -36,13 +36,16 @@ void to_wide(U8* codes) {
     }
 }
 
-// One token against one tile, straight from the packed codes.
-template <class Block>
-void gemv_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* out) {
+// out [width][16] = a panel times one tile, straight from the packed codes.
+template <class Block, int width>
+void multiply_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* out) {
     using Layout = Packed<Block>;
     constexpr bool wide = Block::kBits == 8 || HasLut<Block>;
     constexpr int subs = Layout::kSubs, quads = kQuads / subs;
-    F32 acc = set1(0.0f);
+    constexpr bool together = subs > 1 && width > 1;  // a group's sub-blocks, before its x scale
+    F32 acc[width];
+#pragma GCC unroll 16
+    for (int t = 0; t < width; ++t) acc[t] = set1(0.0f);
     for (int64_t g0 = 0; g0 < groups; g0 += Layout::kGroups, tile += Layout::kRecordBytes) {
         const Layout layout(tile);
 #pragma GCC unroll 1
@@ -51,33 +54,49 @@ void gemv_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* out) 
             prefetch(tile + kAhead + i * Layout::kGroupBytes, Layout::kGroupBytes);
             auto group = layout.group(tile, i);
             if constexpr (wide) to_wide<Block>(group.codes);
-            const F32 x_scale = set1(p.scale[g]);
+            const int8_t* x = p.codes + g * width * kGroup;
+#pragma GCC unroll 16
+            for (int t = 0; t < width; ++t) {
+                F32 value;
 #pragma GCC unroll 2
-            for (int s = 0; s < subs; ++s) {
-                const int32_t start = subs == 1 ? p.start[g] : p.start16[2 * g + s];
-                I32 dot;
-                if constexpr (wide) {
-                    dot = set1(kByteBias ? start : 0);
-                } else if constexpr (Block::kZero != 0) {
-                    dot = set1(start >> (7 - log2_of(Block::kZero)));
-                } else {
-                    dot = set1(int32_t{0});
-                }
+                for (int s = 0; s < subs; ++s) {
+                    const int32_t start =
+                        subs == 1 ? p.start[g * width + t] : p.start16[(2 * g + s) * width + t];
+                    I32 dot;
+                    if constexpr (wide) {
+                        dot = set1(kByteBias ? start : 0);
+                    } else if constexpr (Block::kZero != 0) {
+                        dot = set1(start >> (7 - log2_of(Block::kZero)));
+                    } else {
+                        dot = set1(int32_t{0});
+                    }
 #pragma GCC unroll 8
-                for (int q = s * quads; q < (s + 1) * quads; ++q) {
-                    const I32 x = broadcast4(p.codes + g * kGroup + 4 * q);
-                    dot = wide ? dot4_wide(dot, group.codes[q], x)
-                               : dot4_narrow(dot, group.codes[q], x);
+                    for (int q = s * quads; q < (s + 1) * quads; ++q) {
+                        const I32 four = broadcast4(x + 4 * (q * width + t));
+                        dot = wide ? dot4_wide(dot, group.codes[q], four)
+                                   : dot4_narrow(dot, group.codes[q], four);
+                    }
+                    if constexpr (together) {
+                        value = s == 0 ? to_float(dot) * group.scale[0]
+                                       : fma(to_float(dot), group.scale[s], value);
+                    } else {
+                        const F32 scale = group.scale[s] * set1(p.scale[g * width + t]);
+                        acc[t] = fma(to_float(dot), scale, acc[t]);
+                    }
+                    if constexpr (Block::kHasOffset) {
+                        const float sum =
+                            subs == 1 ? p.sum[g * width + t] : p.sum16[(2 * g + s) * width + t];
+                        acc[t] = fma(group.offset[s], set1(sum), acc[t]);
+                    }
                 }
-                acc = fma(to_float(dot), group.scale[s] * x_scale, acc);
-                if constexpr (Block::kHasOffset) {
-                    const float sum = subs == 1 ? p.sum[g] : p.sum16[2 * g + s];
-                    acc = fma(group.offset[s], set1(sum), acc);
+                if constexpr (together) {
+                    acc[t] = fma(value, set1(p.scale[g * width + t]), acc[t]);
                 }
             }
         }
     }
-    store(out, acc);
+#pragma GCC unroll 16
+    for (int t = 0; t < width; ++t) store(out + t * kLanes, acc[t]);
 }
 
 // Up to 512 columns of a tile in the one form that the multi-token kernel reads.
@@ -120,24 +139,33 @@ void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float
         U8 codes[kQuads];
 #pragma GCC unroll 8
         for (int q = 0; q < kQuads; ++q) codes[q] = load_bytes(w.codes[i][q]);
+        F32 scale[subs], offset[subs];
 #pragma GCC unroll 2
         for (int s = 0; s < subs; ++s) {
-            const F32 scale = load(w.scale[i][s]);
-            F32 offset;
-            if constexpr (has_offset) offset = load(w.offset[i][s]);
-            const int32_t* start =
-                subs == 1 ? p.start + g * width : p.start16 + (2 * g + s) * width;
-            const float* sum = subs == 1 ? p.sum + g * width : p.sum16 + (2 * g + s) * width;
+            scale[s] = load(w.scale[i][s]);
+            if constexpr (has_offset) offset[s] = load(w.offset[i][s]);
+        }
 #pragma GCC unroll 16
-            for (int t = 0; t < width; ++t) {
-                I32 dot = set1(kByteBias ? start[t] : 0);
+        for (int t = 0; t < width; ++t) {
+            F32 value;
+#pragma GCC unroll 2
+            for (int s = 0; s < subs; ++s) {
+                const int64_t at = subs == 1 ? g * width + t : (2 * g + s) * width + t;
+                I32 dot = set1(kByteBias ? (subs == 1 ? p.start : p.start16)[at] : 0);
 #pragma GCC unroll 8
                 for (int q = s * quads; q < (s + 1) * quads; ++q) {
                     dot = dot4_wide(dot, codes[q], broadcast4(x + 4 * (q * width + t)));
                 }
-                acc[t] = fma(to_float(dot), scale * set1(p.scale[g * width + t]), acc[t]);
-                if constexpr (has_offset) acc[t] = fma(offset, set1(sum[t]), acc[t]);
+                if constexpr (subs == 1) {
+                    acc[t] = fma(to_float(dot), scale[0] * set1(p.scale[at]), acc[t]);
+                } else {
+                    value = s == 0 ? to_float(dot) * scale[0] : fma(to_float(dot), scale[s], value);
+                }
+                if constexpr (has_offset) {
+                    acc[t] = fma(offset[s], set1((subs == 1 ? p.sum : p.sum16)[at]), acc[t]);
+                }
             }
+            if constexpr (subs > 1) acc[t] = fma(value, set1(p.scale[g * width + t]), acc[t]);
         }
     }
 #pragma GCC unroll 16

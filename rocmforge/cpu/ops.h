@@ -77,8 +77,8 @@ struct Ops {
     size_t (*tile_bytes)(Format, int64_t columns);
     size_t (*matmul_workspace)(int64_t tokens, int64_t columns, bool exact);
     // Packs rows that begin at a tile; those missing from the last tile become zeros.
-    void (*pack)(const uint8_t* raw, Format, int64_t rows, int64_t columns, uint8_t* out,
-                 ThreadPool& pool);
+    void (*pack)(const uint8_t* raw, Format, Format packed, int64_t rows, int64_t columns,
+                 uint8_t* out, ThreadPool& pool);
     void (*matmul)(const MatmulArgs&);
     void (*dequantize)(const uint8_t* raw, Format, int64_t rows, int64_t columns, float* out,
                        ThreadPool& pool);
@@ -98,6 +98,8 @@ struct Ops {
 // The ops for an instruction set: "avx512", "avx2" or "portable"; null where this build or this
 // processor lacks it.
 const Ops* ops_for(const char* isa);
+// Whether those ops multiply BF16_PAIRS on this processor.
+bool multiplies_pairs(const Ops& ops);
 const Ops* best_ops();
 
 }  // namespace rocmforge

@@ -133,6 +133,43 @@ void pack_e3m2_tile(const uint8_t* raw, int64_t first_row, int64_t rows, int64_t
     }
 }
 
+// Floats (rows, columns) of any dense format -> pairs of neighbouring columns as bfloat16; an odd
+// last column is paired with zeros.
+template <class Source, class Read>
+void pack_pairs_tile(const Source* source, Read read, int64_t first_row, int64_t rows,
+                     int64_t columns, uint8_t* out) {
+    auto* target = reinterpret_cast<uint32_t*>(out);
+    constexpr int64_t step = 64;  // columns at a time, so that 16 rows of them stay in L1
+    for (int64_t k0 = 0; k0 < columns; k0 += step) {
+        const int64_t k1 = std::min(k0 + step, columns);
+        for (int r = 0; r < kLanes; ++r) {
+            const int64_t row = first_row + r;
+            for (int64_t k = k0; k < k1; k += 2) {
+                const Source* from = source + row * columns + k;
+                const float low = row < rows ? read(from[0]) : 0.0f;
+                const float high = row < rows && k + 1 < columns ? read(from[1]) : 0.0f;
+                target[k / 2 * kLanes + r] = bfloat_pair(low, high);
+            }
+        }
+    }
+}
+
+void pack_pairs(const uint8_t* raw, Format format, int64_t first_row, int64_t rows, int64_t columns,
+                uint8_t* out) {
+    const auto* halves = reinterpret_cast<const uint16_t*>(raw);
+    const auto from_half = [](uint16_t x) { return half_to_float(x); };
+    const auto from_bfloat = [](uint16_t x) { return bfloat_to_float(x); };
+    if (format == Format::F32) {
+        const auto* floats = reinterpret_cast<const float*>(raw);
+        const auto as_it_is = [](float x) { return x; };
+        pack_pairs_tile(floats, as_it_is, first_row, rows, columns, out);
+    } else if (format == Format::F16) {
+        pack_pairs_tile(halves, from_half, first_row, rows, columns, out);
+    } else {
+        pack_pairs_tile(halves, from_bfloat, first_row, rows, columns, out);
+    }
+}
+
 }  // namespace
 
 size_t tile_bytes(Format format, int64_t columns) {
@@ -143,6 +180,8 @@ size_t tile_bytes(Format format, int64_t columns) {
         case Format::BF16:
         case Format::MXFP6_E3M2:
             return static_cast<size_t>(columns) * kLanes * 2;
+        case Format::BF16_PAIRS:
+            return static_cast<size_t>(columns + 1) / 2 * kLanes * 4;
         default:
             break;
     }
@@ -154,13 +193,16 @@ size_t tile_bytes(Format format, int64_t columns) {
     return bytes;
 }
 
-void pack(const uint8_t* raw, Format format, int64_t rows, int64_t columns, uint8_t* out,
-          ThreadPool& pool) {
+void pack(const uint8_t* raw, Format format, Format packed, int64_t rows, int64_t columns,
+          uint8_t* out, ThreadPool& pool) {
     const int64_t tiles = (rows + kLanes - 1) / kLanes;
-    const size_t stride = tile_bytes(format, columns);
+    const size_t stride = tile_bytes(packed, columns);
     parallel_for(pool, tiles, 4, [&](int64_t t) {
         uint8_t* tile = out + static_cast<size_t>(t) * stride;
         const int64_t first = t * kLanes;
+        if (packed == Format::BF16_PAIRS) {
+            return pack_pairs(raw, format, first, rows, columns, tile);
+        }
         switch (format) {
             case Format::F32:
                 pack_dense_tile<uint32_t>(raw, first, rows, columns, tile);

@@ -11,7 +11,8 @@
 //   1-bit parts      one plane, bit q            (Q3_K's and Q5's high bit)
 // So a lane collects one row without horizontal sums, and nothing grows but Q4_K, Q5_K (6-bit
 // scales become bytes: +2.8 % and +2.3 %) and Q3_K (+3.6 %),
-// and MXFP6: E2M3 becomes bytes (+32 %), E3M2 BF16. F32, F16 and BF16 lie as [column][16].
+// and MXFP6: E2M3 becomes bytes (+32 %), E3M2 BF16. F32, F16 and BF16 lie as [column][16], pairs of
+// BF16 as [column / 2][16][2].
 // It knows nothing of activations or threads.
 #pragma once
 
@@ -170,6 +171,7 @@ void visit_block(Format format, Function&& f) {
         case Format::F16:
         case Format::BF16:
         case Format::MXFP6_E3M2:
+        case Format::BF16_PAIRS:
             return;  // handled by their callers: no integer codes
     }
 }

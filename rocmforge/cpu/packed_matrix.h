@@ -37,21 +37,23 @@ class HugeBuffer {
 class PackedMatrix {
   public:
     // Throws std::length_error where the bytes do not fit a size_t.
-    PackedMatrix(size_t tile_bytes, Format format, int64_t rows, int64_t columns)
+    PackedMatrix(size_t tile_bytes, Format source, Format format, int64_t rows, int64_t columns)
         : tile_bytes_(tile_bytes),
           buffer_(product(tile_bytes, static_cast<size_t>((rows - 1) / kTileRows + 1))),
           rows_(rows),
           columns_(columns),
+          source_(source),
           format_(format) {}
     PackedView view() const { return {buffer_.data(), tile_bytes_, rows_, columns_, format_}; }
     uint8_t* tile(int64_t first_row) {
         return buffer_.data() + tile_bytes_ * static_cast<size_t>(first_row / kTileRows);
     }
+    Format source() const { return source_; }  // of the file
     Format format() const { return format_; }
     int64_t rows() const { return rows_; }
     int64_t columns() const { return columns_; }
     size_t nbytes() const { return buffer_.bytes(); }
-    const char* format_name() const { return kFormatNames[static_cast<int>(format_)]; }
+    const char* format_name() const { return kFormatNames[static_cast<int>(source_)]; }
 
   private:
     static size_t product(size_t a, size_t b) {
@@ -63,7 +65,7 @@ class PackedMatrix {
     size_t tile_bytes_;
     HugeBuffer buffer_;
     int64_t rows_, columns_;
-    Format format_;
+    Format source_, format_;
 };
 
 }  // namespace rocmforge

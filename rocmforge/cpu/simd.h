@@ -41,6 +41,23 @@ inline float half_to_float(uint16_t h) {
     return f;
 }
 
+inline float bfloat_to_float(uint16_t x) {
+    const uint32_t bits = uint32_t{x} << 16;
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+}
+
+// Two floats as bfloat16, rounded to nearest even, `low` in the lower half; a NaN stays one.
+inline uint32_t bfloat_pair(float low, float high) {
+    const auto rounded = [](float x) {
+        uint32_t bits;
+        std::memcpy(&bits, &x, 4);
+        return x == x ? (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16 : bits >> 16 | 0x40u;
+    };
+    return rounded(low) | rounded(high) << 16;
+}
+
 }  // namespace rocmforge::ROCMFORGE_ISA
 
 #if defined(__AVX512VNNI__)

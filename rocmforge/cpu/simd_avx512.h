@@ -113,6 +113,9 @@ inline I32 load_u8(const uint8_t* p) {
 inline I32 load_i8(const uint8_t* p) {
     return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
 }
+inline I32 load(const int32_t* p) {
+    return {_mm512_loadu_si512(p)};
+}
 inline void store(int32_t* p, I32 a) {
     _mm512_storeu_si512(p, a.v);
 }
@@ -187,5 +190,13 @@ inline I32 dot4_narrow(I32 acc, U8 w, I32 x) {
 inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, x.v)};
 }
+
+#if defined(__AVX512BF16__)
+// acc + the sum over both bfloat16 of each lane of w * x.
+inline F32 dot2(F32 acc, I32 w, I32 x) {
+    const auto pair = [](I32 a) { return reinterpret_cast<__m512bh>(a.v); };
+    return {_mm512_dpbf16_ps(acc.v, pair(w), pair(x))};
+}
+#endif
 
 }  // namespace rocmforge::ROCMFORGE_ISA

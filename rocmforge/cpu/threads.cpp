@@ -57,8 +57,7 @@ void ThreadPool::end_workers() {
 }
 
 void ThreadPool::run(int64_t items, int64_t piece, Body body, void* context) {
-    const int64_t pieces = (items + piece - 1) / piece;
-    if (pieces <= 1 || workers_.empty()) {
+    if (items <= piece || workers_.empty()) {
         if (items > 0) body(context, 0, items);
         return;
     }
@@ -66,7 +65,6 @@ void ThreadPool::run(int64_t items, int64_t piece, Body body, void* context) {
     ticket_ = number | kClosed;
     items_ = items;
     piece_ = piece;
-    pieces_ = pieces;
     body_ = body;
     context_ = context;
     done_ = 0;
@@ -77,7 +75,7 @@ void ThreadPool::run(int64_t items, int64_t piece, Body body, void* context) {
     while (take_piece()) {
     }
     // What is left is in the hands of workers; one of them may have lost its core to someone else.
-    for (int spins = 0; done_.load(std::memory_order_acquire) < pieces; ++spins) {
+    for (int spins = 0; done_.load(std::memory_order_acquire) < items; ++spins) {
         if (spins % (16 * kPauses) == 16 * kPauses - 1) {
             std::this_thread::yield();
         } else {
@@ -87,19 +85,24 @@ void ThreadPool::run(int64_t items, int64_t piece, Body body, void* context) {
     ticket_ = number | kClosed;
 }
 
+// How many items the piece that begins at `item` has.
+int64_t ThreadPool::piece_at(int64_t item) const {
+    const int64_t left = items_ - item, share = left / (2 * threads());
+    return std::min(left, std::max<int64_t>(share, piece_));
+}
+
 // Does one piece of the open loop; false where there is none left.
 bool ThreadPool::take_piece() {
     uint64_t ticket = ticket_;
     for (;;) {
-        const uint64_t index = ticket & kClosed;
-        if (index == kClosed || static_cast<int64_t>(index) >= pieces_) return false;
-        const int64_t first = static_cast<int64_t>(index) * piece_;
-        const int64_t last = std::min<int64_t>(first + piece_, items_);
+        const auto first = static_cast<int64_t>(ticket & kClosed);
+        if ((ticket & kClosed) == kClosed || first >= items_) return false;
+        const int64_t taken = piece_at(first);
         const Body body = body_;
         void* const context = context_;
-        if (ticket_.compare_exchange_weak(ticket, ticket + 1)) {
-            body(context, first, last);
-            done_.fetch_add(1, std::memory_order_release);
+        if (ticket_.compare_exchange_weak(ticket, ticket + static_cast<uint64_t>(taken))) {
+            body(context, first, first + taken);
+            done_.fetch_add(taken, std::memory_order_release);
             return true;
         }
     }

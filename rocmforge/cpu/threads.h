@@ -30,20 +30,23 @@ class ThreadPool {
 
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-    // Calls body(context, first, last) for pieces of at most `piece` items that cover 0..items,
-    // from any thread in any order; returns when all are done. One caller at a time.
+    // Calls body(context, first, last) for pieces that cover 0..items, from any thread in any
+    // order; returns when all are done. A piece is half of a thread's share of what is left, but no
+    // less than `piece` items: long at first, short where threads would wait for the last one. One
+    // caller at a time; fewer than 2^32 - 1 items.
     void run(int64_t items, int64_t piece, Body body, void* context);
 
   private:
     void work();
     void end_workers();
+    int64_t piece_at(int64_t item) const;
     bool take_piece();
     uint32_t wait_for_loop(uint32_t seen);
 
-    // The loop in progress. `ticket_` is (loop number << 32 | next piece); the other fields change
+    // The loop in progress. `ticket_` is (loop number << 32 | next item); the other fields change
     // only while it is closed, so a ticket taken by compare-and-swap proves that they belong to it.
     std::atomic<uint64_t> ticket_;
-    std::atomic<int64_t> items_{0}, piece_{1}, pieces_{0}, done_{0};
+    std::atomic<int64_t> items_{0}, piece_{1}, done_{0};
     std::atomic<Body> body_{nullptr};
     std::atomic<void*> context_{nullptr};
 
@@ -54,7 +57,7 @@ class ThreadPool {
     std::vector<std::thread> workers_;
 };
 
-// Calls f(i) for i in 0..items on all threads of the pool, `piece` of them at a time.
+// Calls f(i) for i in 0..items on all threads of the pool, at least `piece` of them at a time.
 template <class Function>
 void parallel_for(ThreadPool& pool, int64_t items, int64_t piece, Function&& f) {
     const auto body = [](void* context, int64_t first, int64_t last) {

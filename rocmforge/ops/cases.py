@@ -18,7 +18,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.ops.matrix import Matrix
 
-TOLERANCES: Mapping[Precision, float] = {"exact": 2e-6, "half": 2e-3, "int8": 0.012}
+TOLERANCES: Mapping[Precision, float] = {"exact": 2e-6, "half": 2e-3, "bf16": 4e-3, "int8": 0.012}
 """Relative RMS that rounding may cost; Gaussian data costs 2e-4 to 1e-3 and 0.005."""
 
 

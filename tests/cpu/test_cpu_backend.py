@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rocmforge import ops
+from rocmforge.cpu import _cpu
 from rocmforge.cpu.backend import CpuBackend, available_threads, instruction_sets
 from rocmforge.env import CPU_ISAS
 from rocmforge.errors import DeviceError
@@ -23,10 +24,14 @@ Q4_0 = FORMATS["Q4_0"]
 SHAPES = ((1, 32), (200, 1024), (3, 64), (64, 512), (17, 96))  # tokens, columns
 
 
+needs_bf16 = pytest.mark.skipif(not _cpu.Kernels("", 1).multiplies_pairs, reason="no AVX512-BF16")
+
+
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ROCMFORGE_CPU_ISA", "ROCMFORGE_CPU_EXACT", "ROCMFORGE_THREADS"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("ISA", "EXACT", "BF16"):
+        monkeypatch.delenv(f"ROCMFORGE_CPU_{name}", raising=False)
+    monkeypatch.delenv("ROCMFORGE_THREADS", raising=False)
 
 
 def test_instruction_sets_are_best_first_and_end_with_portable() -> None:
@@ -41,6 +46,7 @@ def test_instruction_sets_are_those_of_the_processor() -> None:
         flags = set(next((line for line in text if line.startswith("flags")), "").split())
     assert ("avx2" in instruction_sets()) == ({"avx2", "fma", "f16c", "bmi2"} <= flags)
     assert ("avx512" in instruction_sets()) <= ({"avx512f", "avx512bw", "avx512_vnni"} <= flags)
+    assert _cpu.Kernels("", 1).multiplies_pairs <= ("avx512_bf16" in flags)
 
 
 @pytest.mark.parametrize("isa", instruction_sets())
@@ -73,6 +79,23 @@ def test_exact_comes_from_the_argument_or_the_environment(monkeypatch: pytest.Mo
         np.testing.assert_array_equal(ops.matmul(x, ops.pack(matrix, backend)), results[wanted])
     monkeypatch.setenv("ROCMFORGE_CPU_EXACT", "1")
     assert not CpuBackend(1, exact=False).exact
+
+
+@needs_bf16
+def test_bf16_comes_from_the_argument_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not CpuBackend().bf16
+    monkeypatch.setenv("ROCMFORGE_CPU_BF16", "1")
+    assert CpuBackend().bf16
+    assert not CpuBackend(bf16=False).bf16
+
+
+def test_bf16_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = "wanted a processor with AVX512-BF16 and .*, got one that runs .*, and portable"
+    with pytest.raises(DeviceError, match=wanted):
+        CpuBackend(isa="portable", bf16=True)
+    monkeypatch.setenv("ROCMFORGE_CPU_BF16", "1")
+    with pytest.raises(ValueError, match=r"exact and bf16 .*: got both, wanted one"):
+        CpuBackend(exact=True)
 
 
 def test_threads_come_from_the_argument_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

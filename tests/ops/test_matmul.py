@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from rocmforge import ops
-from rocmforge.cpu.backend import DENSE_FORMATS, CpuBackend, instruction_sets
+from rocmforge.cpu import _cpu
+from rocmforge.cpu.backend import DENSE_FORMATS, PLAIN_FORMATS, CpuBackend, instruction_sets
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import Matrix, cases, reference
 
@@ -22,6 +23,7 @@ BLOCKS = tuple(name for name in FORMATS if name not in ("F32", "F16", "BF16"))
 EXACT_TOLERANCE, INT8_TOLERANCE = (cases.TOLERANCES[name] for name in ("exact", "int8"))
 INT8 = tuple(name for name in FORMATS if name not in DENSE_FORMATS)
 Floats = NDArray[np.float32]
+needs_bf16 = pytest.mark.skipif(not _cpu.Kernels("", 1).multiplies_pairs, reason="no AVX512-BF16")
 
 
 @functools.cache
@@ -69,6 +71,53 @@ def test_matmul_agrees_with_the_reference(name: str, isa: str) -> None:
             assert_close(one, wanted, case.tolerance(precision))
             # How the work is split must not show.
             np.testing.assert_array_equal(one, two)
+
+
+@needs_bf16
+@pytest.mark.parametrize("name", PLAIN_FORMATS)
+def test_matmul_in_bfloat16_agrees_with_the_reference(name: str) -> None:
+    odd = [cases.MatmulCase(tokens, 37, 63, name) for tokens in (1, 2, 3, 5, 16, 17, 300)]
+    for case in [*cases.MATMUL_CHECKS[name], *odd]:
+        x, matrix, wanted = case_data(case)
+        one, two = (
+            ops.matmul(x, ops.pack(matrix, CpuBackend(threads, bf16=True))) for threads in (1, 2)
+        )
+        precision = CpuBackend(1, bf16=True).matmul_precision(name, case.tokens)
+        assert precision == "bf16"
+        assert_close(one, wanted, case.tolerance(precision))
+        np.testing.assert_array_equal(one, two)
+
+
+@needs_bf16
+@pytest.mark.parametrize("name", PLAIN_FORMATS)
+def test_bfloat16_rounds_weights_to_nearest_even(name: str) -> None:
+    columns = 33
+    matrix = matrix_of(name, 19, columns)
+    backend = CpuBackend(2, bf16=True)
+    got = ops.matmul(np.eye(columns, dtype=np.float32), ops.pack(matrix, backend))
+    bits = matrix.to_floats().T.copy().view(np.uint32)
+    rounded = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000
+    np.testing.assert_array_equal(got, rounded.view(np.float32))
+
+
+@needs_bf16
+def test_bfloat16_leaves_quantized_weights_alone() -> None:
+    x, matrix, _ = case_data(cases.MatmulCase(17, 40, 64, "MXFP6_E3M2"))
+    packed = [ops.pack(matrix, CpuBackend(2, bf16=bf16)) for bf16 in (True, False)]
+    np.testing.assert_array_equal(*(ops.matmul(x, one) for one in packed))
+
+
+@needs_bf16
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bfloat16_hides_no_nan_or_infinity(bad: float) -> None:
+    weights, x = gaussian(1, 20, 64), gaussian(2, 3, 64)
+    x[1, 5] = bad
+    weights[7, 9] = bad
+    backend = CpuBackend(2, bf16=True)
+    got = ops.matmul(x, ops.pack(Matrix(weights.view(np.uint8), FORMATS["F32"]), backend))
+    assert not np.isfinite(got[1]).any()
+    assert not np.isfinite(got[:, 7]).any()
+    assert np.isfinite(np.delete(got[[0, 2]], 7, axis=1)).all()
 
 
 @pytest.mark.parametrize("name", INT8)

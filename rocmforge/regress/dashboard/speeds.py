@@ -18,6 +18,7 @@ from rocmforge.regress.files import finite_number
 from rocmforge.regress.records import Direction, ResultSet, Status
 
 TTFT, PREFILL, DECODE = "TTFT", "prefill", "decode"
+SHORT = 128  # tokens of a prompt that decoding does not name
 PHASES = {
     "inference.Prompt.track_ttft_ms": (TTFT, "prompt of {tokens}"),
     "inference.Prompt.track_prefill_tokens_per_second": (PREFILL, "prompt of {tokens}"),
@@ -159,8 +160,12 @@ class _Named(dict[str, str]):
 def _of_peer(report: Report) -> Iterator[Speed]:
     content = report.content
     model, kind = split_model(str(content["model"]))
+    many, depth = content.get("sequences", 1), content["prompt_tokens"]
+    decoding = "one sequence" if many == 1 else f"{many} sequences"
+    if depth > SHORT:
+        decoding += f" at {depth}"
     for phase, row in content["phases"].items():
-        setting = f"prompt of {content['prompt_tokens']}" if phase == PREFILL else "one sequence"
+        setting = f"prompt of {content['prompt_tokens']}" if phase == PREFILL else decoding
         value, peer, ratio, least, most = (
             finite_number(report.path, f"{name} of {phase}", row[name])
             for name in ("rocmforge", "llama.cpp", "ratio", "ratio_min", "ratio_max")
