@@ -23,6 +23,7 @@ from typing import Any
 from engine_rounds import OURS, PLAIN, REPACKED, Engine, LlamaBench, Round, Worker, Workload
 
 LLAMA_BENCH = "llama-bench"
+VARIABLES = ("ROCMFORGE_CPU_BF16", "ROCMFORGE_CPU_EXACT", "ROCMFORGE_CPU_ISA")  # what ours obeys
 BROKEN = 2  # exit code: usage, or something is missing
 # Where both engines look which GPUs they may use.
 SHOWN_BY = {"hip": "HIP_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
@@ -217,6 +218,7 @@ def _report(args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]]) -> 
         "prompt_tokens": args.prompt,
         "decode_tokens": args.decode,
         "sequences": args.sequences,
+        "variables": {name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
         "rounds": args.rounds,
         **provenance(Path(__file__).parent),
         "phases": phases,
@@ -228,6 +230,7 @@ def _print(report: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     where = f"{report['threads']} threads" if report["device"] == "cpu" else report["device"]
+    where += "".join(f", {name}={value}" for name, value in report["variables"].items())
     if report["sequences"] > 1:
         where += f", {report['sequences']} sequences"
     table = Table(title=f"{report['model']}, {where}, tokens/s (medians)")

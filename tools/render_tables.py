@@ -92,7 +92,8 @@ def _peer_table(reports: list[dict[str, Any]]) -> str:
     for report in reports:
         for phase, row in report["phases"].items():
             cells = (
-                *(_stem(report), report["threads"], report.get("sequences", 1)),
+                *(_stem(report) + _variables(report), report["threads"]),
+                report.get("sequences", 1),
                 *(report["prompt_tokens"], phase),
                 *(f"{row['rocmforge']:.1f}", f"{row['llama.cpp']:.1f}", f"**{row['ratio']:.2f}**"),
                 f"{row['ratio_min']:.2f} … {row['ratio_max']:.2f}",
@@ -100,6 +101,10 @@ def _peer_table(reports: list[dict[str, Any]]) -> str:
             )
             lines.append(_row(cells))
     return "\n".join(lines) + "\n"
+
+
+def _variables(report: dict[str, Any]) -> str:
+    return "".join(f", {name}={value}" for name, value in report.get("variables", {}).items())
 
 
 def _formats_table(reports: list[dict[str, Any]]) -> str:
@@ -352,6 +357,7 @@ def _readme_table(reports: list[dict[str, Any]]) -> str:
     newest: dict[str, dict[str, Any]] = {}
     for report in sorted(reports, key=lambda report: str(report["date"])):
         alone = report.get("sequences", 1) == 1 and report["threads"] > 1
+        alone &= not report.get("variables")
         if alone and report["prompt_tokens"] == 128:
             newest[_stem(report)] = report
     chosen = [newest[model] for model in README_ROWS if model in newest]

@@ -162,6 +162,8 @@ def _of_peer(report: Report) -> Iterator[Speed]:
     model, kind = split_model(str(content["model"]))
     many, depth = content.get("sequences", 1), content["prompt_tokens"]
     decoding = "one sequence" if many == 1 else f"{many} sequences"
+    if content.get("variables"):
+        kind = f"{kind} " + " ".join(f"{name}={x}" for name, x in content["variables"].items())
     if depth > SHORT:
         decoding += f" at {depth}"
     for phase, row in content["phases"].items():
