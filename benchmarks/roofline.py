@@ -33,6 +33,13 @@ from .common import (
 PRECISIONS = {"exact": "f32", "half": "f16", "int8": "int8"}
 
 
+def ceiling(precision: str) -> str:
+    """Which rate of operations bounds products of that precision; n/a where none is measured."""
+    if precision not in PRECISIONS:
+        raise NotImplementedError(f"no ceiling of {precision} products is measured")
+    return PRECISIONS[precision]
+
+
 class Matmul:
     """4096 × 4096 weights of every format: one token, weights that no cache holds, as in decoding;
     a prompt of 128, weights in whatever cache holds them.
@@ -53,7 +60,7 @@ class Matmul:
         tokens: int,
         device: str,
     ) -> dict[str, Any]:
-        precision = PRECISIONS[backend(device).matmul_precision(format, tokens)]
+        precision = ceiling(backend(device).matmul_precision(format, tokens))
         case = self.case
         return inverse_roofline_fraction(
             self.call, case.bytes, case.flops, device, precision, self.working_set
@@ -112,7 +119,7 @@ class Decode:
         context = inference.DECODE_CONTEXT + inference.GROWTH // 2
         read, operations, fmt = multiplied(model)
         nbytes = read + context * engine.cache.bytes_per_token
-        precision = PRECISIONS[engine.backend.matmul_precision(fmt, 1)]
+        precision = ceiling(engine.backend.matmul_precision(fmt, 1))
         ideal = roofline(engine.backend, nbytes, operations, precision).ideal_seconds(
             nbytes, operations
         )

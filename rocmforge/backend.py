@@ -132,5 +132,5 @@ class HostBackend(Backend[W], Protocol[W]):
     def record(self, calls: Callable[[], None]) -> Callable[[], None]:
         """Run `calls`, and return what runs the same ops again.
 
-        They then read what their arrays hold by that time; matrices and arrays must live on.
+        They then read what their arrays hold by that time. It keeps arrays and matrices alive.
         """

@@ -40,6 +40,11 @@ def test_without_llama_cpp_it_says_how_to_get_it(
     [
         (["--model", "missing.gguf"], "missing.gguf: no such file"),
         (["--rounds", "0"], "--rounds: got 0, wanted at least 1"),
+        (["--sequences", "0"], "--sequences: got 0, wanted at least 1"),
+        (
+            ["--sequences", "2", "--llama-bench", sys.executable],
+            "--sequences: got 2, but llama-bench decodes one alone",
+        ),
         (["--peer-python", "/nowhere/python"], "--peer-python /nowhere/python: No such file"),
         (
             ["--llama-bench", "/nowhere/llama-bench"],

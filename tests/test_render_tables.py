@@ -105,6 +105,21 @@ def test_a_value_of_the_suites_stands_with_its_unit_and_mark(tool: Any, tmp_path
     assert rows[4] == f"| a rate | `{rate}` | 7 GB/s | n/a |"
 
 
+def test_formats_stand_beside_the_median_of_all(tool: Any) -> None:
+    entries = {
+        tool.ROOFLINE.format(name, tokens): {"metrics": {"p50_times_ideal": 1.2 * tokens}}
+        for name in tool.WEIGHT_FORMATS
+        for tokens in (1, 128)
+    }
+    entries[tool.ROOFLINE.format("Q4_K", 1)] = {"metrics": {"p50_times_ideal": 1.8}}
+    meta = {"hardware_tag": "cpu", "commit": "c" * 40, "hardware": {"gpu_architecture": None}}
+    rows = tool._rooflines({"baselines": entries, "metadata": meta}).splitlines()
+    assert "| Q4_0 | 1.20 | +0 % | 153.60 | +0 % |" in rows
+    assert "| Q4_K | 1.80 | +50 % | 153.60 | +0 % |" in rows
+    del entries[tool.ROOFLINE.format("Q8_0", 128)]
+    assert tool._rooflines({"baselines": entries, "metadata": meta}) == ""
+
+
 def test_what_differs_most_between_runs_is_listed(tool: Any, tmp_path: Path) -> None:
     quiet = {"unit": "ms", "version": None, "medians": [1.0, 1.0, 1.01], "marked": 0}
     loud = {"unit": "ms", "version": None, "medians": [1.0, 1.2, 1.4], "marked": 2}

@@ -23,7 +23,7 @@ from typing import Any
 from engine_rounds import OURS, PLAIN, REPACKED, Engine, LlamaBench, Round, Worker, Workload
 
 LLAMA_BENCH = "llama-bench"
-VARIABLES = ("ROCMFORGE_CPU_BF16", "ROCMFORGE_CPU_EXACT", "ROCMFORGE_CPU_ISA")  # what ours obeys
+VARIABLES = ("ROCMFORGE_CPU_BF16", "ROCMFORGE_CPU_EXACT", "ROCMFORGE_CPU_ISA")
 BROKEN = 2  # exit code: usage, or something is missing
 # Where both engines look which GPUs they may use.
 SHOWN_BY = {"hip": "HIP_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
@@ -218,11 +218,17 @@ def _report(args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]]) -> 
         "prompt_tokens": args.prompt,
         "decode_tokens": args.decode,
         "sequences": args.sequences,
-        "variables": {name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
+        "variables": _variables() if args.device == "cpu" else {},
         "rounds": args.rounds,
         **provenance(Path(__file__).parent),
         "phases": phases,
     }
+
+
+def _variables() -> dict[str, str]:
+    """Which variables change what our engine does on a CPU."""
+    said = {name: os.environ.get(name, "") for name in VARIABLES}
+    return {name: value for name, value in said.items() if value not in ("", "0")}
 
 
 def _print(report: Mapping[str, Any]) -> None:

@@ -207,12 +207,12 @@ def _llama_cpp(work: Workload, ids: list[int], repack: bool) -> Callable[[], Rou
     params = llama_cpp.llama_context_default_params()
     params.n_seq_max = work.sequences
     params.n_ctx = work.sequences * (work.prompt + work.decode + 32)
-    params.n_batch = params.n_ubatch = 512
+    room = max(512, work.sequences)
+    params.n_batch = params.n_ubatch = room
     params.n_threads = params.n_threads_batch = work.threads
     context: Any = llama_cpp.llama_init_from_model(model, params) if model else None
     if not context:
         raise SystemExit(f"llama.cpp does not load {work.model}")
-    room = max(params.n_batch, work.sequences)
     batch = llama_cpp.llama_batch_init(room, 0, 1)
 
     def run(tokens: list[tuple[int, int, int, bool]]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocmforge.gguf.formats import FORMATS as WEIGHT_FORMATS
 from rocmforge.regress.baseline import metric_suffix
 from rocmforge.regress.listing import MARK
 from rocmforge.regress.noise import load_noise
@@ -26,6 +27,7 @@ PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
 FORMATS = "*/formats.json"  # what compare_formats.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 BASELINES = "*/baseline.json"  # what bench.py --save-baseline wrote
+ROOFLINE = "roofline.Matmul.track_inverse_roofline_fraction('{}', {}, 'cpu')"
 NOISE = "*/noise.json"  # what repeatability.py --save wrote
 ALARMS = "*/false_alarms.json"  # what false_alarms.py --json wrote
 TRIALS = "*/gate_trials*.json"  # what gate_trials.py --json wrote
@@ -41,12 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, fail on a stale table")
     args = parser.parse_args(argv)
     reports, formats, gpus = (_read(pattern) for pattern in (PEER, FORMATS, GPUS))
+    baselines = _read(BASELINES)
     stale = False
     for path, name, text in (
         (REPO / "docs" / "PERFORMANCE.md", "peer", _peer_table(reports)),
         (REPO / "docs" / "PERFORMANCE.md", "formats", _formats_table(formats)),
         (REPO / "docs" / "PERFORMANCE.md", "gpu", "".join(map(_gpu_tables, gpus))),
-        (REPO / "docs" / "PERFORMANCE.md", "suites", _suites_table(_read(BASELINES), coverage())),
+        (REPO / "docs" / "PERFORMANCE.md", "suites", _suites_table(baselines, coverage())),
+        (REPO / "docs" / "PERFORMANCE.md", "rooflines", "\n".join(map(_rooflines, baselines))),
         (REPO / "docs" / "PERFORMANCE.md", "noise", "".join(map(_noise_table, _paths(NOISE)))),
         (REPO / "docs" / "PERFORMANCE.md", "alarms", "".join(map(_alarms, _read(ALARMS)))),
         (REPO / "docs" / "PERFORMANCE.md", "trials", "\n".join(map(_trials, _read(TRIALS)))),
@@ -194,6 +198,38 @@ def _suites_table(baselines: list[dict[str, Any]], rows: list[tuple[str, str]]) 
     return "\n".join(_table(["what", "benchmark", *heads], cells)) + "\n" if baselines else ""
 
 
+def _rooflines(baseline: dict[str, Any]) -> str:
+    """How many times as long as the ideal products of each format take on a CPU."""
+    meta, entries = baseline["metadata"], baseline["baselines"]
+    found: dict[int, dict[str, float]] = {}
+    for fmt in WEIGHT_FORMATS:
+        for tokens in (1, 128):
+            entry = entries.get(ROOFLINE.format(fmt, tokens))
+            if entry and not meta["hardware"]["gpu_architecture"]:
+                found.setdefault(tokens, {})[fmt] = _median(entry)
+    if [len(times) for times in found.values()] != 2 * [len(WEIGHT_FORMATS)]:
+        return ""
+    usual = {tokens: percentile(sorted(times.values()), 0.5) for tokens, times in found.items()}
+    cells = [
+        [
+            fmt,
+            *(
+                f"{found[n][fmt]:.2f} | {100 * (found[n][fmt] / usual[n] - 1):+.0f} %"
+                for n in found
+            ),
+        ]
+        for fmt in WEIGHT_FORMATS
+    ]
+    heads = ("format", "one token", "beside the median", "128 tokens", "beside the median")
+    intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"
+    return "\n".join([intro, "", *_table(heads, cells)]) + "\n"
+
+
+def _median(entry: dict[str, Any]) -> float:
+    """Median of a baseline's entry, in the unit of its name: a baseline keeps all times in ms."""
+    return next(float(value) for name, value in entry["metrics"].items() if name[:4] == "p50_")
+
+
 def _measured(baseline: dict[str, Any], label: str) -> str:
     """Median and unit of a benchmark in a baseline: on its GPU where it has one."""
     gpu = baseline["metadata"]["hardware"]["gpu_architecture"]
@@ -201,9 +237,8 @@ def _measured(baseline: dict[str, Any], label: str) -> str:
     entry = baseline["baselines"].get(own)
     if entry is None:
         return "n/a"
-    metrics, unit = entry["metrics"], entry["metadata"]["unit"]
-    median = next(value for name, value in metrics.items() if name.startswith("p50_"))
-    median /= metric_suffix(unit)[1]  # a baseline keeps all times in ms
+    unit = entry["metadata"]["unit"]
+    median = _median(entry) / metric_suffix(unit)[1]
     scale, name = scale_for((median,), unit)
     mark = f"{MARK} " if entry["metadata"].get("marked") else ""
     return f"{mark}{digits(median / scale)} {name}"

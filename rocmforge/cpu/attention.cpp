@@ -166,7 +166,7 @@ void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t reach, in
         const Element* const k = static_cast<const Element*>(a.k) + at;
         const Element* const v = static_cast<const Element*>(a.v) + at;
         const int64_t n = std::min(a.page_size, reach - start);
-        if (once && start + a.page_size < reach) {
+        if (once && start + a.page_size < reach) {  // it lies anywhere: no processor foresees it
             const int64_t next = (pages[start / a.page_size + 1] * a.kv_heads + g) * size;
             const int bytes = static_cast<int>(size * static_cast<int64_t>(sizeof(Element)));
             prefetch(reinterpret_cast<const uint8_t*>(static_cast<const Element*>(a.k) + next),
@@ -224,15 +224,17 @@ void attention(const AttentionArgs& a) {
     };
     int64_t items = 0;
     for (int64_t seq = 0; seq < a.sequences; ++seq) items += items_of(seq);
-    // From the end: later rows see more tokens, and the longest items should not come last.
-    parallel_for(a.pool, items, 1, [&](int64_t i) {
+    // From the end: later rows see more tokens, and the longest items should not come last. One at
+    // a time, for what they cost differs.
+    auto item_from_the_end = [&](int64_t i) {
         int64_t seq = 0, item = items - 1 - i;
         for (; item >= items_of(seq); ++seq) item -= items_of(seq);
         const int64_t first = item / a.kv_heads * kRows;
         const int64_t rows = std::min<int64_t>(kRows, rows_of(seq) - first);
         Scratch scratch;
         run_item(a, seq, item % a.kv_heads, first, static_cast<int>(rows), scratch);
-    });
+    };
+    parallel_for(a.pool, items, 1, item_from_the_end, 1);
 }
 
 }  // namespace rocmforge::ROCMFORGE_ISA

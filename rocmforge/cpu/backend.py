@@ -141,7 +141,7 @@ class CpuBackend:
         )
 
     def matmul_precision(self, fmt: str, tokens: int) -> Precision:
-        """Exact for formats kept as plain numbers, unless bf16 was asked for, or if exact was."""
+        """int8 if quantized, unless exact was asked for; else exact, or bf16 if asked for."""
         if self.bf16 and fmt in PLAIN_FORMATS:
             return "bf16"
         return "exact" if self.exact or fmt in DENSE_FORMATS else "int8"
@@ -241,7 +241,7 @@ class CpuBackend:
         precision
             "f32": fused multiply-adds of float32; on portable C++ a product and a sum. "f16": the
             same, since matmul turns halves into float32 before it multiplies. "int8": the dot
-            products of four bytes of matmul's quantized formats (VNNI, or three AVX2 instructions).
+            products of bytes of matmul's formats of four bits (VNNI, or sums of 16 bits).
 
         Raises
         ------

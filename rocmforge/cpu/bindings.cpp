@@ -59,6 +59,7 @@ class Running {
 
 // Ops that ran, with their arguments: each can run again on what its arrays hold by then.
 struct Recording {
+    const void* owner;  // the Kernels that ran them
     std::vector<std::function<void()>> ops;
 };
 
@@ -124,6 +125,7 @@ class Kernels {
         require(weights.size() == outs.size() && weights.size() == biases.size(),
                 "matmul: as many outs and biases as weights");
         std::vector<MatmulTarget> targets;
+        std::vector<nb::object> kept;  // the matrices, for as long as the op may run again
         for (size_t i = 0; i < weights.size(); ++i) {
             require(weights[i] != nullptr, "matmul: a weight is None");
             const PackedView view = weights[i]->view();
@@ -133,9 +135,10 @@ class Kernels {
                     "matmul: out must be (tokens, rows)");
             require(!biases[i] || static_cast<int64_t>(biases[i]->shape(0)) == view.rows,
                     "matmul: bias must be (rows,)");
+            kept.push_back(nb::find(weights[i]));
             targets.push_back({view, biases[i] ? biases[i]->data() : nullptr, outs[i].data()});
         }
-        run([this, x, outs, biases, targets, accumulate, exact] {
+        run([this, x, outs, biases, targets, kept, accumulate, exact] {
             const auto tokens = static_cast<int64_t>(x.shape(0));
             const auto columns = static_cast<int64_t>(x.shape(1));
             const size_t need = ops_->matmul_workspace(tokens, columns, exact);
@@ -268,19 +271,21 @@ class Kernels {
     // From here on the ops that this thread runs are also recorded.
     void begin_recording() {
         require(!recording_, "one recording at a time");
-        recording_ = std::make_unique<Recording>();
+        recording_ = std::make_unique<Recording>(Recording{this, {}});
         recorder_ = std::this_thread::get_id();
     }
 
     std::unique_ptr<Recording> end_recording() { return std::move(recording_); }
 
     void replay(const Recording& recording) const {
+        require(recording.owner == this, "replay: other kernels made this recording");
         const Running running(mutex_);
         for (const auto& op : recording.ops) op();
     }
 
   private:
-    // Runs an op whose arguments are checked; it holds its arrays, and reads what may change.
+    // Runs an op whose arguments are checked. It holds its arrays and matrices, and looks again at
+    // what may have changed in them.
     template <class Op>
     void run(Op op) {
         {

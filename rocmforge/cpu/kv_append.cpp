@@ -21,6 +21,7 @@ void append(const KvAppendArgs& a, Convert convert) {
             const int64_t page = (a.pages[t] * a.kv_heads + g) * page_elements;
             Element* k_out = k_pages + page + a.offsets[t];
             Element* v_out = v_pages + page + a.offsets[t] * a.head_dim;
+            // A line of each: all are asked for before the first is waited for.
             for (int64_t d = 0; d < a.head_dim; ++d) __builtin_prefetch(k_out + d * a.page_size, 1);
             convert(k, k_out, a.page_size, a.head_dim);
             convert(v, v_out, int64_t{1}, a.head_dim);

@@ -3,7 +3,7 @@
 // int8 path: x is rounded to int8 in blocks of 32 columns, codes multiply in int32, and each
 // sub-block's sum is scaled in float32. Exact path: weights are expanded to float32 and multiply x
 // as it is; dense weights (F32, F16, BF16) always take it, unless they were packed as pairs of
-// bfloat16: then x is rounded to such pairs. First all threads prepare the activations (panels.h),
+// bfloat16: then x is rounded to such pairs. First the activations are prepared (panels.h),
 // then they share the tiles of 16 rows (matmul_kernels.h, multiply_pairs.h).
 #include <algorithm>
 
@@ -38,7 +38,6 @@ struct Job {
 template <class Block>
 void run_quantized(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int64_t padded,
                    float* acc) {
-    using Layout = Packed<Block>;
     if (job.args.exact) {
         alignas(64) float weights[kExactGroups * kGroup * kLanes];
         for (int64_t g0 = 0; g0 < job.groups; g0 += kExactGroups) {
@@ -69,8 +68,8 @@ void run_quantized(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, 
         int64_t at = 0;
         for_each_panel(t0, t1, [&](int64_t, int width) {
             visit_width(width, [&](auto w) {
-                gemm_panel<w.value, Layout::kSubs, Block::kHasOffset>(
-                    expanded, n, job.panel(padded + at, width), g0, acc + at * kLanes);
+                gemm_panel<Block, w.value>(expanded, n, job.panel(padded + at, width), g0,
+                                           acc + at * kLanes);
             });
             at += width;
         });
@@ -91,17 +90,17 @@ void run_dense(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int6
     });
 }
 
+#if defined(__AVX512VNNI__)
 void run_pairs(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int64_t padded,
                float* acc) {
-#if defined(__AVX512VNNI__)
     for_each_panel(t0, t1, [&](int64_t, int width) {
         multiply_pairs(width, reinterpret_cast<const int32_t*>(tile), job.pairs(), job.pair(padded),
                        acc);
         padded += width;
         acc += width * kLanes;
     });
-#endif
 }
+#endif
 
 void write_out(const Job& job, const MatmulTarget& target, int64_t tile, int64_t t0, int64_t t1,
                const float* acc) {
@@ -150,9 +149,11 @@ void run_tile(const Job& job, const MatmulTarget& target, int64_t tile, int64_t 
         case Format::MXFP6_E3M2:
             run_dense<BFloat>(job, data, t0, t1, padded, acc);
             break;
+#if defined(__AVX512VNNI__)  // where alone they are packed
         case Format::BF16_PAIRS:
             run_pairs(job, data, t0, t1, padded, acc);
             break;
+#endif
         default:
             visit_block(target.weight.format, [&](auto block) {
                 run_quantized<decltype(block)>(job, data, t0, t1, padded, acc);

@@ -17,22 +17,66 @@ constexpr int kChunkGroups = 16;  // groups of a tile expanded to bytes at once 
 constexpr int kAhead = 4096;      // bytes of weights to ask for before they are read
 constexpr int kExactGroups = 8;   // groups of a tile expanded to float32 at once (16 KB)
 
-inline I32 broadcast4(const int8_t* p) {
-    int32_t word;
-    std::memcpy(&word, p, 4);
-    return set1(word);
-}
-
 constexpr int log2_of(int x) {
     return x <= 1 ? 0 : 1 + log2_of(x / 2);
 }
 
-// Codes of format Block as the dot product takes them for the *wide* form: signed, then biased.
+// The dot product takes codes in its *narrow* form, unsigned and below 64, or *wide*: signed, plus
+// kByteBias. Signed codes are wide. Expanded ones with a zero point are too where bytes are biased,
+// for what the sums of many tokens start at then needs no shift.
 template <class Block>
-void to_wide(U8* codes) {
+constexpr bool kSigned = Block::kBits == 8 || HasLut<Block>;
+template <class Block>
+constexpr bool kExpandedWide = kSigned<Block> || (kByteBias && Block::kZero);
+
+template <class Block, bool wide>
+void to_form(U8* codes) {
     constexpr int shift = kByteBias - Block::kZero;
-    if constexpr (shift != 0) {
+    if constexpr (wide && shift != 0) {
         for (int q = 0; q < kQuads; ++q) codes[q] = codes[q] + set_bytes(shift);
+    }
+}
+
+// acc [width] += group g of a panel times 32 columns of a tile: codes after to_form, and the scale
+// and offset of each sub-block.
+template <class Block, int width, bool wide>
+inline __attribute__((always_inline)) void add_group(const U8* codes, const F32* scale,
+                                                     const F32* offset, const Panel& p, int64_t g,
+                                                     F32* acc) {
+    constexpr int subs = Packed<Block>::kSubs, quads = kQuads / subs;
+    constexpr bool together = subs > 1 && width > 1;  // sub-blocks, before their common x scale
+    const int8_t* x = p.codes + g * width * kGroup;
+#pragma GCC unroll 16
+    for (int t = 0; t < width; ++t) {
+        const F32 x_scale = set1(p.scale[g * width + t]);
+        F32 value;
+#pragma GCC unroll 2
+        for (int s = 0; s < subs; ++s) {
+            const int64_t at = subs == 1 ? g * width + t : (2 * g + s) * width + t;
+            const int32_t* const start = subs == 1 ? p.start : p.start16;  // -128 * sum
+            const int8_t* const own = x + 4 * (s * quads * width + t);
+            I32 dot;
+            if constexpr (wide) {
+                dot = set1(kByteBias ? start[at] : 0);
+#pragma GCC unroll 8
+                for (int q = 0; q < quads; ++q) {
+                    dot = dot4_wide(dot, codes[s * quads + q], broadcast4(own + 4 * q * width));
+                }
+            } else {
+                constexpr int shift = 7 - log2_of(Block::kZero);
+                dot = set1(Block::kZero ? start[at] >> shift : 0);
+                dot = dot_narrow<Block::kBits, quads>(dot, codes + s * quads, own, 4 * width);
+            }
+            if constexpr (together) {
+                value = s == 0 ? to_float(dot) * scale[0] : fma(to_float(dot), scale[s], value);
+            } else {
+                acc[t] = fma(to_float(dot), scale[s] * x_scale, acc[t]);
+            }
+            if constexpr (Block::kHasOffset) {
+                acc[t] = fma(offset[s], set1((subs == 1 ? p.sum : p.sum16)[at]), acc[t]);
+            }
+        }
+        if constexpr (together) acc[t] = fma(value, x_scale, acc[t]);
     }
 }
 
@@ -40,59 +84,18 @@ void to_wide(U8* codes) {
 template <class Block, int width>
 void multiply_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* out) {
     using Layout = Packed<Block>;
-    constexpr bool wide = Block::kBits == 8 || HasLut<Block>;
-    constexpr int subs = Layout::kSubs, quads = kQuads / subs;
-    constexpr bool together = subs > 1 && width > 1;  // a group's sub-blocks, before its x scale
+    constexpr bool wide = kSigned<Block>;
     F32 acc[width];
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) acc[t] = set1(0.0f);
-    for (int64_t g0 = 0; g0 < groups; g0 += Layout::kGroups, tile += Layout::kRecordBytes) {
+    for (int64_t g = 0; g < groups; tile += Layout::kRecordBytes) {
         const Layout layout(tile);
 #pragma GCC unroll 1
-        for (int i = 0; i < Layout::kGroups; ++i) {
-            const int64_t g = g0 + i;
+        for (int i = 0; i < Layout::kGroups; ++i, ++g) {
             prefetch(tile + kAhead + i * Layout::kGroupBytes, Layout::kGroupBytes);
             auto group = layout.group(tile, i);
-            if constexpr (wide) to_wide<Block>(group.codes);
-            const int8_t* x = p.codes + g * width * kGroup;
-#pragma GCC unroll 16
-            for (int t = 0; t < width; ++t) {
-                F32 value;
-#pragma GCC unroll 2
-                for (int s = 0; s < subs; ++s) {
-                    const int32_t start =
-                        subs == 1 ? p.start[g * width + t] : p.start16[(2 * g + s) * width + t];
-                    I32 dot;
-                    if constexpr (wide) {
-                        dot = set1(kByteBias ? start : 0);
-                    } else if constexpr (Block::kZero != 0) {
-                        dot = set1(start >> (7 - log2_of(Block::kZero)));
-                    } else {
-                        dot = set1(int32_t{0});
-                    }
-#pragma GCC unroll 8
-                    for (int q = s * quads; q < (s + 1) * quads; ++q) {
-                        const I32 four = broadcast4(x + 4 * (q * width + t));
-                        dot = wide ? dot4_wide(dot, group.codes[q], four)
-                                   : dot4_narrow(dot, group.codes[q], four);
-                    }
-                    if constexpr (together) {
-                        value = s == 0 ? to_float(dot) * group.scale[0]
-                                       : fma(to_float(dot), group.scale[s], value);
-                    } else {
-                        const F32 scale = group.scale[s] * set1(p.scale[g * width + t]);
-                        acc[t] = fma(to_float(dot), scale, acc[t]);
-                    }
-                    if constexpr (Block::kHasOffset) {
-                        const float sum =
-                            subs == 1 ? p.sum[g * width + t] : p.sum16[(2 * g + s) * width + t];
-                        acc[t] = fma(group.offset[s], set1(sum), acc[t]);
-                    }
-                }
-                if constexpr (together) {
-                    acc[t] = fma(value, set1(p.scale[g * width + t]), acc[t]);
-                }
-            }
+            to_form<Block, wide>(group.codes);
+            add_group<Block, width, wide>(group.codes, group.scale, group.offset, p, g, acc);
         }
     }
 #pragma GCC unroll 16
@@ -116,7 +119,7 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
         const Layout layout(record);
         for (int i = 0; i < Layout::kGroups; ++i, ++g) {
             auto group = layout.group(record, i);
-            to_wide<Block>(group.codes);
+            to_form<Block, kExpandedWide<Block>>(group.codes);
             for (int q = 0; q < kQuads; ++q) store_bytes(out.codes[g][q], group.codes[q]);
             for (int s = 0; s < Layout::kSubs; ++s) {
                 store(out.scale[g][s], group.scale[s]);
@@ -127,15 +130,13 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
 }
 
 // acc [width][16] += the groups g0.. of a panel times an expanded piece of a tile.
-template <int width, int subs, bool has_offset>
+template <class Block, int width>
 void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float* acc_memory) {
-    constexpr int quads = kQuads / subs;
+    constexpr int subs = Packed<Block>::kSubs;
     F32 acc[width];
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) acc[t] = load(acc_memory + t * kLanes);
     for (int i = 0; i < groups; ++i) {
-        const int64_t g = g0 + i;
-        const int8_t* x = p.codes + g * width * kGroup;
         U8 codes[kQuads];
 #pragma GCC unroll 8
         for (int q = 0; q < kQuads; ++q) codes[q] = load_bytes(w.codes[i][q]);
@@ -143,30 +144,9 @@ void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float
 #pragma GCC unroll 2
         for (int s = 0; s < subs; ++s) {
             scale[s] = load(w.scale[i][s]);
-            if constexpr (has_offset) offset[s] = load(w.offset[i][s]);
+            if constexpr (Block::kHasOffset) offset[s] = load(w.offset[i][s]);
         }
-#pragma GCC unroll 16
-        for (int t = 0; t < width; ++t) {
-            F32 value;
-#pragma GCC unroll 2
-            for (int s = 0; s < subs; ++s) {
-                const int64_t at = subs == 1 ? g * width + t : (2 * g + s) * width + t;
-                I32 dot = set1(kByteBias ? (subs == 1 ? p.start : p.start16)[at] : 0);
-#pragma GCC unroll 8
-                for (int q = s * quads; q < (s + 1) * quads; ++q) {
-                    dot = dot4_wide(dot, codes[q], broadcast4(x + 4 * (q * width + t)));
-                }
-                if constexpr (subs == 1) {
-                    acc[t] = fma(to_float(dot), scale[0] * set1(p.scale[at]), acc[t]);
-                } else {
-                    value = s == 0 ? to_float(dot) * scale[0] : fma(to_float(dot), scale[s], value);
-                }
-                if constexpr (has_offset) {
-                    acc[t] = fma(offset[s], set1((subs == 1 ? p.sum : p.sum16)[at]), acc[t]);
-                }
-            }
-            if constexpr (subs > 1) acc[t] = fma(value, set1(p.scale[g * width + t]), acc[t]);
-        }
+        add_group<Block, width, kExpandedWide<Block>>(codes, scale, offset, p, g0 + i, acc);
     }
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) store(acc_memory + t * kLanes, acc[t]);
@@ -234,7 +214,7 @@ void visit_width(int width, Function&& f) {
 template <class Block>
 void expand_exact(const uint8_t* tile, int64_t g0, int groups, float* out) {
     using Layout = Packed<Block>;
-    constexpr bool is_signed = Block::kBits == 8 || HasLut<Block>;
+    constexpr bool is_signed = kSigned<Block>;
     const uint8_t* record = tile + g0 / Layout::kGroups * Layout::kRecordBytes;
     for (int g = 0; g < groups; record += Layout::kRecordBytes) {
         const Layout layout(record);

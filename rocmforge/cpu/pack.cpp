@@ -1,6 +1,8 @@
 // pack: GGUF rows -> tiles of 16 interleaved rows (see packed.h for the layout).
 //
 // Runs once per weight, when a model loads. It knows nothing of where the rows come from.
+#include <algorithm>
+
 #include "isa_ops.h"
 #include "packed.h"
 
@@ -133,7 +135,8 @@ void pack_e3m2_tile(const uint8_t* raw, int64_t first_row, int64_t rows, int64_t
     }
 }
 
-// Floats (rows, columns) of any dense format -> pairs of neighbouring columns as bfloat16; an odd
+#if defined(__AVX512VNNI__)  // where alone pairs are multiplied
+// F32, F16 or BF16 (rows, columns) -> pairs of neighbouring columns as bfloat16; an odd
 // last column is paired with zeros.
 template <class Source, class Read>
 void pack_pairs_tile(const Source* source, Read read, int64_t first_row, int64_t rows,
@@ -169,6 +172,7 @@ void pack_pairs(const uint8_t* raw, Format format, int64_t first_row, int64_t ro
         pack_pairs_tile(halves, from_bfloat, first_row, rows, columns, out);
     }
 }
+#endif
 
 }  // namespace
 
@@ -200,9 +204,11 @@ void pack(const uint8_t* raw, Format format, Format packed, int64_t rows, int64_
     parallel_for(pool, tiles, 4, [&](int64_t t) {
         uint8_t* tile = out + static_cast<size_t>(t) * stride;
         const int64_t first = t * kLanes;
+#if defined(__AVX512VNNI__)
         if (packed == Format::BF16_PAIRS) {
             return pack_pairs(raw, format, first, rows, columns, tile);
         }
+#endif
         switch (format) {
             case Format::F32:
                 pack_dense_tile<uint32_t>(raw, first, rows, columns, tile);

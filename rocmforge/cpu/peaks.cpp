@@ -15,8 +15,10 @@ namespace rocmforge::ROCMFORGE_ISA {
 namespace {
 
 constexpr int kSteps = 32;        // of a round, one after another in the same sums
+constexpr int kGroupSteps = 8;    // of them, 32 columns of a row
+constexpr int kCodeBits = 4;      // of the weights among bytes: the fastest of formats
 constexpr int64_t kRounds = 512;  // of an item: some 0.1 ms
-constexpr int64_t kPieces = 16;   // a thread: one that loses its core holds others up little
+constexpr int64_t kPieces = 16;   // a thread: the last ones are short, and nobody waits long
 constexpr int64_t kSpanVectors = 1 << 14;
 
 // Vectors of weights times activations whose sums are kept in registers at once: enough to hide the
@@ -100,13 +102,16 @@ int64_t byte_products() {
     for (int64_t round = 0; round < kRounds; ++round) {
         do_not_optimize(weights);
         do_not_optimize(x);
-        for (int s = 0; s < kSteps; ++s) {
+        for (int s = 0; s < kSteps; s += kGroupSteps) {
 #pragma GCC unroll 4
             for (int r = 0; r < kByteRows; ++r) {
-                const U8 row = load_bytes(weights[s][r]);
+                U8 codes[kGroupSteps];
+#pragma GCC unroll 8
+                for (int i = 0; i < kGroupSteps; ++i) codes[i] = load_bytes(weights[s + i][r]);
 #pragma GCC unroll 4
                 for (int t = 0; t < kByteTokens; ++t) {
-                    acc[r][t] = dot4_narrow(acc[r][t], row, set1(x[s][t]));
+                    acc[r][t] = dot_narrow<kCodeBits, kGroupSteps>(
+                        acc[r][t], codes, reinterpret_cast<const int8_t*>(&x[s][t]), sizeof x[s]);
                 }
             }
         }

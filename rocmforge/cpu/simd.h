@@ -82,6 +82,37 @@ inline void transpose(F32 (&m)[kLanes]) {
 }
 #endif
 
+// Four bytes in every lane.
+inline I32 broadcast4(const int8_t* p) {
+    int32_t word;
+    std::memcpy(&word, p, 4);
+    return set1(word);
+}
+
+// acc + the products of n vectors of codes, unsigned and of `bits` bits, with four activations
+// each, which lie `stride` bytes apart.
+template <int bits, int n>
+inline __attribute__((always_inline)) I32 dot_narrow(I32 acc, const U8* w, const int8_t* x,
+                                                     int64_t stride) {
+#if defined(__AVX512VNNI__)
+#pragma GCC unroll 8
+    for (int q = 0; q < n; ++q) acc = dot4_narrow(acc, w[q], broadcast4(x + q * stride));
+#else
+    // Sums of two products fit 16 bits, and so many of them can be added before they do not.
+    constexpr int most = 32767 / (2 * 127 * ((1 << bits) - 1)), step = most < n ? most : n;
+    static_assert(n % step == 0);
+    for (int q = 0; q < n; q += step) {
+        I16 sums = pairs(w[q], broadcast4(x + q * stride));
+#pragma GCC unroll 8
+        for (int i = 1; i < step; ++i) {
+            sums = sums + pairs(w[q + i], broadcast4(x + (q + i) * stride));
+        }
+        acc = acc + fours(sums);
+    }
+#endif
+    return acc;
+}
+
 // Elements of 16 bits, told apart by their types; load_element makes float32 of 16 of any type.
 struct Half {
     uint16_t bits;

@@ -176,18 +176,30 @@ inline U8 as_bytes(I32 x) {
     return {x.a, x.b};
 }
 
-inline __m256i dot4_half(__m256i acc, __m256i unsigned_w, __m256i signed_x) {
-    const __m256i pairs = _mm256_maddubs_epi16(unsigned_w, signed_x);
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+struct I16 {
+    __m256i a, b;
+};
+inline I16 operator+(I16 x, I16 y) {
+    return {_mm256_add_epi16(x.a, y.a), _mm256_add_epi16(x.b, y.b)};
+}
+// Products of unsigned and signed bytes, those of each two neighbours added; vpmaddubsw saturates
+// where they leave int16.
+inline I16 pairs(U8 w, I32 x) {
+    return {_mm256_maddubs_epi16(w.a, x.a), _mm256_maddubs_epi16(w.b, x.b)};
+}
+// Each two neighbours added.
+inline I32 fours(I16 x) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    return {_mm256_madd_epi16(x.a, ones), _mm256_madd_epi16(x.b, ones)};
 }
 inline I32 dot4_narrow(I32 acc, U8 w, I32 x) {
-    return {dot4_half(acc.a, w.a, x.a), dot4_half(acc.b, w.b, x.b)};
+    return acc + fours(pairs(w, x));
 }
-// vpmaddubsw saturates above 2 * 127 * 128, so the sign moves from the weight to the activation;
-// activations stay within -127..127, and |w| <= 128 then keeps every pair inside int16.
+// The sign moves from the weight to the activation; activations stay within -127..127, and |w| <=
+// 128 then keeps every pair inside int16.
 inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
-    return {dot4_half(acc.a, _mm256_abs_epi8(w.a), _mm256_sign_epi8(x.a, w.a)),
-            dot4_half(acc.b, _mm256_abs_epi8(w.b), _mm256_sign_epi8(x.b, w.b))};
+    const I32 signed_x = {_mm256_sign_epi8(x.a, w.a), _mm256_sign_epi8(x.b, w.b)};
+    return dot4_narrow(acc, {_mm256_abs_epi8(w.a), _mm256_abs_epi8(w.b)}, signed_x);
 }
 
 }  // namespace rocmforge::ROCMFORGE_ISA

@@ -56,15 +56,16 @@ void ThreadPool::end_workers() {
     }
 }
 
-void ThreadPool::run(int64_t items, int64_t piece, Body body, void* context) {
-    if (items <= piece || workers_.empty()) {
+void ThreadPool::run(int64_t items, int64_t least, int64_t most, Body body, void* context) {
+    if (items <= least || workers_.empty()) {
         if (items > 0) body(context, 0, items);
         return;
     }
     const uint64_t number = ((ticket_.load(std::memory_order_relaxed) >> 32) + 1) << 32;
     ticket_ = number | kClosed;
     items_ = items;
-    piece_ = piece;
+    least_ = least;
+    most_ = most;
     body_ = body;
     context_ = context;
     done_ = 0;
@@ -88,7 +89,7 @@ void ThreadPool::run(int64_t items, int64_t piece, Body body, void* context) {
 // How many items the piece that begins at `item` has.
 int64_t ThreadPool::piece_at(int64_t item) const {
     const int64_t left = items_ - item, share = left / (2 * threads());
-    return std::min(left, std::max<int64_t>(share, piece_));
+    return std::min(left, std::clamp<int64_t>(share, least_, most_));
 }
 
 // Does one piece of the open loop; false where there is none left.

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -32,9 +33,9 @@ class ThreadPool {
 
     // Calls body(context, first, last) for pieces that cover 0..items, from any thread in any
     // order; returns when all are done. A piece is half of a thread's share of what is left, but no
-    // less than `piece` items: long at first, short where threads would wait for the last one. One
-    // caller at a time; fewer than 2^32 - 1 items.
-    void run(int64_t items, int64_t piece, Body body, void* context);
+    // less than `least` and no more than `most` items: long at first, short where threads would
+    // wait for the last one. One caller at a time; fewer than 2^32 - 1 items.
+    void run(int64_t items, int64_t least, int64_t most, Body body, void* context);
 
   private:
     void work();
@@ -46,7 +47,7 @@ class ThreadPool {
     // The loop in progress. `ticket_` is (loop number << 32 | next item); the other fields change
     // only while it is closed, so a ticket taken by compare-and-swap proves that they belong to it.
     std::atomic<uint64_t> ticket_;
-    std::atomic<int64_t> items_{0}, piece_{1}, done_{0};
+    std::atomic<int64_t> items_{0}, least_{1}, most_{1}, done_{0};
     std::atomic<Body> body_{nullptr};
     std::atomic<void*> context_{nullptr};
 
@@ -57,14 +58,15 @@ class ThreadPool {
     std::vector<std::thread> workers_;
 };
 
-// Calls f(i) for i in 0..items on all threads of the pool, at least `piece` of them at a time.
+// Calls f(i) for i in 0..items on all threads of the pool, `least` to `most` of them at a time.
 template <class Function>
-void parallel_for(ThreadPool& pool, int64_t items, int64_t piece, Function&& f) {
+void parallel_for(ThreadPool& pool, int64_t items, int64_t least, Function&& f,
+                  int64_t most = std::numeric_limits<int64_t>::max()) {
     const auto body = [](void* context, int64_t first, int64_t last) {
         auto& function = *static_cast<std::remove_reference_t<Function>*>(context);
         for (int64_t i = first; i < last; ++i) function(i);
     };
-    pool.run(items, piece, body, &f);
+    pool.run(items, least, most, body, &f);
 }
 
 }  // namespace rocmforge

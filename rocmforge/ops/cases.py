@@ -288,6 +288,7 @@ def _matmuls(name: str) -> tuple[MatmulCase, ...]:
         MatmulCase(3, 64, 5 * small, name),
         MatmulCase(5, 100, small, name),
         MatmulCase(9, 48, 9 * small, name),
+        MatmulCase(15, 32, 2 * small, name),
         MatmulCase(17, 33, 2 * small, name),
         MatmulCase(131, 40, 2 * small, name),
     )

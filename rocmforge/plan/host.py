@@ -53,7 +53,7 @@ class Inputs:
 
     @classmethod
     def of(cls, batch: Batch, rotation: Rotation) -> Inputs:
-        """Look up the angles of a batch."""
+        """Of a batch: where its tokens stand, and the angles there."""
         cos, sin = rotation.table(batch.positions)
         where = batch.pages, batch.offsets, batch.page_table, batch.lengths, batch.starts
         return cls(cos, sin, *where)
@@ -90,6 +90,7 @@ class HostExecutor:
         self.backend = backend
         self.cache = cache
         self._buffers: dict[str, Floats] = {}
+        self._grown = 0  # times that one was
         self._programs: OrderedDict[Shape, _Program] = OrderedDict()  # use the buffers
         by_python = itertools.groupby(graph.ops, self._needs_python)
         self._parts = [(needs, list(ops)) for needs, ops in by_python]
@@ -126,14 +127,14 @@ class HostExecutor:
     ) -> Floats:
         """Run a pass of single tokens; keep what runs it again, unless buffers grew meanwhile."""
         run = _Run(self, tokens, rows, inputs)
-        buffers = [id(buffer) for buffer in self._buffers.values()]
+        grown = self._grown
         parts: list[Callable[[], None] | None] = []
         for needs_python, ops in self._parts:
             steps = functools.partial(run.steps, ops)
             if needs_python:
                 steps()
             parts.append(None if needs_python else self.backend.record(steps))
-        if buffers == [id(buffer) for buffer in self._buffers.values()]:
+        if grown == self._grown:
             self._programs[shape] = _Program(inputs, parts)
         if len(self._programs) > KEPT:
             self._programs.popitem(last=False)
@@ -146,6 +147,7 @@ class HostExecutor:
         """Scratch memory (rows, columns), kept between calls and grown as needed."""
         held = self._buffers.get(name)
         if held is None or held.size < rows * columns:
+            self._grown += 1
             self._programs.clear()
             held = self._buffers[name] = np.empty(rows * columns, np.float32)
         return held[: rows * columns].reshape(rows, columns)

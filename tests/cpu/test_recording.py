@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import threading
 
 import numpy as np
 import pytest
 
+from rocmforge.cpu import _cpu
 from rocmforge.cpu.backend import CpuBackend
 from rocmforge.ops import cases, reference
 
@@ -28,14 +31,18 @@ def test_ops_run_again_on_what_their_arrays_hold() -> None:
         np.testing.assert_allclose(out, wanted, rtol=1e-5)
 
 
-def test_a_recorded_product_keeps_its_arrays() -> None:
+def test_a_recorded_product_keeps_its_arrays_and_matrices() -> None:
     backend = CpuBackend(2)
     x, matrix = cases.MatmulCase(3, 40, 64, "Q8_0").inputs()
     packed = backend.pack(matrix.data, matrix.format, 64)
     outs = [np.empty((3, 40), np.float32)]
-    again = backend.record(lambda: backend.matmul(x.copy(), [packed], outs))  # the copy ends here
+    product = functools.partial(backend.matmul, x.copy(), [packed], outs)
+    again = backend.record(product)
+    del product
     first = outs[0].copy()
     outs[0][:] = 0
+    del packed
+    gc.collect()
     np.empty((3, 64), np.float32).fill(np.nan)  # where the copy was, had it been given back
     again()
     np.testing.assert_array_equal(outs[0], first)
@@ -77,6 +84,15 @@ def test_pages_are_checked_each_time() -> None:
     pages[0] = 2
     with pytest.raises(ValueError, match="page or offset out of range"):
         again()
+
+
+def test_a_recording_belongs_to_its_kernels() -> None:
+    one, two = _cpu.Kernels("", 1), _cpu.Kernels("", 1)
+    one.begin_recording()
+    recording = one.end_recording()
+    one.replay(recording)
+    with pytest.raises(ValueError, match="other kernels made this recording"):
+        two.replay(recording)
 
 
 def test_one_recording_at_a_time() -> None:

@@ -177,7 +177,7 @@ def test_arbitrary_bytes_read_back_every_weight(name: str, isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", INT8)
-@pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.parametrize("tokens", [1, 4, 5, 16])
 def test_extreme_codes_do_not_saturate(name: str, isa: str, tokens: int) -> None:
     """Largest codes against largest activations of equal and of alternating sign."""
     fmt = FORMATS[name]
@@ -196,6 +196,32 @@ def test_extreme_codes_do_not_saturate(name: str, isa: str, tokens: int) -> None
         wanted = reference.matmul(x, matrix)
         bound = 1e-5 * np.abs(x).astype(np.float64) @ np.abs(matrix.to_floats()).T
         assert (np.abs(got - wanted) <= bound).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", INT8)
+def test_the_largest_codes_do_not_saturate(name: str, isa: str) -> None:
+    """All bits of all codes and sub-block scales set, as no quantizer writes them."""
+    fmt = FORMATS[name]
+    raw = np.full((2, fmt.block_bytes), 0xFF, np.uint8)
+    scales = {"Q2_K": (80, 84), "Q3_K": (108, 110), "Q6_K": (208, 210)}
+    two = name.endswith("_1") or name in ("Q4_K", "Q5_K")
+    first, last = scales.get(name, (0, 4 if two else 2))
+    if name.startswith("MX"):
+        raw[:, 0] = 120  # 2^-7
+    else:
+        raw[:, first:last:2], raw[:, first + 1 : last : 2] = 0x00, 0x1C  # float16 of 2^-8
+    row = np.tile(raw.reshape(-1), max(1, 32 // fmt.block_len))
+    matrix = Matrix(np.tile(row, (20, 1)), fmt)
+    weights = matrix.to_floats()
+    assert np.isfinite(weights).all()
+    assert len(np.unique(np.abs(weights))) == 1
+    packed = ops.pack(matrix, CpuBackend(1, False, isa))
+    for tokens in (1, 2, 4, 5, 16, 40):
+        for sign in (1, -1):
+            x = np.full((tokens, matrix.columns), 127 * sign, np.float32)
+            wanted = reference.matmul(x, matrix)
+            np.testing.assert_allclose(ops.matmul(x, packed), wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -238,7 +264,7 @@ def test_a_token_does_not_feel_its_batch(name: str, isa: str, exact: bool) -> No
     x = gaussian(9, 19, matrix.columns)
     packed = ops.pack(matrix, CpuBackend(1, exact, isa))
     alone = np.concatenate([ops.matmul(row[None], packed) for row in x])
-    for tokens in (2, 3, 7, 19):
+    for tokens in (2, 3, 7, 12, 16, 19):
         got = ops.matmul(x[:tokens], packed)
         assert cases.relative_rms(got, alone[:tokens].astype(np.float64)) < 1e-6
 

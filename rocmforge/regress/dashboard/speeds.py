@@ -162,12 +162,13 @@ def _of_peer(report: Report) -> Iterator[Speed]:
     model, kind = split_model(str(content["model"]))
     many, depth = content.get("sequences", 1), content["prompt_tokens"]
     decoding = "one sequence" if many == 1 else f"{many} sequences"
-    if content.get("variables"):
-        kind = f"{kind} " + " ".join(f"{name}={x}" for name, x in content["variables"].items())
+    said = [f"{name}={value}" for name, value in content.get("variables", {}).items()]
+    kind = " ".join([kind or "", *said]).strip() or None
     if depth > SHORT:
         decoding += f" at {depth}"
     for phase, row in content["phases"].items():
-        setting = f"prompt of {content['prompt_tokens']}" if phase == PREFILL else decoding
+        prompts = f"prompt of {depth}" if many == 1 else f"{many} prompts of {depth}"
+        setting = prompts if phase == PREFILL else decoding
         value, peer, ratio, least, most = (
             finite_number(report.path, f"{name} of {phase}", row[name])
             for name in ("rocmforge", "llama.cpp", "ratio", "ratio_min", "ratio_max")
