@@ -73,8 +73,7 @@ def _slowed(call):
 POOL = "rocmforge/cpu/threads.cpp"
 SPIN = "constexpr auto kSpin = std::chrono::microseconds("
 """Where the pool says how long its threads stay awake: longer than what is planted, or waking them
-would come on top of it. What has gaps of 0.2 to 20 ms between its ops gains by that; none of these
-benchmarks has."""
+would come on top of it. The commit that it is compared with gets that too."""
 EPILOG = """\
 Without --planted: N runs, of HEAD and of a commit with the same files in turns; each is compared
 with every run of the other commit, in both directions: 40 comparisons of 9 runs. With it: N
@@ -111,12 +110,13 @@ class Series:
         self.bench = [word for line in select(bench, "quick") for word in ("--bench", line)]
         self.console = console
 
-    def commit_with(self, planted: float) -> str:
-        """Return a commit on top of HEAD, with a slowdown of so many percent or with nothing."""
-        branch, tree = f"planted-{planted:g}", ("-C", str(self.tree))
+    def commit_with(self, planted: float | None) -> str:
+        """Return a commit on top of HEAD: with a slowdown of so many percent, or None: nothing."""
+        branch = "same" if planted is None else f"planted-{planted:g}"
+        tree = ("-C", str(self.tree))
         if not git(*tree, "branch", "--list", branch):
             git(*tree, "checkout", "--quiet", "--force", "--detach", self.commit)
-            if planted:
+            if planted is not None:
                 plant(self.tree, planted)
             who = ("-c", "user.name=trial", "-c", "user.email=trial@localhost")
             git(*tree, *who, "commit", "-qam", branch, "--allow-empty")
@@ -157,6 +157,7 @@ class Series:
         called[CONFIRMED] = {x for x in labels if rows[x].verdict is Verdict.REGRESSION}
         trial = {
             "version": VERSION,
+            "commit": self.commit,
             "planted": planted,
             "benchmarks": labels,
             "called": {rule: sorted(names & set(labels)) for rule, names in called.items()},
@@ -175,7 +176,7 @@ class Series:
 
     def same(self, runs: int) -> list[dict[str, Any]]:
         """Compare runs of two commits that do not differ: each with all of the other, both ways."""
-        commits = (self.commit, self.commit_with(0))
+        commits = (self.commit, self.commit_with(None))
         done: list[Run] = []
         trials = []
         for number in range(runs):
@@ -188,12 +189,12 @@ class Series:
         return trials
 
     def slower(self, planted: float, runs: int) -> list[dict[str, Any]]:
-        """Compare HEAD with a commit that is slower by so many percent."""
-        slowed = self.commit_with(planted)
+        """Compare a commit in which 0 percent are planted with one that is slower by so many."""
+        plain, slowed = self.commit_with(0), self.commit_with(planted)
         trials = []
         for number in range(runs):
             name = f"planted-{planted:g}-{number:02}"
-            before = self.run(self.commit, f"{name}-before")
+            before = self.run(plain, f"{name}-before")
             trials.append(self.trial(name, planted, before, self.run(slowed, f"{name}-after")))
         return trials
 
@@ -206,7 +207,7 @@ def plant(tree: Path, planted: float) -> None:
     MeasurementError
         The thread pool there does not say how long it stays awake.
     """
-    for name, ending in PLACES.items():
+    for name, ending in PLACES.items() if planted else ():
         with (tree / name).open("a", encoding="utf-8") as file:
             file.write(PLANT.format(factor=1 + planted / 100) + ending)
     pool = (tree / POOL).read_text(encoding="utf-8")
@@ -216,7 +217,7 @@ def plant(tree: Path, planted: float) -> None:
 
 
 def kept_trials(folders: Sequence[Path]) -> tuple[ResultSet, list[list[dict[str, Any]]]]:
-    """Read what series kept: a run of HEAD, and the trials by what was planted.
+    """Read what series kept: one of their runs, and the trials by what was planted.
 
     Raises
     ------
@@ -226,8 +227,8 @@ def kept_trials(folders: Sequence[Path]) -> tuple[ResultSet, list[list[dict[str,
         A file is broken.
     """
     paths = sorted(path for folder in folders for path in folder.rglob("*.trial.json"))
-    of_head = ("same-00.json", "*-before.json")
-    runs = [run for path in paths[:1] for name in of_head for run in path.parent.glob(name)]
+    names = ("same-00.json", "*-before.json")
+    runs = [run for path in paths[:1] for name in names for run in path.parent.glob(name)]
     if not runs:
         raise MeasurementError(f"{', '.join(map(str, folders))}: no finished trial")
     kinds: dict[float, list[dict[str, Any]]] = {}
@@ -331,7 +332,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.json:
             said = {"hardware_tag": hardware_tag(run.hardware), "cpu_name": run.hardware.cpu_name}
             write_json(
-                args.json, {"version": VERSION, "commit": run.commit, **said, "trials": found}
+                args.json,
+                {"version": VERSION, "commit": kinds[0][0]["commit"], **said, "trials": found},
             )
         return 0
 
