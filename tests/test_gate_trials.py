@@ -116,7 +116,7 @@ def test_a_planted_slowdown_is_counted_where_it_lies(
     (tree,) = (tmp_path / "w").glob("*/repository")
     words = ["git", "-C", str(tree), "show", f"planted-25:{tool.POOL}"]
     pool = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert "kSpin = std::chrono::microseconds(100 * 200)" in pool
+    assert "kSpin = std::chrono::microseconds(20 * 200)" in pool
 
 
 def test_same_commits_are_compared_both_ways_and_runs_are_kept(

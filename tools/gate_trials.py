@@ -213,7 +213,7 @@ def plant(tree: Path, planted: float) -> None:
     pool = (tree / POOL).read_text(encoding="utf-8")
     if SPIN not in pool:
         raise MeasurementError(f"{tree / POOL}: wanted {SPIN!r} in it")
-    (tree / POOL).write_text(pool.replace(SPIN, SPIN + "100 * "), encoding="utf-8")
+    (tree / POOL).write_text(pool.replace(SPIN, SPIN + "20 * "), encoding="utf-8")
 
 
 def kept_trials(folders: Sequence[Path]) -> tuple[ResultSet, list[list[dict[str, Any]]]]:

@@ -201,11 +201,13 @@ def _suites_table(baselines: list[dict[str, Any]], rows: list[tuple[str, str]]) 
 def _rooflines(baseline: dict[str, Any]) -> str:
     """How many times as long as the ideal products of each format take on a CPU."""
     meta, entries = baseline["metadata"], baseline["baselines"]
+    if meta["hardware"]["gpu_architecture"]:
+        return ""
     found: dict[int, dict[str, float]] = {}
     for fmt in WEIGHT_FORMATS:
         for tokens in (1, 128):
             entry = entries.get(ROOFLINE.format(fmt, tokens))
-            if entry and not meta["hardware"]["gpu_architecture"]:
+            if entry:
                 found.setdefault(tokens, {})[fmt] = _median(entry)
     if [len(times) for times in found.values()] != 2 * [len(WEIGHT_FORMATS)]:
         return ""

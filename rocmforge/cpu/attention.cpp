@@ -161,18 +161,19 @@ void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t reach, in
     const bool as_it_is = padded_dims == a.head_dim && once;
     const int64_t size = a.head_dim * a.page_size;
     const int32_t* const pages = a.page_table + seq * a.max_pages;
+    const auto page_of = [&](const void* cache, int64_t token) {
+        const int64_t page = pages[token / a.page_size];
+        return static_cast<const Element*>(cache) + (page * a.kv_heads + g) * size;
+    };
     for (int64_t start = 0; start < reach; start += a.page_size) {
-        const int64_t at = (pages[start / a.page_size] * a.kv_heads + g) * size;
-        const Element* const k = static_cast<const Element*>(a.k) + at;
-        const Element* const v = static_cast<const Element*>(a.v) + at;
+        const Element* const k = page_of(a.k, start);
+        const Element* const v = page_of(a.v, start);
         const int64_t n = std::min(a.page_size, reach - start);
-        if (once && start + a.page_size < reach) {  // it lies anywhere: no processor foresees it
-            const int64_t next = (pages[start / a.page_size + 1] * a.kv_heads + g) * size;
+        const int64_t next = start + a.page_size;
+        if (once && next < reach) {  // it lies anywhere: no processor foresees it
             const int bytes = static_cast<int>(size * static_cast<int64_t>(sizeof(Element)));
-            prefetch(reinterpret_cast<const uint8_t*>(static_cast<const Element*>(a.k) + next),
-                     bytes);
-            prefetch(reinterpret_cast<const uint8_t*>(static_cast<const Element*>(a.v) + next),
-                     bytes);
+            prefetch(reinterpret_cast<const uint8_t*>(page_of(a.k, next)), bytes);
+            prefetch(reinterpret_cast<const uint8_t*>(page_of(a.v, next)), bytes);
         }
         if (as_it_is) {
             add_page(k, v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);

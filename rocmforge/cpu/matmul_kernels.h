@@ -152,42 +152,50 @@ void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float
     for (int t = 0; t < width; ++t) store(acc_memory + t * kLanes, acc[t]);
 }
 
-// acc [width][16] += x [columns][width] times w [columns][16].
-template <int width, class Element>
-void dense_panel(const Element* w, int64_t columns, const float* x, float* acc_memory) {
-    constexpr int chains = width >= 4 ? 1 : 4 / width;  // enough sums in flight to hide latency
+// acc [width][16] += x [steps][width] times w [steps][16]: add(sum, load(w's row), x's element), at
+// least `in_flight` sums at once to hide its latency.
+template <int width, int in_flight, class Element, class X, class Load, class Add>
+void multiply_panel(const Element* w, int64_t steps, const X* x, float* acc_memory, Load load_row,
+                    Add add) {
+    constexpr int chains = width >= in_flight ? 1 : in_flight / width;
     F32 acc[chains][width];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int c = 0; c < chains; ++c) {
 #pragma GCC unroll 16
         for (int t = 0; t < width; ++t) acc[c][t] = c ? set1(0.0f) : load(acc_memory + t * kLanes);
     }
     int64_t k = 0;
-    for (; k + chains <= columns; k += chains) {
+    for (; k + chains <= steps; k += chains) {
         constexpr int bytes = chains * kLanes * static_cast<int>(sizeof(Element));
         if constexpr (width == 1) {
             prefetch(reinterpret_cast<const uint8_t*>(w + k * kLanes) + kAhead, bytes);
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int c = 0; c < chains; ++c) {
-            const F32 row = load_element(w + (k + c) * kLanes);
+            const auto row = load_row(w + (k + c) * kLanes);
 #pragma GCC unroll 16
-            for (int t = 0; t < width; ++t) {
-                acc[c][t] = fma(row, set1(x[(k + c) * width + t]), acc[c][t]);
-            }
+            for (int t = 0; t < width; ++t) acc[c][t] = add(acc[c][t], row, x[(k + c) * width + t]);
         }
     }
-    for (; k < columns; ++k) {
-        const F32 row = load_element(w + k * kLanes);
-        for (int t = 0; t < width; ++t) acc[0][t] = fma(row, set1(x[k * width + t]), acc[0][t]);
+    for (; k < steps; ++k) {
+        const auto row = load_row(w + k * kLanes);
+        for (int t = 0; t < width; ++t) acc[0][t] = add(acc[0][t], row, x[k * width + t]);
     }
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) {
         F32 total = acc[0][t];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int c = 1; c < chains; ++c) total = total + acc[c][t];
         store(acc_memory + t * kLanes, total);
     }
+}
+
+// acc [width][16] += x [columns][width] times w [columns][16].
+template <int width, class Element>
+void dense_panel(const Element* w, int64_t columns, const float* x, float* acc) {
+    multiply_panel<width, 4>(
+        w, columns, x, acc, [](const Element* row) { return load_element(row); },
+        [](F32 sum, F32 row, float value) { return fma(row, set1(value), sum); });
 }
 
 // Calls f with the panel's width as a compile-time constant.

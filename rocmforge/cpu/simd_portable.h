@@ -257,9 +257,6 @@ inline I32 fours(I16 a) {
         return ((both << 16) >> 16) + (both >> 16);
     });
 }
-inline I32 dot4_narrow(I32 acc, U8 w, I32 x) {
-    return acc + fours(pairs(w, x));
-}
 inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
     return acc + fours(signed_pairs(w, x));
 }

@@ -104,17 +104,14 @@ def dequantize(matrix: Matrix, backend: Backend[Any], out: Floats | None = None)
     -----
     Block layouts are ggml's; those of MXFP4 and MXFP6 are of OCP MX v1.0.
     """
-    shape = (matrix.rows, matrix.columns)
-    if out is None:
-        out = np.empty(shape, np.float32)
-    _check("out", out, np.float32, shape)
-    if not out.flags.writeable:
-        raise ValueError("out: got an array that is read-only, wanted one to write into")
+    out = _output(out, (matrix.rows, matrix.columns), matrix.data)
     backend.dequantize(matrix.data, matrix.format, out)
     return out
 
 
-def rmsnorm(x: Floats, weight: Floats, eps: float, backend: Backend[Any]) -> Floats:
+def rmsnorm(
+    x: Floats, weight: Floats, eps: float, backend: Backend[Any], out: Floats | None = None
+) -> Floats:
     """Return x / √(mean(x²) + eps) · weight.
 
     Parameters
@@ -127,15 +124,18 @@ def rmsnorm(x: Floats, weight: Floats, eps: float, backend: Backend[Any]) -> Flo
         Added to the mean square, 0 or more.
     backend
         The device.
+    out
+        (T, K) float32 to write into, no memory of the inputs; None: a new array.
 
     Returns
     -------
-    (T, K) float32.
+    (T, K) float32, `out` if given.
 
     Raises
     ------
     ValueError
-        A shape or dtype is wrong, or eps is negative.
+        A shape or dtype is wrong, eps is negative, or `out` is read-only or an
+        input.
 
     Notes
     -----
@@ -145,7 +145,7 @@ def rmsnorm(x: Floats, weight: Floats, eps: float, backend: Backend[Any]) -> Flo
     _check("weight", weight, np.float32, (x.shape[1],))
     if not 0.0 <= eps < float("inf"):
         raise ValueError(f"eps: got {eps}, wanted 0 or more")
-    out = np.empty_like(x)
+    out = _output(out, x.shape, x, weight)
     backend.rmsnorm(x, weight, eps, out)
     return out
 
@@ -187,7 +187,7 @@ def rope(x: Floats, cos: Floats, sin: Floats, interleaved: bool, backend: Backen
     return out
 
 
-def softmax(x: Floats, backend: Backend[Any]) -> Floats:
+def softmax(x: Floats, backend: Backend[Any], out: Floats | None = None) -> Floats:
     """Return exp(x − max) / Σ exp(x − max), max and Σ over each row.
 
     Parameters
@@ -196,15 +196,18 @@ def softmax(x: Floats, backend: Backend[Any]) -> Floats:
         (T, N) float32, N ≥ 1; −∞ has share 0.
     backend
         The device.
+    out
+        (T, N) float32 to write into, no memory of the inputs; None: a new array.
 
     Returns
     -------
-    (T, N) float32, rows of sum 1; NaN where a row holds NaN or +∞, or nothing but −∞.
+    (T, N) float32, `out` if given: rows of sum 1; NaN where a row holds NaN or +∞, or nothing but
+    −∞.
 
     Raises
     ------
     ValueError
-        The shape or dtype is wrong.
+        A shape or dtype is wrong, or `out` is read-only or an input.
 
     Notes
     -----
@@ -212,12 +215,12 @@ def softmax(x: Floats, backend: Backend[Any]) -> Floats:
     maximum is taken off so that exp cannot overflow.
     """
     _check("x", x, np.float32, (None, None))
-    out = np.empty_like(x)
+    out = _output(out, x.shape, x)
     backend.softmax(x, out)
     return out
 
 
-def swiglu(gate: Floats, up: Floats, backend: Backend[Any]) -> Floats:
+def swiglu(gate: Floats, up: Floats, backend: Backend[Any], out: Floats | None = None) -> Floats:
     """Return gate · sigmoid(gate) · up, element by element.
 
     Parameters
@@ -226,15 +229,18 @@ def swiglu(gate: Floats, up: Floats, backend: Backend[Any]) -> Floats:
         (T, N) float32 each: the two projections of a feed-forward part.
     backend
         The device.
+    out
+        (T, N) float32 to write into, no memory of the inputs; None: a new array.
 
     Returns
     -------
-    (T, N) float32.
+    (T, N) float32, `out` if given.
 
     Raises
     ------
     ValueError
-        A shape or dtype is wrong, or the shapes differ.
+        A shape or dtype is wrong, the shapes differ, or `out` is read-only or an
+        input.
 
     Notes
     -----
@@ -242,7 +248,7 @@ def swiglu(gate: Floats, up: Floats, backend: Backend[Any]) -> Floats:
     """
     _check("gate", gate, np.float32, (None, None))
     _check("up", up, np.float32, gate.shape)
-    out = np.empty_like(gate)
+    out = _output(out, gate.shape, gate, up)
     backend.swiglu(gate, up, out)
     return out
 
@@ -357,6 +363,18 @@ def attention(
         _check_range("page_table", row[:n], k_pages.shape[0])
     out = np.empty_like(q)
     backend.attention(q, k_pages, v_pages, page_table, lengths, starts, scale, out)
+    return out
+
+
+def _output(out: Floats | None, shape: tuple[int, ...], *inputs: NDArray[Any]) -> Floats:
+    """Return `out` once it is checked; None: a new array."""
+    if out is None:
+        return np.empty(shape, np.float32)
+    _check("out", out, np.float32, shape)
+    if not out.flags.writeable:
+        raise ValueError("out: got an array that is read-only, wanted one to write into")
+    if any(np.may_share_memory(out, array) for array in inputs):
+        raise ValueError("out: got memory of an input, wanted an array of its own")
     return out
 
 
