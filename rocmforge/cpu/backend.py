@@ -50,8 +50,8 @@ class CpuBackend:
     threads
         1 or more; None: `ROCMFORGE_THREADS`, else the cores that this process may run on.
     exact
-        True: matmul keeps activations in float32; False: it rounds them to int8 in blocks of 32
-        columns. None: `ROCMFORGE_CPU_EXACT`.
+        True: matmul keeps activations in float32; False: it rounds them to int8, see `ops.matmul`.
+        None: `ROCMFORGE_CPU_EXACT`.
     isa
         "avx512", "avx2" or "portable"; None: `ROCMFORGE_CPU_ISA`, else the best that runs here.
     bf16

@@ -21,62 +21,104 @@ constexpr int log2_of(int x) {
     return x <= 1 ? 0 : 1 + log2_of(x / 2);
 }
 
-// The dot product takes codes in its *narrow* form, unsigned and below 64, or *wide*: signed, plus
-// kByteBias. Signed codes are wide. Expanded ones with a zero point are too where bytes are biased,
-// for what the sums of many tokens start at then needs no shift.
 template <class Block>
 constexpr bool kSigned = Block::kBits == 8 || HasLut<Block>;
+// Blocks of 256 columns read coarse panels: llama.cpp's have one scale for 256 activations there.
 template <class Block>
-constexpr bool kExpandedWide = kSigned<Block> || (kByteBias && Block::kZero);
+constexpr bool kCoarse = Block::kColumns == 256;
 
-template <class Block, bool wide>
+// What a dot product multiplies: codes that are unsigned and below 64, with activations; codes that
+// are signed, plus kByteBias, with them; or signed codes with biased activations.
+enum class Form { kNarrow, kWide, kBiasedTokens };
+
+template <class Block>
+constexpr Form kStraight = kSigned<Block> ? Form::kWide : Form::kNarrow;
+template <class Block>
+constexpr Form kExpanded = kBiasedTokens ? Form::kBiasedTokens : kStraight<Block>;
+
+template <class Block, Form form>
 void to_form(U8* codes) {
-    constexpr int shift = kByteBias - Block::kZero;
-    if constexpr (wide && shift != 0) {
+    constexpr int shift = form == Form::kWide           ? kByteBias
+                          : form == Form::kBiasedTokens ? -Block::kZero
+                                                        : 0;
+    if constexpr (shift != 0) {
         for (int q = 0; q < kQuads; ++q) codes[q] = codes[q] + set_bytes(shift);
     }
 }
 
-// acc [width] += group g of a panel times 32 columns of a tile: codes after to_form, and the scale
-// and offset of each sub-block.
-template <class Block, int width, bool wide>
-inline __attribute__((always_inline)) void add_group(const U8* codes, const F32* scale,
-                                                     const F32* offset, const Panel& p, int64_t g,
-                                                     F32* acc) {
+// A sub-block of a tile: codes after to_form, and -128 * their sum where activations are biased.
+struct SubBlock {
+    const U8* codes;
+    I32 start;
+    F32 scale, offset;
+};
+
+// acc [width] += sub-block `index` of a panel, counted from its first, times one of a tile; a
+// coarse panel's scale is not in it yet.
+template <class Block, int width, Form form>
+inline __attribute__((always_inline)) void add_sub_block(const SubBlock& w, const Panel& p,
+                                                         int64_t index, F32* acc) {
     constexpr int subs = Packed<Block>::kSubs, quads = kQuads / subs;
-    constexpr bool together = subs > 1 && width > 1;  // sub-blocks, before their common x scale
-    const int8_t* x = p.codes + g * width * kGroup;
+    constexpr int step = std::min(width, kTogether);
+    const int8_t* x = p.codes + index * width * Block::kSub;
+    const int32_t* const start = (subs == 1 ? p.start : p.start16) + index * width;
+    const float* const sum = (subs == 1 ? p.sum : p.sum16) + index * width;
 #pragma GCC unroll 16
-    for (int t = 0; t < width; ++t) {
-        const F32 x_scale = set1(p.scale[g * width + t]);
-        F32 value;
-#pragma GCC unroll 2
-        for (int s = 0; s < subs; ++s) {
-            const int64_t at = subs == 1 ? g * width + t : (2 * g + s) * width + t;
-            const int32_t* const start = subs == 1 ? p.start : p.start16;  // -128 * sum
-            const int8_t* const own = x + 4 * (s * quads * width + t);
-            I32 dot;
-            if constexpr (wide) {
-                dot = set1(kByteBias ? start[at] : 0);
+    for (int t = 0; t < width; t += step, x += 4 * step) {
+        I32 dot[step];
+        if constexpr (form == Form::kNarrow) {
+            constexpr int shift = 7 - log2_of(Block::kZero);
+#pragma GCC unroll 4
+            for (int i = 0; i < step; ++i) {
+                dot[i] = set1(Block::kZero ? start[t + i] >> shift : 0);
+                dot[i] = dot_narrow<Block::kBits, quads>(dot[i], w.codes, x + 4 * i, 4 * width);
+            }
+        } else {
+            constexpr bool biased = form == Form::kBiasedTokens;
+#pragma GCC unroll 4
+            for (int i = 0; i < step; ++i) {
+                dot[i] = biased ? w.start : set1(kByteBias ? start[t + i] : 0);
+            }
 #pragma GCC unroll 8
-                for (int q = 0; q < quads; ++q) {
-                    dot = dot4_wide(dot, codes[s * quads + q], broadcast4(own + 4 * q * width));
+            for (int q = 0; q < quads; ++q) {
+#pragma GCC unroll 4
+                for (int i = 0; i < step; ++i) {
+                    const I32 four = broadcast4(x + 4 * (q * width + i));
+                    dot[i] = biased ? dot4_wide(dot[i], as_bytes(four), as_int(w.codes[q]))
+                                    : dot4_wide(dot[i], w.codes[q], four);
                 }
-            } else {
-                constexpr int shift = 7 - log2_of(Block::kZero);
-                dot = set1(Block::kZero ? start[at] >> shift : 0);
-                dot = dot_narrow<Block::kBits, quads>(dot, codes + s * quads, own, 4 * width);
-            }
-            if constexpr (together) {
-                value = s == 0 ? to_float(dot) * scale[0] : fma(to_float(dot), scale[s], value);
-            } else {
-                acc[t] = fma(to_float(dot), scale[s] * x_scale, acc[t]);
-            }
-            if constexpr (Block::kHasOffset) {
-                acc[t] = fma(offset[s], set1((subs == 1 ? p.sum : p.sum16)[at]), acc[t]);
             }
         }
-        if constexpr (together) acc[t] = fma(value, x_scale, acc[t]);
+#pragma GCC unroll 4
+        for (int i = 0; i < step; ++i) {
+            const F32 scale =
+                kCoarse<Block> ? w.scale : w.scale * set1(p.scale[index * width + t + i]);
+            acc[t + i] = fma(to_float(dot[i]), scale, acc[t + i]);
+            if constexpr (Block::kHasOffset) {
+                acc[t + i] = fma(w.offset, set1(sum[t + i]), acc[t + i]);
+            }
+        }
+    }
+}
+
+// acc [width] += n groups of a panel, g0.., times those that add(i, sums) adds one by one.
+template <class Block, int width, class Add>
+inline __attribute__((always_inline)) void add_groups(const Panel& p, int64_t g0, int n, F32* acc,
+                                                      Add add) {
+    constexpr int step = kCoarse<Block> ? kCoarseGroups : 1;
+    for (int i = 0; i < n; i += step) {
+        if constexpr (kCoarse<Block>) {
+            F32 part[width];
+#pragma GCC unroll 16
+            for (int t = 0; t < width; ++t) part[t] = set1(0.0f);
+#pragma GCC unroll 1
+            for (int k = i; k < i + step; ++k) add(k, part);
+            const float* const scale = p.scale + (g0 + i) * width;
+#pragma GCC unroll 16
+            for (int t = 0; t < width; ++t) acc[t] = fma(part[t], set1(scale[t]), acc[t]);
+        } else {
+            add(i, acc);
+        }
     }
 }
 
@@ -84,19 +126,24 @@ inline __attribute__((always_inline)) void add_group(const U8* codes, const F32*
 template <class Block, int width>
 void multiply_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* out) {
     using Layout = Packed<Block>;
-    constexpr bool wide = kSigned<Block>;
+    constexpr Form form = kStraight<Block>;
+    constexpr int subs = Layout::kSubs;
     F32 acc[width];
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) acc[t] = set1(0.0f);
-    for (int64_t g = 0; g < groups; tile += Layout::kRecordBytes) {
+    for (int64_t g = 0; g < groups; g += Layout::kGroups, tile += Layout::kRecordBytes) {
         const Layout layout(tile);
-#pragma GCC unroll 1
-        for (int i = 0; i < Layout::kGroups; ++i, ++g) {
+        add_groups<Block, width>(p, g, Layout::kGroups, acc, [&](int i, F32* sums) {
             prefetch(tile + kAhead + i * Layout::kGroupBytes, Layout::kGroupBytes);
             auto group = layout.group(tile, i);
-            to_form<Block, wide>(group.codes);
-            add_group<Block, width, wide>(group.codes, group.scale, group.offset, p, g, acc);
-        }
+            to_form<Block, form>(group.codes);
+#pragma GCC unroll 2
+            for (int s = 0; s < subs; ++s) {
+                SubBlock w{group.codes + s * kQuads / subs, set1(int32_t{0}), group.scale[s], {}};
+                if constexpr (Block::kHasOffset) w.offset = group.offset[s];
+                add_sub_block<Block, width, form>(w, p, (g + i) * subs + s, sums);
+            }
+        });
     }
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) store(out + t * kLanes, acc[t]);
@@ -105,6 +152,7 @@ void multiply_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* o
 // Up to 512 columns of a tile in the one form that the multi-token kernel reads.
 struct Expanded {
     alignas(64) uint8_t codes[kChunkGroups][kQuads][kPlane];
+    alignas(64) uint8_t start[kChunkGroups][2][kPlane];
     alignas(64) float scale[kChunkGroups][2][kLanes];
     alignas(64) float offset[kChunkGroups][2][kLanes];
 };
@@ -112,6 +160,8 @@ struct Expanded {
 template <class Block>
 void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
     using Layout = Packed<Block>;
+    constexpr Form form = kExpanded<Block>;
+    constexpr int subs = Layout::kSubs;
     constexpr int chunk_bytes = kChunkGroups / Layout::kGroups * Layout::kRecordBytes;
     const uint8_t* record = tile + g0 / Layout::kGroups * Layout::kRecordBytes;
     for (int g = 0; g < groups; record += Layout::kRecordBytes) {
@@ -119,9 +169,17 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
         const Layout layout(record);
         for (int i = 0; i < Layout::kGroups; ++i, ++g) {
             auto group = layout.group(record, i);
-            to_form<Block, kExpandedWide<Block>>(group.codes);
+            to_form<Block, form>(group.codes);
             for (int q = 0; q < kQuads; ++q) store_bytes(out.codes[g][q], group.codes[q]);
-            for (int s = 0; s < Layout::kSubs; ++s) {
+            for (int s = 0; s < subs; ++s) {
+                if constexpr (kBiasedTokens) {
+                    I32 sum = set1(int32_t{0});
+                    for (int q = 0; q < kQuads / subs; ++q) {
+                        const U8 codes = group.codes[s * kQuads / subs + q];
+                        sum = dot4_wide(sum, set_bytes(kByteBias), as_int(codes));
+                    }
+                    store_bytes(out.start[g][s], as_bytes(set1(int32_t{0}) - sum));
+                }
                 store(out.scale[g][s], group.scale[s]);
                 if constexpr (Block::kHasOffset) store(out.offset[g][s], group.offset[s]);
             }
@@ -132,22 +190,22 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
 // acc [width][16] += the groups g0.. of a panel times an expanded piece of a tile.
 template <class Block, int width>
 void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float* acc_memory) {
-    constexpr int subs = Packed<Block>::kSubs;
+    constexpr int subs = Packed<Block>::kSubs, quads = kQuads / subs;
     F32 acc[width];
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) acc[t] = load(acc_memory + t * kLanes);
-    for (int i = 0; i < groups; ++i) {
-        U8 codes[kQuads];
-#pragma GCC unroll 8
-        for (int q = 0; q < kQuads; ++q) codes[q] = load_bytes(w.codes[i][q]);
-        F32 scale[subs], offset[subs];
+    add_groups<Block, width>(p, g0, groups, acc, [&](int i, F32* sums) {
 #pragma GCC unroll 2
         for (int s = 0; s < subs; ++s) {
-            scale[s] = load(w.scale[i][s]);
-            if constexpr (Block::kHasOffset) offset[s] = load(w.offset[i][s]);
+            U8 codes[quads];
+#pragma GCC unroll 8
+            for (int q = 0; q < quads; ++q) codes[q] = load_bytes(w.codes[i][s * quads + q]);
+            SubBlock own{codes, {}, load(w.scale[i][s]), {}};
+            if constexpr (kBiasedTokens) own.start = as_int(load_bytes(w.start[i][s]));
+            if constexpr (Block::kHasOffset) own.offset = load(w.offset[i][s]);
+            add_sub_block<Block, width, kExpanded<Block>>(own, p, (g0 + i) * subs + s, sums);
         }
-        add_group<Block, width, kExpandedWide<Block>>(codes, scale, offset, p, g0 + i, acc);
-    }
+    });
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) store(acc_memory + t * kLanes, acc[t]);
 }

@@ -24,7 +24,7 @@ struct MatmulArgs {
     const MatmulTarget* targets;
     int n_targets;
     bool accumulate;  // out += instead of out =
-    bool exact;       // float32 activations instead of int8 blocks of 32
+    bool exact;       // float32 activations instead of int8 blocks
     uint8_t* workspace;
     ThreadPool& pool;
 };

@@ -10,15 +10,17 @@
 
 namespace rocmforge::ROCMFORGE_ISA {
 
-// Tokens a kernel handles at once: what the vector registers hold beside the weights.
+// Tokens a kernel handles at once, and those of them whose sums grow in turns to hide an addition's
+// latency: what the vector registers hold beside the weights.
 #if defined(__AVX512VNNI__)
-constexpr int kMaxWidth = 16;
+constexpr int kMaxWidth = 16, kTogether = 2;
 #else
-constexpr int kMaxWidth = 4;
+constexpr int kMaxWidth = 4, kTogether = 1;
 #endif
 constexpr int64_t kTokenBlock = 256;  // tokens that reuse one expansion of a tile
-constexpr int kScaleCandidates = 4;   // scales tried when rounding 32 activations
-constexpr float kSmallest = 1e-35f;   // 32 activations that are all smaller count as zeros
+constexpr int kScaleCandidates = 4;   // scales tried when rounding activations
+constexpr float kSmallest = 1e-35f;   // activations of a scale that are all smaller count as zeros
+constexpr int kCoarseGroups = 4;      // groups of one scale in a coarse panel
 
 // Tokens of the next panel when `left` are left: a power of two, padded up where that wastes
 // little.
@@ -47,19 +49,25 @@ inline int64_t padded_tokens(int64_t tokens) {
     return padded;
 }
 
+// Whether so many tokens are one panel, which is multiplied straight from the packed codes.
+inline bool one_panel(int64_t tokens) {
+    return panel_width(tokens) >= tokens;
+}
+
 // Bytes that one token takes in a group of an int8 panel: see Panel.
 constexpr size_t kPanelBytes = 32 + 4 + 2 * 4 + 4 + 2 * 4 + 4;
 
 // Rounded activations of `width` tokens: codes [group][quad][token][4], the others [group][token],
 // or [group][sub-block][token] for the two halves of a group. `start` is -128 * sum(codes): the
-// accumulator's start for biased weights.
+// accumulator's start for biased weights. A fine panel has a scale for each group of 32, a coarse
+// one for each four of them, and its sums are still to be scaled.
 struct Panel {
     int8_t* codes;     // [groups][8][width][4]
     float* scale;      // [groups][width]
     int32_t* start;    // [groups][width]
-    int32_t* start16;  // [groups][2][width]
-    float* sum;        // [groups][width]   scale * sum(codes)
-    float* sum16;      // [groups][2][width]
+    int32_t* start16;  // [groups][2][width]     coarse only
+    float* sum;        // [groups][width]        sum(codes), times the scale if fine
+    float* sum16;      // [groups][2][width]     coarse only
 
     Panel(uint8_t* memory, int64_t groups, int width) {
         const size_t n = static_cast<size_t>(groups) * static_cast<size_t>(width);
@@ -73,10 +81,14 @@ struct Panel {
 };
 
 // Rounds n groups of 32 activations of one token, the groups g0.., to x = scale * code; null is a
-// token of zeros. The largest code of a group is 127 or up to 2.4 % less, whichever of four leaves
+// token of zeros. The largest code of a scale is 127 or up to 2.4 % less, whichever of four leaves
 // the smallest error once the scale is refitted by least squares: 5 to 9 % less error than scale =
-// max|x| / 127. A group is a lane here, so that nothing is summed across lanes.
-inline void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int width, int t) {
+// max|x| / 127. A group is a lane here, so that nothing is summed across more than four lanes.
+// `biased` codes are xor 0x80; sums are of those that are not.
+template <bool coarse>
+void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int width, int t,
+                     bool biased) {
+    const auto add_up = [](F32 a) { return coarse ? sum4(a) : a; };
     F32 columns[kGroup];
     for (int half = 0; half < 2; ++half) {
         F32 block[kLanes];
@@ -92,16 +104,20 @@ inline void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, i
         largest = max(largest, abs(column));
         strange = fma(column, set1(0.0f), strange);
     }
+    if constexpr (coarse) largest = max4(largest);
     const F32 inverse = where_greater(largest, set1(kSmallest), set1(127.0f) / largest, set1(0.0f));
+    for (F32& column : columns) column = column * inverse;
     F32 scale = set1(0.0f), best = set1(0.0f), factor = set1(0.0f);
     for (int k = 0; k < kScaleCandidates; ++k) {
-        const F32 step = inverse * set1(1.0f - 0.008f * static_cast<float>(k));
+        const F32 step = set1(1.0f - 0.008f * static_cast<float>(k));
         F32 dot = set1(0.0f), norm = set1(0.0f);
         for (const F32& column : columns) {
-            const F32 scaled = column * inverse, code = to_float(round_to_int(column * step));
-            dot = fma(scaled, code, dot);
+            const F32 code = to_float(round_to_int(column * step));
+            dot = fma(column, code, dot);
             norm = fma(code, code, norm);
         }
+        dot = add_up(dot);
+        norm = add_up(norm);
         // The error is |x|^2 - dot^2 / norm.
         const F32 gain = dot * dot, known = best * norm;
         factor = where_greater(gain, known, step, factor);
@@ -123,20 +139,25 @@ inline void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, i
     store(halves[0], sums[0]);
     store(halves[1], sums[1]);
     alignas(64) float scales[kLanes];
-    store(scales, scale + strange);
+    store(scales, scale + add_up(strange));
+    const uint32_t flip = biased ? 0x80808080u : 0;
     for (int i = 0; i < n; ++i) {
-        const int64_t g = g0 + i, at = g * width + t, half = 2 * g * width + t;
+        const int64_t g = g0 + i, at = g * width + t;
         for (int q = 0; q < kGroup / 4; ++q) {
-            std::memcpy(p.codes + ((g * (kGroup / 4) + q) * width + t) * 4, &words[q][i], 4);
+            const uint32_t word = static_cast<uint32_t>(words[q][i]) ^ flip;
+            std::memcpy(p.codes + ((g * (kGroup / 4) + q) * width + t) * 4, &word, 4);
         }
         const int32_t sa = halves[0][i], sb = halves[1][i];
         p.scale[at] = scales[i];
         p.start[at] = -128 * (sa + sb);
-        p.start16[half] = -128 * sa;
-        p.start16[half + width] = -128 * sb;
-        p.sum[at] = scales[i] * static_cast<float>(sa + sb);
-        p.sum16[half] = scales[i] * static_cast<float>(sa);
-        p.sum16[half + width] = scales[i] * static_cast<float>(sb);
+        p.sum[at] = (coarse ? 1.0f : scales[i]) * static_cast<float>(sa + sb);
+        if constexpr (coarse) {
+            const int64_t half = 2 * g * width + t;
+            p.start16[half] = -128 * sa;
+            p.start16[half + width] = -128 * sb;
+            p.sum16[half] = static_cast<float>(sa);
+            p.sum16[half + width] = static_cast<float>(sb);
+        }
     }
 }
 

@@ -9,9 +9,11 @@
 
 namespace rocmforge::ROCMFORGE_ISA {
 
-// Signed weight bytes are stored xor 0x80 for vpdpbusd, which multiplies unsigned by signed; the
-// accumulator then starts at -128 * sum(activations).
+// vpdpbusd multiplies unsigned by signed bytes. Straight from the codes, signed ones are biased by
+// 128, and the sum starts at -128 * sum(activations). For many tokens the activations are biased,
+// and it starts at -128 * sum(weights), which the tokens share.
 constexpr int kByteBias = 128;
+constexpr bool kBiasedTokens = true;
 
 struct F32 {
     __m512 v;
@@ -61,6 +63,15 @@ inline float sum(F32 a) {
 }
 inline float max_lane(F32 a) {
     return _mm512_reduce_max_ps(a.v);
+}
+// Of each four neighbouring lanes, their sum or largest, in all four.
+inline F32 sum4(F32 a) {
+    const __m512 pairs = _mm512_add_ps(a.v, _mm512_permute_ps(a.v, 0xB1));
+    return {_mm512_add_ps(pairs, _mm512_permute_ps(pairs, 0x4E))};
+}
+inline F32 max4(F32 a) {
+    const __m512 pairs = _mm512_max_ps(a.v, _mm512_permute_ps(a.v, 0xB1));
+    return {_mm512_max_ps(pairs, _mm512_permute_ps(pairs, 0x4E))};
 }
 // Of each lane, x where a > b (false where either is a NaN), else y.
 inline F32 where_greater(F32 a, F32 b, F32 x, F32 y) {

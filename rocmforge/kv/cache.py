@@ -8,6 +8,7 @@ backend's op `kv_append` does. It does not know the model, rotation, or attentio
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,8 +96,12 @@ class PagedKVCache:
         self.dtype = dtype
         self.table = PageTable(BlockAllocator(n_pages), page_size)
         try:
-            self.k = _zeros((n_layers, n_pages, n_kv_heads, head_dim, page_size), DTYPES[dtype])
-            self.v = _zeros((n_layers, n_pages, n_kv_heads, page_size, head_dim), DTYPES[dtype])
+            self.k = aligned_zeros(
+                (n_layers, n_pages, n_kv_heads, head_dim, page_size), DTYPES[dtype]
+            )
+            self.v = aligned_zeros(
+                (n_layers, n_pages, n_kv_heads, page_size, head_dim), DTYPES[dtype]
+            )
         except MemoryError as error:
             gib = self.bytes_per_token * n_pages * page_size / 2**30
             raise ValueError(
@@ -151,7 +156,14 @@ def _at_least_one(**counts: int) -> None:
             raise ValueError(f"{name}: got {count}, wanted at least 1")
 
 
-def _zeros(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> NDArray[np.floating]:
+def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return zeros that begin with a cache line: stores of whole vectors would cross two otherwise.
+
+    Raises
+    ------
+    MemoryError
+        There is not so much.
+    """
     nbytes = dtype.itemsize * math.prod(shape)
     if nbytes + ALIGNMENT > np.iinfo(np.intp).max:
         raise MemoryError

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rocmforge.backend import Floats, HostBackend, Ints
 from rocmforge.kv.batch import Batch, extend
-from rocmforge.kv.cache import PagedKVCache
+from rocmforge.kv.cache import PagedKVCache, aligned_zeros
 from rocmforge.plan.graph import (
     Attention,
     Embed,
@@ -149,7 +149,7 @@ class HostExecutor:
         if held is None or held.size < rows * columns:
             self._grown += 1
             self._programs.clear()
-            held = self._buffers[name] = np.empty(rows * columns, np.float32)
+            held = self._buffers[name] = aligned_zeros((rows * columns,), np.dtype(np.float32))
         return held[: rows * columns].reshape(rows, columns)
 
 
