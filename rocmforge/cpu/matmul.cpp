@@ -51,7 +51,7 @@ void run_quantized(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, 
             for_each_panel(t0, t1, [&](int64_t, int width) {
                 visit_width(width, [&](auto w) {
                     dense_panel<w.value>(weights, n * kGroup,
-                                         job.dense(padded + at) + g0 * kGroup * width,
+                                         job.dense(padded + at) + g0 * kGroup * width, g0 == 0,
                                          acc + at * kLanes);
                 });
                 at += width;
@@ -88,7 +88,7 @@ void run_dense(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int6
     int64_t at = 0;
     for_each_panel(t0, t1, [&](int64_t, int width) {
         visit_width(width, [&](auto w) {
-            dense_panel<w.value>(weights, job.args.columns, job.dense(padded + at),
+            dense_panel<w.value>(weights, job.args.columns, job.dense(padded + at), true,
                                  acc + at * kLanes);
         });
         at += width;
@@ -141,7 +141,6 @@ bool is_dense(Format format) {
 void run_tile(const Job& job, const MatmulTarget& target, int64_t tile, int64_t t0, int64_t t1,
               int64_t padded) {
     alignas(64) float acc[(kTokenBlock + kMaxWidth) * kLanes];
-    std::memset(acc, 0, static_cast<size_t>(t1 - t0 + kMaxWidth) * kLanes * sizeof(float));
     const uint8_t* data = target.weight.data + static_cast<size_t>(tile) * target.weight.tile_bytes;
     switch (target.weight.format) {
         case Format::F32:

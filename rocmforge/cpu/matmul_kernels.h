@@ -187,13 +187,14 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
     }
 }
 
-// acc [width][16] += the groups g0.. of a panel times an expanded piece of a tile.
+// acc [width][16] += the groups g0.. of a panel times an expanded piece of a tile; = with the
+// first.
 template <class Block, int width>
 void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float* acc_memory) {
     constexpr int subs = Packed<Block>::kSubs, quads = kQuads / subs;
     F32 acc[width];
 #pragma GCC unroll 16
-    for (int t = 0; t < width; ++t) acc[t] = load(acc_memory + t * kLanes);
+    for (int t = 0; t < width; ++t) acc[t] = g0 ? load(acc_memory + t * kLanes) : set1(0.0f);
     add_groups<Block, width>(p, g0, groups, acc, [&](int i, F32* sums) {
 #pragma GCC unroll 2
         for (int s = 0; s < subs; ++s) {
@@ -210,17 +211,19 @@ void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float
     for (int t = 0; t < width; ++t) store(acc_memory + t * kLanes, acc[t]);
 }
 
-// acc [width][16] += x [steps][width] times w [steps][16]: add(sum, load(w's row), x's element), at
-// least `in_flight` sums at once to hide its latency.
+// acc [width][16] += x [steps][width] times w [steps][16], or = where it is `fresh`: add(sum,
+// load(w's row), x's element), at least `in_flight` sums at once to hide its latency.
 template <int width, int in_flight, class Element, class X, class Load, class Add>
-void multiply_panel(const Element* w, int64_t steps, const X* x, float* acc_memory, Load load_row,
-                    Add add) {
+void multiply_panel(const Element* w, int64_t steps, const X* x, bool fresh, float* acc_memory,
+                    Load load_row, Add add) {
     constexpr int chains = width >= in_flight ? 1 : in_flight / width;
     F32 acc[chains][width];
 #pragma GCC unroll 8
     for (int c = 0; c < chains; ++c) {
 #pragma GCC unroll 16
-        for (int t = 0; t < width; ++t) acc[c][t] = c ? set1(0.0f) : load(acc_memory + t * kLanes);
+        for (int t = 0; t < width; ++t) {
+            acc[c][t] = c || fresh ? set1(0.0f) : load(acc_memory + t * kLanes);
+        }
     }
     int64_t k = 0;
     for (; k + chains <= steps; k += chains) {
@@ -248,11 +251,11 @@ void multiply_panel(const Element* w, int64_t steps, const X* x, float* acc_memo
     }
 }
 
-// acc [width][16] += x [columns][width] times w [columns][16].
+// acc [width][16] += x [columns][width] times w [columns][16], or = where it is `fresh`.
 template <int width, class Element>
-void dense_panel(const Element* w, int64_t columns, const float* x, float* acc) {
+void dense_panel(const Element* w, int64_t columns, const float* x, bool fresh, float* acc) {
     multiply_panel<width, 4>(
-        w, columns, x, acc, [](const Element* row) { return load_element(row); },
+        w, columns, x, fresh, acc, [](const Element* row) { return load_element(row); },
         [](F32 sum, F32 row, float value) { return fma(row, set1(value), sum); });
 }
 

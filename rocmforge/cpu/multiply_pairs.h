@@ -8,7 +8,7 @@
 
 namespace rocmforge {
 
-// acc [width][16] += x [pairs][width] times w [pairs][16], both pairs of bfloat16; width is 1, 2,
+// acc [width][16] = x [pairs][width] times w [pairs][16], both pairs of bfloat16; width is 1, 2,
 // 4, 8 or 16.
 void multiply_pairs(int width, const int32_t* w, int64_t pairs, const int32_t* x, float* acc);
 
