@@ -15,20 +15,21 @@ namespace rocmforge::ROCMFORGE_ISA {
 namespace {
 
 constexpr int kSteps = 32;        // of a round, one after another in the same sums
-constexpr int kGroupSteps = 8;    // of them, 32 columns of a row
 constexpr int kCodeBits = 4;      // of the weights among bytes: the fastest of formats
 constexpr int64_t kRounds = 512;  // of an item: some 0.1 ms
 constexpr int64_t kPieces = 16;   // a thread: the last ones are short, and nobody waits long
 constexpr int64_t kSpanVectors = 1 << 14;
 
 // Vectors of weights times activations whose sums are kept in registers at once: enough to hide the
-// latency of a multiply-add on two units, and no more than fit 32, 16 and 16 registers.
+// latency of a multiply-add on two units, and no more than fit 32, 16 and 16 registers. Of bytes,
+// so many steps go into one sum before the next has its turn: those that are fastest, and 32
+// columns of a row where they are added in 16 bits.
 #if defined(__AVX512VNNI__)
-constexpr int kFloatRows = 4, kFloatTokens = 4, kByteRows = 4, kByteTokens = 4;
+constexpr int kFloatRows = 4, kFloatTokens = 4, kByteRows = 4, kByteTokens = 4, kByteSteps = 2;
 #elif defined(__AVX2__)
-constexpr int kFloatRows = 2, kFloatTokens = 3, kByteRows = 2, kByteTokens = 2;
+constexpr int kFloatRows = 2, kFloatTokens = 3, kByteRows = 2, kByteTokens = 2, kByteSteps = 8;
 #else
-constexpr int kFloatRows = 1, kFloatTokens = 2, kByteRows = 1, kByteTokens = 1;
+constexpr int kFloatRows = 1, kFloatTokens = 2, kByteRows = 1, kByteTokens = 1, kByteSteps = 8;
 #endif
 
 // The operands may be others from here on: what was read or computed of them does not count.
@@ -102,15 +103,15 @@ int64_t byte_products() {
     for (int64_t round = 0; round < kRounds; ++round) {
         do_not_optimize(weights);
         do_not_optimize(x);
-        for (int s = 0; s < kSteps; s += kGroupSteps) {
+        for (int s = 0; s < kSteps; s += kByteSteps) {
 #pragma GCC unroll 4
             for (int r = 0; r < kByteRows; ++r) {
-                U8 codes[kGroupSteps];
+                U8 codes[kByteSteps];
 #pragma GCC unroll 8
-                for (int i = 0; i < kGroupSteps; ++i) codes[i] = load_bytes(weights[s + i][r]);
+                for (int i = 0; i < kByteSteps; ++i) codes[i] = load_bytes(weights[s + i][r]);
 #pragma GCC unroll 4
                 for (int t = 0; t < kByteTokens; ++t) {
-                    acc[r][t] = dot_narrow<kCodeBits, kGroupSteps>(
+                    acc[r][t] = dot_narrow<kCodeBits, kByteSteps>(
                         acc[r][t], codes, reinterpret_cast<const int8_t*>(&x[s][t]), sizeof x[s]);
                 }
             }
