@@ -23,7 +23,7 @@ MAX_HEAD_DIM = 256
 """Largest D of attention; a model with more is refused when its configuration is read."""
 
 Precision = Literal["exact", "half", "bf16", "int8"]
-"""How an op rounds operands: not, to float16, to bfloat16, or activations to int8 by 32."""
+"""How an op rounds operands: not, to float16, to bfloat16, or activations to int8."""
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]

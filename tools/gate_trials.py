@@ -72,8 +72,8 @@ def _slowed(call):
 """
 POOL = "rocmforge/cpu/threads.cpp"
 SPIN = "constexpr auto kSpin = std::chrono::microseconds("
-"""Where the pool says how long its threads stay awake: longer than what is planted, or waking them
-would come on top of it. The commit that it is compared with gets that too."""
+"""Where the pool says how long its threads stay awake: longer than what is planted in an op, or
+waking them would come on top of it. The commit that it is compared with gets that too."""
 EPILOG = """\
 Without --planted: N runs, of HEAD and of a commit with the same files in turns; each is compared
 with every run of the other commit, in both directions: 40 comparisons of 9 runs. With it: N

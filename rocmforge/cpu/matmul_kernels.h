@@ -59,6 +59,7 @@ template <class Block, int width, Form form>
 inline __attribute__((always_inline)) void add_sub_block(const SubBlock& w, const Panel& p,
                                                          int64_t index, F32* acc) {
     constexpr int subs = Packed<Block>::kSubs, quads = kQuads / subs;
+    static_assert(subs == 1 || kCoarse<Block>, "fine panels have no sums of 16 columns");
     constexpr int step = std::min(width, kTogether);
     const int8_t* x = p.codes + index * width * Block::kSub;
     const int32_t* const start = (subs == 1 ? p.start : p.start16) + index * width;
@@ -106,6 +107,7 @@ template <class Block, int width, class Add>
 inline __attribute__((always_inline)) void add_groups(const Panel& p, int64_t g0, int n, F32* acc,
                                                       Add add) {
     constexpr int step = kCoarse<Block> ? kCoarseGroups : 1;
+    static_assert(Packed<Block>::kGroups % step == 0);
     for (int i = 0; i < n; i += step) {
         if constexpr (kCoarse<Block>) {
             F32 part[width];
@@ -152,7 +154,7 @@ void multiply_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* o
 // Up to 512 columns of a tile in the one form that the multi-token kernel reads.
 struct Expanded {
     alignas(64) uint8_t codes[kChunkGroups][kQuads][kPlane];
-    alignas(64) uint8_t start[kChunkGroups][2][kPlane];
+    alignas(64) uint8_t start[kChunkGroups][2][kPlane];  // int32, which load_bytes reads too
     alignas(64) float scale[kChunkGroups][2][kLanes];
     alignas(64) float offset[kChunkGroups][2][kLanes];
 };

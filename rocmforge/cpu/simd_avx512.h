@@ -64,14 +64,9 @@ inline float sum(F32 a) {
 inline float max_lane(F32 a) {
     return _mm512_reduce_max_ps(a.v);
 }
-// Of each four neighbouring lanes, their sum or largest, in all four.
-inline F32 sum4(F32 a) {
-    const __m512 pairs = _mm512_add_ps(a.v, _mm512_permute_ps(a.v, 0xB1));
-    return {_mm512_add_ps(pairs, _mm512_permute_ps(pairs, 0x4E))};
-}
-inline F32 max4(F32 a) {
-    const __m512 pairs = _mm512_max_ps(a.v, _mm512_permute_ps(a.v, 0xB1));
-    return {_mm512_max_ps(pairs, _mm512_permute_ps(pairs, 0x4E))};
+// Lane i is lane i ^ 1.
+inline F32 swap_neighbours(F32 a) {
+    return {_mm512_permute_ps(a.v, 0xB1)};
 }
 // Of each lane, x where a > b (false where either is a NaN), else y.
 inline F32 where_greater(F32 a, F32 b, F32 x, F32 y) {
@@ -194,7 +189,8 @@ inline U8 as_bytes(I32 a) {
     return {a.v};
 }
 
-// acc + sum over the 4 bytes of each lane of w * x. Narrow: w in 0..127. Wide: w is biased.
+// acc + sum over the 4 bytes of each lane of w * x. Narrow: w in 0..127. Wide: w, or what stands in
+// its place, is biased.
 inline I32 dot4_narrow(I32 acc, U8 w, I32 x) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, x.v)};
 }

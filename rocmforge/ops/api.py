@@ -61,7 +61,7 @@ def matmul(x: Floats, weights: Weights, bias: Floats | None = None) -> Floats:
     Returns
     -------
     (T, N) float32. Quantized weights meet activations rounded to int8 in blocks of 32 columns, on a
-    CPU of 128 where the weights' blocks have 256 (relative error about 0.6 %), unless the backend
+    CPU of 64 where the weights' blocks have 256 (relative error about 0.6 %), unless the backend
     is exact.
 
     Raises
@@ -88,7 +88,8 @@ def dequantize(matrix: Matrix, backend: Backend[Any], out: Floats | None = None)
     backend
         The device that computes them.
     out
-        (N, K) float32 to write into; None: a new array, whose pages the system must first map.
+        (N, K) float32 to write into, no memory of the matrix; None: a new array, whose pages the
+        system must first map.
 
     Returns
     -------
@@ -98,8 +99,8 @@ def dequantize(matrix: Matrix, backend: Backend[Any], out: Floats | None = None)
     Raises
     ------
     ValueError
-        The shape or dtype of `out` is wrong, or it is read-only. What can be wrong about a matrix
-        was refused when it was made.
+        The shape or dtype of `out` is wrong, or it is read-only or the matrix's. What can be wrong
+        about a matrix was refused when it was made.
 
     Notes
     -----

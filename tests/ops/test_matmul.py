@@ -177,7 +177,7 @@ def test_arbitrary_bytes_read_back_every_weight(name: str, isa: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", INT8)
-@pytest.mark.parametrize("tokens", [1, 4, 5, 16])
+@pytest.mark.parametrize("tokens", [1, 4, 5, 16, 40])
 def test_extreme_codes_do_not_saturate(name: str, isa: str, tokens: int) -> None:
     """Largest codes against largest activations of equal and of alternating sign."""
     fmt = FORMATS[name]
@@ -248,7 +248,7 @@ def test_a_batch_crosses_blocks_of_tokens_and_of_columns(name: str, columns: int
     wanted = reference.matmul(x, matrix)
     for exact in (True, False):
         packed = ops.pack(matrix, CpuBackend(2, exact, isa))
-        for tokens in {x.shape[0], 129}:
+        for tokens in {x.shape[0], 129} | ({257, 272} if isa != "portable" else set()):
             got = ops.matmul(x[:tokens], packed)
             dense = exact or name in DENSE_FORMATS
             tolerance = EXACT_TOLERANCE if dense else INT8_TOLERANCE
@@ -299,6 +299,24 @@ def test_activations_of_zero_and_of_great_size(isa: str, exact: bool) -> None:
         x[:, 40] = 1e4  # an outlier costs its own block of 32 columns, no other
         error = np.abs(ops.matmul(x, packed) - reference.matmul(x, matrix))
         assert error.max() <= (0.01 if exact else 40 * 0.5 * 1e4 / 127 / 96**0.5)
+
+
+@pytest.mark.parametrize(("name", "columns"), [("Q4_0", 32), ("Q4_K", 64), ("Q6_K", 64)])
+@pytest.mark.parametrize("isa", ISAS)
+def test_an_outlier_costs_the_columns_of_its_scale(name: str, columns: int, isa: str) -> None:
+    matrix = matrix_of(name, 20, 512)
+    packed = ops.pack(matrix, CpuBackend(1, False, isa))
+    weights = matrix.to_floats()
+    for tokens in (1, 20):
+        x = gaussian(5, tokens, 512)
+        x[:, 200] = 1e6  # what shares its scale is rounded to zero
+        lost = x.copy()
+        first = 200 // columns * columns
+        lost[:, first : first + columns] = 0
+        lost[:, 200] = 1e6
+        got = ops.matmul(x, packed) - 1e6 * weights[:, 200]
+        wanted = lost.astype(np.float64) @ weights.T - 1e6 * weights[:, 200]
+        assert cases.relative_rms(got, wanted) < 0.1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "-inf"])
@@ -361,8 +379,14 @@ def test_bias_is_added_once_to_every_token(isa: str) -> None:
 def test_one_backend_serves_shapes_that_grow_and_shrink() -> None:
     """The workspace is kept between calls; what an earlier call left there must not matter."""
     backend = CpuBackend(2, exact=False)
-    for tokens, columns in ((3, 64), (200, 2048), (1, 32), (17, 512), (200, 2048)):
-        matrix = matrix_of("Q4_0", 20, columns)
+    for tokens, columns, name in (
+        (3, 64, "Q4_0"),
+        (200, 2048, "Q6_K"),
+        (1, 32, "Q4_0"),
+        (17, 512, "Q6_K"),
+        (200, 2048, "Q4_0"),
+    ):
+        matrix = matrix_of(name, 20, columns)
         x = gaussian(tokens, tokens, columns)
         got = ops.matmul(x, ops.pack(matrix, backend))
         fresh = ops.matmul(x, ops.pack(matrix, CpuBackend(2, exact=False)))

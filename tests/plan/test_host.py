@@ -67,3 +67,17 @@ def test_logits_are_the_callers_own() -> None:
     kept = first.copy()
     engine.decode([sequence], [9])
     np.testing.assert_array_equal(first, kept)
+
+
+def test_scratch_memory_begins_at_a_cache_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    take = host.HostExecutor.buffer
+
+    def kept(executor: host.HostExecutor, name: str, rows: int, columns: int) -> host.Floats:
+        made.append(take(executor, name, rows, columns))
+        return made[-1]
+
+    monkeypatch.setattr(host.HostExecutor, "buffer", kept)
+    next(steps())
+    assert made
+    assert all(held.ctypes.data % 64 == 0 for held in made)
