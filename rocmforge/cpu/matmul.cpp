@@ -1,6 +1,6 @@
 // matmul: out (T, N) = x (T, K) * weight (N, K)^T + bias, over one or several packed weights.
 //
-// int8 path: x is rounded to int8 in blocks of 32 columns, or of 64 where the weights' blocks have
+// int8 path: x is rounded to int8 in blocks of 32 columns, or of 128 where the weights' blocks have
 // 256, codes multiply in int32, and each sub-block's sum is scaled in float32. Exact path: weights
 // are expanded to float32 and multiply x as it is; dense weights (F32, F16, BF16) always take it,
 // unless they were packed as pairs of bfloat16: then x is rounded to such pairs. First the

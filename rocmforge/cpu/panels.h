@@ -20,7 +20,7 @@ constexpr int kMaxWidth = 4, kTogether = 1;
 constexpr int64_t kTokenBlock = 256;  // tokens that reuse one expansion of a tile
 constexpr int kScaleCandidates = 4;   // scales tried when rounding activations
 constexpr float kSmallest = 1e-35f;   // activations of a scale that are all smaller count as zeros
-constexpr int kCoarseGroups = 2;      // groups of one scale in a coarse panel
+constexpr int kCoarseGroups = 4;      // groups of one scale in a coarse panel
 
 // Tokens of the next panel when `left` are left: a power of two, padded up where that wastes
 // little.
@@ -60,7 +60,7 @@ constexpr size_t kPanelBytes = 32 + 4 + 2 * 4 + 4 + 2 * 4 + 4;
 // Rounded activations of `width` tokens: codes [group][quad][token][4], the others [group][token],
 // or [group][sub-block][token] for the two halves of a group. `start` is -128 * sum(codes): the
 // accumulator's start for biased weights. A fine panel has a scale for each group of 32, a coarse
-// one for each two of them, and its sums are still to be scaled.
+// one for each four of them, and its sums are still to be scaled.
 struct Panel {
     int8_t* codes;     // [groups][8][width][4], xor 0x80 if biased
     float* scale;      // [groups][width]
@@ -83,12 +83,12 @@ struct Panel {
 // Rounds n groups of 32 activations of one token, the groups g0.., to x = scale * code; null is a
 // token of zeros. The largest code of a scale is 127 or up to 2.4 % less, whichever of four leaves
 // the smallest error once the scale is refitted by least squares: of 32, 5 to 9 % less error than
-// scale = max|x| / 127. A group is a lane here, so that nothing is summed across more than two
+// scale = max|x| / 127. A group is a lane here, so that nothing is summed across more than four
 // lanes. `biased` codes are xor 0x80; sums are of those that are not.
 template <bool coarse>
 void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int width, int t,
                      bool biased) {
-    const auto add_up = [](F32 a) { return coarse ? a + swap_neighbours(a) : a; };
+    const auto add_up = [](F32 a) { return coarse ? sum4(a) : a; };
     F32 columns[kGroup];
     for (int half = 0; half < 2; ++half) {
         F32 block[kLanes];
@@ -104,7 +104,7 @@ void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int widt
         largest = max(largest, abs(column));
         strange = fma(column, set1(0.0f), strange);
     }
-    if constexpr (coarse) largest = max(largest, swap_neighbours(largest));
+    if constexpr (coarse) largest = max4(largest);
     const F32 inverse = where_greater(largest, set1(kSmallest), set1(127.0f) / largest, set1(0.0f));
     for (F32& column : columns) column = column * inverse;
     F32 scale = set1(0.0f), best = set1(0.0f), factor = set1(0.0f);

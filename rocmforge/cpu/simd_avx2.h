@@ -57,9 +57,20 @@ inline F32 abs(F32 x) {
     const __m256 sign = _mm256_set1_ps(-0.0f);
     return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
-// Lane i is lane i ^ 1.
-inline F32 swap_neighbours(F32 x) {
-    return {_mm256_permute_ps(x.a, 0xB1), _mm256_permute_ps(x.b, 0xB1)};
+// Of each four neighbouring lanes, their sum or largest, in all four.
+inline F32 sum4(F32 x) {
+    const auto of_half = [](__m256 half) {
+        const __m256 pairs = _mm256_add_ps(half, _mm256_permute_ps(half, 0xB1));
+        return _mm256_add_ps(pairs, _mm256_permute_ps(pairs, 0x4E));
+    };
+    return {of_half(x.a), of_half(x.b)};
+}
+inline F32 max4(F32 x) {
+    const auto of_half = [](__m256 half) {
+        const __m256 pairs = _mm256_max_ps(half, _mm256_permute_ps(half, 0xB1));
+        return _mm256_max_ps(pairs, _mm256_permute_ps(pairs, 0x4E));
+    };
+    return {of_half(x.a), of_half(x.b)};
 }
 // Of each lane, x where a > b (false where either is a NaN), else y.
 inline F32 where_greater(F32 a, F32 b, F32 x, F32 y) {

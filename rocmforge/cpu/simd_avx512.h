@@ -64,9 +64,14 @@ inline float sum(F32 a) {
 inline float max_lane(F32 a) {
     return _mm512_reduce_max_ps(a.v);
 }
-// Lane i is lane i ^ 1.
-inline F32 swap_neighbours(F32 a) {
-    return {_mm512_permute_ps(a.v, 0xB1)};
+// Of each four neighbouring lanes, their sum or largest, in all four.
+inline F32 sum4(F32 a) {
+    const __m512 pairs = _mm512_add_ps(a.v, _mm512_permute_ps(a.v, 0xB1));
+    return {_mm512_add_ps(pairs, _mm512_permute_ps(pairs, 0x4E))};
+}
+inline F32 max4(F32 a) {
+    const __m512 pairs = _mm512_max_ps(a.v, _mm512_permute_ps(a.v, 0xB1));
+    return {_mm512_max_ps(pairs, _mm512_permute_ps(pairs, 0x4E))};
 }
 // Of each lane, x where a > b (false where either is a NaN), else y.
 inline F32 where_greater(F32 a, F32 b, F32 x, F32 y) {

@@ -110,9 +110,20 @@ inline float max_lane(F32 a) {
     for (float x : lanes) m = x > m ? x : m;
     return m;
 }
-// Lane i is lane i ^ 1.
-inline F32 swap_neighbours(F32 a) {
-    return each<F32>([&](int i) { return Floats{a.v[i][1], a.v[i][0], a.v[i][3], a.v[i][2]}; });
+// Of each four neighbouring lanes, their sum or largest, in all four.
+inline F32 sum4(F32 a) {
+    return each<F32>([&](int i) {
+        const float total = (a.v[i][0] + a.v[i][1]) + (a.v[i][2] + a.v[i][3]);
+        return Floats{total, total, total, total};
+    });
+}
+inline F32 max4(F32 a) {
+    return each<F32>([&](int i) {
+        const Floats v = a.v[i];
+        const float low = v[0] > v[1] ? v[0] : v[1], high = v[2] > v[3] ? v[2] : v[3];
+        const float top = low > high ? low : high;
+        return Floats{top, top, top, top};
+    });
 }
 // Of each lane, x where a > b (false where either is a NaN), else y.
 inline F32 where_greater(F32 a, F32 b, F32 x, F32 y) {

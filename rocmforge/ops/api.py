@@ -61,7 +61,7 @@ def matmul(x: Floats, weights: Weights, bias: Floats | None = None) -> Floats:
     Returns
     -------
     (T, N) float32. Quantized weights meet activations rounded to int8 in blocks of 32 columns, on a
-    CPU of 64 where the weights' blocks have 256 (relative error about 0.6 %), unless the backend
+    CPU of 128 where the weights' blocks have 256 (relative error about 0.6 %), unless the backend
     is exact.
 
     Raises
