@@ -59,14 +59,14 @@ exit codes:
   3  nothing measured: not one benchmark has values on both sides that can be judged; or some that
      were measured before are missing or not comparable now, whatever the others say (a regression
      is still 1): --allow-missing lets them pass, --benchmark leaves them out; or most of a run was
-     measured under other load or throttling
+     measured under other load or throttling, whichever of it --benchmark chooses: measure it again
   4  hardware mismatch: before and after come from different machines; the fields are named
   130  interrupted; what was settled until then is shown
 
 examples:
-  check_regressions.py main HEAD --confirm
+  check_regressions.py main HEAD --confirm      (both measured before, by asv run)
   check_regressions.py HEAD~5 HEAD --benchmark 'matmul.*Q4_K' --format markdown
-  check_regressions.py --baseline baselines/cpu-amd-epyc-zen4-2c/baseline.json
+  check_regressions.py --baseline baselines/cpu-amd-epyc-zen4-2c/baseline.json HEAD
   check_regressions.py --baseline rocm-6.json --against rocm-7.json --upgrade
 """
 

@@ -130,7 +130,9 @@ class ResultsDirectory:
         if commit is not None:
             raise MeasurementError(
                 f"commit {name} ({commit[:8]}) has no results of machine {self.machine} in "
-                f"{self.path}: nothing measured (tools/bench.py keeps its own in .asv/results)"
+                f"{self.path}: nothing measured (asv run measures commits, and "
+                "tools/gate_pull_request.py does all of it; tools/bench.py keeps its results in "
+                ".asv/results)"
             )
         raise ValueError(
             f"commit: got {name!r}, wanted one that git knows or a prefix (4 digits or more) of "
