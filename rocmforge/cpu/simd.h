@@ -70,6 +70,9 @@ inline uint32_t bfloat_pair(float low, float high) {
 
 namespace rocmforge::ROCMFORGE_ISA {
 
+// Whether many tokens' activations are biased in place of the weights.
+constexpr bool kBiasedTokens = kByteBias != 0;
+
 #if !defined(__AVX512VNNI__)
 // Lane i of m[j] becomes lane j of m[i].
 inline void transpose(F32 (&m)[kLanes]) {

@@ -10,7 +10,6 @@
 namespace rocmforge::ROCMFORGE_ISA {
 
 constexpr int kByteBias = 0;
-constexpr bool kBiasedTokens = false;
 
 struct F32 {
     __m256 a, b;

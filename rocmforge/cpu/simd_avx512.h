@@ -13,7 +13,6 @@ namespace rocmforge::ROCMFORGE_ISA {
 // 128, and the sum starts at -128 * sum(activations). For many tokens the activations are biased,
 // and it starts at -128 * sum(weights), which the tokens share.
 constexpr int kByteBias = 128;
-constexpr bool kBiasedTokens = true;
 
 struct F32 {
     __m512 v;

@@ -9,7 +9,6 @@
 namespace rocmforge::ROCMFORGE_ISA {
 
 constexpr int kByteBias = 0;
-constexpr bool kBiasedTokens = false;
 
 using Floats = float __attribute__((vector_size(16)));
 using Ints = int32_t __attribute__((vector_size(16)));

@@ -136,8 +136,7 @@ def rmsnorm(
     Raises
     ------
     ValueError
-        A shape or dtype is wrong, eps is negative, or `out` is read-only or an
-        input.
+        A shape or dtype is wrong, eps is negative, or `out` is read-only or an input.
 
     Notes
     -----
@@ -241,8 +240,7 @@ def swiglu(gate: Floats, up: Floats, backend: Backend[Any], out: Floats | None =
     Raises
     ------
     ValueError
-        A shape or dtype is wrong, the shapes differ, or `out` is read-only or an
-        input.
+        A shape or dtype is wrong, the shapes differ, or `out` is read-only or an input.
 
     Notes
     -----
