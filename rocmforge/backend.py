@@ -134,3 +134,6 @@ class HostBackend(Backend[W], Protocol[W]):
 
         They then read what their arrays hold by that time. It keeps arrays and matrices alive.
         """
+
+    def gate_up_swiglu(self, x: Floats, gate: W, up: W, out: Floats) -> None:
+        """Out (T, N) = swiglu(x · gateᵀ, x · upᵀ) of x (T, K) and two matrices (N, K)."""

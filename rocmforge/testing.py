@@ -83,7 +83,7 @@ class ReferenceMatrix(Matrix):
 
 
 class ReferenceBackend:
-    """Every op of the `Backend` protocol by the numpy reference, float32 between ops."""
+    """Every op of the `HostBackend` protocol by the numpy reference, float32 between ops."""
 
     name = "reference"
 
@@ -115,6 +115,14 @@ class ReferenceBackend:
                     x, Matrix(w.data[rows], w.format), None if bias is None else bias[rows]
                 )
                 out[:, rows] = out[:, rows] + part if accumulate else part
+
+    def gate_up_swiglu(
+        self, x: Floats, gate: ReferenceMatrix, up: ReferenceMatrix, out: Floats
+    ) -> None:
+        """Out (T, N) = swiglu(x · gateᵀ, x · upᵀ)."""
+        other = np.empty_like(out)
+        self.matmul(x, [gate, up], [out, other])
+        self.swiglu(out, other, out)
 
     def matmul_precision(self, fmt: str, tokens: int) -> Precision:
         """Exact."""

@@ -28,14 +28,19 @@ constexpr int kRowBlock = 8, kVectors = 2;  // sums in registers: rows by vector
 constexpr int kRowBlock = 4, kVectors = 1;
 #endif
 
+// The place of a lane in its vector.
+alignas(64) constexpr float kPlaces[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                               8, 9, 10, 11, 12, 13, 14, 15};
+
 struct Scratch {
     alignas(64) float q[kRows][kMaxHeadDim];
     alignas(64) float out[kRows][kMaxHeadDim];
     alignas(64) float scores[kRows][kMaxPage];
     alignas(64) float k[kMaxHeadDim * kMaxPage];
     alignas(64) float v[kMaxPage * kMaxHeadDim];
-    float largest[kRows], total[kRows];
-    int64_t visible[kRows];  // tokens of the sequence that the row may see
+    alignas(64) float largest[kRows];
+    float total[kRows][kLanes];  // of the weights of tokens 16 apart
+    int64_t visible[kRows];      // tokens of the sequence that the row may see
 };
 
 inline float to_float(float x) {
@@ -103,21 +108,39 @@ void for_each_row_block(int first, int rows, Function&& f) {
     if constexpr (block > 1) for_each_row_block<block - 1>(first, rows, f);
 }
 
-// Turns a row's scores into exp(score - running maximum), zero where the row may not see; returns
-// the factor that brings the row's earlier sums to the new maximum.
-float soften(float* scores, int64_t seen, int64_t page, float& largest, float& total) {
-    for (int64_t t = seen; t < page; ++t) scores[t] = -std::numeric_limits<float>::infinity();
-    F32 high = load(scores);
-    for (int64_t t = kLanes; t < page; t += kLanes) high = max(high, load(scores + t));
-    const float now = std::max(largest, max_lane(high));
-    const float factor = largest == now ? 1.0f : std::exp(largest - now);
-    F32 sums = set1(0.0f);
-    for (int64_t t = 0; t < page; t += kLanes) store(scores + t, exp(load(scores + t) - set1(now)));
-    for (int64_t t = seen; t < page; ++t) scores[t] = 0.0f;
-    for (int64_t t = 0; t < page; t += kLanes) sums = sums + load(scores + t);
-    total = total * factor + sum(sums);
-    largest = now;
-    return factor;
+// Turns the scores of a page, the tokens start.., into exp(score - running maximum), zero where a
+// row may not see; `factor` brings the rows' earlier sums to the new maximum.
+void soften(int rows, int64_t start, int64_t page, Scratch& s, float* factor) {
+    constexpr float nothing = -std::numeric_limits<float>::infinity();
+    alignas(64) float highest[kRows];
+    std::fill_n(highest, kRows, nothing);
+    // Of 16 tokens of the page from t on: x of those that row r sees, y of the others.
+    const auto where_seen = [&](int r, int64_t t, F32 x, F32 y) {
+        const int64_t seen = std::clamp<int64_t>(s.visible[r] - start - t, 0, kLanes);
+        return where_greater(set1(static_cast<float>(seen)), load(kPlaces), x, y);
+    };
+    for (int r = 0; r < rows; ++r) {
+        F32 high = set1(s.largest[r]);
+        for (int64_t t = 0; t < page; t += kLanes) {
+            high = max(high, where_seen(r, t, load(s.scores[r] + t), set1(nothing)));
+        }
+        highest[r] = max_lane(high);
+    }
+    for (int r = 0; r < rows; r += kLanes) {
+        const F32 now = load(highest + r), before = load(s.largest + r);
+        store(factor + r, where_greater(now, before, exp(before - now), set1(1.0f)));
+        store(s.largest + r, now);
+    }
+    for (int r = 0; r < rows; ++r) {
+        F32 total = load(s.total[r]) * set1(factor[r]);
+        for (int64_t t = 0; t < page; t += kLanes) {
+            const F32 weight = exp(load(s.scores[r] + t) - set1(s.largest[r]));
+            const F32 seen = where_seen(r, t, weight, set1(0.0f));
+            store(s.scores[r] + t, seen);
+            total = total + seen;
+        }
+        store(s.total[r], total);
+    }
 }
 
 // Makes a page float32 in the scratch, its head dims padded to whole vectors.
@@ -134,19 +157,11 @@ void load_page(const Element* k, const Element* v, const AttentionArgs& a, int64
 template <class Element>
 void add_page(const Element* k, const Element* v, int64_t start, int64_t n, int64_t page, int rows,
               int64_t dims, int64_t padded_dims, Scratch& s) {
-    float factor[kRows];
+    alignas(64) float factor[kRows];
     for_each_row_block(0, rows, [&](int r, auto block) {
         multiply_rows<block.value>(s.q + r, k, dims, page, nullptr, s.scores + r);
     });
-    for (int r = 0; r < rows; ++r) {
-        const int64_t seen = std::clamp<int64_t>(s.visible[r] - start, 0, page);
-        factor[r] = 1.0f;
-        if (seen == 0) {
-            std::memset(s.scores[r], 0, sizeof s.scores[r]);
-        } else {
-            factor[r] = soften(s.scores[r], seen, page, s.largest[r], s.total[r]);
-        }
-    }
+    soften(rows, start, page, s, factor);
     for_each_row_block(0, rows, [&](int r, auto block) {
         multiply_rows<block.value>(s.scores + r, v, n, padded_dims, factor + r, s.out + r);
     });
@@ -194,12 +209,12 @@ void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int
         return (token * a.heads + g * group + row % group) * a.head_dim;
     };
     int64_t reach = 0;
+    std::fill_n(s.largest, kRows, -std::numeric_limits<float>::infinity());
     for (int r = 0; r < rows; ++r) {
         const float* q = a.q + offset_of(first + r);
         for (int64_t d = 0; d < a.head_dim; ++d) s.q[r][d] = q[d] * a.scale;
         for (int64_t d = 0; d < padded_dims; ++d) s.out[r][d] = 0.0f;
-        s.largest[r] = -std::numeric_limits<float>::infinity();
-        s.total[r] = 0.0f;
+        store(s.total[r], set1(0.0f));
         s.visible[r] = a.lengths[seq] - queries + (first + r) / group + 1;
         reach = std::max(reach, s.visible[r]);
     }
@@ -210,7 +225,7 @@ void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int
     add(a, seq, g, reach, rows, padded_dims, s);
     for (int r = 0; r < rows; ++r) {
         float* out = a.out + offset_of(first + r);
-        const float inverse = 1.0f / s.total[r];
+        const float inverse = 1.0f / sum(load(s.total[r]));
         for (int64_t d = 0; d < a.head_dim; ++d) out[d] = s.out[r][d] * inverse;
     }
 }

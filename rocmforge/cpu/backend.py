@@ -140,6 +140,12 @@ class CpuBackend:
             x, weights, outs, biases or [None] * len(weights), accumulate, self.exact
         )
 
+    def gate_up_swiglu(
+        self, x: Floats, gate: _cpu.PackedMatrix, up: _cpu.PackedMatrix, out: Floats
+    ) -> None:
+        """Out (T, N) = swiglu(x · gateᵀ, x · upᵀ), a tile of both at a time."""
+        self._kernels.gate_up_swiglu(x, gate, up, out, self.exact)
+
     def matmul_precision(self, fmt: str, tokens: int) -> Precision:
         """int8 if quantized, unless exact was asked for; else exact, or bf16 if asked for."""
         if self.bf16 and fmt in PLAIN_FORMATS:

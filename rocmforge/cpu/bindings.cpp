@@ -124,32 +124,19 @@ class Kernels {
                 bool exact) {
         require(weights.size() == outs.size() && weights.size() == biases.size(),
                 "matmul: as many outs and biases as weights");
-        std::vector<MatmulTarget> targets;
-        std::vector<nb::object> kept;  // the matrices, for as long as the op may run again
+        std::vector<Target> targets;
         for (size_t i = 0; i < weights.size(); ++i) {
             require(weights[i] != nullptr, "matmul: a weight is None");
-            const PackedView view = weights[i]->view();
-            require(view.columns == static_cast<int64_t>(x.shape(1)), "matmul: columns differ");
-            require(outs[i].shape(0) == x.shape(0) &&
-                        static_cast<int64_t>(outs[i].shape(1)) == view.rows,
-                    "matmul: out must be (tokens, rows)");
-            require(!biases[i] || static_cast<int64_t>(biases[i]->shape(0)) == view.rows,
+            require(!biases[i] || static_cast<int64_t>(biases[i]->shape(0)) == weights[i]->rows(),
                     "matmul: bias must be (rows,)");
-            kept.push_back(nb::find(weights[i]));
-            targets.push_back({view, biases[i] ? biases[i]->data() : nullptr, outs[i].data()});
+            targets.push_back({weights[i], biases[i], outs[i]});
         }
-        run([this, x, outs, biases, targets, kept, accumulate, exact] {
-            const auto tokens = static_cast<int64_t>(x.shape(0));
-            const auto columns = static_cast<int64_t>(x.shape(1));
-            const size_t need = ops_->matmul_workspace(tokens, columns, exact);
-            if (!workspace_ || workspace_->bytes() < need) {
-                workspace_.reset();
-                workspace_ = std::make_unique<HugeBuffer>(need);
-            }
-            ops_->matmul({x.data(), tokens, columns, targets.data(),
-                          static_cast<int>(targets.size()), accumulate, exact, workspace_->data(),
-                          *pool_});
-        });
+        run_matmul(x, targets, accumulate, exact, false);
+    }
+
+    void gate_up_swiglu(Array<const float, 2> x, const PackedMatrix& gate, const PackedMatrix& up,
+                        Array<float, 2> out, bool exact) {
+        run_matmul(x, {{&gate, std::nullopt, out}, {&up, std::nullopt, out}}, false, exact, true);
     }
 
     void dequantize(Array<const uint8_t, 2> raw, const std::string& format, Array<float, 2> out) {
@@ -297,6 +284,40 @@ class Kernels {
         }
     }
 
+    struct Target {
+        const PackedMatrix* weight;
+        std::optional<Array<const float, 1>> bias;
+        Array<float, 2> out;
+    };
+
+    void run_matmul(Array<const float, 2> x, const std::vector<Target>& wanted, bool accumulate,
+                    bool exact, bool swiglu) {
+        std::vector<MatmulTarget> targets;
+        std::vector<nb::object> kept;  // the matrices, for as long as the op may run again
+        for (const Target& target : wanted) {
+            const PackedView view = target.weight->view();
+            require(view.columns == static_cast<int64_t>(x.shape(1)), "matmul: columns differ");
+            require(target.out.shape(0) == x.shape(0) &&
+                        static_cast<int64_t>(target.out.shape(1)) == view.rows,
+                    "matmul: out must be (tokens, rows)");
+            kept.push_back(nb::find(target.weight));
+            targets.push_back(
+                {view, target.bias ? target.bias->data() : nullptr, target.out.data()});
+        }
+        run([this, x, wanted, targets, kept, accumulate, exact, swiglu] {
+            const auto tokens = static_cast<int64_t>(x.shape(0));
+            const auto columns = static_cast<int64_t>(x.shape(1));
+            const size_t need = ops_->matmul_workspace(tokens, columns, exact);
+            if (!workspace_ || workspace_->bytes() < need) {
+                workspace_.reset();
+                workspace_ = std::make_unique<HugeBuffer>(need);
+            }
+            ops_->matmul({x.data(), tokens, columns, targets.data(),
+                          static_cast<int>(targets.size()), accumulate, exact, swiglu,
+                          workspace_->data(), *pool_});
+        });
+    }
+
     void check_row_bytes(const Array<const uint8_t, 2>& raw, Format format, int64_t columns) const {
         const int64_t wanted = ops_->row_bytes(format, columns);
         require(wanted > 0 && static_cast<int64_t>(raw.shape(1)) == wanted,
@@ -384,6 +405,8 @@ NB_MODULE(_cpu, m) {
         .def("pack", &Kernels::pack, "out"_a, "raw"_a.noconvert(), "first_row"_a)
         .def("matmul", &Kernels::matmul, "x"_a.noconvert(), "weights"_a, "outs"_a.noconvert(),
              "biases"_a.noconvert(), "accumulate"_a, "exact"_a)
+        .def("gate_up_swiglu", &Kernels::gate_up_swiglu, "x"_a.noconvert(), "gate"_a, "up"_a,
+             "out"_a.noconvert(), "exact"_a)
         .def("dequantize", &Kernels::dequantize, "raw"_a.noconvert(), "fmt"_a, "out"_a.noconvert())
         .def("rmsnorm", &Kernels::rmsnorm, "x"_a.noconvert(), "weight"_a.noconvert(), "eps"_a,
              "out"_a.noconvert())

@@ -11,6 +11,7 @@
 #include "isa_ops.h"
 #include "matmul_kernels.h"
 #include "multiply_pairs.h"
+#include "swiglu.h"
 
 namespace rocmforge::ROCMFORGE_ISA {
 
@@ -39,131 +40,157 @@ struct Job {
     int32_t* pair(int64_t padded_first) const { return pair_panels + padded_first * pairs(); }
 };
 
+// A work item: one tile of 16 rows times the tokens t0..t1, whose panels begin at padded token
+// `padded`. Only the last of them has padding, so that a token's sums stand at its place in the
+// item.
+struct Item {
+    int64_t tile, t0, t1, padded;
+};
+
+// What becomes of the sums of an item, panel by panel as they are complete: so the results of one
+// are written while the next is multiplied. Without a target they stay where they are; with those
+// of a gate, their SwiGLU is written.
+struct Sink {
+    const Item& item;
+    const MatmulTarget* target;
+    const float* gate;
+    bool accumulate;
+
+    void take(const float* acc, int64_t at, int width) const {
+        if (!target) return;
+        const int64_t rows = target->weight.rows, first = item.tile * kLanes;
+        const int n = static_cast<int>(std::min<int64_t>(kLanes, rows - first));
+        alignas(64) float bias[kLanes] = {}, part[kLanes];
+        if (target->bias) std::copy_n(target->bias + first, n, bias);
+        const int64_t last = std::min(item.t0 + at + width, item.t1);
+        for (int64_t t = item.t0 + at; t < last; ++t) {
+            const int64_t from = (t - item.t0) * kLanes;
+            float* to = target->out + t * rows + first;
+            F32 value = load(acc + from) + load(bias);
+            if (gate) value = swiglu(load(gate + from), value);
+            if (n == kLanes) {
+                store(to, accumulate ? load(to) + value : value);
+                continue;
+            }
+            store(part, value);
+            for (int r = 0; r < n; ++r) to[r] = accumulate ? to[r] + part[r] : part[r];
+        }
+    }
+};
+
+// f(place of a panel among the tokens of an item, its width).
+template <class Function>
+void visit_panels(const Item& item, Function&& f) {
+    int64_t at = 0;
+    for_each_panel(item.t0, item.t1, [&](int64_t, int width) {
+        f(at, width);
+        at += width;
+    });
+}
+
 template <class Block>
-void run_quantized(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int64_t padded,
-                   float* acc) {
+void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float* acc,
+                   const Sink& sink) {
     if (job.args.exact) {
         alignas(64) float weights[kExactGroups * kGroup * kLanes];
         for (int64_t g0 = 0; g0 < job.groups; g0 += kExactGroups) {
             const int n = static_cast<int>(std::min<int64_t>(kExactGroups, job.groups - g0));
             expand_exact<Block>(tile, g0, n, weights);
-            int64_t at = 0;
-            for_each_panel(t0, t1, [&](int64_t, int width) {
+            visit_panels(item, [&](int64_t at, int width) {
                 visit_width(width, [&](auto w) {
                     dense_panel<w.value>(weights, n * kGroup,
-                                         job.dense(padded + at) + g0 * kGroup * width, g0 == 0,
+                                         job.dense(item.padded + at) + g0 * kGroup * width, g0 == 0,
                                          acc + at * kLanes);
                 });
-                at += width;
+                if (g0 + n == job.groups) sink.take(acc, at, width);
             });
         }
         return;
     }
-    if (one_panel(t1 - t0)) {
-        const int width = panel_width(t1 - t0);
-        const Panel panel = job.panel<kCoarse<Block>>(padded, width);
-        return visit_width(
-            width, [&](auto w) { multiply_tile<Block, w.value>(tile, job.groups, panel, acc); });
+    if (one_panel(item.t1 - item.t0)) {
+        const int width = panel_width(item.t1 - item.t0);
+        const Panel panel = job.panel<kCoarse<Block>>(item.padded, width);
+        visit_width(width,
+                    [&](auto w) { multiply_tile<Block, w.value>(tile, job.groups, panel, acc); });
+        return sink.take(acc, 0, width);
     }
     Expanded expanded;
     for (int64_t g0 = 0; g0 < job.groups; g0 += kChunkGroups) {
         const int n = static_cast<int>(std::min<int64_t>(kChunkGroups, job.groups - g0));
         expand<Block>(tile, g0, n, expanded);
-        int64_t at = 0;
-        for_each_panel(t0, t1, [&](int64_t, int width) {
+        visit_panels(item, [&](int64_t at, int width) {
             visit_width(width, [&](auto w) {
                 gemm_panel<Block, w.value>(expanded, n,
-                                           job.panel<kCoarse<Block>>(padded + at, width), g0,
+                                           job.panel<kCoarse<Block>>(item.padded + at, width), g0,
                                            acc + at * kLanes);
             });
-            at += width;
+            if (g0 + n == job.groups) sink.take(acc, at, width);
         });
     }
 }
 
 template <class Element>
-void run_dense(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int64_t padded,
-               float* acc) {
+void run_dense(const Job& job, const uint8_t* tile, const Item& item, float* acc,
+               const Sink& sink) {
     const auto* weights = reinterpret_cast<const Element*>(tile);
-    int64_t at = 0;
-    for_each_panel(t0, t1, [&](int64_t, int width) {
+    visit_panels(item, [&](int64_t at, int width) {
         visit_width(width, [&](auto w) {
-            dense_panel<w.value>(weights, job.args.columns, job.dense(padded + at), true,
+            dense_panel<w.value>(weights, job.args.columns, job.dense(item.padded + at), true,
                                  acc + at * kLanes);
         });
-        at += width;
+        sink.take(acc, at, width);
     });
 }
 
 #if defined(__AVX512VNNI__)
-void run_pairs(const Job& job, const uint8_t* tile, int64_t t0, int64_t t1, int64_t padded,
-               float* acc) {
-    for_each_panel(t0, t1, [&](int64_t, int width) {
-        multiply_pairs(width, reinterpret_cast<const int32_t*>(tile), job.pairs(), job.pair(padded),
-                       acc);
-        padded += width;
-        acc += width * kLanes;
+void run_pairs(const Job& job, const uint8_t* tile, const Item& item, float* acc,
+               const Sink& sink) {
+    visit_panels(item, [&](int64_t at, int width) {
+        multiply_pairs(width, reinterpret_cast<const int32_t*>(tile), job.pairs(),
+                       job.pair(item.padded + at), acc + at * kLanes);
+        sink.take(acc, at, width);
     });
 }
 #endif
-
-void write_out(const Job& job, const MatmulTarget& target, int64_t tile, int64_t t0, int64_t t1,
-               const float* acc) {
-    const int64_t rows = target.weight.rows, first = tile * kLanes;
-    const int n = static_cast<int>(std::min<int64_t>(kLanes, rows - first));
-    int64_t at = 0;
-    alignas(64) float bias[kLanes] = {};
-    if (target.bias) std::copy_n(target.bias + first, n, bias);
-    for_each_panel(t0, t1, [&](int64_t t, int width) {
-        for (int i = 0; i < width && t + i < t1; ++i) {
-            const float* from = acc + (at + i) * kLanes;
-            float* to = target.out + (t + i) * rows + first;
-            if (n == kLanes) {
-                const F32 value = load(from) + load(bias);
-                store(to, job.args.accumulate ? load(to) + value : value);
-                continue;
-            }
-            for (int r = 0; r < n; ++r) {
-                const float value = from[r] + bias[r];
-                to[r] = job.args.accumulate ? to[r] + value : value;
-            }
-        }
-        at += width;
-    });
-}
 
 bool is_dense(Format format) {
     return format == Format::F32 || format == Format::F16 || format == Format::BF16 ||
            format == Format::MXFP6_E3M2;
 }
 
-// One tile of 16 rows for the tokens t0..t1, whose panels begin at padded token `padded`.
-void run_tile(const Job& job, const MatmulTarget& target, int64_t tile, int64_t t0, int64_t t1,
-              int64_t padded) {
-    alignas(64) float acc[(kTokenBlock + kMaxWidth) * kLanes];
-    const uint8_t* data = target.weight.data + static_cast<size_t>(tile) * target.weight.tile_bytes;
-    switch (target.weight.format) {
+// acc [tokens][16] = the products of an item; each panel's go to `sink`.
+void multiply(const Job& job, const PackedView& weight, const Item& item, float* acc,
+              const Sink& sink) {
+    const uint8_t* tile = weight.data + static_cast<size_t>(item.tile) * weight.tile_bytes;
+    switch (weight.format) {
         case Format::F32:
-            run_dense<float>(job, data, t0, t1, padded, acc);
-            break;
+            return run_dense<float>(job, tile, item, acc, sink);
         case Format::F16:
-            run_dense<Half>(job, data, t0, t1, padded, acc);
-            break;
+            return run_dense<Half>(job, tile, item, acc, sink);
         case Format::BF16:
         case Format::MXFP6_E3M2:
-            run_dense<BFloat>(job, data, t0, t1, padded, acc);
-            break;
+            return run_dense<BFloat>(job, tile, item, acc, sink);
 #if defined(__AVX512VNNI__)  // where alone they are packed
         case Format::BF16_PAIRS:
-            run_pairs(job, data, t0, t1, padded, acc);
-            break;
+            return run_pairs(job, tile, item, acc, sink);
 #endif
         default:
-            visit_block(target.weight.format, [&](auto block) {
-                run_quantized<decltype(block)>(job, data, t0, t1, padded, acc);
+            visit_block(weight.format, [&](auto block) {
+                run_quantized<decltype(block)>(job, tile, item, acc, sink);
             });
     }
-    write_out(job, target, tile, t0, t1, acc);
+}
+
+void run_item(const Job& job, const MatmulTarget& target, const Item& item) {
+    constexpr int64_t size = (kTokenBlock + kMaxWidth) * kLanes;
+    alignas(64) float acc[size];
+    if (!job.args.swiglu) {
+        const Sink sink{item, &target, nullptr, job.args.accumulate};
+        return multiply(job, target.weight, item, acc, sink);
+    }
+    alignas(64) float gate[size];
+    multiply(job, target.weight, item, gate, {item, nullptr, nullptr, false});
+    multiply(job, job.args.targets[1].weight, item, acc, {item, &target, gate, false});
 }
 
 // The kinds of panels that the weights of a call read.
@@ -172,12 +199,19 @@ struct Kinds {
 };
 
 template <bool coarse>
-void prepare_int8(const Job& job, const float* x, int64_t padded, int width, int t, int64_t g0,
+void prepare_int8(const Job& job, const float* const* x, int64_t padded, int width, int64_t g0,
                   int64_t g1, bool biased) {
     const Panel panel = job.panel<coarse>(padded, width);
-    for (int64_t g = g0; g < g1; g += kLanes) {
-        const int n = static_cast<int>(std::min<int64_t>(kLanes, g1 - g));
-        quantize_groups<coarse>(x, panel, g, n, width, t, biased);
+    if (width == kLanes) {
+        constexpr int step = coarse ? kCoarseGroups : 1;
+        for (int64_t g = g0; g < g1; g += step) quantize_tokens<coarse>(x, panel, g, biased);
+        return;
+    }
+    for (int t = 0; t < width; ++t) {
+        for (int64_t g = g0; g < g1; g += kLanes) {
+            const int n = static_cast<int>(std::min<int64_t>(kLanes, g1 - g));
+            quantize_groups<coarse>(x[t], panel, g, n, width, t, biased);
+        }
     }
 }
 
@@ -189,12 +223,13 @@ void prepare(const Job& job, int64_t t0, int64_t t1, int64_t padded, int64_t g0,
     for_each_panel(t0, t1, [&](int64_t t, int width) {
         float* x_dense = job.dense(padded);
         int32_t* x_pairs = job.pair(padded);
+        const float* rows[kMaxWidth] = {};  // those of padding stay null
+        for (int i = 0; i < width && t + i < t1; ++i) rows[i] = job.args.x + (t + i) * columns;
+        if (kinds.fine) prepare_int8<false>(job, rows, padded, width, g0, g1, biased);
+        if (kinds.coarse) prepare_int8<true>(job, rows, padded, width, g0, g1, biased);
         for (int i = 0; i < width; ++i) {
-            const bool real = t + i < t1;
-            const float* x = job.args.x + (t + i) * columns;
-            const float* known = real ? x : nullptr;
-            if (kinds.fine) prepare_int8<false>(job, known, padded, width, i, g0, g1, biased);
-            if (kinds.coarse) prepare_int8<true>(job, known, padded, width, i, g0, g1, biased);
+            const float* x = rows[i];
+            const bool real = x != nullptr;
             const int64_t k1 = std::min(g1 * kGroup, columns);
             for (int64_t k = g0 * kGroup; kinds.dense && k < k1; ++k) {
                 x_dense[k * width + i] = real ? x[k] : 0.0f;
@@ -236,6 +271,7 @@ void matmul(const MatmulArgs& args) {
     int64_t tiles = 0;
     for (int i = 0; i < args.n_targets; ++i) {
         add_kind(kinds, args.targets[i].weight.format, args.exact);
+        if (args.swiglu && i > 0) continue;  // its tiles go with those of the first
         tiles += (args.targets[i].weight.rows + kLanes - 1) / kLanes;
     }
     const int64_t groups = (args.columns + kGroup - 1) / kGroup;
@@ -265,8 +301,8 @@ void matmul(const MatmulArgs& args) {
             if (tile < own) break;
             tile -= own;
         }
-        run_tile(job, *target, tile, b * kTokenBlock, std::min((b + 1) * kTokenBlock, args.tokens),
-                 b * full_block);
+        const int64_t t0 = b * kTokenBlock, t1 = std::min(t0 + kTokenBlock, args.tokens);
+        run_item(job, *target, {tile, t0, t1, b * full_block});
     });
 }
 

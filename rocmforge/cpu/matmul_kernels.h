@@ -60,7 +60,8 @@ inline __attribute__((always_inline)) void add_sub_block(const SubBlock& w, cons
                                                          int64_t index, F32* acc) {
     constexpr int subs = Packed<Block>::kSubs, quads = kQuads / subs;
     static_assert(subs == 1 || kCoarse<Block>, "fine panels have no sums of 16 columns");
-    constexpr int step = std::min(width, kTogether);
+    constexpr int together = form == Form::kBiasedTokens ? 2 * kTogether : kTogether;
+    constexpr int step = std::min(width, together);
     const int8_t* x = p.codes + index * width * Block::kSub;
     const int32_t* const start = (subs == 1 ? p.start : p.start16) + index * width;
     const float* const sum = (subs == 1 ? p.sum : p.sum16) + index * width;

@@ -25,6 +25,7 @@ struct MatmulArgs {
     int n_targets;
     bool accumulate;  // out += instead of out =
     bool exact;       // float32 activations instead of int8 blocks
+    bool swiglu;      // of two targets, gate and up: their SwiGLU to the first one's out alone
     uint8_t* workspace;
     ThreadPool& pool;
 };

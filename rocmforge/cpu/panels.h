@@ -11,7 +11,8 @@
 namespace rocmforge::ROCMFORGE_ISA {
 
 // Tokens a kernel handles at once, and those of them whose sums grow in turns to hide an addition's
-// latency: what the vector registers hold beside the weights.
+// latency, twice as many where activations are biased: what the vector registers hold beside the
+// weights.
 #if defined(__AVX512VNNI__)
 constexpr int kMaxWidth = 16, kTogether = 2;
 #else
@@ -80,72 +81,129 @@ struct Panel {
     }
 };
 
-// Rounds n groups of 32 activations of one token, the groups g0.., to x = scale * code; null is a
-// token of zeros. The largest code of a scale is 127 or up to 2.4 % less, whichever of four leaves
-// the smallest error once the scale is refitted by least squares: of 32, 5 to 9 % less error than
-// scale = max|x| / 127. A group is a lane here, so that nothing is summed across more than four
-// lanes. `biased` codes are xor 0x80; sums are of those that are not.
+// The k-th factor that is tried on columns whose largest is 127.
+constexpr float candidate(int k) {
+    return 1.0f - 0.008f * static_cast<float>(k);
+}
+
+// What the factors leave of some columns x: of each, dot(x, codes) and dot(codes, codes).
+struct Trial {
+    F32 dot[kScaleCandidates], norm[kScaleCandidates];
+};
+
+inline Trial operator+(Trial a, const Trial& b) {
+    for (int k = 0; k < kScaleCandidates; ++k) {
+        a.dot[k] = a.dot[k] + b.dot[k];
+        a.norm[k] = a.norm[k] + b.norm[k];
+    }
+    return a;
+}
+inline Trial sum4(Trial a) {
+    for (int k = 0; k < kScaleCandidates; ++k) {
+        a.dot[k] = sum4(a.dot[k]);
+        a.norm[k] = sum4(a.norm[k]);
+    }
+    return a;
+}
+
+// The largest of 32 columns, in each lane.
+inline F32 largest_of(const F32* columns) {
+    F32 largest = set1(0.0f);
+    for (int i = 0; i < kGroup; ++i) largest = max(largest, abs(columns[i]));
+    return largest;
+}
+
+// What makes of the largest 127.
+inline F32 inverse_of(F32 largest) {
+    return where_greater(largest, set1(kSmallest), set1(127.0f) / largest, set1(0.0f));
+}
+
+// Tries the factors on 32 columns once they are multiplied by `inverse`, as they stay.
+inline Trial try_scales(F32* columns, F32 inverse) {
+    Trial out;
+    for (int k = 0; k < kScaleCandidates; ++k) out.dot[k] = out.norm[k] = set1(0.0f);
+    for (int i = 0; i < kGroup; ++i) {
+        const F32 column = columns[i] = columns[i] * inverse;
+#pragma GCC unroll 4
+        for (int k = 0; k < kScaleCandidates; ++k) {
+            const F32 code = to_float(round_to_int(column * set1(candidate(k))));
+            out.dot[k] = fma(column, code, out.dot[k]);
+            out.norm[k] = fma(code, code, out.norm[k]);
+        }
+    }
+    return out;
+}
+
+// x = value * code, code = round(127 * x / max|x| * factor). The largest code of a scale is 127 or
+// up to 2.4 % less, whichever of four leaves the smallest error once the scale is refitted by least
+// squares: of 32, 5 to 9 % less error than scale = max|x| / 127.
+struct Rounding {
+    F32 value, factor;
+
+    Rounding(const Trial& t, F32 largest) : factor(set1(0.0f)) {
+        F32 dot = set1(0.0f), norm = set1(1.0f);
+        for (int k = 0; k < kScaleCandidates; ++k) {
+            // The error is |x|^2 - dot^2 / norm.
+            const F32 gain = t.dot[k] * t.dot[k] * norm, known = dot * dot * t.norm[k];
+            factor = where_greater(gain, known, set1(candidate(k)), factor);
+            norm = where_greater(gain, known, t.norm[k], norm);
+            dot = where_greater(gain, known, t.dot[k], dot);
+        }
+        const F32 strange = t.dot[0] * set1(0.0f);  // a NaN if x holds one or an infinity
+        value = dot / norm * (largest * set1(1.0f / 127.0f)) + strange;
+    }
+};
+
+// Four columns as the bytes of a word, plus `bias`, and their sum added to `sum`.
+inline I32 round_four(const F32* columns, F32 factor, int bias, I32& sum) {
+    I32 word = set1(int32_t{0});
+    for (int b = 3; b >= 0; --b) {
+        const F32 scaled = columns[b] * factor;  // a NaN becomes 0
+        const I32 code = round_to_int(where_greater(factor, set1(0.0f), scaled, set1(0.0f)));
+        sum = sum + code;
+        word = shift_left<8>(word) + ((code + set1(bias)) & set1(int32_t{255}));
+    }
+    return word;
+}
+
+// 16 columns of 16 vectors; null is one of zeros.
+template <class Row>
+void load_columns(Row row, F32* columns) {
+    F32 block[kLanes];
+    for (int i = 0; i < kLanes; ++i) block[i] = row(i) ? load(row(i)) : set1(0.0f);
+    transpose(block);
+    std::copy_n(block, kLanes, columns);
+}
+
+// Rounds n <= 16 groups of 32 activations of one token, the groups g0.., to x = scale * code; null
+// is a token of zeros. A group is a lane, so that nothing is summed across more than four lanes.
 template <bool coarse>
 void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int width, int t,
                      bool biased) {
-    const auto add_up = [](F32 a) { return coarse ? sum4(a) : a; };
     F32 columns[kGroup];
-    for (int half = 0; half < 2; ++half) {
-        F32 block[kLanes];
-        for (int i = 0; i < kLanes; ++i) {
-            block[i] = x && i < n ? load(x + (g0 + i) * kGroup + half * kLanes) : set1(0.0f);
-        }
-        transpose(block);
-        for (int i = 0; i < kLanes; ++i) columns[half * kLanes + i] = block[i];
+    for (int k = 0; k < kGroup; k += kLanes) {
+        const auto row = [&](int i) { return x && i < n ? x + (g0 + i) * kGroup + k : nullptr; };
+        load_columns(row, columns + k);
     }
-    // `strange` is zero, unless x holds a NaN or an infinity, which must not be rounded away.
-    F32 largest = set1(0.0f), strange = set1(0.0f);
-    for (const F32& column : columns) {
-        largest = max(largest, abs(column));
-        strange = fma(column, set1(0.0f), strange);
-    }
+    F32 largest = largest_of(columns);
     if constexpr (coarse) largest = max4(largest);
-    const F32 inverse = where_greater(largest, set1(kSmallest), set1(127.0f) / largest, set1(0.0f));
-    for (F32& column : columns) column = column * inverse;
-    F32 scale = set1(0.0f), best = set1(0.0f), factor = set1(0.0f);
-    for (int k = 0; k < kScaleCandidates; ++k) {
-        const F32 step = set1(1.0f - 0.008f * static_cast<float>(k));
-        F32 dot = set1(0.0f), norm = set1(0.0f);
-        for (const F32& column : columns) {
-            const F32 code = to_float(round_to_int(column * step));
-            dot = fma(column, code, dot);
-            norm = fma(code, code, norm);
-        }
-        dot = add_up(dot);
-        norm = add_up(norm);
-        // The error is |x|^2 - dot^2 / norm.
-        const F32 gain = dot * dot, known = best * norm;
-        factor = where_greater(gain, known, step, factor);
-        scale = where_greater(gain, known, dot / norm / inverse, scale);
-        best = where_greater(gain, known, gain / norm, best);
-    }
+    Trial trial = try_scales(columns, inverse_of(largest));
+    if constexpr (coarse) trial = sum4(trial);
+    const Rounding rounding(trial, largest);
     I32 sums[2] = {set1(int32_t{0}), set1(int32_t{0})};
-    alignas(64) int32_t words[kGroup / 4][kLanes], halves[2][kLanes];
-    for (int q = 0; q < kGroup / 4; ++q) {
-        I32 word = set1(int32_t{0});
-        for (int b = 3; b >= 0; --b) {
-            const F32 scaled = columns[4 * q + b] * factor;  // a NaN becomes 0
-            const I32 code = round_to_int(where_greater(factor, set1(0.0f), scaled, set1(0.0f)));
-            sums[q / 4] = sums[q / 4] + code;
-            word = shift_left<8>(word) + (code & set1(int32_t{255}));
-        }
-        store(words[q], word);
+    alignas(64) int32_t words[kQuads][kLanes], halves[2][kLanes];
+    for (int q = 0; q < kQuads; ++q) {
+        store(words[q],
+              round_four(columns + 4 * q, rounding.factor, biased ? 128 : 0, sums[q / 4]));
     }
     store(halves[0], sums[0]);
     store(halves[1], sums[1]);
     alignas(64) float scales[kLanes];
-    store(scales, scale + add_up(strange));
-    const uint32_t flip = biased ? 0x80808080u : 0;
+    store(scales, rounding.value);
     for (int i = 0; i < n; ++i) {
         const int64_t g = g0 + i, at = g * width + t;
-        for (int q = 0; q < kGroup / 4; ++q) {
-            const uint32_t word = static_cast<uint32_t>(words[q][i]) ^ flip;
-            std::memcpy(p.codes + ((g * (kGroup / 4) + q) * width + t) * 4, &word, 4);
+        for (int q = 0; q < kQuads; ++q) {
+            std::memcpy(p.codes + ((g * kQuads + q) * width + t) * 4, &words[q][i], 4);
         }
         const int32_t sa = halves[0][i], sb = halves[1][i];
         p.scale[at] = scales[i];
@@ -157,6 +215,45 @@ void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int widt
             p.start16[half + width] = -128 * sb;
             p.sum16[half] = static_cast<float>(sa);
             p.sum16[half + width] = static_cast<float>(sb);
+        }
+    }
+}
+
+// The same for a panel of 16 tokens x[16] and the groups of one scale, g..: a token is a lane.
+template <bool coarse>
+void quantize_tokens(const float* const* x, const Panel& p, int64_t g, bool biased) {
+    constexpr int groups = coarse ? kCoarseGroups : 1;
+    F32 columns[groups * kGroup], largest = set1(0.0f);
+    for (int k = 0; k < groups * kGroup; k += kLanes) {
+        const auto row = [&](int i) { return x[i] ? x[i] + g * kGroup + k : nullptr; };
+        load_columns(row, columns + k);
+    }
+    for (int i = 0; i < groups; ++i) largest = max(largest, largest_of(columns + i * kGroup));
+    Trial trials[groups];
+    for (int i = 0; i < groups; ++i) {
+        trials[i] = try_scales(columns + i * kGroup, inverse_of(largest));
+    }
+    // In the order of sum4: a token does not feel how many there are.
+    static_assert(kCoarseGroups == 4);
+    if constexpr (coarse) trials[0] = (trials[0] + trials[1]) + (trials[2] + trials[3]);
+    const Rounding rounding(trials[0], largest);
+    const auto starts = [](I32 sum) { return set1(int32_t{0}) - shift_left<7>(sum); };
+    const F32* own = columns;
+    for (int64_t last = g + groups; g < last; ++g, own += kGroup) {
+        I32 sums[2] = {set1(int32_t{0}), set1(int32_t{0})};
+        for (int q = 0; q < kQuads; ++q) {
+            const I32 word =
+                round_four(own + 4 * q, rounding.factor, biased ? 128 : 0, sums[q / 4]);
+            store_bytes(reinterpret_cast<uint8_t*>(p.codes) + (g * kQuads + q) * kPlane,
+                        as_bytes(word));
+        }
+        const I32 sum = sums[0] + sums[1];
+        store(p.scale + g * kLanes, rounding.value);
+        store(p.start + g * kLanes, starts(sum));
+        store(p.sum + g * kLanes, coarse ? to_float(sum) : rounding.value * to_float(sum));
+        for (int half = 0; coarse && half < 2; ++half) {
+            store(p.start16 + (2 * g + half) * kLanes, starts(sums[half]));
+            store(p.sum16 + (2 * g + half) * kLanes, to_float(sums[half]));
         }
     }
 }

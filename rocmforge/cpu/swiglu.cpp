@@ -1,10 +1,11 @@
 // swiglu: out = gate / (1 + exp(-gate)) * up, elementwise over n floats. May run in place.
 //
 // It knows nothing of the matrix products before and after it.
+#include "swiglu.h"
+
 #include <cmath>
 
 #include "isa_ops.h"
-#include "simd.h"
 
 namespace rocmforge::ROCMFORGE_ISA {
 
@@ -17,9 +18,8 @@ constexpr int64_t kPieceBlocks = 256;  // vectors that are worth another thread
 void swiglu(const float* gate, const float* up, int64_t n, float* out, ThreadPool& pool) {
     const int64_t blocks = n / kLanes;
     parallel_for(pool, blocks, kPieceBlocks, [&](int64_t b) {
-        const F32 g = load(gate + b * kLanes);
-        const F32 sigmoid = set1(1.0f) / (set1(1.0f) + exp(set1(0.0f) - g));
-        store(out + b * kLanes, g * sigmoid * load(up + b * kLanes));
+        const int64_t at = b * kLanes;
+        store(out + at, swiglu(load(gate + at), load(up + at)));
     });
     for (int64_t i = blocks * kLanes; i < n; ++i) {
         out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];

@@ -1,7 +1,7 @@
 """Running a graph on a backend whose arrays are the host's: one call of the backend a record.
 
 Keeps the buffers between passes. A pass of single tokens, as in decoding, is recorded and run again
-without Python between its ops. It does not fuse; it knows no model and no text.
+without Python between its ops. It knows no model and no text.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from rocmforge.backend import Floats, HostBackend, Ints
 from rocmforge.kv.batch import Batch, extend
 from rocmforge.kv.cache import PagedKVCache, aligned_zeros
+from rocmforge.plan.fusion import fuse, gate_up_swiglu
 from rocmforge.plan.graph import (
     Attention,
     Embed,
+    GateUpSwiglu,
     Graph,
     KvAppend,
     Matmul,
@@ -92,7 +94,8 @@ class HostExecutor:
         self._buffers: dict[str, Floats] = {}
         self._grown = 0  # times that one was
         self._programs: OrderedDict[Shape, _Program] = OrderedDict()  # use the buffers
-        by_python = itertools.groupby(graph.ops, self._needs_python)
+        self._ops = fuse(graph.ops, (gate_up_swiglu,))
+        by_python = itertools.groupby(self._ops, self._needs_python)
         self._parts = [(needs, list(ops)) for needs, ops in by_python]
 
     def forward(
@@ -102,7 +105,7 @@ class HostExecutor:
         inputs = Inputs.of(extend(self.cache.table, sequences, counts), self.graph.rotation)
         if max(counts) > 1:
             run = _Run(self, tokens, rows, inputs)
-            run.steps(self.graph.ops)
+            run.steps(self._ops)
             return run.logits
         shape = tokens.size, rows.size, inputs.page_table.shape[1]
         program = self._programs.get(shape)
@@ -197,6 +200,8 @@ class _Run:
                 self._kv_append(op)
             case Attention():
                 self._attention(op)
+            case GateUpSwiglu():
+                backend.gate_up_swiglu(array(op.x), op.gate, op.up, array(op.out))
             case Swiglu():
                 backend.swiglu(array(op.gate), array(op.up), array(op.out))
             case Embed():

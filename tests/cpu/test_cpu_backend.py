@@ -227,6 +227,10 @@ def test_the_bindings_check_what_would_be_written_out_of_bounds() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             backend.matmul(*arguments)
+    other = backend.pack(Matrix.from_floats(np.ones((6, 64), "f4"), "Q4_0").data, Q4_0, 64)
+    for gate, up in ((packed, other), (other, packed)):
+        with pytest.raises(ValueError, match="out must be"):
+            backend.gate_up_swiglu(x, gate, up, good)
     rows = np.zeros((2, 8), np.float32)
     with pytest.raises(ValueError, match="rmsnorm: shapes differ"):
         backend.rmsnorm(rows, np.zeros(7, np.float32), 0.0, rows)
@@ -238,6 +242,36 @@ def test_the_bindings_check_what_would_be_written_out_of_bounds() -> None:
         backend.rope(
             np.zeros((2, 1, 4), "f4"), np.zeros((2, 3), "f4"), np.zeros((2, 3), "f4"), True
         )
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+@pytest.mark.parametrize("exact", [False, True], ids=["rounded", "exact"])
+@pytest.mark.parametrize(
+    "formats", [("Q4_0", "Q4_0"), ("Q4_K", "Q6_K"), ("F16", "Q8_0"), ("Q5_K", "BF16")], ids=str
+)
+def test_gate_and_up_with_swiglu_are_what_the_ops_give(
+    isa: str, exact: bool, formats: tuple[str, str]
+) -> None:
+    backend = CpuBackend(isa=isa, exact=exact)
+    rows, columns = 56, 512  # the last tile is half empty
+    rng = np.random.default_rng(3)
+    gate, up = (
+        backend.pack(
+            Matrix.from_floats(rng.standard_normal((rows, columns), np.float32), name).data,
+            FORMATS[name],
+            columns,
+        )
+        for name in formats
+    )
+    for tokens in (1, 3, 16, 21, 300):  # 300: two blocks of tokens
+        x = rng.standard_normal((tokens, columns), np.float32) / 16
+        outs = [np.empty((tokens, rows), np.float32) for _ in range(3)]
+        backend.matmul(x, [gate, up], outs[:2])
+        wanted = ops.swiglu(outs[0], outs[1], backend)
+        guarded = np.full((tokens + 1, rows), np.float32(7))
+        backend.gate_up_swiglu(x, gate, up, guarded[:tokens])
+        np.testing.assert_allclose(guarded[:tokens], wanted, rtol=1e-5, atol=1e-6)
+        assert (guarded[tokens] == 7).all()
 
 
 def test_an_unknown_format_is_named() -> None:

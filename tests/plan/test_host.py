@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from rocmforge.cpu.backend import CpuBackend
 from rocmforge.demo import demo_model
 from rocmforge.engine import Engine
 from rocmforge.plan import host
@@ -67,6 +68,24 @@ def test_logits_are_the_callers_own() -> None:
     kept = first.copy()
     engine.decode([sequence], [9])
     np.testing.assert_array_equal(first, kept)
+
+
+def test_gate_up_and_swiglu_run_as_one_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = []
+    take = CpuBackend.gate_up_swiglu
+    monkeypatch.setattr(
+        CpuBackend, "gate_up_swiglu", lambda *given: (fused.append(1), take(*given))
+    )
+    monkeypatch.delattr(CpuBackend, "swiglu")
+    engine = open_engine()
+    sequence = engine.add_sequence(64)
+    for call in (
+        lambda: engine.prefill(sequence, [1, 2, 3]),
+        lambda: engine.decode([sequence], [4]),
+    ):
+        fused.clear()
+        call()
+        assert len(fused) == engine.config.n_layers
 
 
 def test_scratch_memory_begins_at_a_cache_line(monkeypatch: pytest.MonkeyPatch) -> None:
