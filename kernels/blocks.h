@@ -164,7 +164,8 @@ BLOCKS_FUNCTION float not_a_number() {
     return float_of_bits(0x7fc00000u);
 }
 
-// Sixteenths reach 448 here, too many for a byte: packed as BF16, which holds every value exactly.
+// Sixteenths reach 448 here, too many for a byte: packed as floats, of 8 bits or BF16, which hold
+// every value exactly.
 struct MXFP6_E3M2 {
     static constexpr int kColumns = 32, kSub = 32, kZero = 0;
     static constexpr bool kHasOffset = false;

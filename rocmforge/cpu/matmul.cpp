@@ -2,10 +2,10 @@
 //
 // int8 path: x is rounded to int8 in blocks of 32 columns, or of 128 where the weights' blocks have
 // 256, codes multiply in int32, and each sub-block's sum is scaled in float32. Exact path: weights
-// are expanded to float32 and multiply x as it is; dense weights (F32, F16, BF16) always take it,
-// unless they were packed as pairs of bfloat16: then x is rounded to such pairs. First the
-// activations are prepared (panels.h), then they share the tiles of 16 rows (matmul_kernels.h,
-// multiply_pairs.h).
+// are expanded to float32 and multiply x as it is; dense weights (F32, F16, BF16, MXFP6_E3M2)
+// always take it, unless they were packed as pairs of bfloat16: then x is rounded to such pairs.
+// First the activations are prepared (panels.h), then they share the tiles of 16 rows
+// (matmul_kernels.h, multiply_pairs.h).
 #include <algorithm>
 
 #include "isa_ops.h"
@@ -132,11 +132,10 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
 template <class Element>
 void run_dense(const Job& job, const uint8_t* tile, const Item& item, float* acc,
                const Sink& sink) {
-    const auto* weights = reinterpret_cast<const Element*>(tile);
     visit_panels(item, [&](int64_t at, int width) {
         visit_width(width, [&](auto w) {
-            dense_panel<w.value>(weights, job.args.columns, job.dense(item.padded + at), true,
-                                 acc + at * kLanes);
+            dense_tile<w.value, Element>(tile, job.args.columns, job.dense(item.padded + at),
+                                         acc + at * kLanes);
         });
         sink.take(acc, at, width);
     });
@@ -168,8 +167,9 @@ void multiply(const Job& job, const PackedView& weight, const Item& item, float*
         case Format::F16:
             return run_dense<Half>(job, tile, item, acc, sink);
         case Format::BF16:
-        case Format::MXFP6_E3M2:
             return run_dense<BFloat>(job, tile, item, acc, sink);
+        case Format::MXFP6_E3M2:
+            return run_dense<Float8>(job, tile, item, acc, sink);
 #if defined(__AVX512VNNI__)  // where alone they are packed
         case Format::BF16_PAIRS:
             return run_pairs(job, tile, item, acc, sink);

@@ -2,8 +2,8 @@
 //
 // multiply_tile runs one panel straight from the packed codes. For more panels, expand brings up to
 // 512 columns of a tile to bytes once, and gemm_panel reuses them panel by panel. dense_panel
-// multiplies float32 activations with F32, F16 or BF16 weights, or with what expand_exact made of
-// quantized ones. It knows nothing of threads, biases or outputs.
+// multiplies float32 activations with F32, F16, BF16 or MXFP6_E3M2 weights, or with what
+// expand_exact made of quantized ones. It knows nothing of threads, biases or outputs.
 #pragma once
 
 #include <type_traits>
@@ -260,6 +260,27 @@ void dense_panel(const Element* w, int64_t columns, const float* x, bool fresh, 
     multiply_panel<width, 4>(
         w, columns, x, fresh, acc, [](const Element* row) { return load_element(row); },
         [](F32 sum, F32 row, float value) { return fma(row, set1(value), sum); });
+}
+
+// The same for a whole tile of such elements, or of MXFP6_E3M2, whose blocks are scaled apart.
+template <int width, class Element>
+void dense_tile(const uint8_t* tile, int64_t columns, const float* x, float* out) {
+    if constexpr (!std::is_same_v<Element, Float8>) {
+        return dense_panel<width>(reinterpret_cast<const Element*>(tile), columns, x, true, out);
+    }
+    F32 acc[width];
+#pragma GCC unroll 16
+    for (int t = 0; t < width; ++t) acc[t] = set1(0.0f);
+    for (int64_t k = 0; k < columns; k += kGroup, tile += kFloat8Record) {
+        alignas(64) float part[width * kLanes];
+        const auto* elements = reinterpret_cast<const Float8*>(tile + kLanes);
+        dense_panel<width>(elements, kGroup, x + k * width, true, part);
+        const F32 scale = load_exponents(tile);
+#pragma GCC unroll 16
+        for (int t = 0; t < width; ++t) acc[t] = fma(load(part + t * kLanes), scale, acc[t]);
+    }
+#pragma GCC unroll 16
+    for (int t = 0; t < width; ++t) store(out + t * kLanes, acc[t]);
 }
 
 // Calls f with the panel's width as a compile-time constant.

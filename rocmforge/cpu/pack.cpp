@@ -116,21 +116,27 @@ void pack_dense_tile(const uint8_t* raw, int64_t first_row, int64_t rows, int64_
     }
 }
 
+// An MXFP6_E3M2 code as E5M2, which has all of its values among its normal ones.
+uint8_t to_float8(uint8_t code) {
+    const float value = static_cast<float>(MXFP6_E3M2::sixteenths(code & 31)) * MXFP6_E3M2::kUnit;
+    uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    const uint32_t size = value == 0.0f ? 0 : (bits >> 21) - (112 << 2);
+    return static_cast<uint8_t>(size | (code & 32u) << 2);
+}
+
 void pack_e3m2_tile(const uint8_t* raw, int64_t first_row, int64_t rows, int64_t columns,
                     uint8_t* out) {
     const int64_t blocks = columns / MXFP6_E3M2::kColumns;
     const auto* source = reinterpret_cast<const MXFP6_E3M2*>(raw);
-    auto* target = reinterpret_cast<uint16_t*>(out);
-    for (int r = 0; r < kLanes; ++r) {
-        const int64_t row = first_row + r;
-        for (int64_t b = 0; b < blocks; ++b) {
-            float values[kGroup] = {};
-            if (row < rows) source[row * blocks + b].values(values);
-            for (int i = 0; i < kGroup; ++i) {
-                uint32_t bits;
-                std::memcpy(&bits, &values[i], 4);
-                target[(b * kGroup + i) * kLanes + r] = static_cast<uint16_t>(bits >> 16);
-            }
+    for (int64_t b = 0; b < blocks; ++b, out += kFloat8Record) {
+        std::memset(out, 0, kFloat8Record);
+        for (int r = 0; r < kLanes && first_row + r < rows; ++r) {
+            const MXFP6_E3M2& block = source[(first_row + r) * blocks + b];
+            uint8_t codes[kGroup];
+            block.codes(0, codes);
+            out[r] = block.e;
+            for (int i = 0; i < kGroup; ++i) out[(i + 1) * kLanes + r] = to_float8(codes[i]);
         }
     }
 }
@@ -182,8 +188,9 @@ size_t tile_bytes(Format format, int64_t columns) {
             return static_cast<size_t>(columns) * kLanes * 4;
         case Format::F16:
         case Format::BF16:
-        case Format::MXFP6_E3M2:
             return static_cast<size_t>(columns) * kLanes * 2;
+        case Format::MXFP6_E3M2:
+            return static_cast<size_t>(columns / kGroup) * kFloat8Record;
         case Format::BF16_PAIRS:
             return static_cast<size_t>(columns + 1) / 2 * kLanes * 4;
         default:

@@ -11,9 +11,9 @@
 //   1-bit parts      one plane, bit q            (Q3_K's and Q5's high bit)
 // So a lane collects one row without horizontal sums, and nothing grows but Q4_K, Q5_K (6-bit
 // scales become bytes: +2.8 % and +2.3 %) and Q3_K (+3.6 %),
-// and MXFP6: E2M3 becomes bytes (+32 %), E3M2 BF16. F32, F16 and BF16 lie as [column][16], pairs of
-// BF16 as [column / 2][16][2].
-// It knows nothing of activations or threads.
+// and MXFP6: E2M3 becomes bytes (+32 %), as does E3M2, but floats of 8 bits, [column][16] behind
+// the 16 scales of a block. F32, F16 and BF16 lie as [column][16], pairs of BF16 as [column /
+// 2][16][2]. It knows nothing of activations or threads.
 #pragma once
 
 #include "blocks.h"
@@ -31,6 +31,15 @@ constexpr bool has_pairs(int bits) {
 }
 constexpr bool has_single(int bits) {
     return bits == 3 || bits == 5;
+}
+
+constexpr int kFloat8Record = kLanes + kGroup * kLanes;  // of MXFP6_E3M2
+
+// The scales of 16 blocks from their E8M0 bytes. A code of 0 (2^-127) reads as zero: such weights
+// are below 1e-36. Code 255 is NaN in OCP MX and 2^128 in ggml's MXFP4; it reads as infinity, so
+// neither is hidden.
+inline F32 load_exponents(const uint8_t* p) {
+    return bits_to_float(shift_left<23>(load_u8(p)));
 }
 
 template <class Block>
@@ -56,9 +65,7 @@ struct Packed {
 
     explicit Packed(const uint8_t* record) {
         if constexpr (Block::kScale == Scale::kExponent) {
-            // A scale code of 0 (2^-127) reads as zero: such weights are below 1e-37. Code 255 is
-            // NaN in OCP MX and 2^128 in ggml's MXFP4; it reads as infinity, so neither is hidden.
-            header_scale = bits_to_float(shift_left<23>(load_u8(record))) * set1(Block::kUnit);
+            header_scale = load_exponents(record) * set1(Block::kUnit);
         } else {
             header_scale = load_f16(reinterpret_cast<const uint16_t*>(record));
         }

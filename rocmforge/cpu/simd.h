@@ -116,12 +116,17 @@ inline __attribute__((always_inline)) I32 dot_narrow(I32 acc, const U8* w, const
     return acc;
 }
 
-// Elements of 16 bits, told apart by their types; load_element makes float32 of 16 of any type.
+// Elements of 16 and 8 bits, told apart by their types; load_element makes float32 of 16 of any
+// type.
 struct Half {
     uint16_t bits;
 };
 struct BFloat {
     uint16_t bits;
+};
+// E5M2, the higher byte of a half: sign, 5 bits of exponent, 2 of mantissa.
+struct Float8 {
+    uint8_t bits;
 };
 inline F32 load_element(const float* p) {
     return load(p);
@@ -131,6 +136,9 @@ inline F32 load_element(const Half* p) {
 }
 inline F32 load_element(const BFloat* p) {
     return load_bf16(&p->bits);
+}
+inline F32 load_element(const Float8* p) {
+    return load_f8(&p->bits);
 }
 
 // Of each byte, the `width` bits that start at bit `from`, moved to bit `to`; all others zero.

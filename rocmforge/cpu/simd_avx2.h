@@ -107,6 +107,12 @@ inline F32 load_bf16(const uint16_t* p) {
     return {widen(load128(p)), widen(load128(p + 8))};
 }
 
+inline F32 load_f8(const uint8_t* p) {
+    const __m128i bytes = load128(p), none = _mm_setzero_si128();
+    return {_mm256_cvtph_ps(_mm_unpacklo_epi8(none, bytes)),
+            _mm256_cvtph_ps(_mm_unpackhi_epi8(none, bytes))};
+}
+
 inline I32 set1(int32_t x) {
     return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
 }

@@ -114,6 +114,11 @@ inline F32 load_bf16(const uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
 
+inline F32 load_f8(const uint8_t* p) {
+    const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return {_mm512_cvtph_ps(_mm256_slli_epi16(wide, 8))};
+}
+
 inline I32 set1(int32_t x) {
     return {_mm512_set1_epi32(x)};
 }

@@ -210,6 +210,12 @@ inline F32 load_bf16(const uint16_t* p) {
     return bits_to_float(shift_left<16>(load_u16(p)));
 }
 
+// Not for what is below 2^-14 or not finite.
+inline F32 load_f8(const uint8_t* p) {
+    const I32 word = shift_right_signed<3>(shift_left<24>(load_u8(p)));
+    return bits_to_float(word & set1(-0x70000001)) * set1(0x1p112f);  // the sign stood four times
+}
+
 inline U8 load_bytes(const uint8_t* p) {
     U8 r;
     std::memcpy(&r, p, sizeof r);

@@ -100,6 +100,18 @@ def test_bfloat16_rounds_weights_to_nearest_even(name: str) -> None:
     np.testing.assert_array_equal(got, rounded.view(np.float32))
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_code_of_mxfp6_e3m2_is_multiplied_exactly(isa: str) -> None:
+    sizes = [0, 1, 2, 3] + [(4 + m) * 2**e for e in range(7) for m in range(4)]  # sixteenths
+    values = np.array([sizes, [-size for size in sizes]], np.float32).reshape(1, 64) / 16
+    matrix = Matrix.from_floats(np.repeat(values, 3, axis=0), "MXFP6_E3M2")
+    np.testing.assert_array_equal(matrix.to_floats()[0], values[0])
+    packed = ops.pack(matrix, CpuBackend(1, isa=isa))
+    for tokens in (1, 64):
+        got = ops.matmul(np.eye(64, dtype=np.float32)[-tokens:], packed)
+        np.testing.assert_array_equal(got, matrix.to_floats().T[-tokens:])
+
+
 @needs_bf16
 def test_bfloat16_leaves_quantized_weights_alone() -> None:
     x, matrix, _ = case_data(cases.MatmulCase(17, 40, 64, "MXFP6_E3M2"))
