@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
 from rocmforge import ops
+from rocmforge.cpu.backend import CpuBackend, instruction_sets
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases, reference
-from rocmforge.timing import seconds_per_call
+from rocmforge.timing import collect, seconds_per_call
 
 from .common import DEVICES, ROUNDS, Timed, backend, checked, clock, track
 
 N = 4096  # rows and columns of the quantized matrices
+CALLS = 4  # of a product before the other's turn
 COLD_BYTES = 512 << 20  # of weights that take turns; the largest cache we know has 256 MiB (MI300X)
 
 DENSE = {f"{c.tokens}x{c.columns}x{c.rows}": c for c in cases.MATMUL_DENSE if c.format == "F32"}
@@ -37,9 +40,12 @@ def prepared(case: cases.MatmulCase, device: str) -> Callable[[], Any]:
 
 
 @functools.cache
-def in_turns(case: cases.MatmulCase, device: str) -> Callable[[], Any]:
-    """Return a call that multiplies with the next of many copies of a matrix; each is checked."""
-    on = backend(device)
+def in_turns(case: cases.MatmulCase, device: str, isa: str | None = None) -> Callable[[], Any]:
+    """Return a call that multiplies with the next of many copies of a matrix; each is checked.
+
+    With `isa` it runs on the CPU with that instruction set.
+    """
+    on = CpuBackend(isa=isa) if isa else backend(device)
     x, matrix = case.inputs()
     copies = [ops.pack(matrix, on) for _ in range(-(-COLD_BYTES // matrix.data.nbytes))]
     wanted = reference.matmul(x, matrix)
@@ -119,3 +125,29 @@ class Cold:
 
     track_cold_ms.unit = "ms"
     track_cold_ms.rounds = ROUNDS
+
+
+class InstructionSet:
+    """A lesser instruction set of this CPU beside its best, in turns, with weights as in `Cold`."""
+
+    params = (("F16", "Q4_0", "Q8_0", "Q4_K", "Q6_K"), (1, 128), ("avx2", "portable"))
+    param_names = ("format", "tokens", "isa")
+
+    def setup(self, format: str, tokens: int, isa: str) -> None:  # noqa: A002
+        best, *lesser = instruction_sets()
+        if isa not in lesser:
+            raise NotImplementedError(f"no lesser instruction set here: {isa}")
+        case = cases.MatmulCase(tokens, N, N, format)
+        self.best, self.lesser = (in_turns(case, "cpu", name) for name in (best, isa))
+
+    def track_times_the_best(self, format: str, tokens: int, isa: str) -> dict[str, Any]:  # noqa: A002
+        return track(collect(lambda: _seconds(self.lesser) / _seconds(self.best)))
+
+    track_times_the_best.unit = "times the best set's"
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return time.perf_counter() - begin

@@ -47,6 +47,7 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "matmul.Bandwidth": ("Q4_0", "cpu"),
     "matmul.Cold": ("Q4_0", "cpu"),
     "matmul.Dense": ("32x32x768", "F16", "cpu"),
+    "matmul.InstructionSet": ("Q4_0", 1, "portable"),
     "matmul.Quantized": ("Q4_0", 1, "cpu"),
     "memory.Append": (64, 16, "cpu"),
     "memory.DeviceAllocations": ("tiny-Q4_K_M", "gpu"),

@@ -120,6 +120,20 @@ def test_formats_stand_beside_the_median_of_all(tool: Any) -> None:
     assert tool._rooflines({"baselines": entries, "metadata": meta}) == ""
 
 
+def test_lesser_instruction_sets_stand_beside_the_best(tool: Any) -> None:
+    entries = {
+        tool.ISA.format("Q4_0", tokens, isa): {"metrics": {"p50_times": tokens * factor}}
+        for tokens in (1, 128)
+        for isa, factor in (("avx2", 1.5), ("portable", 4.0))
+    }
+    meta = {"hardware_tag": "cpu", "commit": "c" * 40, "hardware": {"gpu_architecture": None}}
+    rows = tool._isas({"baselines": entries, "metadata": meta}).splitlines()
+    assert rows[0] == "`cpu`, commit cccccccc:"
+    assert rows[-1] == "| Q4_0 | 1.50 | 192.00 | 4.00 | 512.00 |"
+    del entries[tool.ISA.format("Q4_0", 128, "avx2")]
+    assert tool._isas({"baselines": entries, "metadata": meta}) == ""
+
+
 def test_what_differs_most_between_runs_is_listed(tool: Any, tmp_path: Path) -> None:
     quiet = {"unit": "ms", "version": None, "medians": [1.0, 1.0, 1.01], "marked": 0}
     loud = {"unit": "ms", "version": None, "medians": [1.0, 1.2, 1.4], "marked": 2}

@@ -28,6 +28,7 @@ FORMATS = "*/formats.json"  # what compare_formats.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 BASELINES = "*/baseline.json"  # what bench.py --save-baseline wrote
 ROOFLINE = "roofline.Matmul.track_inverse_roofline_fraction('{}', {}, 'cpu')"
+ISA = "matmul.InstructionSet.track_times_the_best('{}', {}, '{}')"
 NOISE = "*/noise.json"  # what repeatability.py --save wrote
 ALARMS = "*/false_alarms.json"  # what false_alarms.py --json wrote
 TRIALS = "*/gate_trials*.json"  # what gate_trials.py --json wrote
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (REPO / "docs" / "PERFORMANCE.md", "gpu", "".join(map(_gpu_tables, gpus))),
         (REPO / "docs" / "PERFORMANCE.md", "suites", _suites_table(baselines, coverage())),
         (REPO / "docs" / "PERFORMANCE.md", "rooflines", "\n".join(map(_rooflines, baselines))),
+        (REPO / "docs" / "PERFORMANCE.md", "isas", "\n".join(map(_isas, baselines))),
         (REPO / "docs" / "PERFORMANCE.md", "noise", "".join(map(_noise_table, _paths(NOISE)))),
         (REPO / "docs" / "PERFORMANCE.md", "alarms", "".join(map(_alarms, _read(ALARMS)))),
         (REPO / "docs" / "PERFORMANCE.md", "trials", "\n".join(map(_trials, _read(TRIALS)))),
@@ -225,6 +227,23 @@ def _rooflines(baseline: dict[str, Any]) -> str:
     heads = ("format", "one token", "beside the median", "128 tokens", "beside the median")
     intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"
     return "\n".join([intro, "", *_table(heads, cells)]) + "\n"
+
+
+def _isas(baseline: dict[str, Any]) -> str:
+    """How many times as long as on the best instruction set products take on lesser ones."""
+    meta, entries = baseline["metadata"], baseline["baselines"]
+    cells = []
+    for fmt in ("F16", "Q4_0", "Q8_0", "Q4_K", "Q6_K"):
+        found = [
+            entries.get(ISA.format(fmt, tokens, isa))
+            for isa in ("avx2", "portable")
+            for tokens in (1, 128)
+        ]
+        if all(found):
+            cells.append([fmt, *(f"{_median(entry):.2f}" for entry in found if entry)])
+    heads = ("format", "AVX2, one token", "128 tokens", "portable, one token", "128 tokens")
+    intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"
+    return "\n".join([intro, "", *_table(heads, cells)]) + "\n" if cells else ""
 
 
 def _median(entry: dict[str, Any]) -> float:
