@@ -5,6 +5,7 @@ What works also runs on a GPU, where there is one. It knows no kernel of the pac
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from ctypes import CDLL
@@ -240,3 +241,17 @@ def test_captures_that_cannot_be_graphs_are_errors(faulty: Gpu) -> None:
         runtime.destroy_stream(each)
     with pytest.raises(DeviceError, match="hipErrorInvalidHandle"):
         runtime.synchronize(stream)
+
+
+@pytest.mark.skipif("STANDIN_ASAN" in os.environ, reason="AddressSanitizer reads modules' files")
+def test_a_loaded_module_leaves_no_file(
+    gpu: Gpu, own: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    target = gpu.empty(4 * 3 * 5)
+    launch = own.launch("own.hip", "number", None, (5, 3, 1), 64, "P", target)
+    assert not list(folder.iterdir())
+    gpu.run(launch)
+    assert gpu.download(target, 15, np.int32)[1] == 1064
