@@ -62,7 +62,7 @@ print("survived")
 
 
 @pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process under AddressSanitizer."""
     library = subprocess.run(
         ["c++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
@@ -75,6 +75,7 @@ def environment() -> dict[str, str]:
         "ASAN_OPTIONS": "detect_leaks=0",
         "STANDIN_ASAN": "1",
         "STANDIN_TURN": "1",
+        "TMPDIR": str(tmp_path_factory.mktemp("modules")),
     }
 
 
