@@ -2,8 +2,9 @@
 
 On the CPU and on GPUs: the product with packed weights, which unpacks them in registers, against
 writing them out as float32 and multiplying; one flash pass of attention against softmax(q kᵀ) v by
-three ops. On GPUs also a whole decode step, with each rule of `rocmforge.plan.gpu_fusion` alone,
-with those that passes take by default and with none. The CPU's executor fuses no neighbours.
+three ops. On the CPU gate and up with SwiGLU, all that its executor fuses. On GPUs a whole decode
+step, with each rule of `rocmforge.plan.gpu_fusion` alone, with those that passes take by default
+and with none.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from rocmforge import ops
+from rocmforge.cpu.backend import CpuBackend
 from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import FORMATS
@@ -96,6 +98,43 @@ class DequantizeMatmulBytes:
         return fused if way == "fused" else fused + 2 * F32 * matmul.N**2
 
     track_bytes_moved.unit = "bytes"
+
+
+@functools.cache
+def gated(fmt: str, tokens: int, way: str) -> Callable[[], Any]:
+    """Return a checked SwiGLU of two products with 4096 × 4096 weights: one op, or two."""
+    case = cases.MatmulCase(tokens, matmul.N, matmul.N, fmt)
+    on = backend("cpu")
+    assert isinstance(on, CpuBackend)
+    x, gate = case.inputs()
+    up = Matrix(np.ascontiguousarray(gate.data[::-1]), gate.format)
+    wanted = reference.swiglu(reference.matmul(x, gate), reference.matmul(x, up))
+    packed = [on.pack(matrix.data, matrix.format, matrix.columns) for matrix in (gate, up)]
+    outs = [np.empty_like(wanted, np.float32) for _ in packed]
+
+    def call() -> Any:
+        if way == "fused":
+            on.gate_up_swiglu(x, packed[0], packed[1], outs[0])
+        else:
+            on.matmul(x, packed, outs)
+            on.swiglu(outs[0], outs[1], outs[0])
+        return outs[0]
+
+    tolerance = 2 * case.tolerance(on.matmul_precision(fmt, tokens))
+    return checked(f"gate_up_swiglu {case}, {way}", call, wanted, tolerance)
+
+
+class GateUpSwiglu(Timed):
+    """Gate and up of 4096 × 4096 weights with SwiGLU, times one token and a prompt of 128."""
+
+    params = (("Q4_0", "Q4_K"), (1, 128), WAYS)
+    param_names = ("format", "tokens", "way")
+
+    def setup(self, format: str, tokens: int, way: str) -> None:  # noqa: A002
+        self.call = gated(format, tokens, way)
+
+    def time_swiglu(self, format: str, tokens: int, way: str) -> None:  # noqa: A002
+        self.call()
 
 
 @functools.cache

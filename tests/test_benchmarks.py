@@ -34,6 +34,7 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "fusion.DecodeStep": ("1.1B-Q4_K_M", "none", "gpu"),
     "fusion.DequantizeMatmul": ("Q4_0", 1, "unfused", "cpu"),
     "fusion.DequantizeMatmulBytes": ("Q4_0", 1, "unfused"),
+    "fusion.GateUpSwiglu": ("Q4_0", 1, "unfused"),
     "fusion.FlashAttention": ("prompt of 512", "unfused", "cpu"),
     "fusion.FlashAttentionBytes": ("token at 4096", "unfused"),
     "inference.Context": ("tiny-Q4_K_M", 1024, "f16", "cpu"),
@@ -287,6 +288,9 @@ def test_a_prompt_beyond_the_trained_context_is_skipped(fresh: dict[str, Any]) -
         ("matmul", "matmul.Dense"),
         ("matmul", "matmul.Bandwidth"),
         ("matmul", "matmul.Cold"),
+        ("matmul", "matmul.InstructionSet"),
+        ("swiglu", "fusion.GateUpSwiglu"),
+        ("gate_up_swiglu", "inference.Prompt"),
         ("matmul", "fusion.DequantizeMatmul"),
         ("matmul", "roofline.Matmul"),
         ("matmul", "roofline.Decode"),
@@ -321,7 +325,7 @@ def test_a_wrong_kernel_fails_instead_of_being_timed(
     for benchmark in in_class(fresh, name):
         benchmark._current_params = SMALLEST[name]
         with pytest.raises(
-            MeasurementError, match=r"logits|matmul|attention|dequantize|kv_append|softmax"
+            MeasurementError, match=r"logits|matmul|attention|dequantize|kv_append|softmax|swiglu"
         ):
             benchmark.do_setup()
 

@@ -122,14 +122,14 @@ def test_formats_stand_beside_the_median_of_all(tool: Any) -> None:
 
 def test_lesser_instruction_sets_stand_beside_the_best(tool: Any) -> None:
     entries = {
-        tool.ISA.format("Q4_0", tokens, isa): {"metrics": {"p50_times": tokens * factor}}
+        tool.ISA.format("Q4_0", tokens, isa): {"metrics": {"p50_ms": factor * tokens**power}}
         for tokens in (1, 128)
-        for isa, factor in (("avx2", 1.5), ("portable", 4.0))
+        for isa, factor, power in (("avx512", 2.0, 1), ("avx2", 3.0, 1), ("portable", 8.0, 2))
     }
     meta = {"hardware_tag": "cpu", "commit": "c" * 40, "hardware": {"gpu_architecture": None}}
     rows = tool._isas({"baselines": entries, "metadata": meta}).splitlines()
     assert rows[0] == "`cpu`, commit cccccccc:"
-    assert rows[-1] == "| Q4_0 | 1.50 | 192.00 | 4.00 | 512.00 |"
+    assert rows[-1] == "| Q4_0 | 1.50 | 1.50 | 4.00 | 512.00 |"
     del entries[tool.ISA.format("Q4_0", 128, "avx2")]
     assert tool._isas({"baselines": entries, "metadata": meta}) == ""
 

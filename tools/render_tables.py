@@ -28,7 +28,7 @@ FORMATS = "*/formats.json"  # what compare_formats.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 BASELINES = "*/baseline.json"  # what bench.py --save-baseline wrote
 ROOFLINE = "roofline.Matmul.track_inverse_roofline_fraction('{}', {}, 'cpu')"
-ISA = "matmul.InstructionSet.track_times_the_best('{}', {}, '{}')"
+ISA = "matmul.InstructionSet.track_cold_ms('{}', {}, '{}')"
 NOISE = "*/noise.json"  # what repeatability.py --save wrote
 ALARMS = "*/false_alarms.json"  # what false_alarms.py --json wrote
 TRIALS = "*/gate_trials*.json"  # what gate_trials.py --json wrote
@@ -230,17 +230,18 @@ def _rooflines(baseline: dict[str, Any]) -> str:
 
 
 def _isas(baseline: dict[str, Any]) -> str:
-    """How many times as long as on the best instruction set products take on lesser ones."""
+    """How many times as long as with AVX-512 products take with lesser instruction sets."""
     meta, entries = baseline["metadata"], baseline["baselines"]
     cells = []
-    for fmt in ("F16", "Q4_0", "Q8_0", "Q4_K", "Q6_K"):
-        found = [
-            entries.get(ISA.format(fmt, tokens, isa))
-            for isa in ("avx2", "portable")
-            for tokens in (1, 128)
-        ]
-        if all(found):
-            cells.append([fmt, *(f"{_median(entry):.2f}" for entry in found if entry)])
+    for fmt in WEIGHT_FORMATS:
+        ratios = []
+        for isa in ("avx2", "portable"):
+            for tokens in (1, 128):
+                best, own = (entries.get(ISA.format(fmt, tokens, one)) for one in ("avx512", isa))
+                if best and own:
+                    ratios.append(f"{_median(own) / _median(best):.2f}")
+        if len(ratios) == 4:
+            cells.append([fmt, *ratios])
     heads = ("format", "AVX2, one token", "128 tokens", "portable, one token", "128 tokens")
     intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"
     return "\n".join([intro, "", *_table(heads, cells)]) + "\n" if cells else ""

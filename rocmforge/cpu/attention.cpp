@@ -8,7 +8,6 @@
 // no whole vectors, it is made float32 in cache first. The queries of a sequence are its last
 // tokens: query j of n stands at position length - n + j.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <type_traits>
 

@@ -36,7 +36,7 @@ template <class T, int dims>
 using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
 using Pages = nb::ndarray<nb::c_contig, nb::device::cpu>;  // float16 or float32
 
-void require(bool ok, const char* what) {
+void require(bool ok, const std::string& what) {
     if (!ok) throw std::invalid_argument(what);
 }
 
@@ -131,12 +131,13 @@ class Kernels {
                     "matmul: bias must be (rows,)");
             targets.push_back({weights[i], biases[i], outs[i]});
         }
-        run_matmul(x, targets, accumulate, exact, false);
+        run_matmul("matmul", x, targets, accumulate, exact, false);
     }
 
     void gate_up_swiglu(Array<const float, 2> x, const PackedMatrix& gate, const PackedMatrix& up,
                         Array<float, 2> out, bool exact) {
-        run_matmul(x, {{&gate, std::nullopt, out}, {&up, std::nullopt, out}}, false, exact, true);
+        run_matmul("gate_up_swiglu", x, {{&gate, std::nullopt, out}, {&up, std::nullopt, out}},
+                   false, exact, true);
     }
 
     void dequantize(Array<const uint8_t, 2> raw, const std::string& format, Array<float, 2> out) {
@@ -290,16 +291,16 @@ class Kernels {
         Array<float, 2> out;
     };
 
-    void run_matmul(Array<const float, 2> x, const std::vector<Target>& wanted, bool accumulate,
-                    bool exact, bool swiglu) {
+    void run_matmul(const std::string& op, Array<const float, 2> x,
+                    const std::vector<Target>& wanted, bool accumulate, bool exact, bool swiglu) {
         std::vector<MatmulTarget> targets;
         std::vector<nb::object> kept;  // the matrices, for as long as the op may run again
         for (const Target& target : wanted) {
             const PackedView view = target.weight->view();
-            require(view.columns == static_cast<int64_t>(x.shape(1)), "matmul: columns differ");
+            require(view.columns == static_cast<int64_t>(x.shape(1)), op + ": columns differ");
             require(target.out.shape(0) == x.shape(0) &&
                         static_cast<int64_t>(target.out.shape(1)) == view.rows,
-                    "matmul: out must be (tokens, rows)");
+                    op + ": out must be (tokens, rows)");
             kept.push_back(nb::find(target.weight));
             targets.push_back(
                 {view, target.bias ? target.bias->data() : nullptr, target.out.data()});

@@ -1,4 +1,5 @@
 // matmul: out (T, N) = x (T, K) * weight (N, K)^T + bias, over one or several packed weights.
+// gate_up_swiglu: out = swiglu(x * gate^T, x * up^T), a tile of both at a time.
 //
 // int8 path: x is rounded to int8 in blocks of 32 columns, or of 128 where the weights' blocks have
 // 256, codes multiply in int32, and each sub-block's sum is scaled in float32. Exact path: weights
@@ -81,11 +82,7 @@ struct Sink {
 // f(place of a panel among the tokens of an item, its width).
 template <class Function>
 void visit_panels(const Item& item, Function&& f) {
-    int64_t at = 0;
-    for_each_panel(item.t0, item.t1, [&](int64_t, int width) {
-        f(at, width);
-        at += width;
-    });
+    for_each_panel(0, item.t1 - item.t0, f);
 }
 
 template <class Block>
@@ -202,10 +199,12 @@ template <bool coarse>
 void prepare_int8(const Job& job, const float* const* x, int64_t padded, int width, int64_t g0,
                   int64_t g1, bool biased) {
     const Panel panel = job.panel<coarse>(padded, width);
-    if (width == kLanes) {
-        constexpr int step = coarse ? kCoarseGroups : 1;
-        for (int64_t g = g0; g < g1; g += step) quantize_tokens<coarse>(x, panel, g, biased);
-        return;
+    if constexpr (kMaxWidth == kLanes) {
+        if (width == kLanes) {
+            constexpr int step = coarse ? kCoarseGroups : 1;
+            for (int64_t g = g0; g < g1; g += step) quantize_tokens<coarse>(x, panel, g, biased);
+            return;
+        }
     }
     for (int t = 0; t < width; ++t) {
         for (int64_t g = g0; g < g1; g += kLanes) {

@@ -266,21 +266,22 @@ void dense_panel(const Element* w, int64_t columns, const float* x, bool fresh, 
 template <int width, class Element>
 void dense_tile(const uint8_t* tile, int64_t columns, const float* x, float* out) {
     if constexpr (!std::is_same_v<Element, Float8>) {
-        return dense_panel<width>(reinterpret_cast<const Element*>(tile), columns, x, true, out);
+        dense_panel<width>(reinterpret_cast<const Element*>(tile), columns, x, true, out);
+    } else {
+        F32 acc[width];
+#pragma GCC unroll 16
+        for (int t = 0; t < width; ++t) acc[t] = set1(0.0f);
+        for (int64_t k = 0; k < columns; k += kGroup, tile += kFloat8Record) {
+            alignas(64) float part[width * kLanes];
+            const auto* elements = reinterpret_cast<const Float8*>(tile + kLanes);
+            dense_panel<width>(elements, kGroup, x + k * width, true, part);
+            const F32 scale = load_exponents(tile);
+#pragma GCC unroll 16
+            for (int t = 0; t < width; ++t) acc[t] = fma(load(part + t * kLanes), scale, acc[t]);
+        }
+#pragma GCC unroll 16
+        for (int t = 0; t < width; ++t) store(out + t * kLanes, acc[t]);
     }
-    F32 acc[width];
-#pragma GCC unroll 16
-    for (int t = 0; t < width; ++t) acc[t] = set1(0.0f);
-    for (int64_t k = 0; k < columns; k += kGroup, tile += kFloat8Record) {
-        alignas(64) float part[width * kLanes];
-        const auto* elements = reinterpret_cast<const Float8*>(tile + kLanes);
-        dense_panel<width>(elements, kGroup, x + k * width, true, part);
-        const F32 scale = load_exponents(tile);
-#pragma GCC unroll 16
-        for (int t = 0; t < width; ++t) acc[t] = fma(load(part + t * kLanes), scale, acc[t]);
-    }
-#pragma GCC unroll 16
-    for (int t = 0; t < width; ++t) store(out + t * kLanes, acc[t]);
 }
 
 // Calls f with the panel's width as a compile-time constant.

@@ -10,18 +10,15 @@
 //   2-bit parts      plane q/4, bits 2(q%4)..    (Q2_K, Q3_K's low and Q6_K's high bits)
 //   1-bit parts      one plane, bit q            (Q3_K's and Q5's high bit)
 // So a lane collects one row without horizontal sums, and nothing grows but Q4_K, Q5_K (6-bit
-// scales become bytes: +2.8 % and +2.3 %) and Q3_K (+3.6 %),
-// and MXFP6: E2M3 becomes bytes (+32 %), as does E3M2, but floats of 8 bits, [column][16] behind
-// the 16 scales of a block. F32, F16 and BF16 lie as [column][16], pairs of BF16 as [column /
-// 2][16][2]. It knows nothing of activations or threads.
+// scales become bytes: +2.8 % and +2.3 %), Q3_K (+3.6 %) and MXFP6 (+32 %): codes of E2M3 become
+// bytes, those of E3M2 floats of 8 bits, which lie as [column][16] behind the scales of 16 blocks.
+// F32, F16 and BF16 lie as [column][16], pairs of BF16 as [column / 2][16][2].
+// It knows nothing of activations or threads.
 #pragma once
 
 #include "blocks.h"
 
 namespace rocmforge::ROCMFORGE_ISA {
-
-constexpr int kQuads = kGroup / 4;
-constexpr int kPlane = 64;
 
 constexpr bool has_nibbles(int bits) {
     return bits >= 4 && bits <= 6;
@@ -36,8 +33,8 @@ constexpr bool has_single(int bits) {
 constexpr int kFloat8Record = kLanes + kGroup * kLanes;  // of MXFP6_E3M2
 
 // The scales of 16 blocks from their E8M0 bytes. A code of 0 (2^-127) reads as zero: such weights
-// are below 1e-36. Code 255 is NaN in OCP MX and 2^128 in ggml's MXFP4; it reads as infinity, so
-// neither is hidden.
+// are below 1e-36. Code 255 is NaN in OCP MX and 2^128 in ggml's MXFP4; it reads as infinity:
+// products are not finite, but may have a sign.
 inline F32 load_exponents(const uint8_t* p) {
     return bits_to_float(shift_left<23>(load_u8(p)));
 }

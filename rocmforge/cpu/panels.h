@@ -86,7 +86,7 @@ constexpr float candidate(int k) {
     return 1.0f - 0.008f * static_cast<float>(k);
 }
 
-// What the factors leave of some columns x: of each, dot(x, codes) and dot(codes, codes).
+// Of each factor, dot(x, codes) and dot(codes, codes) of some columns x.
 struct Trial {
     F32 dot[kScaleCandidates], norm[kScaleCandidates];
 };
@@ -106,20 +106,20 @@ inline Trial sum4(Trial a) {
     return a;
 }
 
-// The largest of 32 columns, in each lane.
+// max|x| of 32 columns, in each lane.
 inline F32 largest_of(const F32* columns) {
     F32 largest = set1(0.0f);
     for (int i = 0; i < kGroup; ++i) largest = max(largest, abs(columns[i]));
     return largest;
 }
 
-// What makes of the largest 127.
+// 127 / largest, the factor that makes the largest 127; 0 where all count as zeros.
 inline F32 inverse_of(F32 largest) {
     return where_greater(largest, set1(kSmallest), set1(127.0f) / largest, set1(0.0f));
 }
 
-// Tries the factors on 32 columns once they are multiplied by `inverse`, as they stay.
-inline Trial try_scales(F32* columns, F32 inverse) {
+// Multiplies 32 columns by `inverse`, and tries the factors on them.
+inline Trial scale_and_try(F32* columns, F32 inverse) {
     Trial out;
     for (int k = 0; k < kScaleCandidates; ++k) out.dot[k] = out.norm[k] = set1(0.0f);
     for (int i = 0; i < kGroup; ++i) {
@@ -187,7 +187,7 @@ void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int widt
     }
     F32 largest = largest_of(columns);
     if constexpr (coarse) largest = max4(largest);
-    Trial trial = try_scales(columns, inverse_of(largest));
+    Trial trial = scale_and_try(columns, inverse_of(largest));
     if constexpr (coarse) trial = sum4(trial);
     const Rounding rounding(trial, largest);
     I32 sums[2] = {set1(int32_t{0}), set1(int32_t{0})};
@@ -231,7 +231,7 @@ void quantize_tokens(const float* const* x, const Panel& p, int64_t g, bool bias
     for (int i = 0; i < groups; ++i) largest = max(largest, largest_of(columns + i * kGroup));
     Trial trials[groups];
     for (int i = 0; i < groups; ++i) {
-        trials[i] = try_scales(columns + i * kGroup, inverse_of(largest));
+        trials[i] = scale_and_try(columns + i * kGroup, inverse_of(largest));
     }
     // In the order of sum4: a token does not feel how many there are.
     static_assert(kCoarseGroups == 4);

@@ -1,4 +1,5 @@
-// The formula of SwiGLU, for the op and for the matmul that ends with it.
+// The formula of SwiGLU, for the op (swiglu.cpp) and for the product of gate and up that ends with
+// it (matmul.cpp). It knows nothing of arrays.
 #pragma once
 
 #include "simd.h"

@@ -20,7 +20,7 @@ from rocmforge.errors import DeviceError
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import Matrix, cases
 
-Q4_0 = FORMATS["Q4_0"]
+F32, Q4_0 = FORMATS["F32"], FORMATS["Q4_0"]
 SHAPES = ((1, 32), (200, 1024), (3, 64), (64, 512), (17, 96))  # tokens, columns
 
 
@@ -229,7 +229,7 @@ def test_the_bindings_check_what_would_be_written_out_of_bounds() -> None:
             backend.matmul(*arguments)
     other = backend.pack(Matrix.from_floats(np.ones((6, 64), "f4"), "Q4_0").data, Q4_0, 64)
     for gate, up in ((packed, other), (other, packed)):
-        with pytest.raises(ValueError, match="out must be"):
+        with pytest.raises(ValueError, match="gate_up_swiglu: out must be"):
             backend.gate_up_swiglu(x, gate, up, good)
     rows = np.zeros((2, 8), np.float32)
     with pytest.raises(ValueError, match="rmsnorm: shapes differ"):
@@ -272,6 +272,43 @@ def test_gate_and_up_with_swiglu_are_what_the_ops_give(
         backend.gate_up_swiglu(x, gate, up, guarded[:tokens])
         np.testing.assert_allclose(guarded[:tokens], wanted, rtol=1e-5, atol=1e-6)
         assert (guarded[tokens] == 7).all()
+
+
+@pytest.mark.parametrize("isa", instruction_sets())
+def test_gate_and_up_may_write_over_their_input_and_hide_no_nan(isa: str) -> None:
+    backend = CpuBackend(isa=isa)
+    rng = np.random.default_rng(4)
+    gate, up = (
+        backend.pack(
+            Matrix.from_floats(rng.standard_normal((64, 64), np.float32), "Q8_0").data,
+            FORMATS["Q8_0"],
+            64,
+        )
+        for _ in range(2)
+    )
+    for tokens in (1, 16, 40):
+        x = rng.standard_normal((tokens, 64), np.float32)
+        wanted = np.empty_like(x)
+        backend.gate_up_swiglu(x, gate, up, wanted)
+        got = x.copy()
+        got[-1, 17] = np.nan
+        backend.gate_up_swiglu(got, gate, up, got)
+        np.testing.assert_array_equal(got[:-1], wanted[:-1])
+        assert np.isnan(got[-1]).all()
+
+
+@needs_bf16
+def test_gate_and_up_in_bfloat16() -> None:
+    backend = CpuBackend(bf16=True)
+    rng = np.random.default_rng(5)
+    floats = [rng.standard_normal((40, 96), np.float32) for _ in range(2)]
+    gate, up = (backend.pack(np.frombuffer(f, np.uint8).reshape(40, -1), F32, 96) for f in floats)
+    x = rng.standard_normal((19, 96), np.float32)
+    outs = [np.empty((19, 40), np.float32) for _ in range(3)]
+    backend.matmul(x, [gate, up], outs[:2])
+    backend.gate_up_swiglu(x, gate, up, outs[2])
+    wanted = ops.swiglu(outs[0], outs[1], backend)
+    np.testing.assert_allclose(outs[2], wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_an_unknown_format_is_named() -> None:

@@ -112,6 +112,21 @@ def test_every_code_of_mxfp6_e3m2_is_multiplied_exactly(isa: str) -> None:
         np.testing.assert_array_equal(got, matrix.to_floats().T[-tokens:])
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_largest_and_smallest_scales_of_mxfp6_e3m2(isa: str) -> None:
+    matrix = Matrix.from_floats(np.full((1, 32), 0.25, np.float32), "MXFP6_E3M2")
+    for code, size in ((1, 1.0), (100, 1.0), (250, 2.0**-30), (255, 2.0**-30)):
+        x = np.full((2, 32), size, np.float32)
+        raw = matrix.data.copy()
+        raw[0, 0] = code
+        scaled = Matrix(raw, matrix.format)
+        got = ops.matmul(x, ops.pack(scaled, CpuBackend(1, isa=isa)))
+        if code == 255:
+            assert not np.isfinite(got).any()
+        else:
+            np.testing.assert_allclose(got, x @ scaled.to_floats().T, rtol=1e-6)
+
+
 @needs_bf16
 def test_bfloat16_leaves_quantized_weights_alone() -> None:
     x, matrix, _ = case_data(cases.MatmulCase(17, 40, 64, "MXFP6_E3M2"))
@@ -286,7 +301,7 @@ def test_a_token_does_not_feel_its_batch(name: str, isa: str, exact: bool) -> No
 def test_scaling_by_a_power_of_two_is_exact(isa: str, exact: bool) -> None:
     matrix = matrix_of("Q4_K", 20, 512)
     packed = ops.pack(matrix, CpuBackend(1, exact, isa))
-    for tokens in (1, 4):
+    for tokens in (1, 4, 20):
         x = gaussian(2, tokens, 512)
         base = ops.matmul(x, packed)
         for power in (-40, -20, 20, 40):
@@ -300,7 +315,7 @@ def test_activations_of_zero_and_of_great_size(isa: str, exact: bool) -> None:
     matrix = matrix_of("Q4_0", 20, 96)
     packed = ops.pack(matrix, CpuBackend(1, exact, isa))
     tolerance = EXACT_TOLERANCE if exact else INT8_TOLERANCE
-    for tokens in (1, 3):
+    for tokens in (1, 3, 13, 20):
         assert not ops.matmul(np.zeros((tokens, 96), np.float32), packed).any()
         for size in (1e30, 1e-18):
             x = gaussian(4, tokens, 96) * np.float32(size)
