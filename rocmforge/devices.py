@@ -66,7 +66,9 @@ def list_devices() -> list[Device]:
     Where there is no GPU, or none that a runtime finds, a line for each kind says why.
     """
     here = detect()
-    detail = f"{available_threads()} cores; {', '.join(instruction_sets())}"
+    sets, wanted = ", ".join(instruction_sets()), env.cpu_isa()
+    chosen = f"{wanted} (ROCMFORGE_CPU_ISA) of " if wanted else ""
+    detail = f"{available_threads()} cores; {chosen}{sets}"
     found = [Device("cpu", here.cpu_name or "unknown CPU", detail, usable=True)]
     for kind, gpus in _LISTS.items():
         found += [_listed(kind, gpu) for gpu in gpus()]

@@ -254,7 +254,8 @@ def cached_reference_logits(
             [*command, *map(str, ids)], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            raise MeasurementError(f"{model}: no reference logits: {done.stderr.strip()}")
+            why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise MeasurementError(f"{model}: no reference logits: {why}")
     logits: NDArray[np.float32] = np.load(target, mmap_mode="r")  # only rows that are compared
     return logits
 

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from tool_modules import tool_module
 
+from rocmforge.cpu.backend import instruction_sets
 from rocmforge.hardware import hardware_tag
 from rocmforge.regress.baseline import load_baseline
 from rocmforge.regress.listing import MARK_LEGEND
@@ -449,6 +450,9 @@ def test_no_benchmark_selected_is_an_error(
     ("name", "value", "message"),
     [
         ("ROCMFORGE_THREADS", "abc", "ROCMFORGE_THREADS: got 'abc', wanted 1 to"),
+        ("ROCMFORGE_CPU_ISA", "sse4", "ROCMFORGE_CPU_ISA: got 'sse4', wanted one of"),
+        ("ROCMFORGE_CPU_EXACT", "1", "environment: got ROCMFORGE_CPU_EXACT=1, wanted none"),
+        ("ROCMFORGE_CPU_BF16", "1", "environment: got ROCMFORGE_CPU_BF16=1, wanted none"),
         ("ROCMFORGE_DEVICE", "tpu", "ROCMFORGE_DEVICE: got 'tpu', wanted one of"),
         ("ROCFORGE_TEST_MODEL", "no/such.gguf", "ROCFORGE_TEST_MODEL: got no/such.gguf, wanted a"),
     ],
@@ -467,6 +471,16 @@ def test_a_wrong_environment_is_said_once_before_anything_is_made(
     said = capfd.readouterr()
     assert said.err.count("error") == 1
     assert message in said.err
+    assert not (project / ".asv").exists()
+
+
+@pytest.mark.skipif(instruction_sets()[0] == "portable", reason="portable is the best here")
+def test_results_of_another_instruction_set_are_not_kept_as_the_best_ones(
+    tool: Any, project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROCMFORGE_CPU_ISA", "portable")
+    assert tool.main(["--bench", r"^tiny\."]) == 2
+    assert "environment: got ROCMFORGE_CPU_ISA=portable, wanted none" in capfd.readouterr().err
     assert not (project / ".asv").exists()
 
 

@@ -477,6 +477,9 @@ def test_devices(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     assert re.search(r"^cpu +yes +CPU X +1?\d+ cores;", out, re.M)
     assert re.search(r"^hip:0 +yes +RX +gfx1100; 84 compute units; 20 GiB$", out, re.M)
     assert "\nauto is hip:0 RX (gfx1100" in out
+    monkeypatch.setenv("ROCMFORGE_CPU_ISA", "portable")
+    assert main(["devices"]) == 0
+    assert "cores; portable (ROCMFORGE_CPU_ISA) of " in capsys.readouterr().out
     monkeypatch.setenv("ROCMFORGE_DEVICE", "cpu")
     assert main(["devices"]) == 0
     assert "ROCMFORGE_DEVICE=cpu, which is the CPU" in capsys.readouterr().out

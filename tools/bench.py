@@ -24,6 +24,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress
 from rich.text import Text
 
 from rocmforge import env
+from rocmforge.cpu.backend import instruction_sets
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect
 from rocmforge.model.weights import Progress as Report
@@ -264,10 +265,21 @@ def _check_environment() -> None:
     Raises
     ------
     ValueError
-        A variable's value is none of those that it may have.
+        A variable's value is none of those that it may have, or makes other kernels run than those
+        whose results are kept.
     """
     env.threads()
     env.device()
+    best = instruction_sets()[0]
+    others = [f"ROCMFORGE_CPU_ISA={isa}" for isa in (env.cpu_isa(),) if isa not in (None, best)]
+    others += ["ROCMFORGE_CPU_EXACT=1"] * env.cpu_exact() + [
+        "ROCMFORGE_CPU_BF16=1"
+    ] * env.cpu_bf16()
+    if others:
+        raise ValueError(
+            f"environment: got {', '.join(others)}, wanted none: results are kept as those with "
+            f"{best}; matmul.InstructionSet measures the others"
+        )
     model = env.test_model()
     if model is not None and not model.is_file():
         raise ValueError(f"ROCFORGE_TEST_MODEL: got {model}, wanted a GGUF file")

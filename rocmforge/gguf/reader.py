@@ -489,6 +489,8 @@ class _Header:
             if begin < free or end > size:
                 got = f"bytes {begin} to {end}"
                 wanted = f"inside {free} (end of what lies in front) to {size} (end of the file)"
+                if end > size:
+                    wanted += "; is the file cut short?"
                 raise self._error(f"data of tensor {brief(info.name)}", field, got, wanted)
             free = end
             self.tensors[info.name] = replace(info, offset=begin)

@@ -254,7 +254,8 @@ HOSTILE = {
         f"bytes {(1 << 64) + 32} to {(1 << 64) + 64}", "inside 64",
     ),
     "data cut": (
-        b.one_tensor([8], data=31), "data of tensor 'w'", 49, "bytes 64 to 96", "inside 64",
+        b.one_tensor([8], data=31), "data of tensor 'w'", 49, "bytes 64 to 96",
+        "inside 64 (end of what lies in front) to 95 (end of the file); is the file cut short?",
     ),
     "tensors overlap": (
         b.gguf(tensors=[b.tensor("v", [8], 0, 32), b.tensor("w", [9], 0, 0)], data=bytes(128)),
