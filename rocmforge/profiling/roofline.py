@@ -19,10 +19,11 @@ from rocmforge.backend import Backend
 
 PRECISIONS = ("f32", "f16", "int8")
 FEWEST = 3
-BUDGET_S = 0.12
-"""Wall-clock seconds of one rate, without the first sample, which warms up."""
-STABLE = 24
-"""Samples without a new best after which a rate counts as found."""
+BUDGET_S = 0.6
+"""Wall-clock seconds of one rate at most, without the first sample, which warms up."""
+STABLE_S = 0.12
+"""Seconds without a new best after which a rate counts as found: so long, threads of other
+libraries may spin on our cores after their last work."""
 GAIN = 1.005
 """How much better a sample must be to count as a new best."""
 
@@ -66,7 +67,7 @@ class Peaks:
 
 
 def measure_peaks(backend: Backend[Any], working_set: int, precision: str) -> Peaks:
-    """Measure a device's ceilings: the best of several samples, in 0.3 s or less.
+    """Measure a device's ceilings: the best of several samples, in 0.3 to 1.2 s.
 
     Every sample's result is checked. Filling hundreds of MB before they are read may take as long
     again. On a CPU the time is the host's, with all threads of the backend, and other work on its
@@ -105,10 +106,12 @@ def measure_peaks(backend: Backend[Any], working_set: int, precision: str) -> Pe
 
 def _best(rates: Generator[float, None, None]) -> float:
     """Return the best of some samples, until no better one comes or the time is up."""
-    best, since, taken = next(rates), 0, 0
-    begin = time.perf_counter()
-    while taken < FEWEST or (since < STABLE and time.perf_counter() - begin < BUDGET_S):
+    best, taken = next(rates), 0
+    now = begin = found = time.perf_counter()
+    while taken < FEWEST or (now - found < STABLE_S and now - begin < BUDGET_S):
         rate = next(rates)
-        since = 0 if rate > GAIN * best else since + 1
+        now = time.perf_counter()
+        if rate > GAIN * best:
+            found = now
         best, taken = max(best, rate), taken + 1
     return best

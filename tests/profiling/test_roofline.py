@@ -65,15 +65,26 @@ def test_the_best_sample_counts_and_everything_is_closed() -> None:
     assert backend.closed == ["read", "operation"]
 
 
-def test_samples_end_when_none_is_better() -> None:
+def let_samples_take(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count(step=seconds)
+    monkeypatch.setattr("rocmforge.profiling.roofline.time.perf_counter", lambda: next(ticks))
+
+
+def test_samples_end_when_none_was_better_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_samples_take(roofline.STABLE_S / 3.5, monkeypatch)  # four of them are long enough
     backend = Scripted([1.0], [1.0, 2.0, 3.0, 3.001])
     assert measure(backend).operations_per_second == 3.001
-    assert backend.taken == {"read": 1 + roofline.STABLE, "operation": 3 + roofline.STABLE}
+    assert backend.taken == {"read": 1 + 4, "operation": 3 + 4}
+
+
+def test_a_core_that_is_free_only_later_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_samples_take(0.002, monkeypatch)
+    backend = Scripted([1.0], [1.0] * 50 + [2.0])  # another library's threads spun for 0.1 s
+    assert measure(backend).operations_per_second == 2.0
 
 
 def test_samples_end_with_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = itertools.count(step=roofline.BUDGET_S)
-    monkeypatch.setattr("rocmforge.profiling.roofline.time.perf_counter", lambda: next(ticks))
+    let_samples_take(roofline.BUDGET_S, monkeypatch)
     growing = [1.1**n for n in range(50)]
     backend = Scripted(growing, growing)
     measure(backend)
