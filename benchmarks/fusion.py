@@ -109,7 +109,7 @@ def gated(fmt: str, tokens: int, way: str) -> Callable[[], Any]:
     x, gate = case.inputs()
     up = Matrix(np.ascontiguousarray(gate.data[::-1]), gate.format)
     wanted = reference.swiglu(reference.matmul(x, gate), reference.matmul(x, up))
-    packed = [on.pack(matrix.data, matrix.format, matrix.columns) for matrix in (gate, up)]
+    packed = [ops.pack(matrix, on).packed for matrix in (gate, up)]
     outs = [np.empty_like(wanted, np.float32) for _ in packed]
 
     def call() -> Any:

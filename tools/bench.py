@@ -270,11 +270,13 @@ def _check_environment() -> None:
     """
     env.threads()
     env.device()
-    best = instruction_sets()[0]
-    others = [f"ROCMFORGE_CPU_ISA={isa}" for isa in (env.cpu_isa(),) if isa not in (None, best)]
-    others += ["ROCMFORGE_CPU_EXACT=1"] * env.cpu_exact() + [
-        "ROCMFORGE_CPU_BF16=1"
-    ] * env.cpu_bf16()
+    best, isa = instruction_sets()[0], env.cpu_isa()
+    differs = {
+        f"ROCMFORGE_CPU_ISA={isa}": isa not in (None, best),
+        "ROCMFORGE_CPU_EXACT=1": env.cpu_exact(),
+        "ROCMFORGE_CPU_BF16=1": env.cpu_bf16(),
+    }
+    others = [setting for setting, does in differs.items() if does]
     if others:
         raise ValueError(
             f"environment: got {', '.join(others)}, wanted none: results are kept as those with "

@@ -36,8 +36,11 @@ template <class T, int dims>
 using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
 using Pages = nb::ndarray<nb::c_contig, nb::device::cpu>;  // float16 or float32
 
-void require(bool ok, const std::string& what) {
+void require(bool ok, const char* what) {
     if (!ok) throw std::invalid_argument(what);
+}
+void require(bool ok, const char* op, const char* what) {
+    if (!ok) throw std::invalid_argument(std::string(op) + ": " + what);
 }
 
 Format format_named(const std::string& name) {
@@ -291,16 +294,16 @@ class Kernels {
         Array<float, 2> out;
     };
 
-    void run_matmul(const std::string& op, Array<const float, 2> x,
-                    const std::vector<Target>& wanted, bool accumulate, bool exact, bool swiglu) {
+    void run_matmul(const char* op, Array<const float, 2> x, const std::vector<Target>& wanted,
+                    bool accumulate, bool exact, bool swiglu) {
         std::vector<MatmulTarget> targets;
         std::vector<nb::object> kept;  // the matrices, for as long as the op may run again
         for (const Target& target : wanted) {
             const PackedView view = target.weight->view();
-            require(view.columns == static_cast<int64_t>(x.shape(1)), op + ": columns differ");
+            require(view.columns == static_cast<int64_t>(x.shape(1)), op, "columns differ");
             require(target.out.shape(0) == x.shape(0) &&
                         static_cast<int64_t>(target.out.shape(1)) == view.rows,
-                    op + ": out must be (tokens, rows)");
+                    op, "out must be (tokens, rows)");
             kept.push_back(nb::find(target.weight));
             targets.push_back(
                 {view, target.bias ? target.bias->data() : nullptr, target.out.data()});

@@ -46,6 +46,8 @@ struct Job {
 // item.
 struct Item {
     int64_t tile, t0, t1, padded;
+
+    int64_t tokens() const { return t1 - t0; }
 };
 
 // What becomes of the sums of an item, panel by panel as they are complete: so the results of one
@@ -79,12 +81,6 @@ struct Sink {
     }
 };
 
-// f(place of a panel among the tokens of an item, its width).
-template <class Function>
-void visit_panels(const Item& item, Function&& f) {
-    for_each_panel(0, item.t1 - item.t0, f);
-}
-
 template <class Block>
 void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float* acc,
                    const Sink& sink) {
@@ -93,7 +89,7 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
         for (int64_t g0 = 0; g0 < job.groups; g0 += kExactGroups) {
             const int n = static_cast<int>(std::min<int64_t>(kExactGroups, job.groups - g0));
             expand_exact<Block>(tile, g0, n, weights);
-            visit_panels(item, [&](int64_t at, int width) {
+            for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
                 visit_width(width, [&](auto w) {
                     dense_panel<w.value>(weights, n * kGroup,
                                          job.dense(item.padded + at) + g0 * kGroup * width, g0 == 0,
@@ -104,8 +100,8 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
         }
         return;
     }
-    if (one_panel(item.t1 - item.t0)) {
-        const int width = panel_width(item.t1 - item.t0);
+    if (one_panel(item.tokens())) {
+        const int width = panel_width(item.tokens());
         const Panel panel = job.panel<kCoarse<Block>>(item.padded, width);
         visit_width(width,
                     [&](auto w) { multiply_tile<Block, w.value>(tile, job.groups, panel, acc); });
@@ -115,7 +111,7 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
     for (int64_t g0 = 0; g0 < job.groups; g0 += kChunkGroups) {
         const int n = static_cast<int>(std::min<int64_t>(kChunkGroups, job.groups - g0));
         expand<Block>(tile, g0, n, expanded);
-        visit_panels(item, [&](int64_t at, int width) {
+        for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
             visit_width(width, [&](auto w) {
                 gemm_panel<Block, w.value>(expanded, n,
                                            job.panel<kCoarse<Block>>(item.padded + at, width), g0,
@@ -129,7 +125,7 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
 template <class Element>
 void run_dense(const Job& job, const uint8_t* tile, const Item& item, float* acc,
                const Sink& sink) {
-    visit_panels(item, [&](int64_t at, int width) {
+    for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
         visit_width(width, [&](auto w) {
             dense_tile<w.value, Element>(tile, job.args.columns, job.dense(item.padded + at),
                                          acc + at * kLanes);
@@ -141,7 +137,7 @@ void run_dense(const Job& job, const uint8_t* tile, const Item& item, float* acc
 #if defined(__AVX512VNNI__)
 void run_pairs(const Job& job, const uint8_t* tile, const Item& item, float* acc,
                const Sink& sink) {
-    visit_panels(item, [&](int64_t at, int width) {
+    for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
         multiply_pairs(width, reinterpret_cast<const int32_t*>(tile), job.pairs(),
                        job.pair(item.padded + at), acc + at * kLanes);
         sink.take(acc, at, width);
@@ -228,14 +224,13 @@ void prepare(const Job& job, int64_t t0, int64_t t1, int64_t padded, int64_t g0,
         if (kinds.coarse) prepare_int8<true>(job, rows, padded, width, g0, g1, biased);
         for (int i = 0; i < width; ++i) {
             const float* x = rows[i];
-            const bool real = x != nullptr;
             const int64_t k1 = std::min(g1 * kGroup, columns);
             for (int64_t k = g0 * kGroup; kinds.dense && k < k1; ++k) {
-                x_dense[k * width + i] = real ? x[k] : 0.0f;
+                x_dense[k * width + i] = x ? x[k] : 0.0f;
             }
             for (int64_t k = g0 * kGroup; kinds.pairs && k < k1; k += 2) {
-                const float low = real ? x[k] : 0.0f;
-                const float high = real && k + 1 < columns ? x[k + 1] : 0.0f;
+                const float low = x ? x[k] : 0.0f;
+                const float high = x && k + 1 < columns ? x[k + 1] : 0.0f;
                 x_pairs[k / 2 * width + i] = static_cast<int32_t>(bfloat_pair(low, high));
             }
         }

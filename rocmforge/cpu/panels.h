@@ -229,10 +229,9 @@ void quantize_tokens(const float* const* x, const Panel& p, int64_t g, bool bias
         load_columns(row, columns + k);
     }
     for (int i = 0; i < groups; ++i) largest = max(largest, largest_of(columns + i * kGroup));
+    const F32 inverse = inverse_of(largest);
     Trial trials[groups];
-    for (int i = 0; i < groups; ++i) {
-        trials[i] = scale_and_try(columns + i * kGroup, inverse_of(largest));
-    }
+    for (int i = 0; i < groups; ++i) trials[i] = scale_and_try(columns + i * kGroup, inverse);
     // In the order of sum4: a token does not feel how many there are.
     static_assert(kCoarseGroups == 4);
     if constexpr (coarse) trials[0] = (trials[0] + trials[1]) + (trials[2] + trials[3]);

@@ -20,7 +20,7 @@ from rocmforge.errors import DeviceError
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import Matrix, cases
 
-F32, Q4_0 = FORMATS["F32"], FORMATS["Q4_0"]
+Q4_0 = FORMATS["Q4_0"]
 SHAPES = ((1, 32), (200, 1024), (3, 64), (64, 512), (17, 96))  # tokens, columns
 
 
@@ -213,22 +213,28 @@ def test_the_bindings_read_no_further_than_the_bytes_given() -> None:
         CpuBackend(1).pack(short, Q4_0, 33)
 
 
+def packed(floats: NDArray[np.float64], name: str, backend: CpuBackend) -> _cpu.PackedMatrix:
+    """Weights of a format as the backend's own calls take them."""
+    matrix = Matrix.from_floats(floats.astype(np.float32), name)
+    return ops.pack(matrix, backend).packed
+
+
 def test_the_bindings_check_what_would_be_written_out_of_bounds() -> None:
     backend = CpuBackend(1)
-    packed = backend.pack(Matrix.from_floats(np.ones((5, 64), "f4"), "Q4_0").data, Q4_0, 64)
+    weights = packed(np.ones((5, 64)), "Q4_0", backend)
     x = np.zeros((3, 64), np.float32)
     good = np.zeros((3, 5), np.float32)
     for arguments, message in (
-        ((x, [packed], [np.zeros((2, 5), "f4")]), "out must be"),
-        ((x, [packed], [np.zeros((3, 4), "f4")]), "out must be"),
-        ((x, [packed], [good], [np.zeros(4, "f4")]), "bias must be"),
-        ((x, [packed], [good, good]), "as many outs"),
-        ((np.zeros((3, 32), "f4"), [packed], [good]), "columns differ"),
+        ((x, [weights], [np.zeros((2, 5), "f4")]), "out must be"),
+        ((x, [weights], [np.zeros((3, 4), "f4")]), "out must be"),
+        ((x, [weights], [good], [np.zeros(4, "f4")]), "bias must be"),
+        ((x, [weights], [good, good]), "as many outs"),
+        ((np.zeros((3, 32), "f4"), [weights], [good]), "columns differ"),
     ):
         with pytest.raises(ValueError, match=message):
             backend.matmul(*arguments)
-    other = backend.pack(Matrix.from_floats(np.ones((6, 64), "f4"), "Q4_0").data, Q4_0, 64)
-    for gate, up in ((packed, other), (other, packed)):
+    other = packed(np.ones((6, 64)), "Q4_0", backend)
+    for gate, up in ((weights, other), (other, weights)):
         with pytest.raises(ValueError, match="gate_up_swiglu: out must be"):
             backend.gate_up_swiglu(x, gate, up, good)
     rows = np.zeros((2, 8), np.float32)
@@ -255,14 +261,7 @@ def test_gate_and_up_with_swiglu_are_what_the_ops_give(
     backend = CpuBackend(isa=isa, exact=exact)
     rows, columns = 56, 512  # the last tile is half empty
     rng = np.random.default_rng(3)
-    gate, up = (
-        backend.pack(
-            Matrix.from_floats(rng.standard_normal((rows, columns), np.float32), name).data,
-            FORMATS[name],
-            columns,
-        )
-        for name in formats
-    )
+    gate, up = (packed(rng.standard_normal((rows, columns)), name, backend) for name in formats)
     for tokens in (1, 3, 16, 21, 300):  # 300: two blocks of tokens
         x = rng.standard_normal((tokens, columns), np.float32) / 16
         outs = [np.empty((tokens, rows), np.float32) for _ in range(3)]
@@ -278,14 +277,7 @@ def test_gate_and_up_with_swiglu_are_what_the_ops_give(
 def test_gate_and_up_may_write_over_their_input_and_hide_no_nan(isa: str) -> None:
     backend = CpuBackend(isa=isa)
     rng = np.random.default_rng(4)
-    gate, up = (
-        backend.pack(
-            Matrix.from_floats(rng.standard_normal((64, 64), np.float32), "Q8_0").data,
-            FORMATS["Q8_0"],
-            64,
-        )
-        for _ in range(2)
-    )
+    gate, up = (packed(rng.standard_normal((64, 64)), "Q8_0", backend) for _ in range(2))
     for tokens in (1, 16, 40):
         x = rng.standard_normal((tokens, 64), np.float32)
         wanted = np.empty_like(x)
@@ -301,8 +293,7 @@ def test_gate_and_up_may_write_over_their_input_and_hide_no_nan(isa: str) -> Non
 def test_gate_and_up_in_bfloat16() -> None:
     backend = CpuBackend(bf16=True)
     rng = np.random.default_rng(5)
-    floats = [rng.standard_normal((40, 96), np.float32) for _ in range(2)]
-    gate, up = (backend.pack(np.frombuffer(f, np.uint8).reshape(40, -1), F32, 96) for f in floats)
+    gate, up = (packed(rng.standard_normal((40, 96)), "F32", backend) for _ in range(2))
     x = rng.standard_normal((19, 96), np.float32)
     outs = [np.empty((19, 40), np.float32) for _ in range(3)]
     backend.matmul(x, [gate, up], outs[:2])
