@@ -324,7 +324,7 @@ def test_the_whole_way(tool: Any, project: Path, capfd: pytest.CaptureFixture[st
     assert tool.main(["--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
     shown = capfd.readouterr().out
     assert f"none of {hardware_tag()} is committed" in shown
-    assert "tiny.track_ms" in shown
+    assert "tiny\n  track_ms cpu" in re.sub(r" +\n", "\n", shown)
     assert "2.004 ms" in shown
     stored = load_baseline(baseline)
     assert [r.label for r in stored.records] == ["tiny.track_ms('cpu')"]
@@ -350,6 +350,29 @@ def test_the_whole_way(tool: Any, project: Path, capfd: pytest.CaptureFixture[st
 
     assert tool.main(["--bench", r"^tiny\.track_ms", "--gate"]) == 1
     assert "gate      FAIL: regression (exit 1): 1 regression" in capfd.readouterr().out
+
+
+def test_a_baseline_of_other_hardware_is_one_sentence_with_the_field(
+    tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ["--bench", r"^tiny\.track_ms.*cpu"]
+    assert tool.main([*chosen, "--save-baseline"]) == 0
+    (path,) = (project / "baselines").glob("*/baseline.json")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    for hardware in (
+        document["metadata"]["hardware"],
+        *(e["hardware"] for e in document["baselines"].values()),
+    ):
+        hardware["cpu_count"] = 4096
+    path.write_text(json.dumps(document), encoding="utf-8")
+    capfd.readouterr()
+    assert tool.main(chosen) == 0
+    shown = capfd.readouterr().out
+    (line,) = (line for line in shown.splitlines() if "4096" in line)
+    assert re.search(r"baseline +baselines/.*: not compared: cpu_count: 4096 → \d+$", line)
+    assert "hardware mismatch" not in shown
+    assert "--save-baseline stores this one's" in shown
+    assert tool.main([*chosen, "--gate"]) == 4
 
 
 def test_a_baseline_is_not_replaced_by_less(

@@ -43,13 +43,15 @@ from rocmforge.regress.dashboard.publish import publish
 from rocmforge.regress.listing import (
     LEGEND,
     MARK_LEGEND,
-    NARROW,
     NARROW_LEGEND,
+    WIDE,
+    headline,
+    noise_line,
     results_table,
 )
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.noise import known_noise
-from rocmforge.regress.records import ResultSet, Status
+from rocmforge.regress.records import Record, ResultSet, Status
 from rocmforge.regress.report import counts_line, missing_line, summary_line
 from rocmforge.regress.results import ResultsDirectory
 
@@ -60,7 +62,7 @@ FAILED = 1
 PROFILES = ("quick", "standard", "full")
 NO_GPU = r"^(?!.*'gpu')"
 PROGRESS = re.compile(r"(\[ *\d|·)(?!.*=====)|asv: error|\s*[\w.]*Error: ")  # of asv's output
-PLAIN_WIDTH = 200
+PLAIN_WIDTH = 200  # columns, where the output is no terminal and COLUMNS does not say
 EPILOG = """\
 Results go to .asv/results, which git ignores, under this machine's hardware tag: a run never
 changes what is committed in results/ and baselines/. Copies of the committed results join it, so
@@ -96,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     begin = time.monotonic()
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    if not console.is_terminal:
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = PLAIN_WIDTH
 
     def work() -> int:
@@ -203,9 +205,9 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     save_baseline(local, dataclasses.replace(results, uncommitted_changes=dirty))
     committed = baseline_path(ROOT / "baselines", hardware)
     comparison = _compare(committed, results, selection)
-    narrow = console.width < NARROW
-    console.print(results_table(results.records, comparison, narrow))
-    console.print(f"\n{NARROW_LEGEND if narrow else LEGEND}")
+    mismatches = comparison.mismatches if comparison else ()
+    judged = None if mismatches else comparison
+    _print_results(results.records, judged, console)
     marked, timed = marked_share(results.records)
     if marked:
         console.print(MARK_LEGEND)
@@ -213,18 +215,22 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     failed = [r.label for r in results.records if r.status is Status.FAILED]
     if failed:
         console.print(f"failed    {'; '.join(failed)}: see {_relative(log)}", style="bold red")
-    verdict = (
-        f"none of {tag} is committed"
-        if comparison is None
-        else f"{_relative(committed)}: {counts_line(comparison)}"
-    )
+    verdict = f"none of {tag} is committed: --profile full --save-baseline stores one"
+    if comparison is not None:
+        verdict = f"{_relative(committed)}: {counts_line(comparison)}"
+    if mismatches:
+        verdict = f"{_relative(committed)}: not compared: {'; '.join(map(str, mismatches))}"
     if dirty:
         console.print("note      recorded under the commit, but the tree has changes on top of it")
     if marked:
         reasons = [f"{r.label}: {r.marked}" for r in results.records if r.marked]
         console.print(f"note      {marked} of {timed} timed benchmarks are marked: {reasons[0]}")
     console.print(f"baseline  {verdict}")
-    if comparison is not None and not args.gate:
+    if mismatches:
+        console.print(
+            "          it is of another machine: --profile full --save-baseline stores this one's"
+        )
+    elif comparison is not None and not args.gate:
         console.print(
             "          shown only: other work on the machine moves times; --gate makes it fail"
         )
@@ -257,6 +263,22 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
         console.print(f"gate      {summary_line(comparison)}")
         return comparison.outcome.exit_code
     return 0
+
+
+def _print_results(
+    records: Sequence[Record], comparison: Comparison | None, console: Console
+) -> None:
+    """Print the headline, the noise of the run, and every benchmark."""
+    narrow = console.width < WIDE
+    first, noise = headline(records), noise_line(records)
+    if first is not None:
+        console.print()
+        console.print(first)
+    if noise is not None:
+        console.print(f"noise     {noise}")
+    console.print()
+    console.print(results_table(records, comparison, narrow))
+    console.print(f"\n{NARROW_LEGEND if narrow else LEGEND}")
 
 
 def _check_environment() -> None:

@@ -227,7 +227,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="print what is ok, new or n/a too (json and junit always have all, markdown folds it)",
+        help="print also what is ok, new, n/a or of other hardware (json and junit always "
+        "have all, markdown folds it)",
     )
     parser.add_argument(
         "--confirm",

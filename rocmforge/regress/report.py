@@ -58,8 +58,9 @@ _SCALES = {
 }
 PLAIN_WIDTH = 240
 """Columns where the output is no terminal: wide enough not to cut names."""
-FINE = (Verdict.NEW, Verdict.OK, Verdict.SKIPPED)
-"""Verdicts that ask nothing of a reader: counted, and shown only where all is."""
+FINE = (Verdict.NEW, Verdict.OK, Verdict.SKIPPED, Verdict.HARDWARE_MISMATCH)
+"""Verdicts that ask nothing of a reader row by row: counted, and shown only where all is."""
+OTHER_HARDWARE = "compare runs of one machine, or store a baseline of this one: --save-baseline"
 _NAMED = 10
 _MARKDOWN_LIMIT = 60_000  # characters; a comment on GitHub has 65,536 at most
 _ACTIVE = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
@@ -168,7 +169,7 @@ def print_table(
     console
         Where to; default: standard output, wide enough not to cut names where that is no terminal.
     everything
-        Print every row, what is ok, new or n/a as well.
+        Print every row, also what is ok, new, n/a or of other hardware.
     suites
         Also a line for each suite, of `suite_lines`.
     """
@@ -201,7 +202,7 @@ def to_markdown(comparison: Comparison) -> str:
     fine = [row for row in rows if row.verdict in FINE]
     folded = _markdown_rows(fine, comparison, room)
     if folded:
-        title = f"<summary>{len(fine)} ok, new or n/a</summary>"
+        title = f"<summary>{len(fine)} ok, new, n/a or not compared</summary>"
         folded = ["", "<details>", title, "", *folded, "", "</details>"]
     return "\n".join([*head, *shown, *folded, *tail]) + "\n"
 
@@ -330,6 +331,7 @@ def _footer(comparison: Comparison) -> list[str]:
         f"before: {one_line(comparison.before)}",
         f"after:  {one_line(comparison.after)}",
         *(f"hardware differs: {one_line(difference)}" for difference in comparison.mismatches),
+        *([OTHER_HARDWARE] if comparison.mismatches else []),
         *(one_line(note) for note in comparison.notes),
         *([missing] if missing else []),
         summary_line(comparison),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from rocmforge.hardware import Hardware
 from rocmforge.regress.compare import compare
-from rocmforge.regress.listing import results_table
+from rocmforge.regress.listing import headline, noise_line, results_table
 from rocmforge.regress.records import Direction, Record, ResultSet, Status
 from rocmforge.regress.statistics import summarize
 
@@ -40,7 +41,9 @@ def shown(now: ResultSet, before: ResultSet | None = None) -> list[list[str]]:
     console = Console(width=200)
     with console.capture() as capture:
         console.print(results_table(now.records, comparison))
-    return [line.split() for line in capture.get().splitlines()[1:]]
+    _, suite, *lines = capture.get().splitlines()
+    assert suite.strip() == "suite"
+    return [line.split() for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +62,7 @@ def test_a_value_stands_with_a_unit_that_reads_well(
     value: float, unit: str, text: list[str]
 ) -> None:
     (row,) = shown(run(record("suite.op", value, unit)))
-    assert row == ["suite.op", "Q4_K", "cpu", *text, "17"]
+    assert row == ["op", "Q4_K", "cpu", *text, "17"]
 
 
 def test_the_interval_is_in_the_unit_of_the_median() -> None:
@@ -82,25 +85,76 @@ def test_a_failure_and_a_change_are_named() -> None:
         record("suite.new", 0.010, "seconds"),
     )
     rows = {row[0]: row for row in shown(now, before)}
-    assert rows["suite.slower"][-5:] == ["10", "ms", "+15.0", "%", "regression"]
-    assert rows["suite.faster"][-5:] == ["50", "tokens/s", "+20.0", "%", "improved"]
-    assert rows["suite.same"][-2:] == ["+2.0", "%"]
-    assert rows["suite.broken"][3:] == ["failed"]
-    assert rows["suite.new"][-1] == "17"
+    assert rows["slower"][-5:] == ["10", "ms", "+15.0", "%", "regression"]
+    assert rows["faster"][-5:] == ["50", "tokens/s", "+20.0", "%", "improved"]
+    assert rows["same"][-2:] == ["+2.0", "%"]
+    assert rows["broken"][3:] == ["failed"]
+    assert rows["new"][-1] == "17"
+
+
+def model_record(name: str, value: float, unit: str, **params: str) -> Record:
+    made = record(name, value, unit, spread=0.1)
+    values = tuple(f"'{value}'" for value in params.values())
+    return dataclasses.replace(made, param_names=tuple(params), params=values)
+
+
+PREFILL = "inference.Prompt.track_prefill_tokens_per_second"
+
+
+def models() -> tuple[Record, ...]:
+    on = {"model": "0.5B-Q4_K_M", "device": "cpu"}
+    return (
+        model_record(PREFILL, 1475.6, "tokens/s", tokens="512", **on),
+        model_record(PREFILL, 99.0, "tokens/s", tokens="32", **on),
+        model_record("inference.Prompt.track_ttft_ms", 363.8, "ms", tokens="512", **on),
+        model_record("roofline.Decode.track_inverse_roofline_fraction", 1.6, "times ideal", **on),
+        model_record(
+            "inference.Decode.track_decode_tokens_per_second",
+            9.0,
+            "tokens/s",
+            batch="1",
+            device="gpu",
+        ),
+    )
+
+
+def test_the_headline_has_a_row_for_each_model_and_device() -> None:
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(headline(models()))
+    head, on_cpu, on_gpu = (line.split() for line in capture.get().splitlines())
+    assert head[:2] == ["model", "device"]
+    assert on_cpu == [*("0.5B-Q4_K_M", "cpu", "1476", "tokens/s", "363.8", "ms", "n/a", "62", "%")]
+    assert on_gpu == ["gpu", "n/a", "n/a", "9", "tokens/s", "n/a"]
+
+
+def test_without_a_whole_model_there_is_no_headline() -> None:
+    assert headline((record("suite.op", 1.0, "ms"),)) is None
+    assert headline((dataclasses.replace(models()[0], value=None, summary=None),)) is None
+
+
+def test_the_noise_of_a_run_is_the_usual_spread_and_the_worst() -> None:
+    calm, noisy = (record(f"suite.{s}", 1.0, "ms", s) for s in (0.01, 0.4))
+    lone = dataclasses.replace(calm, name="suite.lone", summary=summarize([1.0]))
+    line = noise_line((calm, noisy, noisy, lone))
+    assert line is not None
+    # of 17 samples from 1 − s to 1 + s the interval's ends are the 3rd and the 15th
+    assert line == "±15.4 % (median of 2 benchmarks); at most ±30 %: suite.0.4('Q4_K', 'cpu')"
+    assert noise_line((lone,)) is None
 
 
 def test_a_narrow_table_fits_into_80_columns() -> None:
-    name = "inference.Prompt.track_prefill_tokens_per_second"
-    before, now = (run(record(name, value, "tokens/s", 0.1)) for value in (1234.5, 1000.25))
+    before, now = (run(record(PREFILL, value, "tokens/s", 0.1)) for value in (1234.5, 1000.25))
     console = Console(width=80)
     with console.capture() as capture:
         console.print(results_table(now.records, compare(before, now), narrow=True))
-    head, first, second = (line.split() for line in capture.get().splitlines())
-    assert head == ["benchmark", "median", "change"]
-    assert first == [name, "1000", "tokens/s", "-19.0", "%"]
+    head, suite, first, second = (line.split() for line in capture.get().splitlines())
+    assert head == ["benchmark", "median", "±", "change"]
+    assert suite == ["inference"]
+    assert first == [PREFILL.partition(".")[2], "1000", "tokens/s", "7.5", "%", "-19.0", "%"]
     assert second == ["Q4_K", "cpu", "regression"]
 
 
 def test_brackets_in_names_are_no_markup() -> None:
     (row,) = shown(run(record("suite.op[bold]", 1.0, "seconds")))
-    assert row[0] == "suite.op[bold]"
+    assert row[0] == "op[bold]"

@@ -102,7 +102,7 @@ def test_markdown(comparison: Comparison) -> None:
     assert len(table) == 2 + 2 + len(comparison.rows)
     assert {line.count("|") for line in table} == {10}
     fold = lines.index("<details>")
-    assert lines[fold + 1] == "<summary>4 ok, new or n/a</summary>"
+    assert lines[fold + 1] == "<summary>4 ok, new, n/a or not compared</summary>"
     assert all(line.startswith(("| ok", "| skipped")) for line in table[-4:])
     assert not any(line.startswith(("| ok", "| skipped")) for line in lines[:fold])
     assert lines.index("</details>") > lines.index(table[-1])
@@ -121,7 +121,7 @@ def test_markdown_fits_into_a_comment_and_says_what_it_leaves_out() -> None:
     text = to_markdown(Comparison("a", "b", 0.1, (bad,) * 900 + (row,) * 900, (), ()))
     assert len(text) < 65_536
     assert "… and 900 more" in text
-    assert "900 ok, new or n/a" in text
+    assert "900 ok, new, n/a or not compared" in text
 
 
 def test_what_is_missing_is_named_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +180,7 @@ def test_what_files_say_is_text_in_every_report(
     (table,) = (line for line in lines if line.startswith("| missing"))
     assert table.count("|") - table.count("\\|") == 10
     assert f"{HOSTILE[text]}) | m" in table
-    assert len(lines) == len(to_markdown(plain).splitlines()) + 2  # hardware, the note
+    assert len(lines) == len(to_markdown(plain).splitlines()) + 3  # hardware, what to do, the note
     case = ElementTree.fromstring(to_junit(hostile)).find("testcase")
     assert case is not None
     assert case.attrib["classname"].startswith("m")
@@ -245,7 +245,11 @@ def test_mismatch_names_the_fields(two_commits: AsvTree) -> None:
     )
     comparison = compare(old, moved)
     assert comparison.outcome is Outcome.HARDWARE_MISMATCH
-    assert "- hardware differs: cpu_count: 2 → 8" in to_markdown(comparison)
+    text = to_markdown(comparison)
+    assert "- hardware differs: cpu_count: 2 → 8" in text
+    head, _, folded = text.partition("<details>")
+    assert "| hardware mismatch" not in head
+    assert folded.count("| hardware mismatch") == len(comparison.rows) > 0
     fields = [d["field"] for d in json.loads(to_json(comparison))["hardware_mismatches"]]
     assert fields == ["cpu_microarchitecture", "cpu_arch", "cpu_isa", "cpu_count", "os"]
 

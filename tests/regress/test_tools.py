@@ -166,6 +166,7 @@ def test_hardware_mismatch_is_4_and_names_the_field(two_commits: AsvTree, tools:
     done = tools(CHECK, "aaaa", "bbbb")
     assert done.returncode == 4, done.stderr
     assert "hardware differs: cpu_name: AMD EPYC → AMD EPYC 9B14" in done.stdout
+    assert "hardware mismatch  " not in done.stdout  # one sentence, no row for each benchmark
 
 
 def test_a_baseline_is_not_replaced_by_less(two_commits: AsvTree, tools: Tools) -> None:
