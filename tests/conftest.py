@@ -1,12 +1,14 @@
 """Fixtures that more than one test file uses: where the reference data lies, and the repository.
 
 It also says which files the processes of `pytest -n` share out: whole ones, and those of the HIP
-runtime together, since test_runtime_calls.py sums up what the others did.
+runtime together, since test_runtime_calls.py sums up what the others did. After the run it says
+why tests were skipped, a line for each reason.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name == HIP_RUNTIME[-1])
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {' '.join(reason.split())}")
 
 
 @pytest.fixture(scope="session")
