@@ -143,13 +143,21 @@ def open_backend(device: str | None = None, threads: int | None = None) -> CpuBa
 
 def _listed(kind: str, gpu: DeviceProperties) -> Device:
     memory = f"{gpu.memory_bytes / 2**30:.0f} GiB"
-    detail = f"{gpu.architecture}; {gpu.compute_units} compute units; {memory}"
+    unfit = None
+    architecture = gpu.architecture
+    if kind == "hip":
+        unfit = hip.misfit()
+        overrides = ", ".join(f"{name}={value}" for name, value in env.gfx_overrides().items())
+        architecture += f" ({overrides})" if overrides else ""
+    details = [architecture, f"{gpu.compute_units} compute units", memory]
     if gpu.integrated:
-        detail += "; integrated"
+        details.append("integrated")
+    if unfit:
+        details.append(unfit)
     usable = supported(kind, gpu)
     if not usable:
-        detail += "; architecture not supported"
-    return Device(f"{kind}:{gpu.index}", gpu.name, detail, usable)
+        details.append("architecture not supported")
+    return Device(f"{kind}:{gpu.index}", gpu.name, "; ".join(details), usable)
 
 
 def _why_none(kind: str) -> str:

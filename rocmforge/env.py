@@ -6,9 +6,13 @@ This file knows no other module of the package but the errors.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 CPU_ISAS = ("avx512", "avx2", "portable")
 MAX_THREADS = 1024
@@ -135,6 +139,24 @@ def conditions_dir() -> Path | None:
     return Path(value) if value else None
 
 
+GFX_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+
+
+def gfx_overrides() -> dict[str, str]:
+    """HSA_OVERRIDE_GFX_VERSION (10.3.0 …) and, for one node of the driver, … _VERSION_1, as set.
+
+    They are of AMD's runtime, which takes GPUs for that architecture.
+    """
+    pattern = re.compile(rf"{GFX_OVERRIDE}(_\d+)?")
+    return {name: value for name, value in os.environ.items() if pattern.fullmatch(name) and value}
+
+
+def rocm_folders() -> list[Path]:
+    """ROCM_PATH and ROCM_HOME (paths): where ROCm is, for hip-python; those that are set."""
+    values = (os.environ.get(name, "") for name in ("ROCM_PATH", "ROCM_HOME"))
+    return [Path(value) for value in values if value]
+
+
 def visible_gpu(index: int) -> str:
     """Number or name, for the driver, of HIP's GPU `index`.
 
@@ -146,3 +168,34 @@ def visible_gpu(index: int) -> str:
         if shown.isdecimal() and int(shown) < len(listed) and listed[int(shown)]:
             shown = listed[int(shown)]
     return shown
+
+
+READERS: Mapping[str, Callable[[], object]] = MappingProxyType(
+    {
+        "ROCMFORGE_CPU_EXACT": cpu_exact,
+        "ROCMFORGE_CPU_BF16": cpu_bf16,
+        "ROCMFORGE_CPU_ISA": cpu_isa,
+        "ROCMFORGE_DEVICE": device,
+        "ROCMFORGE_THREADS": threads,
+        "ROCMFORGE_CACHE": cache_dir,
+        CONDITIONS: conditions_dir,
+        "ROCFORGE_TEST_MODEL": test_model,
+    }
+)
+"""Every variable of ours, and the function that reads it."""
+
+
+def check() -> None:
+    """Read every variable that is set; ValueError where one is wrong."""
+    for name, read in READERS.items():
+        if name in os.environ:
+            read()
+
+
+def unknown() -> dict[str, str]:
+    """Return variables that are set, named like ours and read by nobody: the nearest of each."""
+    return {
+        name: difflib.get_close_matches(name, READERS, n=1, cutoff=0)[0]
+        for name in sorted(os.environ)
+        if name.startswith(("ROCMFORGE_", "ROCFORGE_")) and name not in READERS
+    }

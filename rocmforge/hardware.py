@@ -1,12 +1,15 @@
 """What this machine is: CPU, memory, GPU, driver, ROCm, and a short tag that names its kind.
 
-Read from /proc, /sys and /opt/rocm, and for an NVIDIA card from nvidia-smi. What is not there is
-None, never a guess. This file knows no other module of the package but the errors, loads no GPU
-runtime and says nothing about whether the engine can use the device: `rocmforge devices` does.
+Read from /proc, /sys and ROCm's folder or package, and for an NVIDIA card from nvidia-smi. What is
+not there is None, never a guess. This file knows no other module of the package but the errors and
+the environment, loads no GPU runtime and says nothing about whether the engine can use the device:
+`rocmforge devices` does.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from rocmforge import env
 from rocmforge.errors import DeviceError
 
 NVIDIA_SMI_TIMEOUT_S = 30.0
@@ -50,13 +54,15 @@ class Hardware:
     ----------
     gpu_name, gpu_architecture
         Product name and ``gfx…`` or ``sm_…`` of the GPU with the most compute units; None: no GPU.
+        The architecture is the one that HSA_OVERRIDE_GFX_VERSION makes AMD's runtime take it for.
     driver_version
         Of the GPU's kernel driver, e.g. ``"580.159.04"``; None without a GPU, and for the amdgpu
         that comes with the kernel, which has no version of its own.
     power_cap_watts
         What the GPU may draw at most as it is set, in whole watts; None where it does not say.
     rocm_version
-        Text of ROCm's version file, e.g. ``"6.4.1-90"``; None where ROCm is not installed.
+        As ROCm's version file or its package has it, e.g. ``"6.4.1-90"``; None where ROCm is not
+        installed. HIP, a part of it, has a version of its own.
     cpu_name, cpu_microarchitecture
         The kernel's model name, and ``zen`` … ``zen5`` where family and model say so, else None.
     cpu_arch
@@ -118,19 +124,19 @@ def detect(root: Path = Path("/")) -> Hardware:
     Parameters
     ----------
     root
-        Directory under which ``proc``, ``sys`` and ``opt`` are looked up.
+        Directory under which ``proc``, ``sys``, ``opt`` and the like are looked up.
 
     Raises
     ------
     DeviceError
         nvidia-smi is installed and does not answer.
     """
-    cpu = _first_cpu(root)
+    cpu, rocm = _first_cpu(root), find_rocm(root)
     gpu = _amd_gpu(root) or _nvidia_gpu() or _Gpu(None, None, None, None)
     return Hardware(
         gpu_name=gpu.name,
         gpu_architecture=gpu.architecture,
-        rocm_version=_read(root / "opt/rocm/.info/version"),
+        rocm_version=rocm.version if rocm else None,
         cpu_name=cpu.get("model name"),
         cpu_microarchitecture=_microarchitecture(cpu),
         cpu_arch=platform.machine() or None,
@@ -142,6 +148,26 @@ def detect(root: Path = Path("/")) -> Hardware:
         driver_version=gpu.driver_version,
         power_cap_watts=gpu.power_cap_watts,
     )
+
+
+class Rocm(NamedTuple):
+    """An installed ROCm: its version, e.g. ``"6.4.1-90"``, and the folder or package it is of."""
+
+    version: str
+    source: str
+
+
+def find_rocm(root: Path = Path("/")) -> Rocm | None:
+    """Find ROCm: pip's, that of ROCM_PATH or ROCM_HOME, in /opt, or the distribution's.
+
+    They are looked for in hip-python's order.
+
+    Parameters
+    ----------
+    root
+        Directory under which all but pip's is looked up.
+    """
+    return _rocm_of_pip() or _rocm_of_folder(root) or _rocm_of_distribution(root)
 
 
 def hardware_tag(hardware: Hardware | None = None) -> str:
@@ -230,6 +256,48 @@ def _ram_bytes(root: Path) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
+def _rocm_of_pip() -> Rocm | None:
+    """ROCm's own wheels; the index has empty ones of the same name."""
+    if importlib.util.find_spec("_rocm_sdk_core") is None:
+        return None
+    try:
+        return Rocm(importlib.metadata.version("rocm-sdk-core"), "pip's rocm-sdk-core")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _rocm_of_folder(root: Path) -> Rocm | None:
+    named = [path.relative_to("/") for path in env.rocm_folders() if path.is_absolute()]
+    versioned = sorted((root / "opt").glob("rocm-*"), key=_numbers, reverse=True)
+    for folder in (*(root / path for path in named), root / "opt/rocm", *versioned):
+        version = _read(folder / ".info/version")
+        if version:
+            return Rocm(version, f"/{folder.relative_to(root)}")
+    return None
+
+
+def _numbers(folder: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", folder.name)]
+
+
+def _rocm_of_distribution(root: Path) -> Rocm | None:
+    """Version of the package that holds the HIP runtime: of Debian and Ubuntu, or of Fedora."""
+    found = re.search(
+        r"^Package: (libamdhip64-\d+)\nStatus: install ok installed\n(?:.+\n)*?"
+        r"Version: (?:\d+:)?(\S+)$",
+        _read(root / "var/lib/dpkg/status") or "",
+        re.M,
+    )
+    if found:
+        return Rocm(found[2], f"package {found[1]}")
+    rpm = shutil.which("rpm")
+    if rpm is None or next((root / "usr/lib64").glob("libamdhip64.so.*"), None) is None:
+        return None
+    command = [rpm, "-q", "--qf", "%{VERSION}", "rocm-hip"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return Rocm(done.stdout.strip(), "package rocm-hip") if done.returncode == 0 else None
+
+
 class _Gpu(NamedTuple):
     name: str | None
     architecture: str | None
@@ -248,16 +316,16 @@ def _amd_gpu(root: Path) -> _Gpu | None:
         pairs = re.findall(r"^(\w+) (\d+)$", text, re.M)
         properties = {key: int(value) for key, value in pairs}
         if properties.get("gfx_target_version"):
-            gpus.append(properties)
+            gpus.append((properties, node.name))
     if not gpus:
         return None
-    gpu = max(gpus, key=lambda p: p.get("simd_count", 0))
+    gpu, node_number = max(gpus, key=lambda at: at[0].get("simd_count", 0))
     minor = gpu.get("drm_render_minor", 0)
     device = root / f"sys/class/drm/renderD{minor}/device"
     ids = f"AMD GPU {gpu.get('vendor_id', 0):04x}:{gpu.get('device_id', 0):04x}"
     return _Gpu(
         name=_read(device / "product_name") or ids,
-        architecture=_gfx(gpu["gfx_target_version"]),
+        architecture=_gfx(_override(node_number) or gpu["gfx_target_version"]),
         driver_version=_read(root / "sys/module/amdgpu/version"),
         power_cap_watts=_amd_power_cap(device),
     )
@@ -270,6 +338,17 @@ def _amd_power_cap(device: Path) -> int | None:
         if microwatts.isdecimal():
             return round(int(microwatts) / 1e6)
     return None
+
+
+def _override(node: str) -> int | None:
+    """Target that HSA_OVERRIDE_GFX_VERSION names for a GPU, ``10.3.0`` as 100300.
+
+    Source: libhsakmt of ROCR-Runtime, topology.c.
+    """
+    values = env.gfx_overrides()
+    value = values.get(f"{env.GFX_OVERRIDE}_{node}", values.get(env.GFX_OVERRIDE, ""))
+    found = re.fullmatch(r"(\d{1,2})\.(\d{1,2})\.(\d{1,2})", value)
+    return int(found[1]) * 10000 + int(found[2]) * 100 + int(found[3]) if found else None
 
 
 def _gfx(target_version: int) -> str:

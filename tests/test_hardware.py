@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rocmforge import hardware
+from rocmforge import env, hardware
 from rocmforge.errors import DeviceError
-from rocmforge.hardware import Hardware, detect, hardware_tag
+from rocmforge.hardware import Hardware, Rocm, detect, find_rocm, hardware_tag
 
 CPUINFO = """\
 processor\t: 0
@@ -66,6 +66,8 @@ class Root:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for name in ("ROCM_PATH", "ROCM_HOME", *env.gfx_overrides()):
+        monkeypatch.delenv(name, raising=False)
     return Root(tmp_path)
 
 
@@ -148,6 +150,94 @@ def test_amd_gpu_with_rocm(root: Root) -> None:
     assert machine.rocm_version == "6.4.1-90"
     assert machine.identity()["rocm_version"] == "6"
     assert hardware_tag(machine) == "gfx1100-radeon-rx-7900-xt-rocm6"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("HSA_OVERRIDE_GFX_VERSION", "10.3.0"), ("HSA_OVERRIDE_GFX_VERSION_1", "10.3.0")],
+)
+def test_the_architecture_is_the_one_that_the_user_overrides_it_with(
+    root: Root, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    root.gpu(1, 100301, 80, 128, "Radeon RX 6700 XT")
+    monkeypatch.setenv(name, value)
+    machine = detect(root.path)
+    assert (machine.gpu_name, machine.gpu_architecture) == ("Radeon RX 6700 XT", "gfx1030")
+    monkeypatch.setenv(name, "10.3")  # AMD's runtime refuses it, and finds no GPU
+    assert detect(root.path).gpu_architecture == "gfx1031"
+
+
+def test_an_override_of_one_gpu_goes_before_that_of_all(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.gpu(1, 90010, 440, 128)
+    monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION", "11.0.0")
+    monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION_1", "9.0.10")
+    monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION_2", "9.4.2")
+    assert detect(root.path).gpu_architecture == "gfx90a"
+
+
+def test_rocm_is_found_where_it_is_not_in_opt_rocm(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_rocm(root.path) is None
+    root.write("opt/rocm-6.4.1/.info/version", "6.4.1-83\n")
+    root.write("opt/rocm-7.1.0/.info/version", "7.1.0-20\n")
+    assert find_rocm(root.path) == Rocm("7.1.0-20", "/opt/rocm-7.1.0")
+    root.write("opt/rocm/.info/version", "6.4.1-83\n")
+    assert find_rocm(root.path) == Rocm("6.4.1-83", "/opt/rocm")
+    root.write("home/me/rocm/.info/version", "7.2.0\n")
+    monkeypatch.setenv("ROCM_HOME", "/home/me/rocm")
+    assert find_rocm(root.path) == Rocm("7.2.0", "/home/me/rocm")
+    monkeypatch.setenv("ROCM_PATH", "/opt/rocm-7.1.0")
+    assert find_rocm(root.path) == Rocm("7.1.0-20", "/opt/rocm-7.1.0")
+    assert detect(root.path).rocm_version == "7.1.0-20"
+
+
+def test_rocm_from_pip_is_found(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = root.path / "site"
+    root.write(
+        "site/rocm_sdk_core-7.10.0.dist-info/METADATA", "Name: rocm-sdk-core\nVersion: 7.10.0\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    assert find_rocm(root.path) is None  # a placeholder without libraries is on the index
+    root.write("site/_rocm_sdk_core/__init__.py", "")
+    assert find_rocm(root.path) == Rocm("7.10.0", "pip's rocm-sdk-core")
+
+
+STATUS = """\
+Package: libamd-comgr2
+Status: install ok installed
+Version: 5.2.3-2
+
+Package: libamdhip64-5
+Status: {status}
+Priority: optional
+Source: rocm-hipamd
+Version: 1:5.2.3-8
+Depends: libc6
+
+Package: zlib1g
+Status: install ok installed
+Version: 1.2.13
+"""
+
+
+def test_rocm_of_debian_is_found(root: Root) -> None:
+    root.write("var/lib/dpkg/status", STATUS.format(status="deinstall ok config-files"))
+    assert find_rocm(root.path) is None
+    root.write("var/lib/dpkg/status", STATUS.format(status="install ok installed"))
+    assert find_rocm(root.path) == Rocm("5.2.3-8", "package libamdhip64-5")
+
+
+def test_rocm_of_fedora_is_found(root: Root) -> None:
+    root.write("bin/rpm", '#!/bin/sh\n[ "$*" = "-q --qf %{VERSION} rocm-hip" ] && echo 6.3.1\n')
+    (root.path / "bin/rpm").chmod(stat.S_IRWXU)
+    assert find_rocm(root.path) is None  # rpm is asked only where the library is
+    root.write("usr/lib64/libamdhip64.so.6", "")
+    assert find_rocm(root.path) == Rocm("6.3.1", "package rocm-hip")
+    root.write("bin/rpm", "#!/bin/sh\necho package rocm-hip is not installed; exit 1\n")
+    assert find_rocm(root.path) is None
 
 
 @pytest.mark.parametrize(("cap", "watts"), [("265000000\n", 265), ("n/a", None), ("", None)])

@@ -18,7 +18,10 @@ from rocmforge.errors import CompileError, DeviceError, OutOfMemoryError
 from rocmforge.gpu.launch import Arguments
 from rocmforge.gpu.runtime import DeviceProperties
 
-_INSTALL = "pip install 'rocmforge[cuda]'"
+REQUIREMENTS = ("cuda-bindings>=13", "nvidia-cuda-nvrtc>=13")
+"""What pip installs for NVIDIA GPUs, as in the extra `cuda`."""
+
+_INSTALL = "pip install " + " ".join(f"'{name}'" for name in REQUIREMENTS)
 _OPTIONS = ("-lineinfo",)  # names source lines in profilers and sanitizers; costs no speed
 
 

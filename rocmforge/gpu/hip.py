@@ -1,16 +1,20 @@
-"""`Runtime` on AMD GPUs: the HIP runtime and hiprtc through hip-python 6.4, 7.2 and 10.0.
+"""`Runtime` on AMD GPUs: the HIP runtime and hiprtc through hip-python 6.4 to 7.2 and 10.0.
 
 The only importer of hip-python. What its versions do not share is settled here: device properties,
-and calls that only one of them has are not used. HIP's current device belongs to a thread; it is
+and calls that only one of them has are not used. Its version has to fit the runtime's, and what
+fits is said here. HIP's current device belongs to a thread; it is
 set before a call where this thread last used another one. It knows no kernel and no op.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,8 +23,14 @@ from numpy.typing import NDArray
 from rocmforge.errors import CompileError, DeviceError, OutOfMemoryError
 from rocmforge.gpu.launch import Arguments
 from rocmforge.gpu.runtime import DeviceProperties
+from rocmforge.hardware import find_rocm
 
-_INSTALL = "pip install 'rocmforge[hip]'"
+_TESTED = MappingProxyType(
+    {(6, 4): (6, 4), (7, 0): (7, 0), (7, 1): (7, 1), (7, 2): (7, 2), (10, 0): (7, 15)}
+)
+"""Versions of hip-python that are tested, which are ROCm's, and that of HIP in each: no longer the
+same since ROCm 10. tools/test_hip_versions.sh runs the tests with them."""
+
 _OPTIONS = ("-O3",)
 _NON_BLOCKING_STREAM = 1  # hipStreamNonBlocking
 _DRIVER_NODES = ("/dev/kfd", "/dev/dxg")
@@ -51,6 +61,54 @@ def devices() -> list[DeviceProperties]:
     """Describe the AMD GPUs; none where hip-python, ROCm or a card is missing."""
     found = count()
     return [_properties(_bindings()[0], index) for index in range(found)]
+
+
+def version() -> tuple[int, int, int] | None:
+    """Return the HIP runtime's version, which is not ROCm's; None where there is no runtime."""
+    try:
+        hip, _ = _bindings()
+        error, number = hip.hipRuntimeGetVersion()
+    except (DeviceError, RuntimeError):
+        return None
+    return None if error else (number // 10**7, number // 10**5 % 100, number % 10**5)
+
+
+def requirement() -> str:
+    """Say which hip-python to install: the one for the ROCm that is here, else the newest."""
+    rocm = find_rocm()
+    here = re.match(r"(\d+)\.(\d+)", rocm.version) if rocm else None
+    major, minor = _nearest((int(here[1]), int(here[2]))) if here else max(_TESTED)
+    return f"hip-python=={major}.{minor}.*"
+
+
+def misfit() -> str | None:
+    """Say that hip-python is for another HIP than the runtime's, and which one would fit.
+
+    None where it fits, or where one of the two is missing.
+    """
+    try:
+        installed = metadata.version("hip-python")
+    except metadata.PackageNotFoundError:
+        return None
+    found = version()
+    if found is None:
+        return None
+    runtime = f"HIP {'.'.join(map(str, found))}"
+    if found[:2] < min(_TESTED.values()):
+        return f"{runtime} is too old: ROCm 6.4 or later is wanted"
+    fitting = max(rocm for rocm, of_hip in _TESTED.items() if of_hip <= found[:2])
+    major, minor, *_ = map(int, re.findall(r"\d+", installed))
+    if _nearest((major, minor)) == fitting:
+        return None
+    return (
+        f"hip-python {installed} does not fit {runtime} here: "
+        f"pip install 'hip-python=={fitting[0]}.{fitting[1]}.*'"
+    )
+
+
+def _nearest(rocm: tuple[int, int]) -> tuple[int, int]:
+    """Return the newest tested version that is not newer; of older ones than all, the oldest."""
+    return max((tested for tested in _TESTED if tested <= rocm), default=min(_TESTED))
 
 
 def compiler_version() -> str:
@@ -330,7 +388,7 @@ def _bindings() -> tuple[Any, Any]:
         from hip import hip, hiprtc
     except ImportError as error:
         raise DeviceError(
-            f"device 'hip' needs the package hip-python ({error}): {_INSTALL}"
+            f"device 'hip' needs the package hip-python ({error}): pip install '{requirement()}'"
         ) from error
     return hip, hiprtc
 
@@ -349,10 +407,13 @@ def _loaded(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
     except RuntimeError as error:
+        rocm = find_rocm()
+        here = f"ROCm {rocm.version} was found ({rocm.source})" if rocm else "no ROCm was found"
+        reason = re.sub(r"^failed to dlopen .*: b'(.*)'$", r"\1", str(error))
         raise DeviceError(
-            f"{function.__name__}: ROCm's libraries are not there or too old ({error}). They are "
-            "looked for in ROCM_PATH/lib (default /opt/rocm/lib) and in LD_LIBRARY_PATH; install "
-            "ROCm 6.4 or later, or use device 'cpu'"
+            f"{function.__name__}: ROCm's libraries are not there or too old ({reason}). They are "
+            "looked for in ROCM_PATH/lib (default /opt/rocm/lib) and in LD_LIBRARY_PATH; "
+            f"{here}; {misfit() or 'install ROCm 6.4 or later'}, or use device 'cpu'"
         ) from error
 
 
@@ -369,7 +430,9 @@ def _describe(error: Any) -> str:
         return str(error.name)
     hip, _ = _bindings()
     _, text = hip.hipGetErrorString(error)
-    return f"{error.name}: {_text(text)}{_ADVICE.get(error.name, '')}"
+    unfit = misfit()
+    advice = _ADVICE.get(error.name, "") + (f"; {unfit}" if unfit else "")
+    return f"{error.name}: {_text(text)}{advice}"
 
 
 _ADVICE = {

@@ -17,6 +17,9 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
+from rocmforge import env
+from rocmforge.gpu import hip
+from rocmforge.hardware import find_rocm
 from rocmforge.profiling.gpu_conditions import GpuConditions, Spread, spread
 from rocmforge.profiling.gpu_watch import GpuWatch
 
@@ -75,7 +78,8 @@ class Conditions:
     gpus
         One entry for each GPU that was used.
     versions
-        Of Python, kernel, drivers and packages; those that are not there are left out.
+        Of Python, kernel, drivers, ROCm, the HIP runtime that was used, and packages; those that
+        are not there are left out. Under its own name also HSA_OVERRIDE_GFX_VERSION.
     """
 
     wall_seconds: float
@@ -125,6 +129,9 @@ class Watch:
         """Read the counters again and return what they say; GPUs are no longer watched."""
         end = _reading(self._root, self._cpus)
         gpus = tuple(gpu.end() for gpu in self._gpus.values())
+        found = versions(self._root)
+        if any(device.startswith("hip") for device in self._gpus) and (of_hip := hip.version()):
+            found["hip"] = ".".join(map(str, of_hip))
         self._gpus = {}
         return conditions_between(
             self._begin,
@@ -133,7 +140,7 @@ class Watch:
             load=_load_average(_read(self._root / "proc/loadavg")),
             governor=_governor(self._root, self._cpus),
             gpus=gpus,
-            versions=versions(self._root),
+            versions=found,
         )
 
 
@@ -219,17 +226,18 @@ def nvidia_driver(version: str) -> str | None:
 
 def versions(root: Path = _ROOT) -> dict[str, str]:
     """Versions of what a measurement depends on; what is not there is left out."""
+    rocm = find_rocm(root)
     found = {
         "python": platform.python_version(),
         "kernel": platform.release(),
-        "rocm": _read(root / "opt/rocm/.info/version").strip(),
+        "rocm": rocm.version if rocm else "",
         "amdgpu": _read(root / "sys/module/amdgpu/version").strip(),
         "nvidia": nvidia_driver(_read(root / "proc/driver/nvidia/version")),
     }
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-    return {name: version for name, version in found.items() if version}
+    return {name: version for name, version in found.items() if version} | env.gfx_overrides()
 
 
 def _reading(root: Path, cpus: Collection[int]) -> Reading:

@@ -45,7 +45,9 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
         print(f"{prog}: {error}", file=sys.stderr)
         return NOTHING_MEASURED
     except ImportError as error:
-        print(f"{prog}: error: {error}: pip install 'rocmforge[bench]'", file=sys.stderr)
+        print(
+            f"{prog}: error: {error}: in the checkout, pip install -e '.[bench]'", file=sys.stderr
+        )
         return BROKEN
     except (RocmforgeError, ValueError, OSError) as error:
         print(f"{prog}: error: {error}", file=sys.stderr)

@@ -34,7 +34,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     assert cuda.count() == 0
     for call in (cuda.CudaRuntime, cuda.compiler_version):
-        with pytest.raises(DeviceError, match=r"pip install 'rocmforge\[cuda\]'"):
+        with pytest.raises(DeviceError, match=r"pip install 'cuda-bindings>=13' 'nvid"):
             call()
 
 

@@ -16,10 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rocmforge.devices import list_devices
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu import hip
 from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.launch import Arguments
+from rocmforge.hardware import Rocm
 
 SOURCE = """
 #include "device.h"
@@ -71,8 +73,79 @@ def test_a_device_that_is_not_there(standin: dict[str, CDLL]) -> None:
 def test_without_hip_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hip", None)
     assert hip.count() == 0
-    with pytest.raises(DeviceError, match=r"hip-python .*: pip install 'rocmforge\[hip\]'"):
+    monkeypatch.setattr(hip, "find_rocm", lambda: Rocm("6.4.1-90", "/opt/rocm"))
+    with pytest.raises(DeviceError, match=r"needs .* hip-python .*: pip install 'hip-python==6\.4"):
         HipRuntime()
+    assert hip.misfit() is None
+
+
+@pytest.mark.parametrize(
+    ("rocm", "wanted"),
+    [
+        (None, "10.0"),
+        ("5.2.3-8", "6.4"),
+        ("6.4.1-90", "6.4"),
+        ("7.0.2", "7.0"),
+        ("7.1.1-38", "7.1"),
+        ("7.2.0", "7.2"),
+        ("7.10.0rc20251201", "7.2"),
+        ("10.0.0", "10.0"),
+        ("10.1.0", "10.0"),
+    ],
+)
+def test_the_hip_python_of_an_installed_rocm(
+    rocm: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hip, "find_rocm", lambda: Rocm(rocm, "/opt/rocm") if rocm else None)
+    assert hip.requirement() == f"hip-python=={wanted}.*"
+
+
+OF_HIP = {"6.4": 60443484, "7.0": 70051831, "7.1": 70152802, "7.2": 70253211, "10.0": 71526333}
+
+
+@pytest.mark.parametrize("runtime", OF_HIP)
+@pytest.mark.parametrize("binding", OF_HIP)
+def test_whether_hip_python_fits_the_runtime(
+    standin: dict[str, CDLL], runtime: str, binding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_HIP_VERSION", str(OF_HIP[runtime]))
+    monkeypatch.setattr(hip.metadata, "version", lambda name: f"{binding}.1.555.40")
+    said = hip.misfit()
+    if runtime == binding:
+        assert said is None
+    else:
+        major, minor = divmod(OF_HIP[runtime] // 10**5, 100)
+        assert said is not None
+        assert said.startswith(f"hip-python {binding}.1.555.40 does not fit HIP {major}.{minor}.")
+        assert said.endswith(f"here: pip install 'hip-python=={runtime}.*'")
+
+
+def test_a_failing_call_says_that_hip_python_does_not_fit(
+    standin: dict[str, CDLL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = HipRuntime()
+    monkeypatch.setenv("STANDIN_HIP_VERSION", "60443484")
+    monkeypatch.setattr(hip.metadata, "version", lambda name: "7.2.2.562.43")
+    with pytest.raises(DeviceError, match=r"hipFree: hipErrorInvalidValue: .*; hip-python 7\.2\.2"):
+        runtime.free(4096)
+
+
+def test_a_runtime_that_is_too_old_is_named(
+    standin: dict[str, CDLL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_HIP_VERSION", "50221153")
+    assert hip.version() == (5, 2, 21153)
+    assert hip.misfit() == "HIP 5.2.21153 is too old: ROCm 6.4 or later is wanted"
+
+
+def test_the_architecture_is_the_runtimes(
+    standin: dict[str, CDLL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a gfx1031 under HSA_OVERRIDE_GFX_VERSION=10.3.0 the runtime says gfx1030."""
+    monkeypatch.setenv("STANDIN_DEVICES", "gfx1030")
+    monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION", "10.3.0")
+    (device,) = (device for device in list_devices() if device.kind == "hip:0")
+    assert device.detail.startswith("gfx1030 (HSA_OVERRIDE_GFX_VERSION=10.3.0); 4 compute units")
 
 
 def test_without_rocm(tmp_path: Path) -> None:
@@ -100,8 +173,9 @@ for attempt in (hip.HipRuntime, hip.compiler_version):
     assert [line.split(":")[0] for line in lines] == ["hipGetDeviceCount", "hiprtcVersion"]
     for line in lines:
         assert "ROCm's libraries are not there" in line
-        assert "cannot open shared object file" in line
+        assert line.count("cannot open shared object file") == line.count(".so:") == 1
         assert "ROCM_PATH/lib" in line
+        assert "no ROCm was found" in line
 
 
 def test_errors_name_the_call_the_error_and_its_meaning(standin: dict[str, CDLL]) -> None:

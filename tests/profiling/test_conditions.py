@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rocmforge.gpu import hip
 from rocmforge.profiling.conditions import (
     CpuTicks,
     Reading,
@@ -168,6 +169,27 @@ def test_a_watch_reads_the_files_of_the_kernel(tmp_path: Path) -> None:
         ("nvidia", "580.159.04"),
     }
     assert json.loads(json.dumps(asdict(found)))["cpu_mhz"] == [2400.0, 2400.0, 2400.0]
+
+
+def test_an_override_of_the_architecture_is_stored_with_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION", "10.3.0")
+    monkeypatch.setenv("HSA_OVERRIDE_GFX_VERSION_2", "")
+    assert Watch(tmp_path).end().versions["HSA_OVERRIDE_GFX_VERSION"] == "10.3.0"
+    assert "HSA_OVERRIDE_GFX_VERSION_2" not in versions(tmp_path)
+
+
+def test_hips_version_is_stored_beside_rocms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree(tmp_path)
+    monkeypatch.setattr(hip, "version", lambda: (6, 4, 43482))
+    watch = Watch(root)
+    watch.add_gpu("hip:0")
+    found = watch.end().versions
+    assert (found["rocm"], found["hip"]) == ("6.4.1-90", "6.4.43482")
+    assert "hip" not in Watch(root).end().versions  # of the GPU's runtime, which is not loaded
 
 
 def test_what_is_not_there_is_none(tmp_path: Path) -> None:

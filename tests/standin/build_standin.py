@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import hip as hip_python
+
 from rocmforge.gpu import hip
 
 SOURCES = Path(__file__).resolve().parent
@@ -64,7 +66,7 @@ def _digest(flags: list[str], pattern: str) -> str:
 
 
 def load(rocm_path: Path) -> dict[str, ctypes.CDLL]:
-    """Load the libraries into this process, and let hip-python open them.
+    """Load the libraries into this process, and let hip-python open them, which they fit.
 
     Raises
     ------
@@ -75,6 +77,7 @@ def load(rocm_path: Path) -> dict[str, ctypes.CDLL]:
         name: ctypes.CDLL(str(rocm_path / "lib" / f"lib{name}.so"), mode=ctypes.RTLD_GLOBAL)
         for name in LIBRARIES
     }
+    os.environ.setdefault("STANDIN_HIP_VERSION", str(hip_python.HIP_VERSION))
     before = os.environ.get("ROCM_PATH")
     os.environ["ROCM_PATH"] = str(rocm_path)
     try:

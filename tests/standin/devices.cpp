@@ -90,6 +90,12 @@ ENTRY Error hipGetDeviceCount(int* count) {
     return *count ? kSuccess : kNoDevice;
 }
 
+ENTRY Error hipRuntimeGetVersion(int* version) {
+    ENTER(hipRuntimeGetVersion);
+    *version = std::atoi(setting("STANDIN_HIP_VERSION", "0").c_str());
+    return kSuccess;
+}
+
 ENTRY Error hipSetDevice(int index) {
     ENTER(hipSetDevice);
     if (index < 0 || index >= static_cast<int>(devices().size())) return kInvalidDevice;
