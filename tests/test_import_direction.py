@@ -15,9 +15,9 @@ import pytest
 PACKAGE = "rocmforge"
 
 LAYERS = (
-    ("errors", "env", "demo"),
     ("hardware", "gguf", "timing"),
     ("backend", "kv", "sampling", "subwords", "chat_template"),
+    ("errors", "env", "demo", "atomic"),
     ("vocabulary",),
     ("tokenizer",),
     ("cpu", "gpu"),
@@ -32,7 +32,7 @@ LAYERS = (
 )
 """Units of rocmforge, lowest layer first; units of one layer do not import each other."""
 
-APART = {"regress": ("errors", "env", "hardware", "timing")}
+APART = {"regress": ("atomic", "errors", "env", "hardware", "timing")}
 """Units beside the layers, which no layer imports, and all that they may import."""
 
 ONLY_IMPORTER = {"hip": "gpu/hip.py", "cuda": "gpu/cuda.py"}

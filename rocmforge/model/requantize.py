@@ -7,7 +7,6 @@ files, formats and mixes; it runs no model and judges no quality.
 from __future__ import annotations
 
 import os
-import uuid
 from pathlib import Path
 
 import gguf
@@ -15,6 +14,7 @@ import numpy as np
 from gguf import GGUFValueType
 from numpy.typing import NDArray
 
+from rocmforge.atomic import whole_file
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile, StringArray, Value
@@ -68,7 +68,6 @@ def quantize_gguf(
     """
     chosen = find_mix(mix)
     path = Path(target)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")
     with GGUFFile(source) as file:
         config = ModelConfig.from_gguf(file)
         formats = {
@@ -76,22 +75,19 @@ def quantize_gguf(
             for name, info in file.tensors.items()
         }
         total = sum(fmt.nbytes(file.tensors[name].shape) for name, fmt in formats.items())
-        try:
-            _write_header(temporary, file, formats, chosen.file_type)
+        with whole_file(path) as out:
+            _write_header(Path(out.name), file, formats, chosen.file_type)
+            out.seek(0, os.SEEK_END)
+            pad(out)
             done = 0
-            with temporary.open("ab") as out:
+            for name, fmt in formats.items():
+                data = _encoded(file, name, fmt)
+                out.write(data.data)
                 pad(out)
-                for name, fmt in formats.items():
-                    data = _encoded(file, name, fmt)
-                    out.write(data.data)
-                    pad(out)
-                    file.release(name)
-                    done += data.nbytes
-                    if progress is not None:
-                        progress(done, total)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+                file.release(name)
+                done += data.nbytes
+                if progress is not None:
+                    progress(done, total)
     return path
 
 

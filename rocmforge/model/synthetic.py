@@ -11,7 +11,6 @@ import functools
 import hashlib
 import os
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import gguf
 import numpy as np
 
 from rocmforge import env
+from rocmforge.atomic import whole_file
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.config import ModelConfig
@@ -146,14 +146,10 @@ def make_model(
     target = Path(path)
     _check_room(target.parent, plan.nbytes + _HEADER_RESERVE)
     metadata = _metadata(plan, rope_scaling or {})
-    temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.part")
-    try:
-        _write_header(temporary, plan, metadata)
-        with temporary.open("ab") as out:
-            _write_tensors(out, plan, seed, progress)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(target) as out:
+        _write_header(Path(out.name), plan, metadata)
+        out.seek(0, os.SEEK_END)
+        _write_tensors(out, plan, seed, progress)
     return target
 
 
@@ -229,8 +225,16 @@ def _check_room(directory: Path, wanted: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < wanted:
         raise ValueError(
-            f"{directory}: got {free / 1e9:.1f} GB free, wanted {wanted / 1e9:.1f} GB for the model"
+            f"{directory}: got {_decimal(free)} free, wanted {_decimal(wanted)} for the model"
         )
+
+
+def _decimal(nbytes: int) -> str:
+    """Return bytes in the unit in which tools for disks count them."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes / 1e3:.1f} kB"
 
 
 def _metadata(

@@ -294,6 +294,9 @@ def test_too_little_room_is_said_before_writing(
     with pytest.raises(ValueError, match=r"got 3\.0 GB free, wanted 4\.1 GB"):
         make_model(tmp_path / "model.gguf", "7B", "Q4_K_M")
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=20_500))
+    with pytest.raises(ValueError, match=r"got 20\.5 kB free, wanted 39\.3 MB for the model"):
+        make_model(tmp_path / "model.gguf", "tiny", "F16")
     with pytest.raises(ValueError, match=r"got .*missing, wanted one that exists"):
         make_model(tmp_path / "missing" / "model.gguf", "tiny", "F16")
 
