@@ -15,9 +15,9 @@ import pytest
 PACKAGE = "rocmforge"
 
 LAYERS = (
+    ("errors", "env", "demo", "atomic"),
     ("hardware", "gguf", "timing"),
     ("backend", "kv", "sampling", "subwords", "chat_template"),
-    ("errors", "env", "demo", "atomic"),
     ("vocabulary",),
     ("tokenizer",),
     ("cpu", "gpu"),
