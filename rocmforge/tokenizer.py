@@ -258,7 +258,7 @@ class Tokenizer:
         Parameters
         ----------
         messages
-            Each with ``"role"`` and ``"content"``.
+            Each with ``"role"`` and ``"content"``, of what JSON can hold.
         add_generation_prompt
             End with the opening of the assistant's turn.
         tools

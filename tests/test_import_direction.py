@@ -17,7 +17,7 @@ PACKAGE = "rocmforge"
 LAYERS = (
     ("errors", "env", "demo", "atomic"),
     ("hardware", "gguf", "timing"),
-    ("backend", "kv", "sampling", "subwords", "chat_template"),
+    ("backend", "kv", "sampling", "subwords", "chat_template", "template_process"),
     ("vocabulary",),
     ("tokenizer",),
     ("cpu", "gpu"),
