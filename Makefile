@@ -3,7 +3,7 @@
 # make check    lint, types, formatting    make clean      remove what make made, not what it measured
 # make dashboard           results and baselines as pages that work offline, in .asv/html
 # make test-sanitizer      every GPU kernel on the stand-in under AddressSanitizer, many minutes
-# make test-hip-versions   the HIP runtime's tests with hip-python 10.0, 7.2 and 6.4
+# make test-hip-versions   the HIP runtime's tests with hip-python 10.0, 7.2, 7.1, 7.0 and 6.4
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := -q -m "not sanitizer" -n 2
@@ -12,25 +12,25 @@ KERNELS := $(wildcard kernels/*.hip kernels/*.h tests/standin/*.cpp tests/standi
 
 .PHONY: bench dashboard test coverage check clean test-sanitizer test-hip-versions
 
-bench: .venv/ready
+bench: .venv/ready-bench
 	$(BIN)/python tools/bench.py $(if $(PROFILE),--profile $(PROFILE))
 
-dashboard: .venv/ready
+dashboard: .venv/ready-bench
 	$(BIN)/python tools/dashboard.py
 
-test: .venv/ready
+test: .venv/ready-test
 	$(BIN)/python -m pytest $(PYTEST)
 
-coverage: .venv/ready
+coverage: .venv/ready-test
 	$(BIN)/python -m pytest $(PYTEST) --cov=rocmforge --cov-report=term --cov-fail-under=90
 
-test-sanitizer: .venv/ready
+test-sanitizer: .venv/ready-test
 	$(BIN)/python -m pytest -q -m sanitizer
 
-test-hip-versions: .venv/ready
+test-hip-versions: .venv/ready-test
 	tools/test_hip_versions.sh
 
-check: .venv/ready
+check: .venv/ready-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -41,6 +41,10 @@ check: .venv/ready
 
 .venv/ready: pyproject.toml CMakeLists.txt tools/setup_env.sh kernels/blocks.h $(CPP)
 	@tools/setup_env.sh $(PYTHON)
+
+# What bench, test and check need besides, which are extras of pyproject.toml.
+.venv/ready-%: pyproject.toml | .venv/ready
+	@tools/setup_env.sh $(PYTHON) $*
 
 clean:
 	rm -rf .venv build .asv/env .asv/html .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from types import MappingProxyType
 
 from rocmforge import env
@@ -18,7 +19,7 @@ from rocmforge.gpu import cuda, hip
 from rocmforge.gpu.choose_device import Choice, choose_device, supported
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
-from rocmforge.hardware import detect
+from rocmforge.hardware import detect, find_rocm
 from rocmforge.plan.gpu_backend import GpuBackend
 
 _LISTS: MappingProxyType[str, Callable[[], list[DeviceProperties]]] = MappingProxyType(
@@ -139,6 +140,27 @@ def open_backend(device: str | None = None, threads: int | None = None) -> CpuBa
     except BaseException:  # Ctrl-C too
         runtime.close()
         raise
+
+
+def missing_packages() -> list[str]:
+    """Return what pip has to install for the GPUs of this machine; a package that is there stays.
+
+    A GPU is taken to be here by its driver, or by its maker's runtime.
+    """
+    wanted: list[str] = []
+    if hip.has_driver() or find_rocm():
+        wanted += [hip.requirement()]
+    if cuda.has_driver():
+        wanted += cuda.REQUIREMENTS
+    return [name for name in wanted if not _is_installed(name)]
+
+
+def _is_installed(requirement: str) -> bool:
+    try:
+        metadata.version(re.split("[=>]", requirement)[0])
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _listed(kind: str, gpu: DeviceProperties) -> Device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -13,7 +14,7 @@ from rocmforge.devices import Device, default_device, list_devices, open_backend
 from rocmforge.errors import DeviceError
 from rocmforge.gpu import cuda, hip
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
-from rocmforge.hardware import Hardware
+from rocmforge.hardware import Hardware, Rocm
 
 
 def test_the_cpu_is_listed_first_and_usable() -> None:
@@ -129,6 +130,39 @@ def test_a_gpu_that_cannot_be_used_after_all_is_let_go(
     with pytest.raises(type(failure), match="no event"):
         open_backend("hip")
     assert closed == [RADEON.index]
+
+
+@pytest.mark.parametrize(
+    ("amd", "rocm", "nvidia", "installed", "wanted"),
+    [
+        (False, None, False, (), []),
+        (True, None, False, (), ["hip-python==10.0.*"]),
+        (False, "6.4.1-90", False, (), ["hip-python==6.4.*"]),
+        (True, "6.4.1-90", False, ("hip-python",), []),
+        (False, None, True, (), list(cuda.REQUIREMENTS)),
+        (True, "7.2.0", True, ("cuda-bindings",), ["hip-python==7.2.*", cuda.REQUIREMENTS[1]]),
+    ],
+)
+def test_what_the_machines_gpus_need(
+    amd: bool,
+    rocm: str | None,
+    nvidia: bool,
+    installed: tuple[str, ...],
+    wanted: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return "1"
+
+    found = Rocm(rocm, "/opt/rocm") if rocm else None
+    for module in (devices, hip):
+        monkeypatch.setattr(module, "find_rocm", lambda: found)
+    monkeypatch.setattr(hip, "has_driver", lambda: amd)
+    monkeypatch.setattr(cuda, "has_driver", lambda: nvidia)
+    monkeypatch.setattr(devices.metadata, "version", version)
+    assert devices.missing_packages() == wanted
 
 
 @pytest.mark.usefixtures("no_gpu")

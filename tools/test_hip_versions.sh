@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 mkdir -p build
 folder=$(mktemp -d build/hip-python-XXXXXX)
 trap 'rm -rf "$folder"' EXIT
-for version in 10.0 7.2 6.4; do
+for version in 10.0 7.2 7.1 7.0 6.4; do
     .venv/bin/python -m pip install -q --target "$folder/$version" "hip-python==$version.*"
     echo "hip-python $version:"
     PYTHONPATH="$folder/$version" .venv/bin/python - "$version" <<'PYTHON'
