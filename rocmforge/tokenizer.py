@@ -9,8 +9,11 @@ from __future__ import annotations
 import codecs
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
+from operator import itemgetter
 
 import numpy as np
 
@@ -38,7 +41,9 @@ class SpecialTokens:
         Ids of tokens that swallow the blanks behind them.
     """
 
-    _BLANKS = " \t\n\v\f\r"
+    # While text is cut, three surrogates, which no text holds, stand for each token found.
+    _MARK = re.compile(f"({SURROGATES}{{3}})")
+    _BLANKS = "[ \t\n\v\f\r]*"
 
     def __init__(
         self, tokens: Iterable[tuple[str, int, TokenType]], strip_right: frozenset[int]
@@ -47,43 +52,54 @@ class SpecialTokens:
             tokens, key=lambda token: (-len(token[0].encode("utf-8", "replace")), token[1])
         )
         self._strip_right = strip_right
-        # Vocabularies hold up to thousands of these, but few ways to begin: one search for each
-        # beginning leaves few tokens to look for.
-        self._by_prefix: dict[str, list[tuple[int, str, int, TokenType]]] = {}
-        for rank, (text, token_id, kind) in enumerate(ordered):
-            self._by_prefix.setdefault(text[:3], []).append((rank, text, token_id, kind))
+        self._ranks = {text: rank for rank, (text, _, _) in enumerate(ordered)}
+        self._ids = {self._mark(rank): token_id for rank, (_, token_id, _) in enumerate(ordered)}
+        self._all = sorted(self._ranks)
+        self._user_defined = sorted(t for t, _, kind in ordered if kind == TokenType.USER_DEFINED)
+
+    @staticmethod
+    def _mark(rank: int) -> str:
+        return "".join(chr(0xD800 + (rank >> shift) % 0x800) for shift in (22, 11, 0))
 
     def split(self, text: str, parse_special: bool) -> list[str | int]:
-        """Return text fragments and ids in order; user-defined tokens are always found."""
-        found = sorted(
-            token
-            for prefix, tokens in self._by_prefix.items()
-            if prefix in text
-            for token in tokens
-            if (parse_special or token[3] == TokenType.USER_DEFINED) and token[1] in text
-        )
-        fragments: list[str | int] = [text] if text else []
-        for _, special, token_id, _ in found:
-            cut: list[str | int] = []
-            for fragment in fragments:
-                if isinstance(fragment, int):
-                    cut.append(fragment)
-                else:
-                    cut += self._cut(fragment, special, token_id)
-            fragments = cut
-        return fragments
+        """Return text fragments and ids in order; user-defined tokens are always found.
 
-    def _cut(self, text: str, special: str, token_id: int) -> list[str | int]:
-        cut: list[str | int] = []
-        if token_id not in self._strip_right:
-            for part in text.split(special):
-                cut += (part, token_id) if part else (token_id,)
-            return cut[:-1]
-        while special in text:
-            part, _, text = text.partition(special)
-            cut += (part, token_id) if part else (token_id,)
-            text = text.lstrip(self._BLANKS)
-        return [*cut, text] if text else cut
+        `text` holds no surrogates. Each token that is found takes one pass over it.
+        """
+        found = _found(self._all if parse_special else self._user_defined, text)
+        for special in sorted(found, key=self._ranks.__getitem__):
+            mark = self._mark(self._ranks[special])
+            if self._ids[mark] in self._strip_right:
+                text = re.sub(re.escape(special) + self._BLANKS, mark, text)
+            else:
+                text = text.replace(special, mark)
+        ids = self._ids
+        return [ids.get(part, part) for part in self._MARK.split(text) if part]
+
+
+def _found(tokens: Sequence[str], text: str) -> list[str]:
+    """Return which of the sorted `tokens` occur in `text`.
+
+    Vocabularies hold up to thousands of them, most of which begin alike: only where a beginning
+    occurs are its continuations looked for.
+    """
+    found = []
+    pending = [(0, len(tokens))] if tokens else []
+    while pending:
+        start, end = pending.pop()
+        ends = zip(tokens[start], tokens[end - 1], strict=False)
+        beginning = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+        if beginning not in text:
+            continue
+        if tokens[start] == beginning:
+            found.append(beginning)
+            start += 1
+        while start < end:
+            cut = slice(len(beginning) + 1)
+            behind = bisect_right(tokens, tokens[start][cut], start, end, key=itemgetter(cut))
+            pending.append((start, behind))
+            start = behind
+    return found
 
 
 class Tokenizer:

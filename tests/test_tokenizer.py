@@ -14,6 +14,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import DataObject
 from tokenizer_vocabularies import (
     MAIN_PRES,
     SPM_TEXTS,
@@ -30,7 +31,7 @@ from rocmforge import subwords
 from rocmforge.errors import GGUFError, TokenizerError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.subwords import PRE_TOKENIZERS
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.tokenizer import SpecialTokens, Tokenizer
 from rocmforge.vocabulary import TokenType
 
 SEPARATOR = "\n__ggml_vocab_test__\n"
@@ -205,7 +206,7 @@ def test_stream_holds_back_unfinished_characters(vocabularies: dict[str, Tokeniz
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_stream_is_decode(vocabularies: dict[str, Tokenizer], data: st.DataObject) -> None:
+def test_stream_is_decode(vocabularies: dict[str, Tokenizer], data: DataObject) -> None:
     tokenizer = vocabularies[data.draw(st.sampled_from(sorted(vocabularies)))]
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
     skip, goes_on = data.draw(st.booleans()), data.draw(st.booleans())
@@ -306,6 +307,52 @@ def test_thousands_of_special_tokens() -> None:
     for _ in range(1000):
         tokenizer.encode("hello <b")
     assert time.process_time() - start < 2
+
+
+def split_slowly(
+    tokens: list[tuple[str, int, TokenType]], strip_right: frozenset[int], text: str, every: bool
+) -> list[str | int]:
+    """Cut `text` as llama.cpp does: token by token, the longest first, each in every fragment."""
+    fragments: list[str | int] = [text]
+    for special, i, kind in sorted(tokens, key=lambda t: (-len(t[0].encode()), t[1])):
+        if every or kind == TokenType.USER_DEFINED:
+            cut: list[str | int] = []
+            for fragment in fragments:
+                while isinstance(fragment, str) and special in fragment:
+                    before, _, fragment = fragment.partition(special)
+                    cut += (before, i)
+                    if i in strip_right:
+                        fragment = fragment.lstrip(" \t\n\v\f\r")
+                cut.append(fragment)
+            fragments = cut
+    return [fragment for fragment in fragments if fragment != ""]
+
+
+@given(st.data())
+@settings(max_examples=500, deadline=None)
+def test_special_tokens_are_cut_out_the_longest_first(data: DataObject) -> None:
+    letters = "aab \n<é🙂\U0010ffff."
+    texts = data.draw(st.lists(st.text(letters, min_size=1, max_size=5), unique=True, max_size=12))
+    kinds = st.sampled_from([TokenType.CONTROL, TokenType.USER_DEFINED])
+    tokens = [(special, i, data.draw(kinds)) for i, special in enumerate(texts)]
+    strip_right = data.draw(st.frozensets(st.integers(0, 11)))
+    parts = data.draw(st.lists(st.sampled_from([*texts, *letters]), max_size=20))
+    text = "".join(parts)
+    for every in (False, True):
+        wanted = split_slowly(tokens, strip_right, text, every)
+        assert SpecialTokens(tokens, strip_right).split(text, every) == wanted
+
+
+def test_many_special_tokens_in_a_long_text() -> None:
+    rng = random.Random(4)
+    names = dict.fromkeys("".join(rng.choices(string.ascii_letters, k=3)) for _ in range(2000))
+    special = SpecialTokens(
+        [(name, i, TokenType.USER_DEFINED) for i, name in enumerate(names)], frozenset()
+    )
+    text = " ".join(rng.choices(list(names), k=26_000))
+    start = time.process_time()
+    assert len(special.split(text, False)) == 2 * 26_000 - 1
+    assert time.process_time() - start < 2  # 0.3
 
 
 def test_speed(real: Tokenizer, qwen2_path: Path) -> None:
@@ -416,7 +463,7 @@ def test_hostile_metadata(name: str, key: str, value: Any, message: str) -> None
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_mutated_metadata_builds_or_is_a_tokenizer_error(data: st.DataObject) -> None:
+def test_mutated_metadata_builds_or_is_a_tokenizer_error(data: DataObject) -> None:
     metadata = dict(VOCABULARIES[data.draw(st.sampled_from(["gpt-2", "spm"]))])
     key = data.draw(st.sampled_from(sorted(metadata)))
     value = metadata[key]
