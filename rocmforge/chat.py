@@ -44,18 +44,20 @@ class KeptSequence:
         """Most tokens of the sequence."""
         return self._engine.ctx
 
-    def add_sequence(self, reserve_tokens: int = 0) -> int:
+    def add_sequence(self, reserve_tokens: int = 0, owner: object = None) -> int:
         """Return 0, the name of the one sequence; its pages come as it grows."""
         return 0
 
     def remove_sequence(self, sequence: int) -> None:
         """Keep it: the next prompt may continue it."""
 
+    def release(self, owner: object) -> None:
+        """Keep it as well."""
+
     def clear(self) -> None:
         """Free the pages."""
-        if self._sequence is not None:
-            self._engine.remove_sequence(self._sequence)
-        self._sequence, self._held = None, []
+        self._held, self._sequence = [], None
+        self._engine.release(self)
 
     @property
     def length(self) -> int:
@@ -64,16 +66,18 @@ class KeptSequence:
 
     def prefill(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
         """Make the sequence hold `ids`; logits (V,) of the last of them."""
-        kept = len(self._held)
-        if self._sequence is None or kept >= len(ids) or list(ids[:kept]) != self._held:
+        where, kept = self._sequence, len(self._held)
+        if where is None or not 0 < kept < len(ids) or list(ids[:kept]) != self._held:
             self.clear()
-            self._sequence, kept = self._engine.add_sequence(), 0
+            where, kept = self._engine.add_sequence(owner=self), 0
+            self._sequence = where
+        self._held = []  # what a pass that is cut short leaves is not known
         try:
-            logits = self._engine.prefill(self._sequence, ids[kept:])
-            self._held = list(ids)
-        except BaseException:  # what a pass that was cut short has left is not known
+            logits = self._engine.prefill(where, ids[kept:])
+        except BaseException:
             self.clear()
             raise
+        self._held = list(ids)
         self.prefilled = len(ids) - kept
         return logits
 
@@ -81,12 +85,14 @@ class KeptSequence:
         """Append one token; logits (1, V)."""
         if self._sequence is None:
             raise ValueError("sequence: got none, wanted a prefill before the first decode")
+        held, self._held = self._held, []
         try:
             logits = self._engine.decode([self._sequence], ids)
-            self._held += ids
         except BaseException:
             self.clear()
             raise
+        held += ids
+        self._held = held
         return logits
 
 

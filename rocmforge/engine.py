@@ -2,7 +2,6 @@
 
 Opens and checks the file, packs its weights, owns the KV cache, and runs prefill and decode for
 any number of sequences. Text belongs to the tokenizer; how a pass is computed, to the decoder.
-An engine is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from rocmforge.kv.cache import PagedKVCache, pages_for_context
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.weights import Progress, load_weights
+from rocmforge.one_call import Calls, one_call
 from rocmforge.plan.executor import Cache, Executor
 from rocmforge.plan.gpu import GpuExecutor
 from rocmforge.plan.gpu_backend import GpuBackend
@@ -42,6 +42,12 @@ PREFILL_CHUNK = 512  # tokens of a prompt in one pass: bounds the memory of acti
 
 class Engine:
     """A loaded model with its KV cache. Made by `Engine.from_gguf`.
+
+    Threads may use it in turn. A call while another one runs raises EngineInUseError; `release`
+    alone is allowed at any time.
+
+    An interrupt (Ctrl-C) at any moment loses no page: each is free or with a sequence. End the
+    sequences of the call that was interrupted: what they hold is not known.
 
     Attributes
     ----------
@@ -66,6 +72,7 @@ class Engine:
         ctx: int,
         weight_bytes: int,
     ) -> None:
+        self._calls: Calls = {}
         self._resources = resources
         self._executor = executor
         self.config = config
@@ -184,12 +191,14 @@ class Engine:
         """Close the engine."""
         self.close()
 
+    @one_call
     def close(self) -> None:
         """Close the model's file and give the device's memory back; on the CPU it goes with the
         engine object.
         """
         self._resources.close()
 
+    @one_call
     def logits(self, ids: ArrayLike) -> Floats:
         """Return the logits after each token of a text, in a sequence of its own.
 
@@ -210,8 +219,9 @@ class Engine:
             Other sequences hold the pages that this would need.
         """
         tokens = self._tokens(ids, room=self.ctx)
-        sequence = self.add_sequence(tokens.size)
+        table = self.cache.table
         try:
+            sequence = table.add_sequence(tokens.size, owner=tokens)
             logits = np.empty((tokens.size, self.config.vocab_size), np.float32)
             for start in range(0, tokens.size, PREFILL_CHUNK):
                 chunk = tokens[start : start + PREFILL_CHUNK]
@@ -221,27 +231,41 @@ class Engine:
                 )
             return logits
         finally:
-            self.remove_sequence(sequence)
+            table.release(tokens)
 
-    def add_sequence(self, reserve_tokens: int = 0) -> int:
+    @one_call
+    def add_sequence(self, reserve_tokens: int = 0, owner: object = None) -> int:
         """Start an empty sequence and return its id.
 
         Parameters
         ----------
         reserve_tokens
             Length for which to take pages now, where it is known.
+        owner
+            Whose it is, for callers that an interrupt may keep from learning the id: `release`
+            ends it by its owner, and so does the next `add_sequence` once the owner is gone.
+            None: it lasts until `remove_sequence`.
 
         Raises
         ------
         OutOfPagesError
             Too few pages are free.
         """
-        return self.cache.table.add_sequence(reserve_tokens)
+        return self.cache.table.add_sequence(reserve_tokens, owner)
 
+    @one_call
     def remove_sequence(self, sequence: int) -> None:
         """End a sequence and free its pages; ValueError where there is none of that id."""
         self.cache.table.remove(sequence)
 
+    def release(self, owner: object) -> None:
+        """End the sequences of an owner and free their pages; nothing where it has none.
+
+        Any thread may do so while another one uses other sequences.
+        """
+        self.cache.table.release(owner)
+
+    @one_call
     def prefill(self, sequence: int, ids: ArrayLike) -> Floats:
         """Append a prompt, or a further piece of one, to a sequence.
 
@@ -273,6 +297,7 @@ class Engine:
         row: Floats = logits[0]
         return row
 
+    @one_call
     def decode(self, sequences: Sequence[int], ids: ArrayLike) -> Floats:
         """Append one token to each of some sequences, in one pass.
 

@@ -127,6 +127,24 @@ class OutOfPagesError(RocmforgeError):
         )
 
 
+class EngineInUseError(RocmforgeError):
+    """An engine was called while another call of it ran: it serves one at a time.
+
+    Parameters
+    ----------
+    wanted, running
+        Which call was refused, and which one ran, each with its thread.
+    """
+
+    def __init__(self, wanted: str, running: str) -> None:
+        self.wanted = wanted
+        self.running = running
+        super().__init__(
+            f"{wanted}: got an engine in use by {running}, wanted one call at a time: "
+            "wait until that returns, or give each thread an engine of its own"
+        )
+
+
 class ResultFileError(RocmforgeError):
     """A benchmark result or baseline file is missing, broken or of another version."""
 

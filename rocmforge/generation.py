@@ -30,11 +30,14 @@ class EngineSteps(Protocol):
     def ctx(self) -> int:
         """Most tokens of one sequence."""
 
-    def add_sequence(self, reserve_tokens: int = 0) -> int:
+    def add_sequence(self, reserve_tokens: int = 0, owner: object = None) -> int:
         """Start a sequence with room for so many tokens."""
 
     def remove_sequence(self, sequence: int) -> None:
         """End a sequence."""
+
+    def release(self, owner: object) -> None:
+        """End what sequences an owner has; again if need be."""
 
     def prefill(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
         """Append a prompt; logits (V,) of its last token."""
@@ -173,6 +176,10 @@ class Generation:
 
     Iterating yields a `GeneratedToken` for each token as soon as it is known. Leaving the loop
     early (`close`, an exception, Ctrl-C) frees the sequences. `stats` is valid at any time.
+
+    The sequences are this object's from before their pages are taken. Where a Ctrl-C falls into
+    the freeing itself, the next `close` frees what is left, or else the engine once this object is
+    gone and another sequence is added.
     """
 
     engine: EngineSteps
@@ -196,6 +203,7 @@ class Generation:
     def close(self) -> None:
         """End the run and free its sequences."""
         self._tokens.close()
+        self.engine.release(self)
 
     def _run(self) -> Generator[GeneratedToken, None, None]:
         begin = time.perf_counter()
@@ -221,8 +229,7 @@ class Generation:
                 if running:
                     yield from self._step(running)
         finally:
-            for one in running:
-                self.engine.remove_sequence(one.sequence)
+            self.engine.release(self)
 
     def _step(self, running: list[_Running]) -> Iterator[GeneratedToken]:
         batch = list(running)
@@ -239,7 +246,7 @@ class Generation:
         ids, params = list(self.prompts[prompt]), self.params[prompt]
         limit = min(params.max_tokens, self.engine.ctx - len(ids) + 1)
         try:
-            sequence = self.engine.add_sequence(len(ids) + limit - 1)
+            sequence = self.engine.add_sequence(len(ids) + limit - 1, owner=self)
         except OutOfPagesError:
             if alone:
                 raise

@@ -25,11 +25,14 @@ class Recorder:
         self.prefilled: list[list[int]] = []
         self.fail = False
 
-    def add_sequence(self, reserve_tokens: int = 0) -> int:
-        return self.engine.add_sequence(reserve_tokens)
+    def add_sequence(self, reserve_tokens: int = 0, owner: object = None) -> int:
+        return self.engine.add_sequence(reserve_tokens, owner)
 
     def remove_sequence(self, sequence: int) -> None:
         self.engine.remove_sequence(sequence)
+
+    def release(self, owner: object) -> None:
+        self.engine.release(owner)
 
     def prefill(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
         self.prefilled.append(list(ids))

@@ -34,20 +34,26 @@ class CountingEngine:
         self.clock = 0.0
         self.held: dict[int, list[int]] = {}
         self.reserved: dict[int, int] = {}
+        self.owners: dict[int, object] = {}
         self.batches: list[int] = []
         self.fail_at: int | None = None  # decode call that raises
         self._next = 0
 
-    def add_sequence(self, reserve_tokens: int = 0) -> int:
+    def add_sequence(self, reserve_tokens: int = 0, owner: object = None) -> int:
         free = self.room - sum(self.reserved.values())
         if reserve_tokens > free:
             raise OutOfPagesError(reserve_tokens, free, self.room)
         self._next += 1
         self.held[self._next], self.reserved[self._next] = [], reserve_tokens
+        self.owners[self._next] = owner
         return self._next
 
     def remove_sequence(self, sequence: int) -> None:
-        del self.held[sequence], self.reserved[sequence]
+        del self.held[sequence], self.reserved[sequence], self.owners[sequence]
+
+    def release(self, owner: object) -> None:
+        for sequence in [s for s, other in self.owners.items() if other is owner]:
+            self.remove_sequence(sequence)
 
     def prefill(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
         self.clock += 2.0

@@ -16,7 +16,7 @@ PACKAGE = "rocmforge"
 
 LAYERS = (
     ("errors", "env", "demo", "atomic"),
-    ("hardware", "gguf", "timing"),
+    ("hardware", "gguf", "timing", "one_call"),
     ("backend", "kv", "sampling", "subwords", "chat_template", "template_process"),
     ("vocabulary",),
     ("tokenizer",),

@@ -204,12 +204,7 @@ class CpuBackend:
 
     def record(self, calls: Callable[[], None]) -> Callable[[], None]:
         """Run ops, and return what runs them again without Python between them."""
-        self._kernels.begin_recording()
-        try:
-            calls()
-        finally:
-            recording = self._kernels.end_recording()
-        return functools.partial(self._kernels.replay, recording)
+        return functools.partial(self._kernels.replay, self._kernels.record(calls))
 
     def read_rates(self, working_set: int) -> Generator[float, None, None]:
         """Yield bytes a second at which all threads read the same memory, sample by sample.

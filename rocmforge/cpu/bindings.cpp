@@ -259,14 +259,20 @@ class Kernels {
         });
     }
 
-    // From here on the ops that this thread runs are also recorded.
-    void begin_recording() {
+    // Calls Python, and returns the ops that this thread ran meanwhile. It is one call, so that no
+    // exception, Ctrl-C neither, leaves a recording open.
+    std::unique_ptr<Recording> record(const nb::callable& calls) {
         require(!recording_, "one recording at a time");
         recording_ = std::make_unique<Recording>(Recording{this, {}});
         recorder_ = std::this_thread::get_id();
+        try {
+            calls();
+        } catch (...) {
+            recording_.reset();
+            throw;
+        }
+        return std::move(recording_);
     }
-
-    std::unique_ptr<Recording> end_recording() { return std::move(recording_); }
 
     void replay(const Recording& recording) const {
         require(recording.owner == this, "replay: other kernels made this recording");
@@ -425,8 +431,7 @@ NB_MODULE(_cpu, m) {
         .def("attention", &Kernels::attention, "q"_a.noconvert(), "k_pages"_a.noconvert(),
              "v_pages"_a.noconvert(), "page_table"_a.noconvert(), "lengths"_a.noconvert(),
              "starts"_a.noconvert(), "scale"_a, "out"_a.noconvert())
-        .def("begin_recording", &Kernels::begin_recording)
-        .def("end_recording", &Kernels::end_recording)
+        .def("record", &Kernels::record, "calls"_a)
         .def("replay", &Kernels::replay, "recording"_a)
         .def("read_buffer", &Kernels::read_buffer, "nbytes"_a)
         .def("peak_reads", &Kernels::peak_reads, "buffer"_a, "repeats"_a)

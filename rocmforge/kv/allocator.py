@@ -1,24 +1,35 @@
-"""Hands out the pages of a fixed pool by number and takes them back.
+"""Hands out the pages of a fixed pool by number, and knows whose each of them is.
 
-Pages given back are used again before pages that were never used, so that the memory behind the
-pool is touched only as far as it was needed. This file does not know what a page holds, which
-sequence has it, or that there is a cache.
+A page belongs to the holder whose name it bears, as long as that holder exists. So a holder gives
+back all its pages in one step, by ceasing to exist, and an interrupt (Ctrl-C) between any two steps
+leaves no page that is nobody's. This file does not know what a page or a holder is, or that there
+is a cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rocmforge.errors import OutOfPagesError
 
 
 class BlockAllocator:
-    """Free list over the pages 0 … n_pages - 1.
+    """The pages 0 … n_pages - 1. Low numbers go first: the memory behind others is not touched.
 
     Parameters
     ----------
     n_pages
         Size of the pool, at least 1.
+
+    Attributes
+    ----------
+    holders : dict of int to Any
+        Who exists, by name (0 or more), and what the caller keeps of them. Add one to allocate for
+        it, under a name that was never used before; delete it to free its pages.
 
     Raises
     ------
@@ -29,73 +40,48 @@ class BlockAllocator:
     def __init__(self, n_pages: int) -> None:
         if n_pages < 1:
             raise ValueError(f"n_pages: got {n_pages}, wanted at least 1")
-        self._in_use = bytearray(n_pages)
-        self._returned: list[int] = []
-        self._never_used = 0  # every page from this one on has never been handed out
+        self.holders: dict[int, Any] = {}
+        self._names = np.zeros(n_pages, np.int64)  # of each page's latest holder, plus 1
 
     @property
     def n_pages(self) -> int:
         """Pages in the pool, free or not."""
-        return len(self._in_use)
+        return self._names.size
 
     @property
     def n_free(self) -> int:
         """Pages that `allocate` can still hand out."""
-        return len(self._returned) + len(self._in_use) - self._never_used
+        return self._free().size
 
-    def allocate(self, n: int = 1) -> list[int]:
-        """Take `n` pages out of the pool.
+    def allocate(self, holders: Sequence[int], counts: Sequence[int]) -> list[int]:
+        """Take pages for several holders, all or none.
 
         Parameters
         ----------
-        n
-            Number of pages, 0 or more.
+        holders
+            Names that are in `holders`.
+        counts
+            How many pages each of them gets, 0 or more.
 
         Returns
         -------
         list[int]
-            `n` distinct page numbers: the latest returned first, then never used ones, ascending.
+            Free pages, the lowest, ascending: those of the first holder, of the second …
 
         Raises
         ------
         OutOfPagesError
-            Fewer than `n` pages are free; none is taken.
-        ValueError
-            `n` is negative.
+            Fewer are free; none is taken.
         """
-        if n < 0:
-            raise ValueError(f"pages to allocate: got {n}, wanted 0 or more")
-        if n > self.n_free:
-            raise OutOfPagesError(n, self.n_free, self.n_pages)
-        n_again = min(n, len(self._returned))
-        pages = [self._returned.pop() for _ in range(n_again)]
-        end = self._never_used + n - n_again
-        pages.extend(range(self._never_used, end))
-        self._never_used = end
-        for page in pages:
-            self._in_use[page] = 1
-        return pages
+        wanted, free = sum(counts), self._free()
+        if wanted > free.size:
+            raise OutOfPagesError(wanted, free.size, self.n_pages)
+        pages = free[:wanted]
+        self._names[pages] = np.repeat(holders, counts) + 1
+        taken: list[int] = pages.tolist()
+        return taken
 
-    def free(self, pages: Sequence[int]) -> None:
-        """Give pages back to the pool; all of them or, on an error, none.
-
-        Parameters
-        ----------
-        pages
-            Page numbers that `allocate` returned, each once.
-
-        Raises
-        ------
-        ValueError
-            A page is outside the pool, free already, or named twice.
-        """
-        for page in pages:
-            if not 0 <= page < self.n_pages:
-                raise ValueError(f"page to free: got {page}, wanted 0 to {self.n_pages - 1}")
-            if not self._in_use[page]:
-                raise ValueError(f"page to free: got {page}, which is free already")
-        if len(set(pages)) != len(pages):
-            raise ValueError(f"pages to free: got one of them twice in {list(pages)}")
-        for page in pages:
-            self._in_use[page] = 0
-        self._returned.extend(reversed(pages))
+    def _free(self) -> NDArray[np.intp]:
+        """Numbers of the free pages, ascending."""
+        names = [name + 1 for name in self.holders.copy()]
+        return np.flatnonzero(np.isin(self._names, names, invert=True))

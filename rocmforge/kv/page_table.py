@@ -7,7 +7,10 @@ not know what a page stores, how many layers there are, or who writes.
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +23,24 @@ FIRST_ROWS = 4
 FIRST_COLUMNS = 16
 
 
+class _Sequence(NamedTuple):
+    row: int
+    owner: weakref.ref[object] | None
+
+
 class PageTable:
     """Pages and lengths of many sequences over one allocator.
 
     To extend a batch of sequences by all or nothing, `reserve_all` first: a reserve changes no
     length, and an extend within what is reserved cannot fail.
 
+    An interrupt (Ctrl-C) between any two steps leaves each page free or with a sequence. End the
+    sequence that was being changed: its length may or may not be the new one.
+
     Parameters
     ----------
     allocator
-        The pool that pages come from; other owners may share it.
+        The pool that pages come from, this table's alone.
     page_size
         P, tokens in a page: 16, 32 or 64.
 
@@ -49,20 +60,23 @@ class PageTable:
             )
         self.allocator = allocator
         self.page_size = page_size
-        self._row_of: dict[int, int] = {}
-        self._free_rows = list(reversed(range(FIRST_ROWS)))
+        self._sequences: dict[int, _Sequence] = allocator.holders
         self._pages = np.full((FIRST_ROWS, FIRST_COLUMNS), NO_PAGE, np.int32)
         self._n_pages = np.zeros(FIRST_ROWS, np.int32)
         self._lengths = np.zeros(FIRST_ROWS, np.int32)
-        self._next_id = 0
+        self._ids = itertools.count()
 
-    def add_sequence(self, reserve_tokens: int = 0) -> int:
+    def add_sequence(self, reserve_tokens: int = 0, owner: object = None) -> int:
         """Start an empty sequence.
 
         Parameters
         ----------
         reserve_tokens
             Tokens for which to take pages now, where the length is known ahead.
+        owner
+            Whose it is: `release` ends it by that, whether or not its id ever came to the caller,
+            and so does the next `add_sequence` once the owner is gone. None: it lasts until
+            `remove`.
 
         Returns
         -------
@@ -75,14 +89,26 @@ class PageTable:
             Too few pages for `reserve_tokens`; no sequence is added.
         ValueError
             `reserve_tokens` is negative.
+        TypeError
+            There are no weak references to an owner of that type.
         """
-        pages = self.allocator.allocate(self._pages_of("reserve_tokens", reserve_tokens))
-        if not self._free_rows:
+        self._pages_of("reserve_tokens", reserve_tokens)
+        self.release(None)
+        taken = {held.row for held in self._sequences.copy().values()}
+        row = next(row for row in itertools.count() if row not in taken)
+        if row == len(self._pages):
             self._add_rows()
-        sequence, row = self._next_id, self._free_rows.pop()
-        self._next_id += 1
-        self._row_of[sequence] = row
-        self._attach(row, pages)
+        self._pages[row] = NO_PAGE
+        self._n_pages[row] = self._lengths[row] = 0
+        sequence = next(self._ids)
+        try:
+            self._sequences[sequence] = _Sequence(
+                row, None if owner is None else weakref.ref(owner)
+            )
+            self.reserve(sequence, reserve_tokens)
+        except BaseException:
+            self._sequences.pop(sequence, None)
+            raise
         return sequence
 
     def reserve(self, sequence: int, n_tokens: int) -> None:
@@ -113,7 +139,9 @@ class PageTable:
             max(0, self._pages_of("n_tokens", n) - int(self._n_pages[row]))
             for row, n in zip(rows, n_tokens, strict=True)
         ]
-        pages = self.allocator.allocate(sum(missing))
+        if not any(missing):
+            return
+        pages = self.allocator.allocate(sequences, missing)
         for row, count in zip(rows, missing, strict=True):
             self._attach(row, pages[:count])
             pages = pages[count:]
@@ -150,13 +178,17 @@ class PageTable:
 
     def remove(self, sequence: int) -> None:
         """End a sequence and give its pages back; ValueError where there is no such sequence."""
-        row = self._row(sequence)
-        self.allocator.free(self.pages(sequence))
-        del self._row_of[sequence]
-        self._free_rows.append(row)
-        self._pages[row] = NO_PAGE
-        self._n_pages[row] = 0
-        self._lengths[row] = 0
+        self._row(sequence)
+        del self._sequences[sequence]
+
+    def release(self, owner: object) -> None:
+        """End the sequences of an owner, if there are any, and those whose owner is gone.
+
+        Any thread may do so at any time, while another one uses other sequences.
+        """
+        for sequence, held in self._sequences.copy().items():
+            if held.owner is not None and ((alive := held.owner()) is None or alive is owner):
+                self._sequences.pop(sequence, None)
 
     def length(self, sequence: int) -> int:
         """Tokens that the sequence has; ValueError where there is no such sequence."""
@@ -194,12 +226,11 @@ class PageTable:
         return self._pages[:, :width].take(rows, axis=0), self._lengths[rows]
 
     def _row(self, sequence: int) -> int:
-        row = self._row_of.get(sequence)
-        if row is None:
-            raise ValueError(
-                f"sequence: got id {sequence!r}, wanted one of the {len(self._row_of)} that exist"
-            )
-        return row
+        held = self._sequences.get(sequence)
+        if held is None:
+            exist = len(self._sequences)
+            raise ValueError(f"sequence: got id {sequence!r}, wanted one of the {exist} that exist")
+        return held.row
 
     def _pages_of(self, what: str, n_tokens: int) -> int:
         if n_tokens < 0:
@@ -218,9 +249,9 @@ class PageTable:
         self._n_pages[row] = total
 
     def _add_rows(self) -> None:
+        """Twice the rows; those of `_pages` count, so they come last."""
         n_rows, n_columns = self._pages.shape
-        self._free_rows.extend(reversed(range(n_rows, 2 * n_rows)))
-        new = np.full((n_rows, n_columns), NO_PAGE, np.int32)
-        self._pages = np.concatenate([self._pages, new])
         self._n_pages = np.concatenate([self._n_pages, np.zeros(n_rows, np.int32)])
         self._lengths = np.concatenate([self._lengths, np.zeros(n_rows, np.int32)])
+        new = np.full((n_rows, n_columns), NO_PAGE, np.int32)
+        self._pages = np.concatenate([self._pages, new])

@@ -88,8 +88,7 @@ def test_pages_are_checked_each_time() -> None:
 
 def test_a_recording_belongs_to_its_kernels() -> None:
     one, two = _cpu.Kernels("", 1), _cpu.Kernels("", 1)
-    one.begin_recording()
-    recording = one.end_recording()
+    recording = one.record(lambda: None)
     one.replay(recording)
     with pytest.raises(ValueError, match="other kernels made this recording"):
         two.replay(recording)

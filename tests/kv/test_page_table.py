@@ -58,7 +58,8 @@ def test_failed_add_leaves_no_sequence() -> None:
     pages = table(n_pages=2)
     with pytest.raises(OutOfPagesError, match="wanted 3, 2 of 2 free"):
         pages.add_sequence(33)
-    assert pages.add_sequence(32) == 0
+    assert pages.allocator.holders == {}
+    assert len(pages.pages(pages.add_sequence(32))) == 2
 
 
 def test_ids_are_not_used_again() -> None:
@@ -70,6 +71,41 @@ def test_ids_are_not_used_again() -> None:
     assert (pages.pages(second), pages.length(second)) == ([], 0)
     with pytest.raises(ValueError, match="sequence: got id 0, wanted one of the 1 that exist"):
         pages.length(first)
+
+
+class Owner:
+    """Something that can be referred to weakly."""
+
+
+def test_release_ends_the_sequences_of_one_owner_however_often() -> None:
+    pages = table()
+    mine, yours = Owner(), Owner()
+    kept = [pages.add_sequence(16), pages.add_sequence(20, yours)]
+    ended = [pages.add_sequence(20, mine) for _ in range(2)]
+    for _ in range(2):
+        pages.release(mine)
+        assert pages.allocator.n_free == 5
+    assert [len(pages.pages(sequence)) for sequence in kept] == [1, 2]
+    for sequence in ended:
+        with pytest.raises(ValueError, match=f"got id {sequence}, wanted one of the 2 that exist"):
+            pages.length(sequence)
+
+
+def test_sequences_whose_owner_is_gone_make_room() -> None:
+    pages = table(n_pages=2)
+    owner = Owner()
+    pages.add_sequence(32, owner)
+    with pytest.raises(OutOfPagesError):
+        pages.add_sequence(32)
+    del owner
+    assert pages.pages(pages.add_sequence(32)) == [0, 1]
+
+
+def test_an_owner_that_cannot_be_referred_to_weakly_is_refused() -> None:
+    pages = table()
+    with pytest.raises(TypeError, match="weak reference to 'int' object"):
+        pages.add_sequence(16, 7)
+    assert pages.allocator.n_free == 8
 
 
 def test_array_is_padded_ordered_and_a_copy() -> None:
