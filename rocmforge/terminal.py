@@ -9,6 +9,7 @@ import json
 import math
 import sys
 import time
+import unicodedata
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,29 @@ if TYPE_CHECKING:
 LONGEST = 512  # characters of a text of foreign origin
 QUIET_SECONDS = 0.5  # of work, before progress shows
 
-# On a terminal, a model's text must not move the cursor or send commands.
-_HARMLESS = dict.fromkeys((*range(32), *range(127, 160)), "\ufffd")
-_HARMLESS |= {ord("\n"): "\n", ord("\t"): "\t", ord("\r"): ""}
+# Format characters without which text of some script is wrong: what joins, parts or may break
+# letters, and signs that stand before digits. None of them moves what is around it.
+_FORMAT_KEPT = frozenset(
+    "\u00ad\u180e\u200b\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
+    "\U000110bd\U000110cd"
+)
+
+
+class _Harmless(dict[int, str]):
+    """Character → what a terminal gets for it, found when it first comes.
+
+    A model's text must not move the cursor, send commands, hide, or change lines and their order:
+    control and format characters, separators of lines and surrogates become U+FFFD.
+    """
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        harmful = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        self[code] = "\ufffd" if harmful and char not in _FORMAT_KEPT else char
+        return self[code]
+
+
+_HARMLESS = _Harmless({ord("\n"): "\n", ord("\t"): "\t", ord("\r"): ""})
 
 
 class Output:

@@ -24,6 +24,30 @@ def test_control_characters_do_not_reach_a_terminal(
         assert shown == ("a\ufffd[2J\tb\ufffd\nc\n" if is_terminal else "a\x1b[2J\tb\x9b\r\nc\n")
 
 
+MOVING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f\u061c\u2028\u2029\x85"
+HIDING = "\u2060\u2061\u206a\u206f\ufeff\ufff9\ufffb\U000e0001\U000e0041\ud800"
+READABLE = (
+    "👩\u200d👩\u200d👧 ❤\ufe0f می\u200cخواهم עִבְרִית العربية ក្រ\u200bខ្មែរ Sil\u00adbe",
+    "\u0600\u06dd e\u0301 \u00a0\u3000\u2009 \ue000 你好",
+)
+
+
+def test_a_models_text_cannot_reorder_or_break_a_terminals_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(text: str, is_terminal: bool) -> str:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+        terminal.Output().write(text)
+        return capsys.readouterr().out
+
+    for character in MOVING + HIDING:
+        assert shown(f"a{character}b", True) == "a\ufffdb"
+        assert not character.isprintable()
+    for text in READABLE:
+        assert shown(text, True) == text
+    assert shown(MOVING + HIDING[:-1], False) == MOVING + HIDING[:-1]
+
+
 def test_progress_shows_only_where_and_when_it_should(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
