@@ -29,7 +29,8 @@ using std::memcpy;
 
 #if defined(ROCMFORGE_AMD)
 #if defined(__gfx1100__) || defined(__gfx1101__) || defined(__gfx1102__) || \
-    defined(__gfx1103__) || defined(__gfx1150__) || defined(__gfx1151__) || defined(__gfx1152__)
+    defined(__gfx1103__) || defined(__gfx1150__) || defined(__gfx1151__) || \
+    defined(__gfx1152__) || defined(__gfx1153__)
 #define ROCMFORGE_GFX11 1
 #elif defined(__gfx1200__) || defined(__gfx1201__)
 #define ROCMFORGE_GFX12 1

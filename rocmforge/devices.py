@@ -16,7 +16,7 @@ from rocmforge import env
 from rocmforge.cpu.backend import CpuBackend, available_threads, instruction_sets
 from rocmforge.errors import DeviceError
 from rocmforge.gpu import cuda, hip
-from rocmforge.gpu.choose_device import Choice, choose_device, supported
+from rocmforge.gpu.choose_device import Choice, choose_device, why_unsupported
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
 from rocmforge.hardware import detect, find_rocm
@@ -176,10 +176,10 @@ def _listed(kind: str, gpu: DeviceProperties) -> Device:
         details.append("integrated")
     if unfit:
         details.append(unfit)
-    usable = supported(kind, gpu)
-    if not usable:
-        details.append("architecture not supported")
-    return Device(f"{kind}:{gpu.index}", gpu.name, "; ".join(details), usable)
+    why_not = why_unsupported(kind, gpu.architecture)
+    if why_not:
+        details.append(f"architecture {why_not}")
+    return Device(f"{kind}:{gpu.index}", gpu.name, "; ".join(details), usable=why_not is None)
 
 
 def _why_none(kind: str) -> str:

@@ -41,7 +41,7 @@ def test_gpus_are_listed_with_whether_they_can_be_used(monkeypatch: pytest.Monke
     wanted = Device("hip:1", "RX 7900 XT", "gfx1100; 84 compute units; 20 GiB", usable=True)
     assert radeon == wanted
     assert (old.kind, old.usable) == ("hip:0", False)
-    assert old.detail.endswith("architecture not supported")
+    assert "; architecture not supported, wanted gfx906 to gfx950" in old.detail
 
 
 @pytest.mark.usefixtures("no_gpu")

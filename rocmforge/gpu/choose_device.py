@@ -17,13 +17,18 @@ Found = Mapping[str, Sequence[DeviceProperties]]
 
 SUPPORTED = {
     "hip": (
-        r"gfx(90[68a]|94[012]|950|101[0-3]|103[0-6]|110[0-3]|115[0-2]|120[01])",
+        r"gfx(90[68a]|94[012]|950|101[0-3]|103[0-6]|110[0-3]|115[0-3]|120[01])",
         "gfx906 to gfx950 (Instinct), gfx101x, gfx103x, gfx110x, gfx115x or gfx120x (Radeon)",
     ),
     "cuda": (r"sm_(8\d|9\d|1\d\d)", "sm_80 (Ampere) or later"),
 }
-"""Of each kind, the architectures that the kernels compile for: as a pattern and in words. clang 19
-compiles them for all of these but gfx950, which it does not know and which extends gfx942."""
+"""Of each kind, the architectures that the kernels compile for: as a pattern and in words. Waves,
+dot products and matrix units of others are not in kernels/device.h and kernels/tile.h."""
+
+_WITHOUT_KERNELS = {
+    r"gfx125\d": "matrix units whose tiles are 16 × 16 × 32, which kernels/tile.h has no code for",
+}
+"""Of AMD's architectures that are known but not supported, what stands against them."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,25 @@ class Choice:
 
 def supported(kind: str, device: DeviceProperties) -> bool:
     """Whether the kernels compile for a GPU's architecture."""
-    return re.fullmatch(SUPPORTED[kind][0], device.architecture) is not None
+    return why_unsupported(kind, device.architecture) is None
+
+
+def why_unsupported(kind: str, architecture: str) -> str | None:
+    """Say why the kernels do not compile for an architecture; None where they do."""
+    pattern, words = SUPPORTED[kind]
+    if re.fullmatch(pattern, architecture):
+        return None
+    for known, reason in _WITHOUT_KERNELS.items():
+        if re.fullmatch(known, architecture):
+            return f"not supported: {reason}; wanted {words}"
+    return f"not supported, wanted {words}"
+
+
+def check_architecture(kind: str, architecture: str) -> None:
+    """Raise DeviceError where the kernels do not compile for an architecture."""
+    why_not = why_unsupported(kind, architecture)
+    if why_not:
+        raise DeviceError(f"architecture {architecture}: {why_not}")
 
 
 def choose_device(found: Found, kind: str = "auto", index: int | None = None) -> Choice:
@@ -98,21 +121,21 @@ def _named(found: Found, kind: str, index: int) -> Choice:
     for device in found.get(kind, ()):
         if device.index == index:
             if not supported(kind, device):
-                raise DeviceError(f"device {describe(kind, device)}: {_wanted(kind)}")
+                raise DeviceError(f"device {describe(kind, device)}: {_unsupported(kind, device)}")
             return Choice(kind, device, f"{describe(kind, device)}: it was asked for")
     there = ", ".join(describe(kind, device) for device in found.get(kind, ())) or "none"
     raise DeviceError(f"device '{kind}:{index}' is not there; of this kind there are: {there}")
 
 
 def _none_usable(kind: str, every: Sequence[tuple[str, DeviceProperties]]) -> Choice:
-    unsupported = "; ".join(f"{describe(*at)}: {_wanted(at[0])}" for at in every)
+    unsupported = "; ".join(f"{describe(*at)}: {_unsupported(*at)}" for at in every)
     if kind == "auto":
         return Choice("cpu", None, f"the CPU: {unsupported or 'no GPU was found'}")
     raise DeviceError(f"device {kind!r}: {unsupported or 'no such GPU was found'}")
 
 
-def _wanted(kind: str) -> str:
-    return f"its architecture is not supported, wanted {SUPPORTED[kind][1]}"
+def _unsupported(kind: str, device: DeviceProperties) -> str:
+    return f"its architecture is {why_unsupported(kind, device.architecture)}"
 
 
 def _sentence(

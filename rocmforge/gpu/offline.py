@@ -1,8 +1,9 @@
 """Kernels compiled for AMD GPUs that are not here, by clang, and what became of them.
 
-clang 19 needs neither ROCm nor a GPU. It writes the assembly, from which instructions are counted,
-and assembles it into the code object, which says what registers and memory a kernel takes. This
-file knows no op: each op module under `gpu/ops` lists its own builds.
+clang needs neither ROCm nor a GPU: clang 19, and clang 22 for architectures that 19 does not know.
+It writes the assembly, from which instructions are counted, and assembles it into the code object,
+which says what registers and memory a kernel takes. This file knows no op: each op module under
+`gpu/ops` lists its own builds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 import rocmforge.gpu.ops
 from rocmforge import env
 from rocmforge.errors import CompileError, DeviceError
+from rocmforge.gpu.choose_device import check_architecture
 from rocmforge.gpu.code_cache import CodeCache, cache_key
 from rocmforge.gpu.code_object import KernelResources, read_code_object
 from rocmforge.gpu.compiler import (
@@ -38,6 +40,13 @@ from rocmforge.gpu.compiler import (
 CLANG = "clang-19"
 ARCHITECTURES = ("gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx90a", "gfx942")
 """RDNA2, RDNA3, its APUs, RDNA4, CDNA2 and CDNA3."""
+
+NEWER_CLANG = "clang-22"
+NEWER_ARCHITECTURES = ("gfx950", "gfx1153")
+"""CDNA4 and a later APU, which clang 19 does not know."""
+
+FURTHER = ("gfx1201", *NEWER_ARCHITECTURES)
+"""Kin of ARCHITECTURES, for which the tests compile less."""
 
 _OPTIONS = (
     *("-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib"),
@@ -95,8 +104,9 @@ def compile_build(build: Build, architecture: str) -> tuple[CompiledKernel, ...]
     CompileError
         clang refuses or warns; it holds what clang said.
     DeviceError
-        clang 19 is not installed.
+        clang is not installed, or the kernels are not for this architecture.
     """
+    check_architecture("hip", architecture)
     source, headers = read_kernel(kernels_folder(), build.file)
     options = [
         *_OPTIONS,
@@ -106,7 +116,7 @@ def compile_build(build: Build, architecture: str) -> tuple[CompiledKernel, ...]
     cache = CodeCache(env.cache_dir() / "kernels")
     key = cache_key(
         {
-            "compiler": clang_version(),
+            "compiler": clang_version(clang(architecture)),
             "options": options,
             "file": build.file,
             "source": source,
@@ -150,27 +160,33 @@ def compile_builds(
             pool.shutdown(cancel_futures=True)
 
 
+def clang(architecture: str) -> str:
+    """Return the clang that compiles for an architecture."""
+    return NEWER_CLANG if architecture in NEWER_ARCHITECTURES else CLANG
+
+
 @functools.cache
-def clang_version() -> str:
-    """Return what clang 19 calls itself.
+def clang_version(name: str = CLANG) -> str:
+    """Return what a clang calls itself.
 
     Raises
     ------
     DeviceError
         It is not installed.
     """
-    if shutil.which(CLANG) is None or shutil.which("ld.lld-19") is None:
+    lld = name.replace("clang", "lld")
+    if shutil.which(name) is None or shutil.which(f"ld.{lld}") is None:
         raise DeviceError(
-            f"{CLANG} or lld-19 is not installed: "
-            "apt-get install --no-install-recommends clang-19 lld-19"
+            f"{name} or {lld} is not installed: "
+            f"apt-get install --no-install-recommends {name} {lld}"
         )
-    command = [CLANG, "--version"]
+    command = [name, "--version"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _run(folder: Path, file: str, architecture: str, options: list[str], output: str = "-") -> str:
     done = subprocess.run(
-        [CLANG, *options, file, "-o", output],
+        [clang(architecture), *options, file, "-o", output],
         cwd=folder,
         capture_output=True,
         text=True,

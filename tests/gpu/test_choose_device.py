@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rocmforge.errors import DeviceError
-from rocmforge.gpu.choose_device import SUPPORTED, choose_device, supported
-from rocmforge.gpu.offline import ARCHITECTURES
+from rocmforge.gpu import offline
+from rocmforge.gpu.choose_device import SUPPORTED, check_architecture, choose_device, supported
+from rocmforge.gpu.compiler import Build
+from rocmforge.gpu.offline import ARCHITECTURES, FURTHER
 from rocmforge.gpu.runtime import DeviceProperties
 
 
@@ -103,7 +105,7 @@ def test_an_unsupported_nvidia_card_names_what_is() -> None:
         choose_device({"cuda": [MAXWELL]}, "cuda")
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, *FURTHER])
 def test_what_the_kernels_compile_for_is_supported(architecture: str) -> None:
     assert supported("hip", gpu(0, architecture, 1))
 
@@ -112,6 +114,7 @@ def test_what_the_kernels_compile_for_is_supported(architecture: str) -> None:
     ("kind", "architecture"),
     [
         ("hip", "gfx1100x"),
+        ("hip", "gfx1170"),
         ("hip", "gfx1250"),
         ("hip", "gfx900"),
         ("hip", "sm_90"),
@@ -122,3 +125,23 @@ def test_what_the_kernels_compile_for_is_supported(architecture: str) -> None:
 def test_others_are_not(kind: str, architecture: str) -> None:
     assert set(SUPPORTED) == {"hip", "cuda"}
     assert not supported(kind, gpu(0, architecture, 1))
+
+
+@pytest.mark.parametrize("architecture", ["gfx1250", "gfx1251"])
+def test_an_architecture_without_kernels_is_refused_with_its_reason(architecture: str) -> None:
+    card = gpu(0, architecture, 256, name="MI450")
+    reason = rf"MI450 \({architecture}, .*: its architecture is not supported: matrix units"
+    with pytest.raises(DeviceError, match=reason):
+        choose_device({"hip": [card]}, "hip")
+    with pytest.raises(DeviceError, match=f"{architecture}: not supported: matrix units"):
+        check_architecture("hip", architecture)
+
+
+@pytest.mark.parametrize("architecture", ["gfx803", "gfx1310", "gfx", "sm_90"])
+def test_an_unknown_architecture_is_refused_by_name(architecture: str) -> None:
+    with pytest.raises(
+        DeviceError, match=f"{architecture}: not supported, wanted gfx906 to gfx950"
+    ):
+        check_architecture("hip", architecture)
+    with pytest.raises(DeviceError, match=f"architecture {architecture}: not supported"):
+        offline.compile_build(Build("rmsnorm.hip", {}), architecture)

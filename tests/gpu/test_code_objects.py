@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chosen_builds import targets
 from tool_modules import tool_module
 
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu import offline
 from rocmforge.gpu.code_object import read_code_object
 from rocmforge.gpu.compiler import Build, wave_size
-from rocmforge.gpu.offline import ARCHITECTURES, CompiledKernel, all_builds, compile_builds
+from rocmforge.gpu.offline import (
+    ARCHITECTURES,
+    FURTHER,
+    CompiledKernel,
+    all_builds,
+    compile_builds,
+)
 
 LDS_BYTES = 48 * 1024  # what a block may have on every device that we support
 SIMDS = 4  # of a compute unit of gfx9, and of a work-group processor of later ones
@@ -107,6 +114,28 @@ def test_no_hot_kernel_spills_or_uses_scratch(
     assert spilling == []
 
 
+@pytest.mark.parametrize(("architecture", "file"), targets(*FURTHER))
+def test_further_architectures_compile_too(
+    architecture: str, file: str, repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One build of each file: they differ little from those above."""
+    builds = [build for build in all_builds(architecture) if build.file == file]
+    build = builds[len(builds) // 2]
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(repo / "build" / "offline"))
+    try:
+        offline.clang_version(offline.clang(architecture))
+    except DeviceError as error:
+        pytest.skip(str(error))
+    kernels = offline.compile_build(build, architecture)
+    assert {kernel.resources.name for kernel in kernels} == set(build.kernels)
+    for kernel in kernels:
+        assert kernel.resources.wave_size == wave_size(architecture)
+        assert kernel.resources.argument_bytes == struct_bytes(build.kernels[kernel.resources.name])
+        assert not build.hot or not kernel.resources.scratch_bytes
+        if file == "matmul_prompt.hip":
+            assert kernel.matrix
+
+
 SPILLING = """#include "device.h"
 struct Args {
     const float* x;
@@ -170,11 +199,13 @@ def test_a_warning_is_an_error_with_its_log(planted: Path) -> None:
 
 
 def test_a_missing_clang_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    offline.clang_version.cache_clear()
-    monkeypatch.setattr(offline, "CLANG", "clang-none")
-    with pytest.raises(DeviceError, match=r"clang-none .*apt-get install .*clang-19 lld-19"):
-        offline.clang_version()
-    offline.clang_version.cache_clear()
+    for name in ("clang-19", "clang-22"):
+        offline.clang_version.cache_clear()
+        lld = name.replace("clang", "lld")
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", "")
+            with pytest.raises(DeviceError, match=rf"^{name} .*apt-get install .*{name} {lld}$"):
+                offline.clang_version(name)
 
 
 @pytest.fixture
