@@ -10,7 +10,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge import env
+from rocmforge.atomic import whole_file
 from rocmforge.backend import Bytes, Floats, Ints, Precision
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import Format
@@ -264,12 +264,8 @@ def _main(arguments: Sequence[str]) -> None:
     """Write the reference logits of a model: MODEL TARGET.npy ID…"""
     target = Path(arguments[1])
     logits = reference_logits(arguments[0], [int(i) for i in arguments[2:]])
-    temporary = target.with_name(f".{uuid.uuid4().hex}.npy")
-    try:
-        np.save(temporary, logits)
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(target) as file:
+        np.save(file, logits)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from rocmforge.regress import asv, exits, provenance
 from rocmforge.regress.arguments import expression
 from rocmforge.regress.dashboard.publish import FIRST_OF_ASV
 from rocmforge.regress.files import read_text, write_bytes
+from rocmforge.regress.git import find_commit
 from rocmforge.regress.machine import register_machine
 
 TOOLS = Path(__file__).resolve().parent
@@ -203,11 +204,10 @@ def _checked_out(commit: str) -> bool:
 
 
 def _commit(name: str) -> str:
-    words = ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
+    found = find_commit(None, name)
+    if found is None:
         raise ValueError(f"commit: got {name!r}, wanted one that git knows (fetch it first)")
-    return done.stdout.strip()
+    return found
 
 
 def _measure(
@@ -305,7 +305,13 @@ def _call(
     surroundings = {**os.environ, **git, **(variables or {})}
     try:
         done = subprocess.run(
-            words, cwd=folder, env=surroundings, capture_output=True, text=True, check=False
+            words,
+            cwd=folder,
+            env=surroundings,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
         )
     except FileNotFoundError as error:
         raise ResultFileError(words[0], "program", got="none", wanted="it installed") from error

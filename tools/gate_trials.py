@@ -12,7 +12,6 @@ import argparse
 import functools
 import math
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -35,6 +34,7 @@ from rocmforge.regress.compare import Row, compare
 from rocmforge.regress.confirm import confirm, suspects
 from rocmforge.regress.decision import Verdict
 from rocmforge.regress.files import read_json, read_versioned_json, write_json
+from rocmforge.regress.git import run_git
 from rocmforge.regress.machine import register_machine
 from rocmforge.regress.noise import known_noise
 from rocmforge.regress.records import ResultSet
@@ -280,7 +280,7 @@ def table(kinds: Sequence[Mapping[str, Any]]) -> Table:
 
 def git(*words: str) -> str:
     """Run git; return what it says."""
-    done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
+    done = run_git(None, *words)
     if done.returncode:
         raise MeasurementError(f"git {words[-1]}: exit {done.returncode}: {done.stderr.strip()}")
     return done.stdout.strip()

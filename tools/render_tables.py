@@ -7,8 +7,6 @@ written and the exit code is 1 where a table is not what the files say. It measu
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,6 +15,7 @@ from typing import Any
 
 from rocmforge.gguf.formats import FORMATS as WEIGHT_FORMATS
 from rocmforge.regress.baseline import metric_suffix
+from rocmforge.regress.files import read_json, write_bytes
 from rocmforge.regress.listing import MARK
 from rocmforge.regress.noise import load_noise
 from rocmforge.regress.report import digits, scale_for
@@ -67,9 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stale = True
             print(f"{path.relative_to(REPO)}: {'stale' if args.check else 'written'}")
             if not args.check:
-                temporary = path.with_suffix(".tmp")
-                temporary.write_text(after, "utf-8")
-                os.replace(temporary, path)
+                write_bytes(path, after.encode())
     return 1 if stale and args.check else 0
 
 
@@ -78,7 +75,7 @@ def _paths(pattern: str) -> list[Path]:
 
 
 def _read(pattern: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text("utf-8")) for path in _paths(pattern)]
+    return [read_json(path) for path in _paths(pattern)]
 
 
 def _replace(document: str, name: str, text: str) -> str:
@@ -268,7 +265,7 @@ def _measured(baseline: dict[str, Any], label: str) -> str:
 
 def _noise_table(path: Path) -> str:
     """What runs of one commit differ by: the median, and the benchmarks that differ most."""
-    document, spreads = json.loads(path.read_text("utf-8")), load_noise(path)
+    document, spreads = read_json(path), load_noise(path)
     ordered = sorted(spreads.items(), key=lambda item: -item[1].spread)
     middle = percentile(sorted(one.spread for one in spreads.values()), 0.5)
     runs = max(len(one.medians) for one in spreads.values())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect
 from rocmforge.regress import exits, provenance
 from rocmforge.regress.baseline import baseline_path, load_baseline
-from rocmforge.regress.files import refuse_loss
+from rocmforge.regress.files import refuse_loss, write_bytes
 from rocmforge.regress.noise import (
     FEWEST_RUNS,
     Noise,
@@ -137,9 +136,7 @@ def _measure(args: argparse.Namespace, console: Console) -> list[ResultSet]:
         if done.returncode != 0:
             sys.stderr.write(done.stdout[-2000:] + done.stderr)
             raise MeasurementError(f"tools/bench.py: exit {done.returncode}, in run {number}")
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(written, kept.with_suffix(".part"))
-        kept.with_suffix(".part").replace(kept)
+        write_bytes(kept, written.read_bytes())
         console.print(f"run {number} of {args.runs}: {time.monotonic() - begin:.0f} s")
     files = sorted(folder.glob("*.json"))[: args.runs]
     runs = [load_baseline(path) for path in files]

@@ -22,21 +22,39 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rocmforge.errors import ResultFileError
+from rocmforge.atomic import naming_full_disk
+from rocmforge.errors import ResultFileError, brief
 from rocmforge.regress.files import (
     finite_number,
+    is_strings,
     kind_of,
     read_json,
     read_text,
+    refuse_empty,
     typed_field,
     write_bytes,
+    write_json,
 )
 from rocmforge.regress.records import ResultSet, Status
 from rocmforge.regress.results import ResultsDirectory
 
 _CONFIG_VERSION = 1
+_CONFIG_MOST_BYTES = 2**16  # its parser takes a second for so many, and minutes for some megabytes
 _PATIENCE_S = 3.0
 FORKED = ("--launch-method", "forkserver")  # imports once a run: a third of the time less
+_SETTINGS: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(
+        (
+            *("project", "project_url", "show_commit_url", "repo"),
+            *("benchmark_dir", "env_dir", "results_dir", "html_dir"),
+        ),
+        (str, "a string"),
+    ),
+    **dict.fromkeys(("branches", "plugins"), (list, "a list of strings")),
+    **dict.fromkeys(("regressions_thresholds", "regressions_first_commits"), (dict, "an object")),
+    "hash_length": (int, "a number of digits"),
+}
+"""What is used of asv's configuration, which asv itself takes as it is."""
 FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
 
 
@@ -62,7 +80,7 @@ def write_config(root: Path, work: Path) -> Path:
     }
     path = work / "asv.conf.json"
     (work / "results").mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(path, config)
     return path
 
 
@@ -74,18 +92,26 @@ def read_thresholds(config: Path) -> dict[str, float]:
     ResultFileError
         The file is broken, or a threshold is no number above 0 or its expression is none.
     """
-    found = read_config(config).get("regressions_thresholds", {})
-    if not isinstance(found, dict):
-        raise ResultFileError(config, "regressions_thresholds", got=found, wanted="an object")
+    return thresholds_of(read_config(config), config)
+
+
+def thresholds_of(settings: Mapping[str, Any], config: Path) -> dict[str, float]:
+    """Return `read_thresholds` of what `read_config` returned of that file; errors as there."""
+    found = settings.get("regressions_thresholds", {})
     for name, value in found.items():
         what = f"regressions_thresholds of {name!r}"
         if finite_number(config, what, value) <= 0:
             raise ResultFileError(config, what, got=value, wanted="a number above 0")
-        try:
-            re.compile(name)
-        except re.error as error:
-            raise ResultFileError(config, what, got=error, wanted="an expression") from error
+        refuse_no_expression(config, what, name)
     return {name: float(value) for name, value in found.items()}
+
+
+def refuse_no_expression(config: Path, what: str, text: str) -> None:
+    """Raise ResultFileError where a key of the configuration is no expression."""
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ResultFileError(config, what, got=error, wanted="an expression") from error
 
 
 def known_thresholds(config: Path) -> dict[str, float]:
@@ -99,7 +125,8 @@ def read_config(config: Path) -> dict[str, Any]:
     Raises
     ------
     ResultFileError
-        The file is missing or broken, or asv is.
+        The file is missing, too large or broken, a value in it is of another type, or asv is
+        missing.
     """
     try:
         import json5
@@ -107,7 +134,8 @@ def read_config(config: Path) -> dict[str, Any]:
         raise ResultFileError(
             config, "asv", got=error, wanted="pip install 'rocmforge[bench]'"
         ) from error
-    text = read_text(config, "asv's settings")
+    text = read_text(config, "asv's settings", _CONFIG_MOST_BYTES)
+    refuse_empty(config, text, "asv's settings")
     try:
         stored = json5.loads(text, allow_duplicate_keys=False)
     except (ValueError, RecursionError) as error:
@@ -117,7 +145,16 @@ def read_config(config: Path) -> dict[str, Any]:
     version = stored.get("version")
     if version != _CONFIG_VERSION or isinstance(version, bool):
         raise ResultFileError(config, "version", got=version, wanted=_CONFIG_VERSION)
+    for key, (kind, wanted) in _SETTINGS.items():
+        if key in stored and not _fits(stored[key], kind):
+            raise ResultFileError(config, key, got=brief(stored[key]), wanted=wanted)
     return stored
+
+
+def _fits(value: object, kind: type) -> bool:
+    if kind is list:
+        return is_strings(value)
+    return isinstance(value, kind) and not isinstance(value, bool) and "\0" not in str(value)
 
 
 def benchmarks_folder(config: Path) -> Path:
@@ -163,18 +200,20 @@ def run(
         Called with each line.
     """
     with (
-        log.open("a", encoding="utf-8") as file,
+        log.open("ab", buffering=0) as file,
         subprocess.Popen(
             words,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             env={**os.environ, **environment},
         ) as process,
     ):
         try:
             for line in process.stdout or ():
-                file.write(line)
+                with naming_full_disk(log):
+                    file.write(line.encode())
                 on_line(line)
         except BaseException:
             _stop(process)
@@ -185,7 +224,9 @@ def run(
 def _captured(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run asv, and where that is interrupted, let it end its benchmark first."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(
+        words, stdout=pipe, stderr=pipe, encoding="utf-8", errors="replace"
+    ) as process:
         try:
             said = process.communicate()
         except BaseException:
@@ -325,7 +366,7 @@ class Builds:
         _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)], folder)
         purelib = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
         own = Path(purelib) / "of_the_caller.pth"
-        own.write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+        write_bytes(own, f"{sysconfig.get_path('purelib')}\n".encode())
         with TemporaryDirectory() as tree:
             _run(["git", "clone", "--quiet", "--shared", str(self._root), tree], folder)
             _run(["git", "-C", tree, "checkout", "--quiet", "--detach", commit], folder)
@@ -368,7 +409,7 @@ def toolchain() -> str:
     """Return what tells builds apart that other versions of Python or the compiler made: a hash."""
     try:
         words = ["c++", "--version"]
-        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        said = _said(words).stdout
     except FileNotFoundError:
         said = ""
     versions = "\n".join([platform.python_version(), *said.splitlines()[:1]])
@@ -376,9 +417,16 @@ def toolchain() -> str:
 
 
 def _run(words: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = _said(words)
     if done.returncode:
         raise ResultFileError(folder, " ".join(words[:5]), got=_end(done), wanted="exit 0")
+
+
+def _said(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, whatever bytes it prints."""
+    return subprocess.run(
+        words, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
 
 
 def _end(done: subprocess.CompletedProcess[str]) -> str:

@@ -10,8 +10,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
+from rocmforge.atomic import naming_full_disk
 from rocmforge.errors import MeasurementError, RocmforgeError
 
 BROKEN, NOTHING_MEASURED, INTERRUPTED = 2, 3, 130
@@ -39,8 +41,10 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
         INTERRUPTED for Ctrl-C.
     """
     try:
-        with _terminating_as_interrupt():
-            return work()
+        with _terminating_as_interrupt(), naming_full_disk(Path("standard output")):
+            code = work()
+            print(end="", flush=True)
+            return code
     except MeasurementError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return NOTHING_MEASURED

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import stat
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
+from rocmforge.atomic import whole_file
 from rocmforge.errors import ResultFileError
 
 _YEAR_10000_MS = 253_402_300_800_000
 
 
-def read_text(path: Path, wanted: str) -> str:
+def read_text(path: Path, wanted: str, most_bytes: float = math.inf) -> str:
     """Read a regular file in UTF-8, errors naming the file; a pipe would be waited for forever."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise ResultFileError(path, "file", got="no regular file", wanted=wanted)
+        if status.st_size > most_bytes:
+            limit = f"{wanted} of at most {most_bytes} bytes"
+            raise ResultFileError(path, "file", got=f"{status.st_size} bytes", wanted=limit)
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ResultFileError(path, "file", got="none", wanted=wanted) from error
@@ -34,10 +37,17 @@ def read_text(path: Path, wanted: str) -> str:
 
 def parse_json(path: Path, text: str, wanted: str = "a complete JSON file") -> Any:
     """Parse JSON in which no object has a key twice, errors naming the file."""
+    refuse_empty(path, text, wanted)
     try:
         return json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
         raise ResultFileError(path, "content", got=error, wanted=wanted) from error
+
+
+def refuse_empty(path: Path, text: str, wanted: str) -> None:
+    """Raise ResultFileError where a file holds nothing; a parser would name a line and a column."""
+    if not text.strip():
+        raise ResultFileError(path, "content", got="an empty file", wanted=wanted)
 
 
 def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -68,19 +78,10 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a temporary file beside the target, then rename it into place."""
+    """Let `write` fill a file, whole or not at all; its folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        write(file)
 
 
 def read_versioned_json(path: Path, version: int) -> dict[str, Any]:

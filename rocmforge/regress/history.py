@@ -7,7 +7,6 @@ a benchmark changed (asv's hash of it), a new series begins. Knows no detector a
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +15,9 @@ from pathlib import Path
 from rocmforge.errors import MeasurementError
 from rocmforge.regress.compare import differences
 from rocmforge.regress.conditions import is_timed, with_surroundings
+from rocmforge.regress.git import run_git
 from rocmforge.regress.records import Direction, Record, ResultSet
-from rocmforge.regress.results import ResultsDirectory, read_result_file
+from rocmforge.regress.results import MEASURE, ResultsDirectory, read_result_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +168,8 @@ def read_history(
     found = [one for one in sets if one.commit in positions]
     if not found:
         raise MeasurementError(
-            f"{results.path}: no commit of this branch was measured on {results.machine}: wanted "
-            "results of several (asv run FIRST..LAST)"
+            f"{results.path}: nothing measured here yet, no commit of this branch on "
+            f"{results.machine}: {MEASURE}"
         )
     chosen = sorted(_of_environment(found, environment), key=lambda one: positions[one.commit])
     latest = chosen[-1]
@@ -205,9 +205,7 @@ def read_history(
 
 
 def _git(arguments: Sequence[str], name: str, repository: Path | None) -> list[str]:
-    done = subprocess.run(
-        ["git", *arguments], cwd=repository, capture_output=True, text=True, check=False
-    )
+    done = run_git(repository, *arguments)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["nothing"])[0]
         raise ValueError(f"git: got {said!r} for {name}, wanted a commit of this repository")

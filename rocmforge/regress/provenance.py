@@ -5,12 +5,12 @@ Asks git and the machine; knows no measurement.
 
 from __future__ import annotations
 
-import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from rocmforge.hardware import hardware_tag
+from rocmforge.regress.git import ask_git, find_commit
 
 
 def provenance(repository: Path) -> dict[str, Any]:
@@ -45,9 +45,8 @@ def head(repository: Path) -> tuple[str | None, bool]:
     repository
         Folder of the code.
     """
-    commit = _git(repository, "rev-parse", "--verify", "HEAD")
-    changed = _git(repository, "status", "--porcelain", "--", ".", ":(exclude)results")
-    return commit, bool(changed)
+    changed = ask_git(repository, "status", "--porcelain", "--", ".", ":(exclude)results")
+    return find_commit(repository, "HEAD"), bool(changed)
 
 
 def commit_hash(repository: Path, name: str) -> str:
@@ -65,22 +64,13 @@ def commit_hash(repository: Path, name: str) -> str:
     ValueError
         git knows no such commit, or there is no git.
     """
-    found = _git(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-    if not found:
+    found = find_commit(repository, name)
+    if found is None:
         raise ValueError(f"commit: got {name}, wanted one that git knows in {repository}")
     return found
 
 
 def committed_files(repository: Path, pattern: str) -> list[str]:
-    """Return the files that git knows by a pattern, as it names them; none without git."""
-    return (_git(repository, "ls-files", "--", pattern) or "").splitlines()
-
-
-def _git(repository: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=repository, capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    """Return the files that git knows by a pattern, as `os.fsdecode` has them; none without git."""
+    said = ask_git(repository, "ls-files", "-z", "--", pattern, errors="surrogateescape")
+    return (said or "").split("\0")[:-1]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +25,18 @@ from rocmforge.regress.files import (
     read_versioned_json,
     typed_field,
 )
+from rocmforge.regress.git import find_commit
 from rocmforge.regress.machine import MACHINE_VERSION, hardware_from_asv
 from rocmforge.regress.records import Direction, Record, ResultSet, Status
 from rocmforge.regress.statistics import Summary, summarize
 
 RESULT_VERSION = 2
 BENCHMARKS_VERSION = 2
+MEASURE = (
+    ".venv/bin/asv run --machine $(.venv/bin/python tools/register_machine.py) "
+    "--record-samples HEAD~2..HEAD"
+)
+"""The command that measures commits, as the README has it."""
 _SPREAD = ("result", "samples", "stats_ci_99_a", "stats_ci_99_b", "stats_repeat")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _RESULT_NAME = re.compile(r"([0-9a-f]{8})-(.+)\.json")
@@ -62,9 +67,10 @@ class ResultsDirectory:
     ResultFileError
         The directory, benchmarks.json or machine.json is missing or broken.
     ValueError
-        Several machines and none named, or an unknown one.
+        An unknown machine.
     MeasurementError
-        There is no result file at all.
+        There is no result file at all; or there are several machines, none of them this one, and
+        none is named.
     """
 
     def __init__(self, path: Path | str, machine: str | None = None) -> None:
@@ -83,17 +89,20 @@ class ResultsDirectory:
 
     def _choose_machine(self, machine: str | None) -> str:
         found = sorted(folder.name for folder in self.path.iterdir() if _result_files(folder))
-        if machine is not None and machine in found:
-            return machine
-        if not found:
-            raise MeasurementError(f"{self.path}: no result file of any machine: nothing measured")
-        if machine is None and len(found) == 1:
+        if machine in found:
+            return str(machine)
+        if machine is not None and found:
+            wanted = f"one of {', '.join(found)} (--machine)"
+            raise ValueError(f"machine: got {machine}, wanted {wanted}")
+        if len(found) == 1:
             return found[0]
-        here = hardware_tag() if machine is None else None
+        here = hardware_tag()
         if here in found:
             return here
-        got = machine or f"none, and {here} here"
-        raise ValueError(f"machine: got {got}, wanted one of {', '.join(found)} (--machine)")
+        others = f" (--machine NAME judges another's: there are {len(found)})" if found else ""
+        raise MeasurementError(
+            f"{self.path}: nothing measured here yet, no result file of {here}: {MEASURE}{others}"
+        )
 
     def files(self, commit: str | None = None) -> list[Path]:
         """Paths of the result files of the machine, or of one commit (at least 8 hex digits)."""
@@ -117,7 +126,7 @@ class ResultsDirectory:
         MeasurementError
             git knows the commit, and it was never measured on this machine.
         """
-        commit = _git_commit(name, repository)
+        commit = find_commit(repository, name)
         if commit is not None and self.files(commit):
             return commit
         measured = {f.name[:8] for f in self.files()}
@@ -129,9 +138,8 @@ class ResultsDirectory:
             return found[0] if len(name) <= 8 else name.lower()
         if commit is not None:
             raise MeasurementError(
-                f"commit {name} ({commit[:8]}) has no results of machine {self.machine} in "
-                f"{self.path}: nothing measured (asv run measures commits, and "
-                "tools/gate_pull_request.py does all of it; tools/bench.py keeps its results in "
+                f"commit {name} ({commit[:8]}): nothing measured here yet, no result of machine "
+                f"{self.machine} in {self.path}: {MEASURE} (make bench keeps its results in "
                 ".asv/results)"
             )
         raise ValueError(
@@ -384,15 +392,3 @@ def _result_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(f for f in folder.iterdir() if _RESULT_NAME.fullmatch(f.name))
-
-
-def _git_commit(name: str, repository: Path | None) -> str | None:
-    """Full hash of what git calls by that name; None where git or its repository has no answer."""
-    if name.startswith("-"):
-        return None
-    command = ["git", "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"]
-    try:
-        done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import math
 import os
 import signal
@@ -23,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rocmforge.regress.decision import quiet, slowdown
+from rocmforge.regress.files import parse_json, read_text
 from rocmforge.regress.records import Direction
 from rocmforge.regress.turn_taker import LEFT_ALONE
 
@@ -124,7 +124,7 @@ def _read(folder: Path, codes: Sequence[int], direction: Direction, later_leads:
     found: list[dict[str, Any]] = []
     for side, code in enumerate(codes):
         path = folder / str(side)
-        said = json.loads(path.read_text(encoding="utf-8")) if code == 0 else None
+        said = parse_json(path, read_text(path, "what was measured")) if code == 0 else None
         if said is not None:
             found.append(said)
         elif code != LEFT_ALONE:

@@ -54,6 +54,18 @@ def test_everything_that_asv_writes_lies_below_the_folder(tmp_path: Path) -> Non
         ('{"version": 1, "regressions_thresholds": {"a": "x"}}', "wanted a number"),
         ('{"version": 1, "regressions_thresholds": {"a": 0}}', "a number above 0"),
         ('{"version": 1, "regressions_thresholds": {"(": 0.1}}', "an expression"),
+        ("", "content: got an empty file, wanted asv's settings"),
+        ("\n\n", "content: got an empty file"),
+        ("[1]", "content: got list"),
+        ('{"version": 1, "results_dir": 5}', "results_dir: got 5, wanted a string"),
+        ('{"version": 1, "repo": null}', "repo: got None, wanted a string"),
+        ('{"version": 1, "html_dir": "a\\u0000"}', "html_dir: got .*, wanted a string"),
+        ('{"version": 1, "branches": "main"}', "branches: got 'main', wanted a list of strings"),
+        ('{"version": 1, "plugins": [1]}', r"plugins: got \[1\], wanted a list of strings"),
+        ('{"version": 1, "hash_length": true}', "hash_length: got True, wanted a number"),
+        ('{"version": 1, "regressions_first_commits": 5}', "first_commits: got 5, wanted an obj"),
+        ("[" * 60_000, "content: got maximum recursion"),
+        ('{"version": 1, "a": [' + "1," * 300_000, "got 600021 bytes, wanted .* at most 65536"),
     ],
 )
 def test_broken_settings_are_named(tmp_path: Path, text: str, message: str) -> None:
@@ -65,6 +77,20 @@ def test_broken_settings_are_named(tmp_path: Path, text: str, message: str) -> N
     assert known_thresholds(tmp_path / "none.json") == {}
     with pytest.raises(ResultFileError, match=message):
         known_thresholds(config)
+
+
+def test_a_full_disk_names_the_log_of_a_run(tmp_path: Path) -> None:
+    log = tmp_path / "asv.log"
+    log.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device: '.*asv\.log'"):
+        asv.run([sys.executable, "-c", "print('a line')"], log, {}, lambda line: None)
+
+
+def test_what_a_run_prints_may_be_any_bytes(tmp_path: Path) -> None:
+    lines: list[str] = []
+    words = [sys.executable, "-c", "import os; os.write(1, b'\\xff\\n')"]
+    assert asv.run(words, tmp_path / "asv.log", {}, lines.append) == 0
+    assert lines == ["\ufffd\n"]
 
 
 def test_our_own_thresholds_can_be_read(repo: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -213,40 +215,32 @@ def test_a_publish_that_fails_leaves_the_older_pages(
     assert [path.name for path in site.html.parent.iterdir()] == ["html"]
 
 
-def test_so_does_one_whose_pages_cannot_be_put_in_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    html, old = tmp_path / "html", tmp_path / "old"
-    html.mkdir()
-    (html / "index.html").write_text("older")
-    with pytest.raises(FileNotFoundError):
-        module._replace(tmp_path / "nothing", html, old)
-    assert (html / "index.html").read_text() == "older"
-
-
-def test_and_one_that_is_ended_between_the_two_renames(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pages, html, old = (tmp_path / name for name in ("pages", "html", "old"))
-    for folder in (pages, html):
-        folder.mkdir()
-    (html / "index.html").write_text("older")
-    rename = os.rename
-
-    def ended(source: Path, target: Path) -> None:
-        if source == pages:
-            raise KeyboardInterrupt
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", ended)
-    with pytest.raises(KeyboardInterrupt):
-        module._replace(pages, html, old)
-    assert (html / "index.html").read_text() == "older"
+def test_a_killed_publish_leaves_the_older_pages_and_the_next_one_clears_up(tmp_path: Path) -> None:
+    made = make_site(tmp_path)
+    older = made.html.parent / "older"
+    older.mkdir(parents=True)
+    (older / module.FIRST_OF_ASV).write_text("older")
+    older.rename(made.html)
+    code = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from dashboard_site import Site
+from rocmforge.regress.dashboard import publish
+publish._run_asv = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+Site(Path(sys.argv[1]), []).publish()
+"""
+    words = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    assert made.text(module.FIRST_OF_ASV) == "older"
+    assert len(list(made.html.parent.iterdir())) == 2
+    made.publish()
+    assert [path.name for path in made.html.parent.iterdir()] == ["html"]
 
 
 def test_a_name_is_no_expression(tmp_path: Path) -> None:
     names = {name: BenchmarkInfo("x", Direction.HIGHER, ()) for name in ("m.track_[x", "m.y(z")}
-    module._write_config({}, tmp_path, tmp_path, names)
+    module._write_config({}, tmp_path, tmp_path, tmp_path, names)
     settings = json.loads((tmp_path / "asv.conf.json").read_text())
     for name, pattern in zip(names, settings["regressions_first_commits"], strict=True):
         assert re.match(pattern, f"{name}('Q4_0')@main")
@@ -256,10 +250,41 @@ def test_a_name_is_no_expression(tmp_path: Path) -> None:
 def test_asvs_failure_names_the_log(tmp_path: Path) -> None:
     made = make_site(tmp_path)
     (tmp_path / "results" / "box" / "machine.json").write_text('{"version": 1}')
-    with pytest.raises(ResultFileError, match=r"log: asv publish: got exit 1, wanted 0"):
+    said = r"log: asv publish: got exit 1, wanted 0; it said last: KeyError: 'machine'"
+    with pytest.raises(ResultFileError, match=said):
         made.publish()
     assert "Traceback" in (tmp_path / "log").read_text()
     assert not made.html.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("repo", "nowhere", "repo: got nowhere, wanted a folder that is a git repository"),
+        ("branches", [], "branches: got none, wanted at least one"),
+        ("branches", ["HEAD", "none"], "branches: got none, wanted one that git knows"),
+        ("regressions_first_commits", {"(": None}, r"of '\(': got missing \), .*an expression"),
+        ("regressions_first_commits", {".*": "none"}, "of '.*': got none, wanted one that git"),
+        ("regressions_thresholds", {".*": 0}, "of '.*': got 0, wanted a number above 0"),
+    ],
+)
+def test_broken_settings_are_named_before_asv_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: Any, message: str
+) -> None:
+    made = make_site(tmp_path)
+    monkeypatch.setattr(module, "_run_asv", lambda *_: pytest.fail("asv ran"))
+    config = tmp_path / "asv.conf.json"
+    config.write_text(json.dumps({"version": 1, "project": "tiny", key: value}))
+    with pytest.raises(ResultFileError, match=rf"asv\.conf\.json: {key}.*{message}|{message}"):
+        made.publish()
+    assert not made.html.parent.exists()
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    made = make_site(tmp_path)
+    (tmp_path / "log").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device: '.*log'"):
+        made.publish()
 
 
 def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:

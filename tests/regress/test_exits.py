@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -61,6 +64,19 @@ def test_sigterm_is_ctrl_c_while_the_tool_works(capsys: pytest.CaptureFixture[st
     assert exits.run("tool", work, "all is kept") == 130
     assert capsys.readouterr().err == "tool: interrupted; all is kept\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_full_disk_behind_the_standard_output_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert exits.run("tool", lambda: 0) == exits.BROKEN
+    said = "tool: error: [Errno 28] No space left on device: 'standard output'\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_thread_may_work_too() -> None:

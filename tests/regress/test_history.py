@@ -178,5 +178,6 @@ def test_a_truncated_file_is_named(branch: HistoryTree) -> None:
 
 def test_a_branch_without_results_is_nothing_measured(branch: HistoryTree) -> None:
     branch.run("f" * 40, {"rope.track_us": 1.0})
-    with pytest.raises(MeasurementError, match="no commit of this branch was measured on box"):
+    said = "nothing measured here yet, no commit of this branch on box"
+    with pytest.raises(MeasurementError, match=said):
         read(branch)

@@ -17,7 +17,12 @@ from asv_tree import MACHINE, A, AsvTree, B
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import hardware_tag
 from rocmforge.regress.records import Direction, Record, Status
-from rocmforge.regress.results import ResultsDirectory, read_benchmarks, read_result_file
+from rocmforge.regress.results import (
+    MEASURE,
+    ResultsDirectory,
+    read_benchmarks,
+    read_result_file,
+)
 
 
 def load(tree: AsvTree, commit: str = A) -> dict[str, Record]:
@@ -154,9 +159,11 @@ class TestResolve:
 class TestChoice:
     def test_machines(self, two_commits: AsvTree) -> None:
         two_commits.run(A, {}, machine={**MACHINE, "machine": "other"})
-        said = rf"got none, and {hardware_tag()} here, wanted one of box, other \(--machine\)"
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(MeasurementError) as raised:
             ResultsDirectory(two_commits.results)
+        said = f"nothing measured here yet, no result file of {hardware_tag()}: {MEASURE}"
+        assert said in str(raised.value)
+        assert "box" not in str(raised.value)
         two_commits.run(A, {}, machine={**MACHINE, "machine": hardware_tag()})
         assert ResultsDirectory(two_commits.results).machine == hardware_tag()
         with pytest.raises(ValueError, match="machine: got third"):
@@ -239,6 +246,13 @@ def test_no_json_object(two_commits: AsvTree, file: str, content: bytes) -> None
     with pytest.raises(ResultFileError, match="content: got") as caught:
         ResultsDirectory(two_commits.results).load("bbbbbbbb")
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["benchmarks.json", "box/machine.json"])
+def test_an_empty_file_is_called_so(two_commits: AsvTree, file: str) -> None:
+    (two_commits.results / file).write_text(" \n")
+    with pytest.raises(ResultFileError, match="content: got an empty file, wanted a complete JSON"):
+        ResultsDirectory(two_commits.results)
 
 
 @pytest.mark.parametrize("file", ["benchmarks.json", "box/machine.json"])

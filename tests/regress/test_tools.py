@@ -17,7 +17,7 @@ from tool_modules import tool_module
 from rocmforge.hardware import detect, hardware_tag
 from rocmforge.regress import asv
 from rocmforge.regress.conditions import write_report
-from rocmforge.regress.results import ResultsDirectory
+from rocmforge.regress.results import MEASURE, ResultsDirectory
 
 CHECK, BASELINES, REGISTER = "check_regressions.py", "baselines.py", "register_machine.py"
 BASELINE = "baselines/cpu-amd-epyc-zen4-2c/baseline.json"
@@ -144,6 +144,19 @@ def test_no_results_at_all_is_3(two_commits: AsvTree, tools: Tools) -> None:
         done = tools(script, *arguments)
         assert done.returncode == 3
         assert "no result file" in done.stderr
+
+
+@pytest.mark.parametrize("command", [(CHECK, "HEAD~1", "HEAD"), ("check_history.py",)])
+def test_before_any_run_here_it_says_the_command_and_no_other_machine(
+    two_commits: AsvTree, tools: Tools, repo: Path, command: tuple[str, ...]
+) -> None:
+    two_commits.run(A, {}, machine={**MACHINE, "machine": "another"})
+    done = tools(*command)
+    assert done.returncode == 3, done.stderr
+    assert "nothing measured here yet" in done.stderr
+    assert MEASURE in done.stderr
+    assert "box" not in done.stderr
+    assert MEASURE in (repo / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("command", [(CHECK, "aaaa", "bbbb"), (BASELINES, "save")])

@@ -1,32 +1,33 @@
 """Publishes results as pages: asv's own, made to work offline, and ours in front of them.
 
-Runs `asv publish` in a folder of its own beside the target and renames the whole at the end: a
-publish that fails leaves the older pages as they were. Knows no page's content.
+Runs `asv publish` in a folder of its own beside the target and exchanges the whole at the end: a
+publish that fails or is killed leaves the older pages as they were. Knows no page's content.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rocmforge.atomic import naming_full_disk, whole_folder
 from rocmforge.errors import ResultFileError
-from rocmforge.regress.asv import command, read_config, read_thresholds
+from rocmforge.regress.asv import command, read_config, refuse_no_expression, thresholds_of
 from rocmforge.regress.dashboard.asv_pages import COMMIT_URL, adapt, showable
 from rocmforge.regress.dashboard.machines import read_machines, read_runs
 from rocmforge.regress.dashboard.offline import make_offline
 from rocmforge.regress.dashboard.render import write_pages
 from rocmforge.regress.files import read_versioned_json, write_json
+from rocmforge.regress.git import find_commit
 from rocmforge.regress.records import Direction
 from rocmforge.regress.results import BENCHMARKS_VERSION, BenchmarkInfo, read_benchmarks
 
 FIRST_OF_ASV, LAST_OF_ASV = "asv.js", "info.json"  # files of every folder that asv published
+TAGS_PLUGIN = ".rocmforge.regress.dashboard.asv_tags"
 
 
 def publish(
@@ -69,26 +70,23 @@ def publish(
     if html.exists() and not (html / FIRST_OF_ASV).exists() and not _is_empty(html):
         raise ValueError(f"--html: got {html}, which has other files, wanted an older dashboard")
     settings = read_config(config)
+    thresholds = thresholds_of(settings, config)
+    repository = _repository(settings, config)
     benchmarks = read_benchmarks(results / "benchmarks.json")
-    html.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=html.parent, prefix=f".{html.name}."))
-    try:
+    with whole_folder(html) as work:
         count, left_out = _stage(results, work / "results")
         if left_out:
             say(f"asv's pages go without {len(left_out)} names that hold markup: {left_out[0]}")
-        _write_config(settings, config.parent, work, benchmarks)
+        _write_config(settings, config.parent, work, repository, benchmarks)
         say(f"asv publishes {count} result files of {len(benchmarks)} benchmarks …")
         begin = time.monotonic()
         _run_asv(work, log)
-        pages = work / "html"
+        pages = work / "new"
         adapt(pages, benchmarks)
         make_offline(pages)
         say(f"done in {time.monotonic() - begin:.1f} s; the summary of all machines …")
-        machines = read_machines(results, baselines, read_thresholds(config), benchmarks)
-        write_pages(pages, machines, _repository(settings, config.parent))
-        _replace(pages, html, work / "old")
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        machines = read_machines(results, baselines, thresholds, benchmarks)
+        write_pages(pages, machines, repository)
     return html / "index.html"
 
 
@@ -125,12 +123,39 @@ def _stage(results: Path, target: Path) -> tuple[int, list[str]]:
     return count, [key for key in known if key not in kept]
 
 
-def _repository(settings: Mapping[str, Any], base: Path) -> Path:
-    return (base / str(settings.get("repo", "."))).resolve()
+def _repository(settings: Mapping[str, Any], config: Path) -> Path:
+    """Return the repository of asv's settings, if it has the commits that they name.
+
+    asv would say so at the end of its work, and in the log.
+
+    Raises
+    ------
+    ResultFileError
+        There is no such repository or commit, or no expression where one is wanted.
+    """
+    repo = str(settings.get("repo", "."))
+    found = (config.parent / repo).resolve()
+    if not any((found / name).exists() for name in (".git", "objects")):  # asv's own rule
+        raise ResultFileError(config, "repo", got=repo, wanted="a folder that is a git repository")
+    branches = settings.get("branches", [])
+    if "branches" in settings and not branches:
+        raise ResultFileError(config, "branches", got="none", wanted="at least one")
+    firsts = settings.get("regressions_first_commits", {})
+    for name in firsts:
+        refuse_no_expression(config, f"regressions_first_commits of {name!r}", name)
+    named = {f"regressions_first_commits of {name!r}": first for name, first in firsts.items()}
+    for what, name in [*(("branches", branch) for branch in branches), *named.items()]:
+        if name is not None and find_commit(found, str(name)) is None:
+            raise ResultFileError(config, what, got=name, wanted=f"one that git knows in {found}")
+    return found
 
 
 def _write_config(
-    settings: Mapping[str, Any], base: Path, work: Path, benchmarks: Mapping[str, BenchmarkInfo]
+    settings: Mapping[str, Any],
+    base: Path,
+    work: Path,
+    repository: Path,
+    benchmarks: Mapping[str, BenchmarkInfo],
 ) -> None:
     """Write the settings with all that asv writes in `work`.
 
@@ -145,11 +170,13 @@ def _write_config(
         {
             **settings,
             "version": 1,
-            "repo": str(_repository(settings, base)),
+            "dvcs": "git",
+            "repo": str(repository),
+            "plugins": [*settings.get("plugins", []), TAGS_PLUGIN],
             "benchmark_dir": str((base / settings.get("benchmark_dir", "benchmarks")).resolve()),
             "env_dir": "env",
             "results_dir": "results",
-            "html_dir": "html",
+            "html_dir": "new",
             "show_commit_url": COMMIT_URL if own == "#" else own,
             "regressions_first_commits": {
                 **first,
@@ -160,24 +187,20 @@ def _write_config(
 
 
 def _run_asv(work: Path, log: Path) -> None:
-    words = command(work, "publish", "--no-pull")
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(work, "publish", "--no-pull"),
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PYTHONUTF8": "1"},
+        check=False,
+    )
+    said = done.stdout + done.stderr
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as file:
-        file.write(done.stdout + done.stderr)
-    if done.returncode != 0 or not (work / "html" / LAST_OF_ASV).exists():
+    with naming_full_disk(log), log.open("a", encoding="utf-8") as file:
+        file.write(said)
+    if done.returncode != 0 or not (work / "new" / LAST_OF_ASV).exists():
+        last = (said.strip().splitlines() or ["nothing"])[-1]
         raise ResultFileError(
-            log, "asv publish", got=f"exit {done.returncode}", wanted="0; the log says why"
+            log, "asv publish", got=f"exit {done.returncode}", wanted=f"0; it said last: {last}"
         )
-
-
-def _replace(pages: Path, html: Path, old: Path) -> None:
-    """Put new pages in the place of the old ones; these come back where that fails."""
-    try:
-        if html.exists():
-            os.rename(html, old)
-        os.rename(pages, html)
-    except BaseException:  # the end of a CI job comes as KeyboardInterrupt
-        if old.exists() and not html.exists():
-            os.rename(old, html)
-        raise

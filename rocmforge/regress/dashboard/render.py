@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -26,6 +25,7 @@ from rocmforge.regress.dashboard.reports import Report
 from rocmforge.regress.dashboard.roofline import charts
 from rocmforge.regress.dashboard.speeds import HEADLINES, headlines, speeds
 from rocmforge.regress.dashboard.surroundings import marks, surroundings
+from rocmforge.regress.git import ask_git
 from rocmforge.regress.records import Record, ResultSet
 from rocmforge.regress.report import FINE, cells, summary_line, worst_first
 
@@ -225,12 +225,8 @@ def _link(machine: Machine, name: str, params: dict[str, str]) -> str | None:
 
 def _commits(machines: Sequence[Machine], repository: Path) -> list[dict[str, Any]]:
     """Every measured commit, newest first, with its subject and the machines."""
-    command = ["git", "-C", str(repository), "log", "--all", "--format=%H%x00%s"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    except FileNotFoundError:
-        said = ""
-    subjects = dict(line.split("\0", 1) for line in said.splitlines() if "\0" in line)
+    said = ask_git(repository, "log", "--all", "-z", "--encoding=UTF-8", "--format=%H %s") or ""
+    subjects = dict(entry.split(" ", 1) for entry in said.split("\0") if entry)
     found: dict[str, dict[str, Any]] = {}
     for machine in machines:
         for run in machine.runs:
