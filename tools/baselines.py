@@ -105,11 +105,14 @@ def _parser() -> argparse.ArgumentParser:
         description="List, save, refresh, compare and import baselines.",
         epilog=EPILOG,
         formatter_class=raw,
+        allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, line: str, text: str = "") -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=line, description=text or line, formatter_class=raw)
+        return commands.add_parser(
+            name, help=line, description=text or line, formatter_class=raw, allow_abbrev=False
+        )
 
     listing = command("list", "show every stored baseline: of what, when, how many benchmarks")
     listing.add_argument("folder", nargs="?", type=Path, default=BASELINES, help="(%(default)s)")

@@ -115,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Benchmark HEAD on this machine and compare it with the committed baseline.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument(
         "--profile",

@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Find steps and drifts to the worse over the commits of a branch.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add_judging(parser)
     parser.add_argument("--environment", metavar="NAME", help="asv's (default: the only one)")

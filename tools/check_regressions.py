@@ -196,6 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Flag benchmarks that got worse by more than a threshold.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument(
         "commits",

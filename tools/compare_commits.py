@@ -134,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Measure two commits in turns, benchmark by benchmark.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("before", metavar="BEFORE", help="a commit, as git names it")
     parser.add_argument("after", metavar="AFTER", nargs="?", default="HEAD", help="(%(default)s)")

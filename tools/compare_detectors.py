@@ -41,7 +41,9 @@ Random = np.random.Generator
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    parser = argparse.ArgumentParser(description="Compare detectors of steps on planted histories.")
+    parser = argparse.ArgumentParser(
+        description="Compare detectors of steps on planted histories.", allow_abbrev=False
+    )
     parser.add_argument("noise", type=Path, help="a noise.json of repeatability.py")
     parser.add_argument("--repeats", type=int, default=10, metavar="N", help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")

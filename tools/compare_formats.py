@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         description=(__doc__ or "").split("\n", 1)[0],
         epilog="KL to F16 needs the F16 file, which is too large to come with the package: "
         "tools/train_demo_model.py leaves it in its work directory.",
+        allow_abbrev=False,
     )
     parser.add_argument("--json", type=Path, required=True, help="write the measurements here")
     parser.add_argument("--figure", type=Path, help="write the figure here (.svg or .png)")

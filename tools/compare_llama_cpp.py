@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure ROCmForge and llama.cpp in turns on one GGUF file.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--model", type=Path, required=True, help="GGUF file")
     parser.add_argument(

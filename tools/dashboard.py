@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Publish results and baselines as pages that work offline.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     config, baselines = ROOT / "asv.conf.json", ROOT / "baselines"
     parser.add_argument(

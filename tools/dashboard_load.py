@@ -54,7 +54,7 @@ PAGES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], allow_abbrev=False)
     parser.add_argument("--benchmarks", type=int, default=500, help="(default: %(default)s)")
     parser.add_argument("--commits", type=int, default=200, help="(default: %(default)s)")
     args = parser.parse_args(argv)

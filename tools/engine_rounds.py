@@ -250,7 +250,9 @@ def _llama_cpp(work: Workload, ids: list[int], repack: bool) -> Callable[[], Rou
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Answer each line of input with a round.")
+    parser = argparse.ArgumentParser(
+        description="Answer each line of input with a round.", allow_abbrev=False
+    )
     parser.add_argument("name", choices=(OURS, REPACKED, PLAIN))
     parser.add_argument("model", type=Path)
     parser.add_argument("device")

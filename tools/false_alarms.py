@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Judge every pair of runs of one commit; count what is called a regression.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("folder", type=Path, help="where repeatability.py keeps its runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write it there")

@@ -74,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure two commits in turns, gate the second, publish what came of it.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("base", metavar="BASE", help="as git names it")
     parser.add_argument("head", metavar="HEAD", help="as git names it")

@@ -292,6 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Measure how often the gate is right: nothing planted, or a slowdown.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument(
         "kept",

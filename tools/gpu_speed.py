@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").split("\n", 1)[0], allow_abbrev=False
+    )
     parser.add_argument("--device", default="auto", help="(default: auto, which must be a GPU)")
     parser.add_argument(
         "--model",

@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         epilog="waves: that a SIMD unit holds at once; spill: registers; scratch: bytes a lane; "
         "LDS: bytes a block; matrix, dot4, ld128 and lds128 (16-byte loads): instructions in the "
         "code",
+        allow_abbrev=False,
     )
     parser.add_argument("--arch", action="append", help=f"(default: {' '.join(ARCHITECTURES)})")
     parser.add_argument("--file", action="append", help="kernel file (default: all)")

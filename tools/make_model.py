@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Write a GGUF model of seeded random weights, with a tokenizer.",
         epilog="Example: make_model.py tiny.gguf --preset tiny --mix Q4_K_M",
+        allow_abbrev=False,
     )
     parser.add_argument("output", nargs="?", type=Path, help="file to write")
     parser.add_argument("--preset", default="tiny", help=f"shape: {', '.join(PRESETS)}")

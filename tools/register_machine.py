@@ -20,7 +20,8 @@ BROKEN = 2
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(
-        description="Enter this machine in asv's machine file and print its name."
+        description="Enter this machine in asv's machine file and print its name.",
+        allow_abbrev=False,
     )
     parser.add_argument("--name", metavar="NAME", help="(default: the hardware tag)")
     parser.add_argument(

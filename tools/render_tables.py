@@ -39,7 +39,7 @@ README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Render every table; 0, or 1 with --check where one is stale."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], allow_abbrev=False)
     parser.add_argument("--check", action="store_true", help="write nothing, fail on a stale table")
     args = parser.parse_args(argv)
     reports, formats, gpus = (_read(pattern) for pattern in (PEER, FORMATS, GPUS))

@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure HEAD several times and show how much each benchmark differs.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument(
         "--runs", type=_runs, default=10, metavar="N", help="in all (default: %(default)s)"

@@ -334,6 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").splitlines()[0],
         epilog="Example, the committed model: train_demo_model.py all --seed 0",
+        allow_abbrev=False,
     )
     parser.add_argument("steps", nargs="+", choices=("text", "train", "export", "all"))
     parser.add_argument("--work", type=Path, default=Path("build/demo"), help="work directory")
