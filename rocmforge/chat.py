@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.generation import EngineSteps, GeneratedToken, Generation, GenerationStats
-from rocmforge.sampling import SamplingParams
+from rocmforge.sampling_params import SamplingParams
 from rocmforge.tokenizer import Tokenizer
 
 
@@ -118,6 +118,8 @@ class Conversation:
         Of the last reply; its prompt tokens are those that were not held already.
     kept_tokens : int
         Tokens of the last reply's prompt that were held already.
+    dropped : int
+        Messages, replies among them, that gave way to the last one.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Conversation:
         self._opening = opening(system)
         self.stats = GenerationStats()
         self.kept_tokens = 0
+        self.dropped = 0
         self.reset()
 
     @property
@@ -151,24 +154,31 @@ class Conversation:
         """Return the reply to a message, streaming; iterate to run it, close it to cut it short.
 
         Message and reply join the conversation when the iteration ends, early or not, if at least
-        one token came.
+        one token came. Where they could fill the context, the oldest messages and their replies
+        are dropped until half of it is free; what opens the conversation stays.
 
         Raises
         ------
         ValueError
-            The conversation with this message is longer than the context; it is as before.
+            The message alone is longer than the context; the conversation is as before.
         TokenizerError
             There is no chat template, or it refuses the conversation.
         """
+        ctx, first = self._sequence.ctx, len(self._opening)
         messages = [*self.messages, {"role": "user", "content": text}]
-        prompt = self._tokenizer.apply_chat_template(messages)
-        ids = self._encode(prompt)
-        if not 0 < len(ids) <= self._sequence.ctx:
-            raise ValueError(
-                f"conversation: got {len(ids)} tokens with this message, "
-                f"wanted 1 to {self._sequence.ctx} (ctx)"
-            )
+        prompt, ids = self._prompt(messages)
+        if len(ids) > ctx - min(self._params.max_tokens, ctx // 4):
+            while len(ids) > ctx // 2 and len(messages) > first + 1:
+                del messages[first : first + 2]
+                prompt, ids = self._prompt(messages)
+        if not 0 < len(ids) <= ctx:
+            raise ValueError(f"message: got {len(ids)} tokens, wanted 1 to {ctx} (ctx)")
+        self.dropped = len(self.messages) + 1 - len(messages)
         return self._reply(messages, prompt, ids)
+
+    def _prompt(self, messages: list[dict[str, str]]) -> tuple[str, list[int]]:
+        prompt = self._tokenizer.apply_chat_template(messages)
+        return prompt, self._encode(prompt)
 
     def _reply(
         self, messages: list[dict[str, str]], prompt: str, ids: list[int]

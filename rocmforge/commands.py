@@ -1,8 +1,8 @@
 """What the commands of the command line do: one library call each, and printing.
 
-Each takes the parsed arguments and returns the exit code. Results go to standard output, plain
-where that is no terminal; timings, progress and remarks to standard error. Errors and the exit
-after Ctrl-C are cli.py's.
+Each takes the arguments, parsed and checked, and returns the exit code. Results go to standard
+output, plain where that is no terminal; timings, progress and remarks to standard error. Errors and
+the exit after Ctrl-C are cli.py's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import math
 import re
 import resource
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rocmforge import env
@@ -27,8 +28,9 @@ from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError
 from rocmforge.generation import GeneratedToken, GenerationStats
 from rocmforge.gguf.formats import FORMATS
+from rocmforge.gguf.reader import GGUFFile
 from rocmforge.info import ModelInfo, read_info
-from rocmforge.sampling import SamplingParams
+from rocmforge.sampling_params import SamplingParams
 from rocmforge.terminal import (
     Output,
     ProgressBar,
@@ -42,13 +44,39 @@ from rocmforge.terminal import (
 from rocmforge.tokenizer import Tokenizer
 
 DEFAULT_WINDOW = 512
+CHAT_TOKENS = 1024  # of one reply at most, where -n is not given,
+CHAT_SHARE = 4  # and at most so much of the context: 1 / CHAT_SHARE
+CHAT_SAMPLING: Mapping[str, float] = MappingProxyType(
+    {"temperature": 0.5, "min_p": 0.05, "repetition_penalty": 1.1}
+)
+"""How replies are sampled where neither the user nor the model's file says so: of the settings that
+were tried on the demo model (its card has the table), the one that never fell into a loop and keeps
+most of what the model knows."""
+
+_FILE_SAMPLING = MappingProxyType(
+    {
+        "general.sampling.temp": "temperature",
+        "general.sampling.top_k": "top_k",
+        "general.sampling.top_p": "top_p",
+        "general.sampling.min_p": "min_p",
+        "general.sampling.penalty_repeat": "repetition_penalty",
+    }
+)
+"""Keys of a GGUF file, and what they recommend."""
+
+CHAT_HELP = """\
+/help    this
+/reset   begin anew; a system message stays
+/exit    leave, as the end of input (Ctrl-D) does
+Ctrl-C   end the reply that is being written
+All else is a message. Options of `rocmforge chat --help` set length and sampling."""
 
 
 def generate(args: argparse.Namespace) -> int:
     """Continue one prompt; after Ctrl-C what there is is reported before the interrupt goes on."""
-    params = _sampling(args)
+    params = SamplingParams(**args.sampling)
     tokenizer = Tokenizer.from_gguf(args.model)
-    ids = tokenizer.encode(_prompt(args), parse_special=args.special)
+    ids = tokenizer.encode(args.prompt, parse_special=args.special)
     if not ids:
         raise ValueError("prompt: got no tokens, wanted at least one (its text is empty)")
     tokens: list[GeneratedToken] = []
@@ -66,15 +94,22 @@ def generate(args: argparse.Namespace) -> int:
             _report(args, engine, out, tokens, generation.stats)
             raise
         _report(args, engine, out, tokens, generation.stats)
+        cut = tokens[-1].finish_reason == "length" and len(tokens) < params.max_tokens
+        if cut and out is not None:
+            say(f"ended at the end of the context of {engine.ctx} tokens; {_longer(engine)}")
     return 0
 
 
 def _too_long(tokens: int, engine: Engine) -> str:
+    wanted = f"wanted at most the {engine.ctx} of the context; {_longer(engine)}"
+    return f"prompt: got {tokens} tokens, {wanted}"
+
+
+def _longer(engine: Engine) -> str:
     trained = engine.config.ctx_train
-    remedy = "the model was trained for no more: shorten it"
     if engine.ctx < trained:
-        remedy = f"--ctx N raises that, for this model up to {trained}"
-    return f"prompt: got {tokens} tokens, wanted at most the {engine.ctx} of the context; {remedy}"
+        return f"--ctx N raises that, for this model up to {trained}"
+    return "the model was trained for no more"
 
 
 def _report(
@@ -112,31 +147,55 @@ def _report(
 
 def chat(args: argparse.Namespace) -> int:
     """Answer standard input line by line; 1 if piped lines were left without an answer."""
-    params = _sampling(args)
     tokenizer = Tokenizer.from_gguf(args.model)
+    sampling = {**_chat_sampling(args.model), **args.sampling}
     # A missing template, or one that knows no system message, shows before the weights load.
     tokenizer.apply_chat_template([*opening(args.system), {"role": "user", "content": "?"}])
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     unanswered = False
     with _load(args) as engine:
+        longest = max(1, min(CHAT_TOKENS, engine.ctx // CHAT_SHARE))
+        params = SamplingParams(**{"max_tokens": longest, **sampling})
         conversation = Conversation(engine, tokenizer, params, args.system)
         if interactive:
-            say(f"{Path(args.model).name}, context {engine.ctx} tokens; /reset, /exit")
+            say(f"{Path(args.model).name}, context {engine.ctx} tokens; /help, /reset, /exit")
         for line in _lines(interactive):
             if line == "/exit":
                 break
             if line == "/reset":
                 conversation.reset()
                 say("(a new conversation)")
-                continue
-            try:
-                reply = conversation.ask(line)
-            except ValueError as error:
-                say(f"{error}; /reset begins anew")
-                unanswered = True
-                continue
-            _answer(conversation, reply, engine.ctx, interactive)
+            elif line == "/help":
+                say(CHAT_HELP)
+            elif re.fullmatch(r"/[a-z]+", line):
+                say(f"{line}: no such command; /help lists them")
+            else:
+                try:
+                    reply = conversation.ask(line)
+                except ValueError as error:
+                    say(f"{error}; {_longer(engine)}")
+                    unanswered = True
+                    continue
+                if conversation.dropped:
+                    gone = f"the {conversation.dropped} oldest messages are dropped"
+                    say(f"(the context is full: {gone})")
+                _answer(conversation, reply, engine.ctx, interactive)
     return int(unanswered and not interactive)
+
+
+def _chat_sampling(path: str) -> dict[str, Any]:
+    """How a model's file wants to be sampled, where it says so, else CHAT_SAMPLING."""
+    found: dict[str, Any] = {}
+    with GGUFFile(path) as file:
+        for key, field in _FILE_SAMPLING.items():
+            value: Any = file.metadata.get(key)
+            try:
+                if value is not None:
+                    SamplingParams(**{field: value})
+                    found[field] = value
+            except ValueError as error:
+                say(f"{key} of the file is ignored: {error}")
+    return found or dict(CHAT_SAMPLING)
 
 
 def _lines(interactive: bool) -> Iterator[str]:
@@ -171,7 +230,7 @@ def _answer(
                 out.write(token.text)
                 if token.finish_reason == "length":
                     full = conversation.length >= ctx
-                    remark = " | context full: /reset begins anew" if full else " | cut: see -n"
+                    remark = " | cut: the context is full" if full else " | cut: see -n"
     except KeyboardInterrupt:
         remark = " | stopped"
         if not interactive:
@@ -242,17 +301,18 @@ def _rope_scaling(found: ModelInfo) -> str:
 def perplexity(args: argparse.Namespace) -> int:
     """Score a text with the model as it is, then with its matrices in each format asked for."""
     tokenizer = Tokenizer.from_gguf(args.model)
-    ids = tokenizer.encode(_text(args.text), add_bos=False)
+    text = held_out_text().decode() if args.text is None else args.text
+    ids = tokenizer.encode(text, add_bos=False)
     bos = tokenizer.bos_id if tokenizer.add_bos else None
     nothing = {"kl_nats": None, "top1_agreement": None}
     with _load(args) as engine:
         window = args.window or min(engine.ctx, DEFAULT_WINDOW)
-        with ProgressBar("scoring", _shows_progress(args), counts_bytes=False) as bar:
+        with ProgressBar("scoring", counts_bytes=False) as bar:
             score = quality.perplexity(engine, ids, bos, window, bar)
         rows = [{"weights": "as in the file", "bits_per_weight": None, **score.row(), **nothing}]
         for name in args.weight_format:  # one at a time: a large model fits into memory twice
             other = _load(args, name)
-            with other, ProgressBar(name, _shows_progress(args), counts_bytes=False) as bar:
+            with other, ProgressBar(f"scoring {name}", counts_bytes=False) as bar:
                 (found,) = quality.divergence([other], engine, ids, bos, window, bar)
             bits = FORMATS[name].bits_per_weight
             rows.append({"weights": name, "bits_per_weight": bits, **found.row()})
@@ -265,19 +325,6 @@ def perplexity(args: argparse.Namespace) -> int:
         [[_quality_cell(name, row[name]) for name in row] for row in rows],
     )
     return 0
-
-
-def _text(path: str | None) -> str:
-    if path is None:
-        return held_out_text().decode()
-    return _utf8(Path(path).read_bytes(), path)
-
-
-def _utf8(data: bytes, name: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: byte {error.start}: {error.reason}, wanted UTF-8") from error
 
 
 def _quality_cell(name: str, value: Any) -> str:
@@ -318,25 +365,9 @@ def _meant_by_environment() -> str | None:
         return f"not usable: {error}"
 
 
-def _sampling(args: argparse.Namespace) -> SamplingParams:
-    given = {f.name: getattr(args, f.name) for f in fields(SamplingParams) if f.name in args}
-    if "stop" in given:
-        given["stop"] = tuple(given["stop"])
-    return SamplingParams(**given)
-
-
-def _prompt(args: argparse.Namespace) -> str:
-    if args.prompt_file is None:
-        return str(args.prompt)
-    name = "standard input" if args.prompt_file == "-" else args.prompt_file
-    data = sys.stdin.buffer.read() if args.prompt_file == "-" else Path(name).read_bytes()
-    return _utf8(data, name).removesuffix("\n").removesuffix("\r")
-
-
 def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
-    shown = _shows_progress(args)
-    compiling = ProgressBar("compiling", shown, counts_bytes=False)
-    with ProgressBar("loading", shown) as bar, compiling:
+    compiling = ProgressBar("compiling", counts_bytes=False)
+    with ProgressBar("loading") as bar, compiling:
         return Engine.from_gguf(
             args.model,
             args.device,
@@ -348,10 +379,6 @@ def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
             progress=bar,
             compile_progress=compiling,
         )
-
-
-def _shows_progress(args: argparse.Namespace) -> bool:
-    return sys.stderr.isatty() and not getattr(args, "json", False)
 
 
 def peak_memory_bytes() -> int:

@@ -81,6 +81,10 @@ class TokenizerError(RocmforgeError):
     """A vocabulary or chat template is missing, inconsistent or of an unknown kind."""
 
 
+class TextError(RocmforgeError):
+    """A text cannot be read, from a file or from standard input, or is no UTF-8."""
+
+
 class DeviceError(RocmforgeError):
     """A device, its driver or a compiled backend is missing or refuses the request."""
 

@@ -203,6 +203,8 @@ def _windows(
     opening = [] if bos is None else [bos]
     room = window - len(opening)
     scored = 0 if opening else 1  # a first token with nothing before it cannot be predicted
+    if progress is not None:
+        progress(0, len(ids))
     while scored < len(ids):
         start = max(0, scored - room // 2)
         end = min(len(ids), start + room)

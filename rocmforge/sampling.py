@@ -1,99 +1,24 @@
 """Chooses the next token from logits: greedy, temperature, top-k, top-p, min-p, repetition penalty.
 
 One `Sampler` belongs to one sequence and owns its random numbers, so that what a sequence gets
-depends on its seed and its logits, never on what runs beside it. This file knows token ids
-only; stop strings and length limits are carried here but acted on by the engine.
+depends on its seed and its logits, never on what runs beside it. This file knows token ids only.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-MIN_PENALTY, MAX_PENALTY = 0.01, 100.0
-MAX_NUMBER = sys.float_info.max
+from rocmforge.sampling_params import SamplingParams
+
+__all__ = ["Sampler", "SamplingParams"]
+
 BLOCK = 512  # weights that are summed as one before a draw
 N_BINS = 4096  # of the histogram for top-p
 MAX_SPAN = 40.0  # exp(-40) of the likeliest is nothing, even 2**20 times over: one bin for the rest
-
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How to continue one prompt.
-
-    Parameters
-    ----------
-    max_tokens
-        Tokens to generate at most, at least 1.
-    temperature
-        Divides the logits; 0 means greedy: the likeliest token, the lowest id among equals.
-    top_k
-        Keep the k likeliest tokens; 0 keeps all.
-    top_p
-        Keep the fewest likeliest tokens whose probabilities add up to at least this; in (0, 1].
-    min_p
-        Keep tokens at least this many times as likely as the likeliest; in [0, 1].
-    repetition_penalty
-        Positive logits of tokens seen before are divided by it, negative ones multiplied; 0.01
-        to 100, 1 changes nothing.
-    seed
-        0 or more: the same seed and logits give the same tokens (on one machine; numpy's exp may
-        round otherwise on another); None: different each time.
-    stop
-        Strings, none empty, at which the text ends.
-    stop_ids
-        Token ids at which the text ends, besides the model's own.
-    ignore_eos
-        Go on past the model's end-of-text tokens.
-
-    Raises
-    ------
-    ValueError
-        A value is of the wrong type or out of its range; names the parameter.
-    """
-
-    max_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_ids: frozenset[int] = frozenset()
-    ignore_eos: bool = False
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        low, high = MIN_PENALTY, MAX_PENALTY
-        self._check("max_tokens", _whole(self.max_tokens, 1), "an integer from 1")
-        self._check("temperature", _between(self.temperature, 0, MAX_NUMBER), "a number from 0")
-        self._check("top_k", _whole(self.top_k, 0), "an integer from 0")
-        in_range = _between(self.top_p, 0, 1) and self.top_p > 0
-        self._check("top_p", in_range, "a number above 0, at most 1")
-        self._check("min_p", _between(self.min_p, 0, 1), "a number from 0 to 1")
-        in_range = _between(self.repetition_penalty, low, high)
-        self._check("repetition_penalty", in_range, f"a number from {low} to {high}")
-        in_range = self.seed is None or _whole(self.seed, 0)
-        self._check("seed", in_range, "None or an integer from 0")
-        in_range = isinstance(self.stop, tuple) and all(
-            isinstance(text, str) and text for text in self.stop
-        )
-        self._check("stop", in_range, "a tuple of strings, none empty")
-        in_range = isinstance(self.stop_ids, frozenset) and all(
-            _whole(token, 0) for token in self.stop_ids
-        )
-        self._check("stop_ids", in_range, "a frozenset of token ids")
-        self._check("ignore_eos", isinstance(self.ignore_eos, bool), "True or False")
-
-    def _check(self, name: str, valid: bool, wanted: str) -> None:
-        if not valid:
-            raise ValueError(f"{name}: got {getattr(self, name)!r}, wanted {wanted}")
 
 
 class Sampler:
@@ -266,18 +191,3 @@ def _refuse(logits: NDArray[np.float32], best: int) -> NoReturn:
         f"logits: got {'NaN' if np.isnan(value) else '+inf'} for token {best} "
         f"({count} of {logits.size} are NaN or +inf), wanted numbers or -inf"
     )
-
-
-def _whole(value: object, low: int) -> bool:
-    return (
-        isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= low
-    )
-
-
-def _between(value: object, low: float, high: float) -> bool:
-    """True for a number in [low, high]; NaN is in no range."""
-    if isinstance(value, (np.integer, np.floating)):
-        value = value.item()  # else the bounds would be rounded to its type
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return False
-    return low <= value <= high

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LONGEST = 512  # characters of a text of foreign origin
 QUIET_SECONDS = 0.5  # of work, before progress shows
+LINE_SECONDS = 5.0  # from a line of progress to the next
 
 # Format characters without which text of some script is wrong: what joins, parts or may break
 # letters, and signs that stand before digits. None of them moves what is around it.
@@ -68,23 +69,22 @@ class Output:
 
 
 class ProgressBar:
-    """Progress on standard error, once the work has taken a while; gone when all is done.
+    """Progress on standard error, once the work has taken a while.
+
+    At a terminal a bar, gone when all is done; elsewhere a line now and then.
 
     Parameters
     ----------
     title
         What is done, e.g. "loading".
-    shown
-        False: nothing is ever shown.
     counts_bytes
         Whether what is counted are bytes, or things.
     """
 
-    def __init__(self, title: str, shown: bool, counts_bytes: bool = True) -> None:
+    def __init__(self, title: str, counts_bytes: bool = True) -> None:
         self._title = title
-        self._shown = shown
         self._counts_bytes = counts_bytes
-        self._began = time.monotonic()
+        self._since = time.monotonic()
         self._progress: Progress | None = None
 
     def __enter__(self) -> ProgressBar:
@@ -100,14 +100,24 @@ class ProgressBar:
             self._progress.stop()
 
     def __call__(self, done: int, total: int) -> None:
-        """Show `done` of `total`."""
+        """Show `done` of `total`; a bar shows at once where this comes before any is done."""
+        if not sys.stderr.isatty():
+            self._line(done, total)
+            return
         if self._progress is None:
-            if not self._shown or time.monotonic() - self._began < QUIET_SECONDS:
+            if done and time.monotonic() - self._since < QUIET_SECONDS:
                 return
             self._progress = self._start(total)
         self._progress.update(self._progress.task_ids[0], completed=done)
         if done >= total:  # another bar may follow: only one can be shown at a time
             self._progress.stop()
+
+    def _line(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._since >= LINE_SECONDS:
+            self._since = now
+            shown = [human_size(n) if self._counts_bytes else str(n) for n in (done, total)]
+            say(f"{self._title}: {' of '.join(shown)}")
 
     def _start(self, total: int) -> Progress:
         from rich import progress  # 0.1 s that only a bar is worth

@@ -220,16 +220,35 @@ def test_an_interrupted_prefill_leaves_the_conversation_as_it_was(
     assert len(ids_of(conversation.ask("Hello"))) == 4
 
 
-def test_a_conversation_longer_than_the_context_is_refused_and_kept(
+def test_a_message_longer_than_the_context_is_refused_and_the_conversation_kept(
     recorder: Recorder, tokenizer: Tokenizer
 ) -> None:
     conversation = Conversation(recorder, tokenizer, SamplingParams(max_tokens=4))
     list(conversation.ask("Hello"))
     messages = list(conversation.messages)
-    with pytest.raises(ValueError, match=r"conversation: got \d+ tokens .* wanted 1 to 256"):
+    with pytest.raises(ValueError, match=r"message: got \d+ tokens, wanted 1 to 256"):
         conversation.ask("word " * 300)
     assert conversation.messages == messages
     assert len(ids_of(conversation.ask("Short"))) == 4
+
+
+def test_the_oldest_messages_are_dropped_where_the_context_would_be_full(
+    recorder: Recorder, tokenizer: Tokenizer
+) -> None:
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    conversation = Conversation(recorder, tokenizer, params, system="Be brief")
+    dropped = []
+    for i in range(8):
+        before = list(conversation.messages)
+        assert len(ids_of(conversation.ask(f"Message {i}"))) == 40
+        dropped.append(conversation.dropped)
+        kept = before[1 + conversation.dropped :]
+        assert conversation.messages[:-2] == [*before[:1], *kept]
+    assert dropped[0] == 0
+    assert sum(dropped) >= 4
+    assert dropped.count(0) >= 4  # half of the context is free each time
+    assert [m["role"] for m in conversation.messages[:3]] == ["system", "user", "assistant"]
+    assert conversation.length <= recorder.ctx
 
 
 def test_a_reply_may_fill_the_context(recorder: Recorder, tokenizer: Tokenizer) -> None:
@@ -238,5 +257,5 @@ def test_a_reply_may_fill_the_context(recorder: Recorder, tokenizer: Tokenizer) 
     tokens = list(conversation.ask("Hello"))
     assert tokens[-1].finish_reason == "length"
     assert conversation.length == recorder.ctx
-    with pytest.raises(ValueError, match="conversation: got"):
-        conversation.ask("More")
+    next(conversation.ask("More"))
+    assert conversation.dropped == 2

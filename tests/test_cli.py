@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from command_line import TIMINGS, expected
 from model.gguf_files import write_gguf
 
+from rocmforge.chat import Conversation
 from rocmforge.cli import main
 from rocmforge.engine import Engine
 from rocmforge.gpu.runtime import DeviceProperties
@@ -44,14 +46,19 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Any:
     return pipe
 
 
-def fails(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:
-    """Run what has to end with exit code 1; return its one line on standard error."""
-    assert main(argv) == 1
+def fails(capsys: pytest.CaptureFixture[str], argv: list[str], code: int = 1) -> str:
+    """Run what has to end with an exit code; return its one line on standard error."""
+    assert main(argv) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("rocmforge: error: ")
     assert captured.err.count("\n") == 1
     return captured.err
+
+
+def misused_later(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:
+    """Run what has to end as wrong usage, but is found wrong only after parsing."""
+    return fails(capsys, argv, 2)
 
 
 def misused(capsys: pytest.CaptureFixture[str], argv: list[str]) -> str:
@@ -221,9 +228,8 @@ def test_perplexity_of_a_text_and_of_formats(
     assert own["perplexity"] > 1
     text.write_bytes(b"\xff")
     assert "wanted UTF-8" in fails(capsys, ["perplexity", model, "--text", str(text)])
-    assert "window: got 65" in fails(
-        capsys, ["perplexity", *options[:1], *options[3:5], "--window", "65"]
-    )
+    wrong = ["perplexity", *options[:1], *options[3:5], "--window", "65"]
+    assert "window: got 65" in misused_later(capsys, wrong)
 
 
 def test_perplexity_says_what_it_takes_and_what_is_wrong(
@@ -236,12 +242,13 @@ def test_perplexity_says_what_it_takes_and_what_is_wrong(
     assert all(word in shown for word in ("--text", "--window", "--weight-format", "MXFP6_E2M3"))
     empty = tmp_path / "empty.txt"
     empty.write_text("")
-    assert "text: got 0 tokens" in fails(capsys, ["perplexity", model, "--text", str(empty)])
+    wrong = ["perplexity", model, "--text", str(empty)]
+    assert "text: got 0 tokens" in misused_later(capsys, wrong)
     missing = str(tmp_path / "missing")
     assert missing in fails(capsys, ["perplexity", model, "--text", missing])
     assert missing in fails(capsys, ["perplexity", f"{missing}.gguf"])
     assert "invalid choice: 'Q9'" in misused(capsys, ["perplexity", "--weight-format", "Q9"])
-    assert "invalid int value: 'x'" in misused(capsys, ["perplexity", "--window", "x"])
+    assert "got 'x', wanted an integer from 4" in misused(capsys, ["perplexity", "--window", "x"])
 
 
 def test_usage_errors(
@@ -250,7 +257,9 @@ def test_usage_errors(
     assert "unrecognized arguments: --nonsense" in misused(capsys, ["generate", "m", "--nonsense"])
     assert "unrecognized arguments: b" in misused(capsys, ["generate", "m", "a", "b"])
     assert "unrecognized arguments: a" in misused(capsys, ["info", "m", "a"])
-    assert "wanted one of the two" in misused(capsys, ["generate", "m", "a", "--prompt-file", "b"])
+    for option in ("--prompt", "--prompt-file"):
+        shown = misused(capsys, ["generate", "m", "a", option, "b"])
+        assert f"got PROMPT and {option}, wanted one of them" in shown
     wanted = "got 'gpu', wanted one of auto, cpu, hip, cuda"
     assert wanted in misused(capsys, ["generate", "m", "--device", "gpu"])
     assert "COMMAND" in misused(capsys, [])
@@ -270,20 +279,19 @@ def test_usage_errors(
             ["--ctx", "3"],
             "prompt: got 5 tokens, wanted at most the 3 of the context; --ctx N raises that",
         ),
-        (["--threads", "0"], "threads: got 0, wanted 1 to 1024"),
-        (["--device", "hip:99"], "device 'hip:99'"),
     ],
 )
 def test_arguments_that_the_library_refuses(
     model: str, capsys: pytest.CaptureFixture[str], options: list[str], wanted: str
 ) -> None:
-    assert wanted in fails(capsys, ["generate", model, "Hello", *options])
+    assert wanted in misused_later(capsys, ["generate", model, "Hello", *options])
+    assert "device 'hip:99'" in fails(capsys, ["generate", model, "Hello", "--device", "hip:99"])
 
 
 def test_a_prompt_beyond_what_the_model_was_trained_for_has_to_be_shorter(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = fails(capsys, ["generate", model, "Hello " * 2049, "--ctx", "2048"])
+    said = misused_later(capsys, ["generate", model, "Hello " * 2049, "--ctx", "2048"])
     assert "wanted at most the 2048 of the context; the model was trained for no more" in said
 
 
@@ -296,7 +304,10 @@ def test_files_that_cannot_be_used(
     assert wanted in fails(capsys, ["info", missing])
     deeper = str(tmp_path / "none" / "m.gguf")
     assert f"{deeper}, nor a folder {missing};" in fails(capsys, ["info", deeper])
-    assert "No such file" in fails(capsys, ["generate", model, "--prompt-file", missing])
+    said = f"{missing}: no such file or directory, wanted a file of UTF-8 text\n"
+    for command, option in (("generate", "--prompt-file"), ("perplexity", "--text")):
+        error = fails(capsys, [command, model, option, missing])
+        assert error == f"rocmforge: error: {option} {said}"
     assert "a directory" in fails(capsys, ["chat", str(tmp_path)])
     (tmp_path / "latin").write_bytes(b"caf\xe9!")
     assert "latin: byte 3: invalid continuation byte, wanted UTF-8" in fails(
@@ -317,7 +328,7 @@ def test_an_error_is_one_printable_line(
         raise MemoryError
 
     monkeypatch.setattr("rocmforge.commands.read_info", exhausted)
-    assert fails(capsys, ["info", "m"]) == "rocmforge: error: MemoryError\n"
+    assert fails(capsys, ["info"]) == "rocmforge: error: MemoryError\n"
 
 
 def test_a_prompt_without_tokens(
@@ -327,7 +338,7 @@ def test_a_prompt_without_tokens(
     capsys.readouterr()
     bare = tmp_path / "bare.gguf"
     make_model(bare, "tiny", "Q8_0", layers=1, architecture="qwen2")  # adds no BOS
-    assert "prompt: got no tokens, wanted at least one" in fails(
+    assert "prompt: got no tokens, wanted at least one" in misused_later(
         capsys, ["generate", str(bare), ""]
     )
 
@@ -357,19 +368,84 @@ def test_chat_answers_piped_lines(
     assert first[5] == " | cut: see -n"
 
 
-def test_chat_with_a_full_context_goes_on_after_reset(
+def test_chat_with_a_full_context_drops_what_is_oldest(
     model: str, capsys: pytest.CaptureFixture[str], pipe: Any
 ) -> None:
-    pipe(b"Hello\nMore\n/reset\nHello\n")
-    assert main(["chat", model, "--ctx", "56", "-n", "100", "--ignore-eos"]) == 1
+    pipe(b"Hello\nHello\n")
+    argv = ["chat", model, "--ctx", "56", "-n", "100", "--ignore-eos", "--seed", "1"]
+    assert main(argv) == 0
     captured = capsys.readouterr()
     replies = captured.out.removesuffix("\n").split("\n")
     assert len(replies[0]) > 5
     assert replies[0] == replies[-1]
-    assert " | context full: /reset begins anew\n" in captured.err
-    assert re.search(
-        r"^conversation: got \d+ tokens .* wanted 1 to 56 \(ctx\); /reset", captured.err, re.M
-    )
+    assert captured.err.count(" | cut: the context is full\n") == 2
+    assert captured.err.count("(the context is full: the 2 oldest messages are dropped)\n") == 1
+
+
+def test_a_message_longer_than_the_context_is_left_without_an_answer(
+    model: str, capsys: pytest.CaptureFixture[str], pipe: Any
+) -> None:
+    pipe(b"Hello\n" + b"word " * 50 + b"\n")
+    assert main(["chat", model, "--ctx", "56", "-n", "2"]) == 1
+    wanted = r"^message: got \d+ tokens, wanted 1 to 56 \(ctx\); --ctx N raises that"
+    assert re.search(wanted, capsys.readouterr().err, re.M)
+
+
+def test_chat_lists_its_commands(model: str, capsys: pytest.CaptureFixture[str], pipe: Any) -> None:
+    pipe(b"/help\n/quit\n/exit\n")
+    assert main(["chat", model]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert all(f"\n{name} " in f"\n{captured.err}" for name in ("/help", "/reset", "/exit"))
+    assert "/quit: no such command; /help lists them\n" in captured.err
+
+
+FILE_SAMPLING = {
+    "general.sampling.temp": 0.25,
+    "general.sampling.top_k": 20,
+    "general.sampling.top_p": 7.0,
+    "general.sampling.penalty_repeat": 1.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "options", "wanted"),
+    [
+        ({}, [], {"temperature": 0.5, "min_p": 0.05, "repetition_penalty": 1.1}),
+        (
+            {},
+            ["--temperature", "0", "--repetition-penalty", "1", "-n", "9"],
+            {"min_p": 0.05, "max_tokens": 9},
+        ),
+        (FILE_SAMPLING, [], {"temperature": 0.25, "top_k": 20, "repetition_penalty": 1.5}),
+        (FILE_SAMPLING, ["--top-k", "0"], {"temperature": 0.25, "repetition_penalty": 1.5}),
+    ],
+)
+def test_chat_samples_as_asked_else_as_the_file_says_else_by_its_own_defaults(
+    model: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    pipe: Any,
+    metadata: dict[str, Any],
+    options: list[str],
+    wanted: dict[str, Any],
+) -> None:
+    used: list[SamplingParams] = []
+
+    class Spy(Conversation):
+        def __init__(self, engine: Any, tokenizer: Any, params: Any, system: Any) -> None:
+            super().__init__(engine, tokenizer, params, system)
+            used.append(params)
+
+    file = MagicMock()
+    file.__enter__.return_value.metadata = metadata
+    monkeypatch.setattr("rocmforge.commands.GGUFFile", lambda path: file)
+    monkeypatch.setattr("rocmforge.commands.Conversation", Spy)
+    pipe(b"")
+    assert main(["chat", model, *options]) == 0
+    assert used == [SamplingParams(**{"max_tokens": 512, **wanted})]  # a quarter of the context
+    ignored = "general.sampling.top_p of the file is ignored: top_p: got 7.0, wanted"
+    assert (ignored in capsys.readouterr().err) == bool(metadata)
 
 
 def test_chat_without_a_template(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -404,7 +480,7 @@ def test_chat_greets_prompts_and_leaves_at_a_terminal(
     assert main(["chat", model, "-n", "4", "--ignore-eos"]) == 0
     assert asked == ["> "] * 5
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "tiny.gguf, context 2048 tokens; /reset, /exit"
+    assert lines[0] == "tiny.gguf, context 2048 tokens; /help, /reset, /exit"
     remarks = [line.rpartition(" | ")[2] for line in lines[1:]]
     assert remarks == ["cut: see -n", "stopped", "cut: see -n"]
     assert "(0 tokens)" in lines[2]

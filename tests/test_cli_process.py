@@ -153,9 +153,30 @@ def test_a_reader_that_leaves_ends_it_quietly(model: str) -> None:
     assert process.wait(30) == 141
 
 
-def test_without_standard_streams(model: str) -> None:
-    command = f"exec {sys.executable} -m rocmforge info {model} <&- >&- 2>&-"
-    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+@pytest.mark.parametrize(
+    ("streams", "code", "said"),
+    [
+        ("<&- 2>&-", 0, ""),
+        ("<&- >&- 2>&-", 1, ""),
+        (">&-", 1, "standard output is closed: text would be lost"),
+        (">/dev/full", 1, "standard output: No space left on device: text is lost"),
+        ("1</dev/null", 1, "standard output: Bad file descriptor: text is lost"),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_text_that_is_lost_is_an_error(
+    model: str, streams: str, code: int, said: str, unbuffered: str
+) -> None:
+    command = f"exec {sys.executable} -m rocmforge info {model} {streams}"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        check=False,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert done.returncode == code
+    assert done.stderr == (f"rocmforge: error: {said}\n" if said else "")
 
 
 ENTERING = """

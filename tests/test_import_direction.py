@@ -16,7 +16,7 @@ PACKAGE = "rocmforge"
 
 LAYERS = (
     ("errors", "env", "demo", "atomic"),
-    ("hardware", "gguf", "timing", "one_call"),
+    ("hardware", "gguf", "timing", "one_call", "sampling_params"),
     ("backend", "kv", "sampling", "subwords", "chat_template", "template_process"),
     ("vocabulary",),
     ("tokenizer",),
@@ -27,6 +27,7 @@ LAYERS = (
     ("engine",),
     ("testing", "info", "chat", "terminal", "perplexity"),
     ("commands",),
+    ("arguments",),
     ("cli",),
     ("__main__",),
 )

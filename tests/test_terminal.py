@@ -53,16 +53,32 @@ def test_progress_shows_only_where_and_when_it_should(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich take anything for a terminal
     monkeypatch.setattr(terminal, "QUIET_SECONDS", 0.0)
-    with terminal.ProgressBar("loading", shown=False) as bar:
-        bar(1, 2)
-    assert capsys.readouterr().err == ""
-    with terminal.ProgressBar("loading", shown=True) as bar:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with terminal.ProgressBar("loading") as bar:
         bar(1024, 2048)
     assert "1.0/2.0 KiB" in capsys.readouterr().err
     monkeypatch.setattr(terminal, "QUIET_SECONDS", 60.0)
-    with terminal.ProgressBar("loading", shown=True) as bar:
+    with terminal.ProgressBar("loading") as bar:
         bar(1, 2)
     assert capsys.readouterr().err == ""
+    with terminal.ProgressBar("scoring", counts_bytes=False) as bar:
+        bar(0, 2)  # long work begins
+    assert "0/2" in capsys.readouterr().err
+
+
+def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([0.0, 1.0, 5.0, 6.0, 10.5])
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(seconds))
+    with terminal.ProgressBar("scoring", counts_bytes=False) as bar:
+        for done in (100, 200, 300, 400):
+            bar(done, 400)
+    assert capsys.readouterr().err == "scoring: 200 of 400\nscoring: 400 of 400\n"
+    seconds = iter([0.0, 9.0])
+    with terminal.ProgressBar("loading") as bar:
+        bar(1 << 20, 3 << 20)
+    assert capsys.readouterr().err == "loading: 1.0 MiB of 3.0 MiB\n"
 
 
 def test_text_of_foreign_origin_is_short_and_harmless() -> None:

@@ -355,8 +355,8 @@ def _initialized_driver() -> Any:
         (error,) = driver.cuInit(0)
     except RuntimeError as missing:
         raise DeviceError(
-            f"device 'cuda': no NVIDIA driver on this machine ({missing}); install it, or use "
-            "device 'cpu' or 'hip'"
+            "device 'cuda': no NVIDIA driver on this machine; install it, or use device 'cpu' or "
+            "'hip'"
         ) from missing
     if error != driver.CUresult.CUDA_SUCCESS:
         raise DeviceError(

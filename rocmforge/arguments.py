@@ -1,0 +1,266 @@
+"""What the command line takes: commands, options, examples, help.
+
+It describes, and checks single values; what follows from them is cli.py's. It imports nothing that
+a wrong option would have to wait for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields
+
+from rocmforge import env
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.kv import PAGE_SIZES
+from rocmforge.sampling_params import SamplingParams
+
+_EXIT_CODES = """
+exit codes: 0 done; 1 failed (a file, a device, memory, the output); 2 a wrong argument or
+environment variable; 130 ended by Ctrl-C; 141 whoever read the output has left
+"""
+_GENERATE_EXAMPLES = """
+examples:
+  rocmforge generate "A hammer is"
+  rocmforge generate model.gguf "Once upon a time"
+  rocmforge generate model.gguf -n 32 --temperature 0.8 --top-p 0.95 --seed 1 "Dear diary,"
+  rocmforge generate model.gguf --prompt-file prompt.txt --json > result.json
+  git diff | rocmforge generate model.gguf - --stop $'\\n\\n'
+
+The text goes to standard output as it comes; one line of timings follows on standard error. With
+--json, finish_reason is "stop" (an end token, or --stop), "length" (-n, or the end of the context)
+or "interrupted".
+"""
+_CHAT_EXAMPLES = """
+examples:
+  rocmforge chat model.gguf --system "Answer in one sentence."
+  printf 'Hello\\nWhat did I say?\\n' | rocmforge chat model.gguf
+
+One line is one message. /reset begins anew, /help lists what else there is, /exit or the end of
+input leaves. At a terminal, Ctrl-C ends a reply that is being written, and leaves at the prompt.
+When the context is full, the oldest messages are dropped; the system message stays.
+
+Sampling: what is given here, else what the model's file names (general.sampling.*); where it names
+nothing, --temperature 0.5 --min-p 0.05 --repetition-penalty 1.1.
+"""
+_PERPLEXITY_EXAMPLES = """
+examples:
+  rocmforge perplexity
+  rocmforge perplexity model.gguf --text wiki.txt
+  rocmforge perplexity --weight-format Q4_K --weight-format MXFP6_E2M3
+
+KL is the mean divergence of the predictions from those of the file's own weights, in nats.
+"""
+_INFO_EXAMPLES = """
+examples:
+  rocmforge info model.gguf
+  rocmforge info model.gguf --json | jq .bits_per_weight
+
+Reads the header only. A file that cannot be run is described as far as it can be read, with
+the reason, and that is no error.
+"""
+_DEVICES_EXAMPLES = """
+examples:
+  rocmforge devices
+  rocmforge devices --json
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; each command's own one is the default of `parser` among its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="rocmforge",
+        description="Runs GGUF language models.",
+        epilog="`rocmforge COMMAND --help` shows a command's options and examples.",
+        allow_abbrev=False,
+    )
+    version = f"rocmforge {importlib.metadata.version('rocmforge')}"
+    parser.add_argument("--version", action="version", version=version)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, brief: str, epilog: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name,
+            help=brief,
+            description=f"{brief[0].upper()}{brief[1:]}.",
+            epilog=epilog + _EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        sub.set_defaults(parser=sub)
+        return sub
+
+    generate = command("generate", "continue a text", _GENERATE_EXAMPLES)
+    _add_model(generate)
+    generate.add_argument(
+        "prompt", nargs="?", metavar="PROMPT", help="the text to continue; -: standard input"
+    )
+    generate.add_argument(
+        "--prompt",
+        dest="prompt_option",
+        metavar="TEXT",
+        help="the text to continue, as it stands, also where it begins with a dash",
+    )
+    generate.add_argument(
+        "--prompt-file",
+        metavar="FILE",
+        help="read the prompt from FILE, or from standard input (-); one line end at its end is "
+        "not part of it",
+    )
+    generate.add_argument(
+        "--special",
+        action="store_true",
+        help="take special tokens that the prompt spells out as such, like <|im_start|>",
+    )
+    generate.add_argument("--json", action="store_true", help="print one JSON document at the end")
+    _add_sampling(generate)
+    _add_engine(generate)
+
+    chat = command("chat", "talk with a model that has a chat template", _CHAT_EXAMPLES)
+    _add_model(chat)
+    chat.add_argument("--system", metavar="TEXT", help="system message that opens the conversation")
+    _add_sampling(chat)
+    _add_engine(chat)
+
+    perplexity = command(
+        "perplexity", "score how well a model predicts a text", _PERPLEXITY_EXAMPLES
+    )
+    _add_model(perplexity)
+    perplexity.add_argument(
+        "--text",
+        metavar="FILE",
+        help="UTF-8 text; -: standard input (default: what the demo model was not shown)",
+    )
+    perplexity.add_argument(
+        "--window",
+        type=_whole(4),
+        metavar="N",
+        help="tokens of a window (default 512, or the context)",
+    )
+    perplexity.add_argument(
+        "--weight-format",
+        action="append",
+        default=[],
+        choices=tuple(FORMATS),
+        metavar="FORMAT",
+        help=f"also quantize the matrices to FORMAT and compare (repeatable): {', '.join(FORMATS)}",
+    )
+    perplexity.add_argument("--json", action="store_true", help="print one JSON document")
+    _add_engine(perplexity)
+
+    info = command("info", "describe a GGUF file", _INFO_EXAMPLES)
+    _add_model(info)
+    info.add_argument("--json", action="store_true", help="print JSON")
+
+    devices = command("devices", "list the devices of this machine", _DEVICES_EXAMPLES)
+    devices.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="path of a GGUF file (default: the small demo model that comes with rocmforge)",
+    )
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Add options named as the fields of SamplingParams; absent where not given: defaults hold."""
+    group = parser.add_argument_group("sampling")
+    chat = parser.prog.endswith("chat")
+    defaults = {f.name: f.default for f in fields(SamplingParams)}
+
+    def option(*names: str, kind: type[int] | type[float], metavar: str, text: str) -> None:
+        default = defaults[names[-1][2:].replace("-", "_")]
+        shown = text if chat or default is None else f"{text} (default {default:g})"
+        group.add_argument(
+            *names, type=kind, metavar=metavar, help=shown, default=argparse.SUPPRESS
+        )
+
+    most = "at most N tokens"
+    if chat:
+        most += " in a reply (default: a quarter of the context, at most 1024)"
+    option("-n", "--max-tokens", kind=int, metavar="N", text=most)
+    option("--temperature", kind=float, metavar="T", text="0 takes the likeliest token")
+    option("--top-k", kind=int, metavar="K", text="of the K likeliest tokens; 0: all")
+    option("--top-p", kind=float, metavar="P", text="of the likeliest that hold share P")
+    least = "of those at least P times as likely as the likeliest"
+    option("--min-p", kind=float, metavar="P", text=least)
+    option("--repetition-penalty", kind=float, metavar="R", text="above 1: fewer repeats")
+    option("--seed", kind=int, metavar="S", text="the same seed gives the same text")
+    group.add_argument(
+        "--stop",
+        action="append",
+        metavar="TEXT",
+        default=argparse.SUPPRESS,
+        help="end before TEXT (repeatable)",
+    )
+    group.add_argument(
+        "--ignore-eos",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="go on past the model's end tokens",
+    )
+
+
+def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Return the reader of an option that is a whole number."""
+    wanted = f"an integer from {low}" if high is None else f"{low} to {high}"
+
+    def read(text: str) -> int:
+        with suppress(ValueError):
+            number = int(text)
+            if low <= number and (high is None or number <= high):
+                return number
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted {wanted}")
+
+    return read
+
+
+def _device(value: str) -> str:
+    try:
+        env.split_device(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return value
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("engine")
+    group.add_argument(
+        "--ctx",
+        type=_whole(1),
+        metavar="N",
+        help="most tokens of prompt and text together (default: what the model was trained for, "
+        "at most 4096)",
+    )
+    group.add_argument(
+        "--threads",
+        type=_whole(1, env.MAX_THREADS),
+        metavar="N",
+        help="CPU threads (default: the usable cores)",
+    )
+    group.add_argument(
+        "--device",
+        type=_device,
+        metavar="DEVICE",
+        help="auto, cpu, hip or cuda, a GPU also with its number, as hip:1 (default: auto, the "
+        "best GPU that there is, else the CPU; see `devices`)",
+    )
+    group.add_argument(
+        "--kv-dtype",
+        choices=("f16", "f32", "q8_0"),
+        default="f16",
+        help="of the KV cache; q8_0 on GPUs only (default f16)",
+    )
+    group.add_argument(
+        "--page-size",
+        type=int,
+        choices=PAGE_SIZES,
+        default=32,
+        help="tokens in a page of the KV cache (default 32)",
+    )

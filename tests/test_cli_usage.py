@@ -1,0 +1,153 @@
+"""Wrong arguments and variables: one exit code, told at once, before any library is waited for."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocmforge.cli import main
+
+HEAVY = ("numpy", "jinja2", "tokenizers", "rocmforge.engine")
+REPORTING = f"""
+import atexit, sys
+atexit.register(lambda: print(sorted(set(sys.modules) & set({HEAVY})), file=sys.stderr))
+from rocmforge.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("--help", 0),
+        ("chat --help", 0),
+        ("--version", 0),
+        ("generate x --nonsense", 2),
+        ("generate x -n abc", 2),
+        ("generate x -n 0", 2),
+        ("generate x --temperature -1", 2),
+        ("generate x --top-p 0", 2),
+        ("generate x --stop=", 2),
+        ("generate x --ctx 0", 2),
+        ("generate x --threads 0", 2),
+        ("generate x --threads 1025", 2),
+        ("generate x --device tpu", 2),
+        ("chat --min-p 2", 2),
+        ("perplexity --window 3", 2),
+        ("ROCMFORGE_DEVICE=xyz devices", 2),
+        ("ROCMFORGE_THREADS=0 generate x", 2),
+        ("ROCMFORGE_CPU_ISA=sse info", 2),
+        ("ROCMFORGE_CACHE=/dev/null info", 2),
+        ("generate /nowhere/model.gguf x", 1),
+        ("generate --prompt-file /nowhere/text", 1),
+        ("perplexity --text /nowhere/text", 1),
+    ],
+)
+def test_exit_codes_are_one_table_and_cost_no_import(arguments: str, code: int) -> None:
+    words = arguments.split()
+    variables = dict(word.split("=") for word in words if word.startswith("ROCMFORGE_"))
+    words = [word for word in words if not word.startswith("ROCMFORGE_")]
+    done = subprocess.run(
+        [sys.executable, "-c", REPORTING, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **variables},
+    )
+    *said, loaded = done.stderr.splitlines()
+    assert done.returncode == code, said
+    assert loaded == "[]"
+    assert "[Errno" not in done.stderr
+    assert not said or "error: " in said[-1]
+    assert all(name in said[-1] for name in variables)
+
+
+def test_a_variable_that_nothing_reads_is_named_with_its_nearest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCMFORGE_DEVCE", "cpu")
+    monkeypatch.setenv("ROCMFORGE_TEST_MODEL", "m.gguf")
+    assert main(["info", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["supported"]
+    assert captured.err.splitlines() == [
+        f"rocmforge: warning: {name} is set, and nothing reads it; wanted {nearest}?"
+        for name, nearest in (
+            ("ROCMFORGE_DEVCE", "ROCMFORGE_DEVICE"),
+            ("ROCMFORGE_TEST_MODEL", "ROCFORGE_TEST_MODEL"),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["A hammer is"],
+        ["--prompt", "A hammer is"],
+        ["MODEL", "--prompt=A hammer is"],
+        ["-"],
+        ["MODEL", "-"],
+        ["MODEL", "-n", "4", "-"],
+        ["--prompt-file", "-"],
+    ],
+)
+def test_the_ways_to_give_a_prompt(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = str(Path(__file__).parent.parent / "rocmforge" / "demo" / "demo.gguf")
+    text = io.TextIOWrapper(io.BytesIO(b"A hammer is\n"), "utf-8")
+    monkeypatch.setattr(sys, "stdin", text)
+    arguments = [model if argument == "MODEL" else argument for argument in arguments]
+    assert main(["generate", "-n", "4", "--threads", "1", *arguments]) == 0
+    assert capsys.readouterr().out == " a hand tool\n"
+
+
+def test_options_may_not_be_abbreviated(capsys: pytest.CaptureFixture[str], repo: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "--temp", "1", "x"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --temp" in capsys.readouterr().err
+    for path in [*(repo / "tools").glob("*.py"), *(repo / "rocmforge").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and is_parser(node.func):
+                keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+                off = keywords.get("allow_abbrev")
+                assert isinstance(off, ast.Constant), f"{path}:{node.lineno}"
+                assert off.value is False
+
+
+def is_parser(function: Any) -> bool:
+    """Whether a call of it makes an argument parser."""
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    return name in ("ArgumentParser", "add_parser")
+
+
+def test_text_that_the_context_has_no_room_for_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["generate", "A hammer is", "--ignore-eos", "--threads", "1", "--ctx", "16"]
+    assert main([*argv, "-n", "100"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    (remark,) = said[1:]
+    assert remark.startswith("ended at the end of the context of 16 tokens; --ctx N raises that")
+    assert main([*argv, "-n", "4"]) == 0
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["cuda", "hip"])
+def test_no_driver_is_said_once(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if main(["generate", "x", "--device", kind]) == 0:
+        pytest.skip("this machine has a GPU")
+    said = capsys.readouterr().err
+    assert "b'" not in said
+    for words in ("driver", "libamdhip64.so", "not there"):
+        assert said.count(words) <= 1
