@@ -2,8 +2,9 @@
 
 Many processes, and many commits of the benchmarks, share one directory: an entry's name is the
 digest of everything that went into it, it is written under a temporary name and renamed, and it
-carries the digest of its content, so that a damaged one counts as missing. This file knows no
-compiler, no kernel and no device.
+carries the digest of its content, so that a damaged one counts as missing. What another user could
+have written is not run: the folder and the entry are looked at, not the folders above. This file
+knows no compiler, no kernel and no device.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -25,22 +27,34 @@ def cache_key(parts: Mapping[str, object]) -> str:
 
 
 class CodeCache:
-    """Bytes by name, in one directory. Where it cannot be written, it warns once and keeps nothing.
+    """Bytes by name, in one directory.
+
+    Where it cannot be written, or others than its user and root may write it, it warns once and
+    keeps nothing. An entry that others may write counts as missing, and the first one is warned of.
 
     Parameters
     ----------
     directory
-        Made at the first `put`.
+        Made at the first `put`, with the folders above it that are missing, for its user alone.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._writable = True
+        self._usable = True
+        self._entry_refused = False
 
     def get(self, name: str) -> bytes | None:
-        """Return an entry's content; None where it is missing, truncated or damaged."""
+        """Return an entry's content; None where it is missing, damaged or open to others."""
+        path = self.directory / name
         try:
-            entry = (self.directory / name).read_bytes()
+            if not self._folder_is_safe():
+                return None
+            status = path.lstat()
+            wrong = _open_to_others(status) if stat.S_ISREG(status.st_mode) else "is no file"
+            if wrong:
+                self._refuse_entry(path, wrong)
+                return None
+            entry = path.read_bytes()
         except OSError:
             return None
         digest, content = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
@@ -48,21 +62,43 @@ class CodeCache:
 
     def put(self, name: str, content: bytes) -> None:
         """Keep an entry in place of what stood there."""
-        if not self._writable:
+        if not self._usable:
             return
         try:
-            self._write(self.directory / name, hashlib.sha256(content).digest() + content)
+            _make(self.directory)
+            if self._folder_is_safe():
+                self._write(self.directory / name, hashlib.sha256(content).digest() + content)
         except OSError as error:
-            self._writable = False
+            self._give_up(f"cannot be kept in {self.directory} ({error})")
+
+    def _folder_is_safe(self) -> bool:
+        """Whether none but we and root may write the directory."""
+        if self._usable:
+            folder = self.directory
+            wrong = _open_to_others(folder.lstat()) or _open_to_others(folder.stat())
+            if wrong:
+                self._give_up(f"are neither taken from {folder} nor kept there, since it {wrong}")
+        return self._usable
+
+    def _give_up(self, why: str) -> None:
+        self._usable = False
+        warnings.warn(
+            f"compiled kernels {why}: every start will compile them again; "
+            "ROCMFORGE_CACHE names another directory",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+    def _refuse_entry(self, path: Path, why: str) -> None:
+        if not self._entry_refused:
+            self._entry_refused = True
             warnings.warn(
-                f"compiled kernels cannot be kept in {self.directory} ({error}): every start will "
-                "compile them again; ROCMFORGE_CACHE names another directory",
+                f"compiled kernel {path} {why}: it, and others like it, are compiled again",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
 
     def _write(self, path: Path, entry: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -71,3 +107,20 @@ class CodeCache:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it that are missing, for their user alone."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def _open_to_others(status: os.stat_result) -> str:
+    """What lets others than us and root write something; empty where nothing does."""
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to user {status.st_uid}"
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o022 and not stat.S_ISLNK(status.st_mode):
+        return f"may be written by others (mode {mode:03o})"
+    return ""
