@@ -1,16 +1,17 @@
 # make bench    benchmark this machine and compare with its baseline (PROFILE=standard or full: more)
-# make test     run the tests              make coverage   the same, with line coverage
+# make test     run the tests              make test-all   these, and the sweeps: every AMD target …
+# make coverage the same as test-all, with line coverage
 # make check    lint, types, formatting    make clean      remove what make made, not what it measured
 # make dashboard           results and baselines as pages that work offline, in .asv/html
 # make test-sanitizer      every GPU kernel on the stand-in under AddressSanitizer, many minutes
 # make test-hip-versions   the HIP runtime's tests with hip-python 10.0, 7.2, 7.1, 7.0 and 6.4
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := -q -m "not sanitizer" -n 2
+PYTEST := -q -n 2
 CPP := $(wildcard rocmforge/cpu/*.cpp rocmforge/cpu/*.h)
 KERNELS := $(wildcard kernels/*.hip kernels/*.h tests/standin/*.cpp tests/standin/*.h)
 
-.PHONY: bench dashboard test coverage check clean test-sanitizer test-hip-versions
+.PHONY: bench dashboard test test-all coverage check clean test-sanitizer test-hip-versions
 
 bench: .venv/ready-bench
 	$(BIN)/python tools/bench.py $(if $(PROFILE),--profile $(PROFILE))
@@ -19,10 +20,13 @@ dashboard: .venv/ready-bench
 	$(BIN)/python tools/dashboard.py
 
 test: .venv/ready-test
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest $(PYTEST) -m "not slow and not sanitizer"
+
+test-all: test
+	$(BIN)/python -m pytest $(PYTEST) -m "slow and not sanitizer"
 
 coverage: .venv/ready-test
-	$(BIN)/python -m pytest $(PYTEST) --cov=rocmforge --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest $(PYTEST) -m "not sanitizer" --cov=rocmforge --cov-report=term --cov-fail-under=90
 
 test-sanitizer: .venv/ready-test
 	$(BIN)/python -m pytest -q -m sanitizer

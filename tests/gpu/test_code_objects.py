@@ -33,8 +33,9 @@ from rocmforge.gpu.offline import (
 LDS_BYTES = 48 * 1024  # what a block may have on every device that we support
 SIMDS = 4  # of a compute unit of gfx9, and of a work-group processor of later ones
 MOST_VGPRS = {32: 256, 64: 512}
+QUICK = "gfx1100"  # whose kernels `make test` compiles too; all others belong to `make test-all`
 TARGETS = [
-    (architecture, file)
+    pytest.param(architecture, file, marks=[] if architecture == QUICK else pytest.mark.slow)
     for architecture in ARCHITECTURES
     for file in sorted({build.file for build in all_builds(architecture)})
 ]
@@ -114,6 +115,7 @@ def test_no_hot_kernel_spills_or_uses_scratch(
     assert spilling == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "file"), targets(*FURTHER))
 def test_further_architectures_compile_too(
     architecture: str, file: str, repo: Path, monkeypatch: pytest.MonkeyPatch

@@ -91,6 +91,7 @@ def compile_builds(builds: list[Any], libraries: Path) -> list[Any]:
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "file"), targets(*ARCHITECTURES))
 def test_every_kernel_file_compiles(architecture: str, file: str, libraries: Path) -> None:
     builds = chosen_builds(file, architecture)
