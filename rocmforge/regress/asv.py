@@ -132,7 +132,7 @@ def read_config(config: Path) -> dict[str, Any]:
         import json5
     except ImportError as error:
         raise ResultFileError(
-            config, "asv", got=error, wanted="pip install 'rocmforge[bench]'"
+            config, "asv", got=error, wanted="in the checkout, pip install -e '.[bench]'"
         ) from error
     text = read_text(config, "asv's settings", _CONFIG_MOST_BYTES)
     refuse_empty(config, text, "asv's settings")
