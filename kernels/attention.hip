@@ -36,6 +36,7 @@ constexpr int kLanes = power_of_two(HEAD_DIM / 8);
 constexpr int kSlots = WAVE / kLanes;  // tokens that a wave loads at once
 constexpr int kStep = kSlots * TOKENS;
 constexpr int kRound = kStep * WAVES;
+constexpr int kPages = kStep <= 16 ? 1 : TOKENS;  // a short step lies in one page
 constexpr int kMergeThreads = 128;
 constexpr float kLowest = -1e30f;  // a maximum over nothing; finite, so that differences are
 static_assert(HEAD_DIM % 8 == 0 && kLanes <= WAVE);
@@ -47,15 +48,30 @@ DEVICE int part_tokens(int length, int splits) {
     return most((even + kRound - 1) / kRound, 1) * kRound;
 }
 
-// Running softmax of one query over some tokens: 8 of its dims in each of kLanes lanes.
-struct Sums {
-    float largest = kLowest;
-    float total = 0.0f;
-    float out[8] = {};
+// The softmax state of one query over some tokens; kLanes neighbouring lanes hold 8 dims of it
+// each.
+struct SoftmaxState {
+    float largest = kLowest;  // of the scores
+    float total = 0.0f;       // of the weights exp(score - largest)
+    float out[8] = {};        // sums of weight * value
 
-    // Joins what lanes that are kMask, 2 kMask, … apart hold.
+    // Takes the scores of TOKENS more tokens and turns them into weights.
+    DEVICE void add_scores(float (&scores)[TOKENS]) {
+        float top = largest;
+        UNROLL for (int u = 0; u < TOKENS; ++u) top = larger(top, scores[u]);
+        const float factor = fast_exp(largest - top);
+        largest = top;
+        total *= factor;
+        UNROLL for (int i = 0; i < 8; ++i) out[i] *= factor;
+        UNROLL for (int u = 0; u < TOKENS; ++u) {
+            scores[u] = fast_exp(scores[u] - top);
+            total += scores[u];
+        }
+    }
+
+    // Merges the states of lanes that are kMask, 2 kMask, 4 kMask, ... apart.
     template <int kMask>
-    DEVICE void join() {
+    DEVICE void merge_lanes() {
         if constexpr (kMask < WAVE) {
             const float other = shuffle_xor<kMask>(largest), top = larger(largest, other);
             const float mine = fast_exp(largest - top), theirs = fast_exp(other - top);
@@ -64,7 +80,7 @@ struct Sums {
             UNROLL for (int i = 0; i < 8; ++i) {
                 out[i] = out[i] * mine + shuffle_xor<kMask>(out[i]) * theirs;
             }
-            join<2 * kMask>();
+            merge_lanes<2 * kMask>();
         }
     }
 };
@@ -83,111 +99,166 @@ struct AttentionArgs {
     float scale;
 };
 
-KERNEL(attention, AttentionArgs, WAVES* WAVE) {
-    SHARED float outputs[WAVES][QUERIES][HEAD_DIM];
-    SHARED float marks[WAVES][QUERIES][2];
+// The tokens that a block takes: first to last - 1 of sequence s, which is one part of it.
+struct Part {
+    int s, split, length, first, last;
 
-    const int s = block_z(), split = block_x();
-    const int length = a.lengths[s], tokens = part_tokens(length, a.splits);
-    const int first = split * tokens, last = least(first + tokens, length);
-    if (first >= length) return;
+    DEVICE explicit Part(const AttentionArgs& a) {
+        s = block_z();
+        split = block_x();
+        length = a.lengths[s];
+        const int tokens = part_tokens(length, a.splits);
+        first = split * tokens;
+        last = least(first + tokens, length);
+    }
+};
 
-    const int group = a.heads / a.kv_heads, parts = (group + QUERIES - 1) / QUERIES;
-    const int g = block_y() / parts, part = block_y() % parts;
-    const int head = g * group + part * QUERIES, heads = least(QUERIES, group - part * QUERIES);
-    const int slot = lane() / kLanes, dim = lane() % kLanes * 8;
-    const bool idle = dim >= HEAD_DIM;  // lanes past the dims read dim 0 and count for nothing
-    const int at = idle ? 0 : dim;
+// The query heads that a block takes: `count` of them from `first` on, which share one KV head.
+struct HeadGroup {
+    int kv_head, first, count;
 
-    float q[QUERIES][8];
+    DEVICE explicit HeadGroup(const AttentionArgs& a) {
+        const int group = a.heads / a.kv_heads, blocks = (group + QUERIES - 1) / QUERIES;
+        kv_head = block_y() / blocks;
+        const int block = block_y() % blocks;
+        first = kv_head * group + block * QUERIES;
+        count = least(QUERIES, group - block * QUERIES);
+    }
+};
+
+// The scaled queries of the block's heads. Heads past the last one repeat it.
+DEVICE void load_queries(const AttentionArgs& a, int s, const HeadGroup& group, int dim, bool idle,
+                         float (&q)[QUERIES][8]) {
     UNROLL for (int h = 0; h < QUERIES; ++h) {
-        const float* from = a.q + (static_cast<u64>(s) * a.heads + head) * HEAD_DIM + at;
-        F32Pages::widen(F32Pages::load_eight(from, nullptr, least(h, heads - 1), HEAD_DIM, 0),
+        const float* from = a.q + (static_cast<u64>(s) * a.heads + group.first) * HEAD_DIM + dim;
+        F32Pages::widen(F32Pages::load_eight(from, nullptr, least(h, group.count - 1), HEAD_DIM, 0),
                         q[h]);
         UNROLL for (int i = 0; i < 8; ++i) q[h][i] = idle ? 0.0f : q[h][i] * a.scale;
     }
+}
 
-    // Tokens past the end are read as the last one, with a weight of zero.
-    const int* table = a.page_table + static_cast<u64>(s) * a.max_pages;
+// Loads keys and values of kStep tokens: token u of this lane is number token_of(start, u).
+template <class TokenOf>
+DEVICE void load_tokens(const AttentionArgs& a, int kv_head, int dim, const int (&pages)[kPages],
+                        int start, const TokenOf& token_of, KV::Eight (&keys)[TOKENS],
+                        KV::Eight (&values)[TOKENS]) {
+    UNROLL for (int u = 0; u < TOKENS; ++u) {
+        const u64 row = static_cast<u64>(pages[u % kPages]) * a.kv_heads + kv_head;
+        const int in_page = token_of(start, u) & ((1 << a.page_bits) - 1);
+        keys[u] = KV::load_eight(a.k, a.k_scales, (row << a.page_bits) + in_page, HEAD_DIM, dim);
+        values[u] = KV::load_eight(a.v, a.v_scales, (row << a.page_bits) + in_page, HEAD_DIM, dim);
+    }
+}
+
+// Scores of this lane's tokens, from token `start` of the step on, for each query.
+DEVICE void score(const float (&q)[QUERIES][8], const KV::Eight (&keys)[TOKENS], int start,
+                  int slot, int last, float (&scores)[QUERIES][TOKENS]) {
+    UNROLL for (int u = 0; u < TOKENS; ++u) {
+        float key[8];
+        KV::widen(keys[u], key);
+        UNROLL for (int h = 0; h < QUERIES; ++h) {
+            float sum = 0.0f;
+            UNROLL for (int i = 0; i < 8; ++i) sum += q[h][i] * key[i];
+            sum = wave_sum<kLanes>(sum);
+            scores[h][u] = start + u * kSlots + slot < last ? sum : -infinity();
+        }
+    }
+}
+
+DEVICE void accumulate(const float (&weights)[QUERIES][TOKENS], const KV::Eight (&values)[TOKENS],
+                       SoftmaxState (&states)[QUERIES]) {
+    UNROLL for (int u = 0; u < TOKENS; ++u) {
+        float value[8];
+        KV::widen(values[u], value);
+        UNROLL for (int h = 0; h < QUERIES; ++h) {
+            UNROLL for (int i = 0; i < 8; ++i) states[h].out[i] += weights[h][u] * value[i];
+        }
+    }
+}
+
+// ---- the waves of a block merge their states through LDS ---------------------------------------
+
+using WaveOutputs = float[WAVES][QUERIES][HEAD_DIM];
+using WaveMarks = float[WAVES][QUERIES][2];
+
+DEVICE void store_wave_state(const SoftmaxState& state, int h, int dim, WaveOutputs& outputs,
+                             WaveMarks& marks) {
+    UNROLL for (int i = 0; i < 8; ++i) outputs[wave()][h][dim + i] = state.out[i];
+    if (dim == 0) {
+        marks[wave()][h][0] = state.largest;
+        marks[wave()][h][1] = state.total;
+    }
+}
+
+// One dim of a softmax state.
+struct DimState {
+    float largest, total, out;
+};
+
+// Dim d of the state that the waves have together for query h.
+DEVICE DimState merge_waves(const WaveOutputs& outputs, const WaveMarks& marks, int h, int d) {
+    float top = marks[0][h][0], total = 0.0f, out = 0.0f;
+    UNROLL for (int w = 1; w < WAVES; ++w) top = larger(top, marks[w][h][0]);
+    UNROLL for (int w = 0; w < WAVES; ++w) {
+        const float factor = fast_exp(marks[w][h][0] - top);
+        total += factor * marks[w][h][1];
+        out += factor * outputs[w][h][d];
+    }
+    return {top, total, out};
+}
+
+KERNEL(attention, AttentionArgs, WAVES* WAVE) {
+    SHARED WaveOutputs outputs;
+    SHARED WaveMarks marks;
+    const Part part(a);
+    if (part.first >= part.length) return;
+    const HeadGroup group(a);
+    // What this lane reads in every load: which of kSlots tokens, and which 8 dims of it. Lanes
+    // past the dims read dim 0 and count for nothing.
+    const int slot = lane() / kLanes, dim = lane() % kLanes * 8;
+    const bool idle = dim >= HEAD_DIM;
+    const int read_dim = idle ? 0 : dim;
+    float q[QUERIES][8];
+    load_queries(a, part.s, group, read_dim, idle, q);
+
+    // Tokens past the end are read as the last one, and score() gives them a weight of zero.
+    const int* const table = a.page_table + static_cast<u64>(part.s) * a.max_pages;
     const auto token_of = [&](int start, int u) {
-        return least(start + u * kSlots + slot, last - 1);
+        return least(start + u * kSlots + slot, part.last - 1);
     };
-    constexpr int kPages = kStep <= 16 ? 1 : TOKENS;  // a short step lies in one page
     int pages[kPages];
     const auto look_up = [&](int start) {
         UNROLL for (int u = 0; u < kPages; ++u) pages[u] = table[token_of(start, u) >> a.page_bits];
     };
 
-    Sums sums[QUERIES];
-    int start = first + static_cast<int>(wave()) * kStep;
-    if (start < last) look_up(start);
-    for (; start < last; start += kRound) {
-        KV::Eight k[TOKENS], v[TOKENS];
-        UNROLL for (int u = 0; u < TOKENS; ++u) {
-            const u64 row = static_cast<u64>(pages[u % kPages]) * a.kv_heads + g;
-            const int in_page = token_of(start, u) & ((1 << a.page_bits) - 1);
-            k[u] = KV::load_eight(a.k, a.k_scales, (row << a.page_bits) + in_page, HEAD_DIM, at);
-            v[u] = KV::load_eight(a.v, a.v_scales, (row << a.page_bits) + in_page, HEAD_DIM, at);
-        }
-        look_up(least(start + kRound, last - 1));
+    SoftmaxState states[QUERIES];
+    int start = part.first + static_cast<int>(wave()) * kStep;
+    if (start < part.last) look_up(start);
+    for (; start < part.last; start += kRound) {
+        KV::Eight keys[TOKENS], values[TOKENS];
+        load_tokens(a, group.kv_head, read_dim, pages, start, token_of, keys, values);
+        look_up(least(start + kRound, part.last - 1));
 
         float weights[QUERIES][TOKENS];
-        UNROLL for (int u = 0; u < TOKENS; ++u) {
-            float keys[8];
-            KV::widen(k[u], keys);
-            UNROLL for (int h = 0; h < QUERIES; ++h) {
-                float score = 0.0f;
-                UNROLL for (int i = 0; i < 8; ++i) score += q[h][i] * keys[i];
-                score = wave_sum<kLanes>(score);
-                weights[h][u] = start + u * kSlots + slot < last ? score : -infinity();
-            }
-        }
-        UNROLL for (int h = 0; h < QUERIES; ++h) {
-            float top = sums[h].largest;
-            UNROLL for (int u = 0; u < TOKENS; ++u) top = larger(top, weights[h][u]);
-            const float factor = fast_exp(sums[h].largest - top);
-            sums[h].largest = top;
-            sums[h].total *= factor;
-            UNROLL for (int i = 0; i < 8; ++i) sums[h].out[i] *= factor;
-            UNROLL for (int u = 0; u < TOKENS; ++u) {
-                weights[h][u] = fast_exp(weights[h][u] - top);
-                sums[h].total += weights[h][u];
-            }
-        }
-        UNROLL for (int u = 0; u < TOKENS; ++u) {
-            float values[8];
-            KV::widen(v[u], values);
-            UNROLL for (int h = 0; h < QUERIES; ++h) {
-                UNROLL for (int i = 0; i < 8; ++i) sums[h].out[i] += weights[h][u] * values[i];
-            }
-        }
+        score(q, keys, start, slot, part.last, weights);
+        UNROLL for (int h = 0; h < QUERIES; ++h) states[h].add_scores(weights[h]);
+        accumulate(weights, values, states);
     }
 
     UNROLL for (int h = 0; h < QUERIES; ++h) {
-        sums[h].join<kLanes>();
-        if (slot == 0 && !idle) {
-            UNROLL for (int i = 0; i < 8; ++i) outputs[wave()][h][dim + i] = sums[h].out[i];
-            if (dim == 0) {
-                marks[wave()][h][0] = sums[h].largest;
-                marks[wave()][h][1] = sums[h].total;
-            }
-        }
+        states[h].merge_lanes<kLanes>();
+        if (slot == 0 && !idle) store_wave_state(states[h], h, dim, outputs, marks);
     }
     block_sync();
-    for (int i = thread_x(); i < heads * HEAD_DIM; i += WAVES * WAVE) {
+    for (int i = thread_x(); i < group.count * HEAD_DIM; i += WAVES * WAVE) {
         const int h = i / HEAD_DIM, d = i % HEAD_DIM;
-        float top = marks[0][h][0], total = 0.0f, out = 0.0f;
-        UNROLL for (int w = 1; w < WAVES; ++w) top = larger(top, marks[w][h][0]);
-        UNROLL for (int w = 0; w < WAVES; ++w) {
-            const float factor = fast_exp(marks[w][h][0] - top);
-            total += factor * marks[w][h][1];
-            out += factor * outputs[w][h][d];
-        }
-        const u64 row = (static_cast<u64>(s) * a.heads + head + h) * a.splits + split;
-        a.outputs[row * HEAD_DIM + d] = out;
+        const DimState merged = merge_waves(outputs, marks, h, d);
+        const u64 row =
+            (static_cast<u64>(part.s) * a.heads + group.first + h) * a.splits + part.split;
+        a.outputs[row * HEAD_DIM + d] = merged.out;
         if (d == 0) {
-            a.marks[2 * row] = top;
-            a.marks[2 * row + 1] = total;
+            a.marks[2 * row] = merged.largest;
+            a.marks[2 * row + 1] = merged.total;
         }
     }
 }

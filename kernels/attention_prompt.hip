@@ -50,23 +50,7 @@ static_assert(HEAD_DIM % 8 == 0 && KEYS % 16 == 0);
 static_assert(kMemoryHalves * 2 <= 48 * 1024);
 
 using Map = TileC::Map;
-constexpr int kColumns = Map::kColumns;  // queries that a lane has sums of
-
-// Joins what the lanes that have sums of the same queries hold.
-template <int kMask = Map::kColumnLanes, class Join>
-DEVICE float over_column(float value, Join join) {
-    if constexpr (kMask < WAVE) {
-        return over_column<2 * kMask>(join(value, shuffle_xor<kMask>(value)), join);
-    } else {
-        return value;
-    }
-}
-
-// Where a dim's tokens begin in the transposed values. Rows of a tile, and what the lanes of one
-// store hold, lie in different banks.
-DEVICE int value_row(int dim) {
-    return dim * kValueStride + dim / 8 * 8;
-}
+constexpr int kColumns = Map::kColumns;  // queries that a lane holds sums of
 
 struct AttentionPromptArgs {
     const float* q;
@@ -82,73 +66,103 @@ struct AttentionPromptArgs {
     float scale;
 };
 
-// The cache as one head of one sequence sees it. Tokens past the end are read as the last one, so
-// that what no query sees is a number too.
-struct Tokens {
+// The queries that a block takes: row `first` and the next ones of sequence s, for one head. Rows
+// are counted from the sequence's first query; `start` is the first query's row in q and out.
+struct Rows {
+    int head, s, start, count, first;
+
+    DEVICE explicit Rows(const AttentionPromptArgs& a) {
+        head = block_x();
+        s = block_z();
+        start = a.starts[s];
+        count = a.starts[s + 1] - start;
+        const int blocks = (count + kQueries - 1) / kQueries;
+        first = (blocks - 1 - static_cast<int>(block_y())) * kQueries;
+    }
+};
+
+// The wave's 16 rows, and the tokens that rows see: row j sees tokens 0 to `before` + j.
+struct Reach {
+    int length, before;
+    int block_end, wave_end;  // no row of the block, or of the wave, sees this token or later ones
+    int wave_first;           // row
+
+    DEVICE Reach(const AttentionPromptArgs& a, const Rows& rows) {
+        length = a.lengths[rows.s];
+        before = length - rows.count;
+        block_end = before + least(rows.first + kQueries, rows.count);
+        wave_first = rows.first + static_cast<int>(wave()) * 16;
+        wave_end = wave_first < rows.count ? before + least(wave_first + 16, rows.count) : 0;
+    }
+};
+
+// ---- keys and values: from the cache into registers, and from there into LDS -------------------
+
+// The cache as one head of one sequence sees it. Tokens past the end are read as the last one: no
+// query sees them, but what they hold must be a number.
+struct CacheReader {
     const int* table;
-    int length, kv_heads, g, page_bits;
+    int length, kv_heads, kv_head, page_bits;
 
     DEVICE KV::Eight eight(const void* pages, const void* scales, int token, int dim) const {
         const int t = least(token, length - 1);
-        const u64 page = static_cast<u64>(table[t >> page_bits]) * kv_heads + g;
+        const u64 page = static_cast<u64>(table[t >> page_bits]) * kv_heads + kv_head;
         const u64 row = (page << page_bits) + (t & ((1 << page_bits) - 1));
         return KV::load_eight(pages, scales, row, HEAD_DIM, dim);
     }
 };
 
-KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
-    SHARED u32x4 memory[kMemoryHalves / 8];
-    f16* const keys = reinterpret_cast<f16*>(memory);
-    f16* const values = keys + kKeyHalves;
-    f16* const all_queries = keys + (Q_IN_LDS ? kStepHalves : 0);
-    f16* const own_queries = all_queries + wave() * 16 * kStride;
-    f16* const exchange = keys + kMemoryHalves - (WAVES - wave()) * kExchangeHalves;
+// A thread's share of the keys of a step: eight dims of a token each.
+struct KeyLoads {
+    const int thread = thread_x();
+    KV::Eight eights[kKeyLoads];
 
-    const int head = block_x(), s = block_z(), thread = thread_x();
-    const int start = a.starts[s], queries = a.starts[s + 1] - start;
-    const int first =
-        ((queries + kQueries - 1) / kQueries - 1 - static_cast<int>(block_y())) * kQueries;
-    if (first < 0) return;
-
-    const int length = a.lengths[s], before = length - queries;
-    const int reach = before + least(first + kQueries, queries);
-    const int mine = first + static_cast<int>(wave()) * 16;
-    const int my_reach = mine < queries ? before + least(mine + 16, queries) : 0;
-    const Tokens tokens = {a.page_table + static_cast<u64>(s) * a.max_pages, length, a.kv_heads,
-                           head / (a.heads / a.kv_heads), a.page_bits};
-
-    KV::Eight key_eights[kKeyLoads], value_eights[kValueLoads][2];
-    const auto load_keys = [&](int at) {
+    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at) {
         UNROLL for (int i = 0; i < kKeyLoads; ++i) {
             const unsigned n = least(thread + i * kThreads, KEYS * kEights - 1);
-            key_eights[i] = tokens.eight(a.k, a.k_scales, at + n / kEights, n % kEights * 8);
+            eights[i] = cache.eight(a.k, a.k_scales, at + n / kEights, n % kEights * 8);
         }
-    };
-    const auto store_keys = [&] {
+    }
+
+    DEVICE void store(f16* keys) const {
         UNROLL for (int i = 0; i < kKeyLoads; ++i) {
             const unsigned n = thread + i * kThreads;
             if (n < KEYS * kEights) {
                 *reinterpret_cast<u32x4*>(keys + n / kEights * kStride + n % kEights * 8) =
-                    KV::halves(key_eights[i]);
+                    KV::halves(eights[i]);
             }
         }
-    };
-    // Four threads take four pairs of tokens, then come the dims.
-    const auto load_values = [&](int at) {
+    }
+};
+
+// Where a dim's tokens begin in the transposed values. The pad after every 8 dims puts rows of a
+// tile, and what the lanes of one store hold, into different banks.
+DEVICE int value_row(int dim) {
+    return dim * kValueStride + dim / 8 * 8;
+}
+
+// A thread's share of the values of a step: eight dims of two neighbouring tokens each. Four
+// threads take four pairs of tokens, the next four threads the next dims.
+struct ValueLoads {
+    const int thread = thread_x();
+    KV::Eight eights[kValueLoads][2];
+
+    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at) {
         UNROLL for (int i = 0; i < kValueLoads; ++i) {
             const unsigned n = least(thread + i * kThreads, KEYS / 2 * kEights - 1);
             const int dim = n / 4 % kEights * 8, token = at + (n % 4 + n / 4 / kEights * 4) * 2;
-            value_eights[i][0] = tokens.eight(a.v, a.v_scales, token, dim);
-            value_eights[i][1] = tokens.eight(a.v, a.v_scales, token + 1, dim);
+            eights[i][0] = cache.eight(a.v, a.v_scales, token, dim);
+            eights[i][1] = cache.eight(a.v, a.v_scales, token + 1, dim);
         }
-    };
-    const auto store_values = [&] {
+    }
+
+    // Transposed: the two tokens of a dim become one word.
+    DEVICE void store(f16* values) const {
         UNROLL for (int i = 0; i < kValueLoads; ++i) {
             const unsigned n = thread + i * kThreads;
             const int dim = n / 4 % kEights * 8, token = (n % 4 + n / 4 / kEights * 4) * 2;
             if (n < KEYS / 2 * kEights) {
-                const u32x4 even = KV::halves(value_eights[i][0]);
-                const u32x4 odd = KV::halves(value_eights[i][1]);
+                const u32x4 even = KV::halves(eights[i][0]), odd = KV::halves(eights[i][1]);
                 const uint32_t low[4] = {even.x, even.y, even.z, even.w};
                 const uint32_t high[4] = {odd.x, odd.y, odd.z, odd.w};
                 UNROLL for (int d = 0; d < 8; ++d) {
@@ -159,142 +173,217 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
                 }
             }
         }
-    };
+    }
+};
 
+// ---- queries -----------------------------------------------------------------------------------
+
+// Stores the block's queries in LDS, scaled and rounded; zeros where there is no query or no dim.
+DEVICE void load_queries(const AttentionPromptArgs& a, const Rows& rows, f16* lds) {
     const u64 row_stride = static_cast<u64>(a.heads) * HEAD_DIM;
-    const float* const q = a.q + start * row_stride + static_cast<u64>(head) * HEAD_DIM;
-    for (int n = thread; n < kQueries * (kDims / 8); n += kThreads) {
+    const float* const q = a.q + rows.start * row_stride + static_cast<u64>(rows.head) * HEAD_DIM;
+    for (int n = thread_x(); n < kQueries * (kDims / 8); n += kThreads) {
         const int row = n / (kDims / 8), dim = n % (kDims / 8) * 8;
         u32x4 words = {};
-        if (dim < HEAD_DIM && first + row < queries) {
+        if (dim < HEAD_DIM && rows.first + row < rows.count) {
+            const u64 at = (rows.first + row) * row_stride;
             float eight[8];
-            F32Pages::widen(F32Pages::load_eight(q, nullptr, (first + row) * row_stride, 1, dim),
-                            eight);
+            F32Pages::widen(F32Pages::load_eight(q, nullptr, at, 1, dim), eight);
             UNROLL for (int i = 0; i < 8; ++i) eight[i] *= a.scale;
             words = pack_eight(eight);
         }
-        *reinterpret_cast<u32x4*>(all_queries + row * kStride + dim) = words;
+        *reinterpret_cast<u32x4*>(lds + row * kStride + dim) = words;
     }
+}
+
+// The wave's 16 queries as operands: all of them in registers, or one at a time, read from LDS.
+using QueryTiles = TileB[Q_IN_LDS ? 1 : kDimTiles];
+
+// ---- one step: score, mask, softmax, accumulate ------------------------------------------------
+
+using Scores = TileC[kKeyTiles];   // tokens down, queries across
+using Outputs = TileC[kDimTiles];  // dims down, queries across: sums of weight * value
+
+DEVICE void score(const f16* keys, const f16* queries, QueryTiles& query_tiles, Scores& scores) {
+    UNROLL for (int t = 0; t < kKeyTiles; ++t) {
+        scores[t].clear();
+        UNROLL for (int k = 0; k < kDimTiles; ++k) {
+            TileA key_tile;
+            key_tile.load(keys + 16 * t * kStride + 16 * k, kStride);
+            if constexpr (Q_IN_LDS) query_tiles[0].load(queries + 16 * k, kStride);
+            scores[t].mma(key_tile, query_tiles[Q_IN_LDS ? 0 : k]);
+        }
+    }
+}
+
+// Scores of tokens from visible[c] on become -infinity: query c of the lane comes before them.
+DEVICE void mask(int at, const int (&visible)[kColumns], Scores& scores) {
+    UNROLL for (int t = 0; t < kKeyTiles; ++t) {
+        UNROLL for (int v = 0; v < Map::kValues; ++v) {
+            const int token = at + 16 * t + Map::row(lane(), v);
+            if (token >= visible[Map::column_index(v)]) scores[t].values[v] = -infinity();
+        }
+    }
+}
+
+// Joins what the lanes hold that have sums of the same queries.
+template <int kMask = Map::kColumnLanes, class Join>
+DEVICE float over_column(float value, Join join) {
+    if constexpr (kMask < WAVE) {
+        return over_column<2 * kMask>(join(value, shuffle_xor<kMask>(value)), join);
+    } else {
+        return value;
+    }
+}
+
+// The softmax state of the wave's 16 queries over the tokens so far. `largest` is the same in all
+// lanes of a query, `total` is the lane's own part of the sum of the weights.
+struct SoftmaxState {
+    float largest[kColumns], total[kColumns];
+
+    // Takes the scores of KEYS more tokens and turns them into weights exp(score - largest). What
+    // is in `out` shrinks as the largest score grows.
+    DEVICE void add_scores(Scores& scores, Outputs& out) {
+        float top[kColumns], factor[kColumns];
+        UNROLL for (int c = 0; c < kColumns; ++c) top[c] = largest[c];
+        UNROLL for (int t = 0; t < kKeyTiles; ++t) {
+            UNROLL for (int v = 0; v < Map::kValues; ++v) {
+                top[Map::column_index(v)] = larger(top[Map::column_index(v)], scores[t].values[v]);
+            }
+        }
+        UNROLL for (int c = 0; c < kColumns; ++c) {
+            top[c] = over_column(top[c], larger);
+            factor[c] = fast_exp(largest[c] - top[c]);
+            largest[c] = top[c];
+            total[c] *= factor[c];
+        }
+        UNROLL for (int t = 0; t < kKeyTiles; ++t) {
+            UNROLL for (int v = 0; v < Map::kValues; ++v) {
+                const int c = Map::column_index(v);
+                scores[t].values[v] = fast_exp(scores[t].values[v] - top[c]);
+                total[c] += scores[t].values[v];
+            }
+        }
+        UNROLL for (int i = 0; i < kDimTiles; ++i) {
+            UNROLL for (int v = 0; v < Map::kValues; ++v) {
+                out[i].values[v] *= factor[Map::column_index(v)];
+            }
+        }
+    }
+};
+
+// out += weight * value over the tokens of the step.
+DEVICE void accumulate(const Scores& weights, const f16* values, f16* exchange, Outputs& out) {
+    UNROLL for (int t = 0; t < kKeyTiles; ++t) {
+        const TileB weight_tile = as_operand(weights[t], exchange);
+        UNROLL for (int i = 0; i < kDimTiles; ++i) {
+            TileA value_tile;
+            value_tile.load_from([&](int row, int eight) {
+                return values + value_row(row) + value_row(16 * i) + 16 * t + 8 * eight;
+            });
+            out[i].mma(value_tile, weight_tile);
+        }
+    }
+}
+
+// Writes the wave's outputs of 16 dims, times `factor`, through its own `lines` in LDS, so that
+// neighbouring lanes write neighbours.
+DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, int wave_first, int i,
+                       const TileC& tile, const float (&factor)[kColumns], float* lines) {
+    const u64 row_stride = static_cast<u64>(a.heads) * HEAD_DIM;
+    wave_sync();
+    UNROLL for (int v = 0; v < Map::kValues; ++v) {
+        lines[Map::column(lane(), v) * kLine + Map::row(lane(), v)] =
+            tile.values[v] * factor[Map::column_index(v)];
+    }
+    wave_sync();
+    for (int n = lane(); n < 16 * 4; n += WAVE) {
+        const int row = wave_first + n / 4, dim = 16 * i + n % 4 * 4;
+        const bool valid = row < rows.count && dim < HEAD_DIM;
+        const u64 to = (rows.start + row) * row_stride + rows.head * HEAD_DIM + dim;
+        float four[4];
+        load_floats(lines + n / 4 * kLine + n % 4 * 4, four);
+        if (a.form == static_cast<int>(Form::F16)) {
+            store_form<Form::F16>(a.out, to, four, valid);
+        } else {
+            store_form<Form::F32>(a.out, to, four, valid);
+        }
+    }
+}
+
+KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
+    SHARED u32x4 memory[kMemoryHalves / 8];
+    f16* const keys = reinterpret_cast<f16*>(memory);
+    f16* const values = keys + kKeyHalves;
+    f16* const all_queries = keys + (Q_IN_LDS ? kStepHalves : 0);
+    f16* const queries = all_queries + wave() * 16 * kStride;
+    f16* const exchange = keys + kMemoryHalves - (WAVES - wave()) * kExchangeHalves;
+
+    const Rows rows(a);
+    if (rows.first < 0) return;
+    const Reach reach(a, rows);
+    const CacheReader cache = {a.page_table + static_cast<u64>(rows.s) * a.max_pages, reach.length,
+                               a.kv_heads, rows.head / (a.heads / a.kv_heads), a.page_bits};
+    KeyLoads key_loads;
+    ValueLoads value_loads;
+    const auto load_keys = [&](int at) { key_loads.load(a, cache, at); };
+    const auto store_keys = [&] { key_loads.store(keys); };
+    const auto load_values = [&](int at) { value_loads.load(a, cache, at); };
+    const auto store_values = [&] { value_loads.store(values); };
+
+    load_queries(a, rows, all_queries);
     block_sync();
-    TileB query_tiles[Q_IN_LDS ? 1 : kDimTiles];
+    QueryTiles query_tiles;
     if constexpr (!Q_IN_LDS) {
-        UNROLL for (int k = 0; k < kDimTiles; ++k) query_tiles[k].load(own_queries + 16 * k,
-                                                                       kStride);
-        block_sync();
+        UNROLL for (int k = 0; k < kDimTiles; ++k) query_tiles[k].load(queries + 16 * k, kStride);
+        block_sync();  // the keys take the queries' place
     }
     // Dims past the head's are zero in queries and keys, and their outputs are not stored.
     if constexpr (kDims > HEAD_DIM) {
-        for (int token = thread; token < KEYS; token += kThreads) {
+        for (int token = thread_x(); token < KEYS; token += kThreads) {
             *reinterpret_cast<u32x4*>(keys + token * kStride + HEAD_DIM) = {};
         }
     }
 
-    TileC out[kDimTiles];
+    Outputs out;
     UNROLL for (int i = 0; i < kDimTiles; ++i) out[i].clear();
-    float largest[kColumns], total[kColumns];
+    SoftmaxState state;
     int visible[kColumns];
     UNROLL for (int v = 0; v < Map::kValues; ++v) {
         const int c = Map::column_index(v);
-        largest[c] = kLowest;
-        total[c] = 0.0f;
-        visible[c] = before + least(mine + Map::column(lane(), v), queries - 1) + 1;
+        state.largest[c] = kLowest;
+        state.total[c] = 0.0f;
+        visible[c] =
+            reach.before + least(reach.wave_first + Map::column(lane(), v), rows.count - 1) + 1;
     }
 
     load_keys(0);
     store_keys();
     block_sync();
-    for (int at = 0; at < reach; at += KEYS) {
-        TileC scores[kKeyTiles];
+    for (int at = 0; at < reach.block_end; at += KEYS) {
+        Scores scores;
         if constexpr (LOAD_AHEAD) load_values(at);
-        if (at < my_reach) {
-            UNROLL for (int t = 0; t < kKeyTiles; ++t) {
-                scores[t].clear();
-                UNROLL for (int k = 0; k < kDimTiles; ++k) {
-                    TileA key_tile;
-                    key_tile.load(keys + 16 * t * kStride + 16 * k, kStride);
-                    if constexpr (Q_IN_LDS) query_tiles[0].load(own_queries + 16 * k, kStride);
-                    scores[t].mma(key_tile, query_tiles[Q_IN_LDS ? 0 : k]);
-                }
-            }
-            if (at + KEYS > before + mine + 1) {  // some token comes after some query
-                UNROLL for (int t = 0; t < kKeyTiles; ++t) {
-                    UNROLL for (int v = 0; v < Map::kValues; ++v) {
-                        const int token = at + 16 * t + Map::row(lane(), v);
-                        if (token >= visible[Map::column_index(v)])
-                            scores[t].values[v] = -infinity();
-                    }
-                }
-            }
-            float top[kColumns], factor[kColumns];
-            UNROLL for (int c = 0; c < kColumns; ++c) top[c] = largest[c];
-            UNROLL for (int t = 0; t < kKeyTiles; ++t) {
-                UNROLL for (int v = 0; v < Map::kValues; ++v) {
-                    top[Map::column_index(v)] =
-                        larger(top[Map::column_index(v)], scores[t].values[v]);
-                }
-            }
-            UNROLL for (int c = 0; c < kColumns; ++c) {
-                top[c] = over_column(top[c], larger);
-                factor[c] = fast_exp(largest[c] - top[c]);
-                largest[c] = top[c];
-                total[c] *= factor[c];
-            }
-            UNROLL for (int t = 0; t < kKeyTiles; ++t) {
-                UNROLL for (int v = 0; v < Map::kValues; ++v) {
-                    const int c = Map::column_index(v);
-                    scores[t].values[v] = fast_exp(scores[t].values[v] - top[c]);
-                    total[c] += scores[t].values[v];
-                }
-            }
-            UNROLL for (int i = 0; i < kDimTiles; ++i) {
-                UNROLL for (int v = 0; v < Map::kValues; ++v) {
-                    out[i].values[v] *= factor[Map::column_index(v)];
-                }
-            }
+        if (at < reach.wave_end) {
+            score(keys, queries, query_tiles, scores);
+            if (at + KEYS > reach.before + reach.wave_first + 1) mask(at, visible, scores);
+            state.add_scores(scores, out);
         }
         if constexpr (!LOAD_AHEAD) load_values(at);
         store_values();
         block_sync();
         if constexpr (LOAD_AHEAD) load_keys(at + KEYS);
-        if (at < my_reach) {
-            UNROLL for (int t = 0; t < kKeyTiles; ++t) {
-                const TileB weights = as_operand(scores[t], exchange);
-                UNROLL for (int i = 0; i < kDimTiles; ++i) {
-                    TileA value_tile;
-                    value_tile.load_from([&](int row, int eight) {
-                        return values + value_row(row) + value_row(16 * i) + 16 * t + 8 * eight;
-                    });
-                    out[i].mma(value_tile, weights);
-                }
-            }
-        }
+        if (at < reach.wave_end) accumulate(scores, values, exchange, out);
         if constexpr (!LOAD_AHEAD) load_keys(at + KEYS);
         store_keys();
         block_sync();
     }
 
-    // Through LDS, so that lanes store neighbours: 16 dims of the wave's queries at a time.
     const auto add = [](float x, float y) { return x + y; };
-    UNROLL for (int c = 0; c < kColumns; ++c) total[c] = 1.0f / over_column(total[c], add);
+    UNROLL for (int c = 0; c < kColumns; ++c) {
+        state.total[c] = 1.0f / over_column(state.total[c], add);
+    }
     float* const lines = reinterpret_cast<float*>(memory) + wave() * 16 * kLine;
     UNROLL for (int i = 0; i < kDimTiles; ++i) {
-        wave_sync();
-        UNROLL for (int v = 0; v < Map::kValues; ++v) {
-            lines[Map::column(lane(), v) * kLine + Map::row(lane(), v)] =
-                out[i].values[v] * total[Map::column_index(v)];
-        }
-        wave_sync();
-        for (int n = lane(); n < 16 * 4; n += WAVE) {
-            const int query = mine + n / 4, dim = 16 * i + n % 4 * 4;
-            const bool valid = query < queries && dim < HEAD_DIM;
-            const u64 to = (start + query) * row_stride + head * HEAD_DIM + dim;
-            float four[4];
-            load_floats(lines + n / 4 * kLine + n % 4 * 4, four);
-            if (a.form == static_cast<int>(Form::F16)) {
-                store_form<Form::F16>(a.out, to, four, valid);
-            } else {
-                store_form<Form::F32>(a.out, to, four, valid);
-            }
-        }
+        store_tile(a, rows, reach.wave_first, i, out[i], state.total, lines);
     }
 }

@@ -113,6 +113,7 @@ def project(
     (root / "benchmarks" / "tiny.py").write_text(SUITE, encoding="utf-8")
     (root / "benchmarks" / "figure.txt").write_text("2.0", encoding="utf-8")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("COLUMNS", raising=False)  # the wide tables, also where pytest sets it
     for key in [key for key in os.environ if key.startswith("GIT_")]:
         monkeypatch.delenv(key)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
