@@ -73,6 +73,132 @@ DEVICE u64 part_of(double share, u64 total) {
     return part < total ? part : total;
 }
 
+// One row of logits and how to draw from it.
+struct Row {
+    const float* logits;
+    int columns;
+    Draw draw;
+    Scale scale;
+    bool by_count, by_weight;  // whether top-k, and whether top-p, leaves anything out
+};
+
+// The bins between which the last kept column lies: neither before the first nor after the last.
+struct BinRange {
+    int first, last;
+    u64 total;  // weight of the whole row; 0 where top-k cuts first
+};
+
+// Step 1: a histogram of the row, and where in it top-k, or else top-p, stops.
+DEVICE BinRange find_bin_range(const Row& row, uint32_t (&bins)[kBins], int (&found)[2],
+                               SumScratch& scratch) {
+    const Scale& scale = row.scale;
+    const bool by_count = row.by_count;
+    for (int i = static_cast<int>(thread_x()); i < kBins; i += THREADS) bins[i] = 0;
+    block_sync();
+    u64 sums[1] = {};
+    for_each_of_row(row.logits, 0, row.columns, [&](int, float logit) {
+        const int bin = scale.bin(logit);
+        if (!by_count) sums[0] += scale.fixed(logit);
+        if (bin < kBins) shared_add(&bins[bin], by_count ? 1 : scale.part_of_bin(logit, bin));
+    });
+    block_sums(sums, kWaves, scratch);
+    const u64 total = sums[0];
+    u64 targets[2];
+    targets[0] = targets[1] = static_cast<u64>(row.draw.top_k);
+    if (!by_count) {  // parts are rounded down, by at most one in 16000
+        const double goal = row.draw.top_p * static_cast<double>(total);
+        targets[0] = static_cast<u64>(goal * (1 - 1e-4));
+        targets[1] = static_cast<u64>(goal * (1 + 2e-5)) + 1;
+    }
+    find_bins<kBins>(targets, found, scratch, [&](int bin) -> u64 {
+        return by_count ? bins[bin] : Scale::weight_of_bin(bins[bin], bin);
+    });
+    return {found[0], found[1], total};
+}
+
+// Columns of the row that were copied to LDS, in any order.
+struct List {
+    const float* values;
+    const int* ids;
+    int count;     // below 0: there is no list, or it was too long
+    u64 above[2];  // count and weight of the columns whose bins lie before the list's
+    // The list where it has all that may be drawn, else below 0: the row must be read.
+    DEVICE int count_all() const { return above[0] == 0 ? count : -1; }
+};
+
+// Step 2: lists the columns from the top to the range's last bin, or if those are too many, from
+// its first bin on.
+DEVICE List list_columns(const Row& row, const BinRange& range, float (&values)[kListed],
+                         int (&ids)[kListed], uint32_t& listed, SumScratch& scratch) {
+    int count = -1;
+    u64 above[2] = {};
+    for (int from = 0; range.last < kBins && count < 0; from = range.first) {
+        block_sync();  // all threads have read what an earlier round left
+        if (thread_x() == 0) listed = 0;
+        above[0] = above[1] = 0;
+        block_sync();
+        for_each_of_row(row.logits, 0, row.columns, [&](int column, float logit) {
+            const int bin = row.scale.bin(logit);
+            if (bin < from) {
+                above[0] += 1;
+                above[1] += row.scale.fixed(logit);
+            } else if (bin <= range.last) {
+                const uint32_t slot = shared_add(&listed, 1);
+                if (slot < kListed) {
+                    values[slot] = logit;
+                    ids[slot] = column;
+                }
+            }
+        });
+        block_sums(above, kWaves, scratch);
+        if (listed <= kListed) count = static_cast<int>(listed);
+        if (from == range.first) break;
+    }
+    return {values, ids, count, {above[0], above[1]}};
+}
+
+// Step 3: the rank of the last column that top-k, and then top-p, keeps; 0 where they keep all.
+DEVICE u64 lowest_kept_rank(const Row& row, const List& list, u64 total, SumScratch& scratch) {
+    const bool by_count = row.by_count, by_weight = row.by_weight;
+    const int count = list.count, count_all = list.count_all();
+    u64 lowest = 0;
+    for (int step = by_count ? 0 : 1; step < (by_weight ? 2 : 1); ++step) {
+        const bool counting = step == 0;
+        const bool in_list = count >= 0 && counting == by_count;
+        const u64 above = !in_list ? 0 : counting ? list.above[0] : list.above[1];
+        const bool partial = in_list && count_all < 0;
+        const u64 rank = find_rank(
+            Columns{row.logits, row.columns, list.values, list.ids, in_list ? count : count_all,
+                    partial},
+            scratch,
+            [&](u64 sum) -> u64 {
+                if (counting) return static_cast<u64>(row.draw.top_k) - above;
+                return part_of(row.draw.top_p, by_count ? sum : total) - above;
+            },
+            [&](u64 candidate, float logit) -> u64 {
+                if (candidate < lowest) return 0;
+                return counting ? 1 : row.scale.fixed(logit);
+            });
+        lowest = rank > lowest ? rank : lowest;
+    }
+    return lowest;
+}
+
+// Step 4: the column at which the running sum of the kept weights passes its share.
+DEVICE int draw_column(const Row& row, const List& list, u64 lowest, SumScratch& scratch) {
+    return find_column(
+        Columns{row.logits, row.columns, list.values, list.ids, list.count_all(), false}, scratch,
+        [&](u64 sum) -> u64 {
+            const u64 passed = static_cast<u64>(row.draw.uniform * static_cast<double>(sum));
+            return passed < sum ? passed + 1 : sum;
+        },
+        [&](int candidate, float logit) -> u64 {
+            const float weight = row.scale.weight(logit);
+            const bool kept = rank_of(candidate, logit) >= lowest && weight >= row.draw.min_p;
+            return kept ? static_cast<u64>(weight * kOne) : 0;
+        });
+}
+
 KERNEL(sample, SampleArgs, THREADS) {
     SHARED uint32_t bins[kBins];
     SHARED float values[kListed];
@@ -93,98 +219,21 @@ KERNEL(sample, SampleArgs, THREADS) {
     const bool by_weight = draw.top_p < 1.0;
     const float inverse = 1.0f / smaller(larger(draw.temperature, 1e-30f), 1e30f);
     const Scale scale = {top, inverse, by_count ? kBinsPerLogit : kBinsPerDepth * inverse};
-    const float* logits = a.logits + static_cast<u64>(block_x()) * a.columns;
+    const Row row = {a.logits + static_cast<u64>(block_x()) * a.columns,
+                     a.columns,
+                     draw,
+                     scale,
+                     by_count,
+                     by_weight};
 
-    // The bins at which top-k, or else top-p, stops: neither before the first nor after the last.
-    int first_bin = 0, last_bin = kBins;
-    u64 total = 0;  // weight of the whole row
-    if (by_count || by_weight) {
-        for (int i = static_cast<int>(thread_x()); i < kBins; i += THREADS) bins[i] = 0;
-        block_sync();
-        u64 sums[1] = {};
-        for_each_of_row(logits, 0, a.columns, [&](int, float logit) {
-            const int bin = scale.bin(logit);
-            if (!by_count) sums[0] += scale.fixed(logit);
-            if (bin < kBins) shared_add(&bins[bin], by_count ? 1 : scale.part_of_bin(logit, bin));
-        });
-        block_sums(sums, kWaves, scratch);
-        total = sums[0];
-        u64 targets[2];
-        targets[0] = targets[1] = static_cast<u64>(draw.top_k);
-        if (!by_count) {  // parts are rounded down, by at most one in 16000
-            const double goal = draw.top_p * static_cast<double>(total);
-            targets[0] = static_cast<u64>(goal * (1 - 1e-4));
-            targets[1] = static_cast<u64>(goal * (1 + 2e-5)) + 1;
-        }
-        find_bins<kBins>(targets, found, scratch, [&](int bin) -> u64 {
-            return by_count ? bins[bin] : Scale::weight_of_bin(bins[bin], bin);
-        });
-        first_bin = found[0];
-        last_bin = found[1];
-    }
+    BinRange range = {0, kBins, 0};
+    if (by_count || by_weight) range = find_bin_range(row, bins, found, scratch);
     if (draw.min_p > 0.0f && !by_count) {
         const float depth = smaller(-fast_log(draw.min_p), 100.0f);
-        last_bin = least(last_bin, static_cast<int>(depth * kBinsPerDepth) + 2);
+        range.last = least(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
     }
-
-    // The list: from the top to the last bin, or if that is too long from the first bin on.
-    int count = -1;      // of the list; below 0: none, or it was too long
-    u64 before[2] = {};  // count and weight of what lies above the list
-    for (int from = 0; last_bin < kBins && count < 0; from = first_bin) {
-        block_sync();  // all threads have read what an earlier round left
-        if (thread_x() == 0) listed = 0;
-        before[0] = before[1] = 0;
-        block_sync();
-        for_each_of_row(logits, 0, a.columns, [&](int column, float logit) {
-            const int bin = scale.bin(logit);
-            if (bin < from) {
-                before[0] += 1;
-                before[1] += scale.fixed(logit);
-            } else if (bin <= last_bin) {
-                const uint32_t slot = shared_add(&listed, 1);
-                if (slot < kListed) {
-                    values[slot] = logit;
-                    ids[slot] = column;
-                }
-            }
-        });
-        block_sums(before, kWaves, scratch);
-        if (listed <= kListed) count = static_cast<int>(listed);
-        if (from == first_bin) break;
-    }
-    // Whatever may be drawn is in the list, if nothing lies above it, or in the row.
-    const int count_all = before[0] == 0 ? count : -1;
-
-    // The rank of the last that is kept: by count, then by weight.
-    u64 lowest = 0;
-    for (int step = by_count ? 0 : 1; step < (by_weight ? 2 : 1); ++step) {
-        const bool counting = step == 0;
-        const bool in_list = count >= 0 && counting == by_count;
-        const u64 above = !in_list ? 0 : counting ? before[0] : before[1];
-        const bool partial = in_list && count_all < 0;
-        const u64 rank = find_rank(
-            Columns{logits, a.columns, values, ids, in_list ? count : count_all, partial}, scratch,
-            [&](u64 sum) -> u64 {
-                if (counting) return static_cast<u64>(draw.top_k) - above;
-                return part_of(draw.top_p, by_count ? sum : total) - above;
-            },
-            [&](u64 candidate, float logit) -> u64 {
-                if (candidate < lowest) return 0;
-                return counting ? 1 : scale.fixed(logit);
-            });
-        lowest = rank > lowest ? rank : lowest;
-    }
-
-    const int column = find_column(
-        Columns{logits, a.columns, values, ids, count_all, false}, scratch,
-        [&](u64 sum) -> u64 {
-            const u64 passed = static_cast<u64>(draw.uniform * static_cast<double>(sum));
-            return passed < sum ? passed + 1 : sum;
-        },
-        [&](int candidate, float logit) -> u64 {
-            const float weight = scale.weight(logit);
-            const bool kept = rank_of(candidate, logit) >= lowest && weight >= draw.min_p;
-            return kept ? static_cast<u64>(weight * kOne) : 0;
-        });
+    const List list = list_columns(row, range, values, ids, listed, scratch);
+    const u64 lowest = lowest_kept_rank(row, list, range.total, scratch);
+    const int column = draw_column(row, list, lowest, scratch);
     if (thread_x() == 0) a.out[block_x()] = column;
 }
