@@ -40,7 +40,7 @@ check: .venv/ready-check
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(CPP) $(KERNELS)
 	$(BIN)/python tools/render_tables.py --check
-	$(BIN)/python -m pytest -q tests/test_import_direction.py tests/test_readme_tree.py
+	$(BIN)/python -m pytest -q tests/test_import_direction.py tests/test_architecture_tree.py
 	$(BIN)/asv check -E existing:$(BIN)/python
 
 .venv/ready: pyproject.toml CMakeLists.txt tools/setup_env.sh kernels/blocks.h $(CPP)

@@ -3,7 +3,7 @@
 On the CPU and on GPUs: the product with packed weights, which unpacks them in registers, against
 writing them out as float32 and multiplying; one flash pass of attention against softmax(q kᵀ) v by
 three ops. On the CPU gate and up with SwiGLU, all that its executor fuses. On GPUs a whole decode
-step, with each rule of `rocmforge.plan.gpu_fusion` alone, with those that passes take by default
+step, with each rule of `rocmforge.gpu.fusion` alone, with those that passes take by default
 and with none.
 """
 
@@ -21,15 +21,15 @@ from rocmforge.cpu.backend import CpuBackend
 from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import FORMATS
+from rocmforge.gpu.backend import GpuBackend
+from rocmforge.gpu.batch_shape import Shape
+from rocmforge.gpu.dtypes import lower
+from rocmforge.gpu.executor import GpuExecutor
+from rocmforge.gpu.fusion import FUSIONS, GAINS, gpu_rules
+from rocmforge.gpu.lowering import BuildRecorder, Emitter
 from rocmforge.ops import cases, reference
 from rocmforge.ops.matrix import Matrix
-from rocmforge.plan.emit import BuildRecorder, Emitter
-from rocmforge.plan.forms import lower
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.gpu import GpuExecutor
-from rocmforge.plan.gpu_backend import GpuBackend
-from rocmforge.plan.gpu_fusion import FUSIONS, GAINS, gpu_rules
-from rocmforge.plan.shapes import Shape
 
 from . import attention, inference, matmul
 from .common import (

@@ -25,8 +25,8 @@ from rocmforge.kv import PAGE_SIZES
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.synthetic import cached_model, plan_model
 from rocmforge.sampling import Sampler, SamplingParams
+from rocmforge.text.tokenizer import Tokenizer
 from rocmforge.timing import WARMUP_MOST, collect, seconds_per_call
-from rocmforge.tokenizer import Tokenizer
 
 from .common import (
     DEMO,

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from rocmforge import ops
+from rocmforge.cpu.cache import PagedKVCache, pages_for_context
 from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
+from rocmforge.gpu.backend import GpuBackend
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.allocator import BlockAllocator
-from rocmforge.kv.cache import PagedKVCache, pages_for_context
 from rocmforge.kv.page_table import PageTable
 from rocmforge.model.presets import preset_config
 from rocmforge.ops import cases
-from rocmforge.plan.gpu_backend import GpuBackend
 from rocmforge.sampling import SamplingParams
 
 from . import inference

@@ -13,7 +13,7 @@ from rocmforge.demo import demo_model, held_out_text
 from rocmforge.engine import Engine
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.perplexity import Divergence, divergence
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 from .common import DEVICES, device_name
 

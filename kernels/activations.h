@@ -72,7 +72,7 @@ struct Activations {
         const int slots = (count + kStep - 1) / kStep * (kStep / kSlotUnits);
         const int full = token < batch.tokens ? (count + kSlotUnits - 1) / kSlotUnits : 0;
         const int start = first * P::kColumns;
-        const int end = least(batch.columns - start, full * kSlotColumns);
+        const int end = minimum(batch.columns - start, full * kSlotColumns);
         const uint32_t row = static_cast<uint32_t>(token) * batch.columns + start;
         for (int slot = own; slot < slots; slot += kTokenThreads / kShare) {
             const int column = slot * kSlotColumns;

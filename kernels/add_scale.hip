@@ -20,5 +20,5 @@ KERNEL(add_scale, AddScaleArgs, THREADS) {
     load_elements(a.y, first_element(), count, y);
     UNROLL
     for (int i = 0; i < kVector; ++i) x[i] += a.scale * y[i];
-    store_elements<Form::F32>({a.out, nullptr, nullptr}, first_element(), count, x);
+    store_elements<Dtype::F32>({a.out, nullptr, nullptr}, first_element(), count, x);
 }

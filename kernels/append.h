@@ -36,7 +36,7 @@ DEVICE void store_row(Q8Pages, void* pages, void* scales, u64 at, const float (&
     UNROLL
     for (int j = 0; j < VECTOR; ++j) {
         const float code = usable ? round_even(x[j] * inverse) : 0.0f;
-        codes[j] = static_cast<int>(smaller(larger(code, -127.0f), 127.0f));
+        codes[j] = static_cast<int>(minimum(maximum(code, -127.0f), 127.0f));
     }
     if (!valid) return;
     int8_t* to = static_cast<int8_t*>(pages) + at;

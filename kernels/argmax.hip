@@ -11,7 +11,7 @@
 // argmax: a wave a row, its grid is (rows).
 // Limits: columns a multiple of VECTOR. Launched by gpu/ops/argmax.py and, argmax_parts only, by
 // gpu/ops/sample.py.
-#include "forms.h"
+#include "output.h"
 #include "parts.h"
 
 #if !defined(THREADS) || !defined(VECTOR)
@@ -34,7 +34,7 @@ KERNEL(argmax_parts, ArgmaxPartsArgs, THREADS) {
     const u64 row = block_y();
     const float* logits = a.logits + row * a.columns;
     const int vectors = a.columns / VECTOR, share = (vectors + kParts - 1) / kParts;
-    const int first = static_cast<int>(block_x()) * share, last = least(first + share, vectors);
+    const int first = static_cast<int>(block_x()) * share, last = minimum(first + share, vectors);
     Best best = {0, 0, 0};
     for (int i = first + static_cast<int>(thread_x()); i < last; i += THREADS) {
         float x[VECTOR];

@@ -19,7 +19,7 @@
 // `attention_merge`: a thread a column of out; its grid is (ceil(H * D / 128), S).
 // Limits: D a multiple of 8 up to 256; P a power of two, at least 16. Launched by
 // gpu/ops/attention.py.
-#include "forms.h"
+#include "output.h"
 #include "pages.h"
 
 #if !defined(HEAD_DIM) || !defined(KV) || !defined(QUERIES) || !defined(TOKENS) || !defined(WAVES)
@@ -45,7 +45,7 @@ static_assert(kStep > 16 || 16 % kStep == 0, "a short step must not cross a page
 // Tokens of a part: whole rounds, so that only the last part has idle waves.
 DEVICE int part_tokens(int length, int splits) {
     const int even = (length + splits - 1) / splits;
-    return most((even + kRound - 1) / kRound, 1) * kRound;
+    return maximum((even + kRound - 1) / kRound, 1) * kRound;
 }
 
 // The softmax state of one query over some tokens; kLanes neighbouring lanes hold 8 dims of it
@@ -58,7 +58,7 @@ struct SoftmaxState {
     // Takes the scores of TOKENS more tokens and turns them into weights.
     DEVICE void add_scores(float (&scores)[TOKENS]) {
         float top = largest;
-        UNROLL for (int u = 0; u < TOKENS; ++u) top = larger(top, scores[u]);
+        UNROLL for (int u = 0; u < TOKENS; ++u) top = maximum(top, scores[u]);
         const float factor = fast_exp(largest - top);
         largest = top;
         total *= factor;
@@ -73,7 +73,7 @@ struct SoftmaxState {
     template <int kMask>
     DEVICE void merge_lanes() {
         if constexpr (kMask < WAVE) {
-            const float other = shuffle_xor<kMask>(largest), top = larger(largest, other);
+            const float other = shuffle_xor<kMask>(largest), top = maximum(largest, other);
             const float mine = fast_exp(largest - top), theirs = fast_exp(other - top);
             largest = top;
             total = total * mine + shuffle_xor<kMask>(total) * theirs;
@@ -109,7 +109,7 @@ struct Part {
         length = a.lengths[s];
         const int tokens = part_tokens(length, a.splits);
         first = split * tokens;
-        last = least(first + tokens, length);
+        last = minimum(first + tokens, length);
     }
 };
 
@@ -122,7 +122,7 @@ struct HeadGroup {
         kv_head = block_y() / blocks;
         const int block = block_y() % blocks;
         first = kv_head * group + block * QUERIES;
-        count = least(QUERIES, group - block * QUERIES);
+        count = minimum(QUERIES, group - block * QUERIES);
     }
 };
 
@@ -131,7 +131,7 @@ DEVICE void load_queries(const AttentionArgs& a, int s, const HeadGroup& group, 
                          float (&q)[QUERIES][8]) {
     UNROLL for (int h = 0; h < QUERIES; ++h) {
         const float* from = a.q + (static_cast<u64>(s) * a.heads + group.first) * HEAD_DIM + dim;
-        F32Pages::widen(F32Pages::load_eight(from, nullptr, least(h, group.count - 1), HEAD_DIM, 0),
+        F32Pages::widen(F32Pages::load_eight(from, nullptr, minimum(h, group.count - 1), HEAD_DIM, 0),
                         q[h]);
         UNROLL for (int i = 0; i < 8; ++i) q[h][i] = idle ? 0.0f : q[h][i] * a.scale;
     }
@@ -198,7 +198,7 @@ struct DimState {
 // Dim d of the state that the waves have together for query h.
 DEVICE DimState merge_waves(const WaveOutputs& outputs, const WaveMarks& marks, int h, int d) {
     float top = marks[0][h][0], total = 0.0f, out = 0.0f;
-    UNROLL for (int w = 1; w < WAVES; ++w) top = larger(top, marks[w][h][0]);
+    UNROLL for (int w = 1; w < WAVES; ++w) top = maximum(top, marks[w][h][0]);
     UNROLL for (int w = 0; w < WAVES; ++w) {
         const float factor = fast_exp(marks[w][h][0] - top);
         total += factor * marks[w][h][1];
@@ -224,7 +224,7 @@ KERNEL(attention, AttentionArgs, WAVES* WAVE) {
     // Tokens past the end are read as the last one, and score() gives them a weight of zero.
     const int* const table = a.page_table + static_cast<u64>(part.s) * a.max_pages;
     const auto token_of = [&](int start, int u) {
-        return least(start + u * kSlots + slot, part.last - 1);
+        return minimum(start + u * kSlots + slot, part.last - 1);
     };
     int pages[kPages];
     const auto look_up = [&](int start) {
@@ -237,7 +237,7 @@ KERNEL(attention, AttentionArgs, WAVES* WAVE) {
     for (; start < part.last; start += kRound) {
         KV::Eight keys[TOKENS], values[TOKENS];
         load_tokens(a, group.kv_head, read_dim, pages, start, token_of, keys, values);
-        look_up(least(start + kRound, part.last - 1));
+        look_up(minimum(start + kRound, part.last - 1));
 
         float weights[QUERIES][TOKENS];
         score(q, keys, start, slot, part.last, weights);
@@ -276,11 +276,11 @@ KERNEL(attention_merge, MergeArgs, kMergeThreads) {
     const int column = block_x() * kMergeThreads + thread_x();
     const int length = a.lengths[s], tokens = part_tokens(length, a.splits);
     const int used = (length + tokens - 1) / tokens;
-    const int in_row = least(column, columns - 1);  // threads past the row keep its waves whole
+    const int in_row = minimum(column, columns - 1);  // threads past the row keep its waves whole
     const u64 first = (static_cast<u64>(s) * a.heads + in_row / HEAD_DIM) * a.splits;
 
     float top = kLowest, total = 0.0f, out = 0.0f;
-    for (int i = 0; i < used; ++i) top = larger(top, a.marks[2 * (first + i)]);
+    for (int i = 0; i < used; ++i) top = maximum(top, a.marks[2 * (first + i)]);
     for (int i = 0; i < used; ++i) {
         const float factor = fast_exp(a.marks[2 * (first + i)] - top);
         total += factor * a.marks[2 * (first + i) + 1];
@@ -291,11 +291,11 @@ KERNEL(attention_merge, MergeArgs, kMergeThreads) {
     const bool inside = column < columns;
     const float one[1] = {inside ? out : 0.0f};
     const u64 at = static_cast<u64>(s) * columns + column;
-    if (a.form == static_cast<int>(Form::Q8)) {
-        store_form<Form::Q8>(a.out, at, one, inside);
-    } else if (a.form == static_cast<int>(Form::F16)) {
-        store_form<Form::F16>(a.out, at, one, inside);
+    if (a.dtype == static_cast<int>(Dtype::Q8)) {
+        store_as<Dtype::Q8>(a.out, at, one, inside);
+    } else if (a.dtype == static_cast<int>(Dtype::F16)) {
+        store_as<Dtype::F16>(a.out, at, one, inside);
     } else {
-        store_form<Form::F32>(a.out, at, one, inside);
+        store_as<Dtype::F32>(a.out, at, one, inside);
     }
 }

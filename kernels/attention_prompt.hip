@@ -13,7 +13,7 @@
 // or values are on their way. Grid: (H, ceil(most queries / kQueries), S); the last queries, which
 // see most, go first; blocks without queries exit at once. Limits: D a multiple of 8 up to 256; P a
 // power of two, at least 16. Launched by gpu/ops/attention_prompt.py.
-#include "forms.h"
+#include "output.h"
 #include "pages.h"
 #include "tile.h"
 
@@ -90,9 +90,9 @@ struct Reach {
     DEVICE Reach(const AttentionPromptArgs& a, const Rows& rows) {
         length = a.lengths[rows.s];
         before = length - rows.count;
-        block_end = before + least(rows.first + kQueries, rows.count);
+        block_end = before + minimum(rows.first + kQueries, rows.count);
         wave_first = rows.first + static_cast<int>(wave()) * 16;
-        wave_end = wave_first < rows.count ? before + least(wave_first + 16, rows.count) : 0;
+        wave_end = wave_first < rows.count ? before + minimum(wave_first + 16, rows.count) : 0;
     }
 };
 
@@ -105,7 +105,7 @@ struct CacheReader {
     int length, kv_heads, kv_head, page_bits;
 
     DEVICE KV::Eight eight(const void* pages, const void* scales, int token, int dim) const {
-        const int t = least(token, length - 1);
+        const int t = minimum(token, length - 1);
         const u64 page = static_cast<u64>(table[t >> page_bits]) * kv_heads + kv_head;
         const u64 row = (page << page_bits) + (t & ((1 << page_bits) - 1));
         return KV::load_eight(pages, scales, row, HEAD_DIM, dim);
@@ -119,7 +119,7 @@ struct KeyLoads {
 
     DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at) {
         UNROLL for (int i = 0; i < kKeyLoads; ++i) {
-            const unsigned n = least(thread + i * kThreads, KEYS * kEights - 1);
+            const unsigned n = minimum(thread + i * kThreads, KEYS * kEights - 1);
             eights[i] = cache.eight(a.k, a.k_scales, at + n / kEights, n % kEights * 8);
         }
     }
@@ -149,7 +149,7 @@ struct ValueLoads {
 
     DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at) {
         UNROLL for (int i = 0; i < kValueLoads; ++i) {
-            const unsigned n = least(thread + i * kThreads, KEYS / 2 * kEights - 1);
+            const unsigned n = minimum(thread + i * kThreads, KEYS / 2 * kEights - 1);
             const int dim = n / 4 % kEights * 8, token = at + (n % 4 + n / 4 / kEights * 4) * 2;
             eights[i][0] = cache.eight(a.v, a.v_scales, token, dim);
             eights[i][1] = cache.eight(a.v, a.v_scales, token + 1, dim);
@@ -248,7 +248,7 @@ struct SoftmaxState {
         UNROLL for (int c = 0; c < kColumns; ++c) top[c] = largest[c];
         UNROLL for (int t = 0; t < kKeyTiles; ++t) {
             UNROLL for (int v = 0; v < Map::kValues; ++v) {
-                top[Map::column_index(v)] = larger(top[Map::column_index(v)], scores[t].values[v]);
+                top[Map::column_index(v)] = maximum(top[Map::column_index(v)], scores[t].values[v]);
             }
         }
         UNROLL for (int c = 0; c < kColumns; ++c) {
@@ -303,10 +303,10 @@ DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, int wave_
         const u64 to = (rows.start + row) * row_stride + rows.head * HEAD_DIM + dim;
         float four[4];
         load_floats(lines + n / 4 * kLine + n % 4 * 4, four);
-        if (a.form == static_cast<int>(Form::F16)) {
-            store_form<Form::F16>(a.out, to, four, valid);
+        if (a.dtype == static_cast<int>(Dtype::F16)) {
+            store_as<Dtype::F16>(a.out, to, four, valid);
         } else {
-            store_form<Form::F32>(a.out, to, four, valid);
+            store_as<Dtype::F32>(a.out, to, four, valid);
         }
     }
 }
@@ -354,7 +354,7 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
         state.largest[c] = kLowest;
         state.total[c] = 0.0f;
         visible[c] =
-            reach.before + least(reach.wave_first + Map::column(lane(), v), rows.count - 1) + 1;
+            reach.before + minimum(reach.wave_first + Map::column(lane(), v), rows.count - 1) + 1;
     }
 
     load_keys(0);

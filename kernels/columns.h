@@ -6,7 +6,7 @@
 // threads. It knows neither weights nor tokens.
 #pragma once
 
-#include "forms.h"
+#include "output.h"
 #include "parts.h"
 
 #if !defined(THREADS) || !defined(VECTOR) || !defined(AHEAD)
@@ -63,7 +63,7 @@ struct Columns {
     }
     // Waves that have something to do.
     DEVICE int waves() const {
-        return count < 0 ? kWaves : least((count + WAVE - 1) / WAVE, kWaves);
+        return count < 0 ? kWaves : minimum((count + WAVE - 1) / WAVE, kWaves);
     }
 };
 
@@ -154,7 +154,7 @@ DEVICE int find_column(const Columns& columns, SumScratch& scratch, Target targe
         const int part = (sums[0] < target) + (sums[1] < target) + (sums[2] < target);
         if (part > 0) target -= part == 1 ? sums[0] : part == 2 ? sums[1] : sums[2];
         first += part * quarter;
-        last = least(first + quarter, last);
+        last = minimum(first + quarter, last);
     } while (last - first > 1);
     return first;
 }

@@ -299,10 +299,10 @@ DEVICE float round_even(float x) {
 DEVICE float absolute(float x) {
     return std::fabs(x);
 }
-DEVICE float larger(float x, float y) {
+DEVICE float maximum(float x, float y) {
     return std::fmax(x, y);
 }
-DEVICE float smaller(float x, float y) {
+DEVICE float minimum(float x, float y) {
     return std::fmin(x, y);
 }
 #elif defined(ROCMFORGE_AMD)
@@ -328,10 +328,10 @@ DEVICE float round_even(float x) {
 DEVICE float absolute(float x) {
     return __builtin_fabsf(x);
 }
-DEVICE float larger(float x, float y) {
+DEVICE float maximum(float x, float y) {
     return __builtin_fmaxf(x, y);
 }
-DEVICE float smaller(float x, float y) {
+DEVICE float minimum(float x, float y) {
     return __builtin_fminf(x, y);
 }
 #else
@@ -350,10 +350,10 @@ DEVICE float round_even(float x) {
 DEVICE float absolute(float x) {
     return fabsf(x);
 }
-DEVICE float larger(float x, float y) {
+DEVICE float maximum(float x, float y) {
     return fmaxf(x, y);
 }
-DEVICE float smaller(float x, float y) {
+DEVICE float minimum(float x, float y) {
     return fminf(x, y);
 }
 #endif
@@ -362,10 +362,10 @@ DEVICE float infinity() {
     return bit_cast<float>(0x7f800000u);
 }
 
-DEVICE int least(int x, int y) {
+DEVICE int minimum(int x, int y) {
     return x < y ? x : y;
 }
-DEVICE int most(int x, int y) {
+DEVICE int maximum(int x, int y) {
     return x > y ? x : y;
 }
 
@@ -492,12 +492,12 @@ DEVICE T wave_sum(T value) {
 }
 template <int kLanes = WAVE>
 DEVICE float wave_max(float value) {
-    if constexpr (kLanes > 32) value = larger(value, shuffle_xor<(WAVE > 32 ? 32 : 1)>(value));
-    if constexpr (kLanes > 16) value = larger(value, shuffle_xor<16>(value));
-    if constexpr (kLanes > 8) value = larger(value, shuffle_xor<8>(value));
-    if constexpr (kLanes > 4) value = larger(value, shuffle_xor<4>(value));
-    if constexpr (kLanes > 2) value = larger(value, shuffle_xor<2>(value));
-    if constexpr (kLanes > 1) value = larger(value, shuffle_xor<1>(value));
+    if constexpr (kLanes > 32) value = maximum(value, shuffle_xor<(WAVE > 32 ? 32 : 1)>(value));
+    if constexpr (kLanes > 16) value = maximum(value, shuffle_xor<16>(value));
+    if constexpr (kLanes > 8) value = maximum(value, shuffle_xor<8>(value));
+    if constexpr (kLanes > 4) value = maximum(value, shuffle_xor<4>(value));
+    if constexpr (kLanes > 2) value = maximum(value, shuffle_xor<2>(value));
+    if constexpr (kLanes > 1) value = maximum(value, shuffle_xor<1>(value));
     return value;
 }
 

@@ -127,7 +127,7 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
         UNROLL
         for (int r = 0; r < kRows; ++r) {
             const PackedMatrix& m = matrices[r / ROWS];
-            const uint32_t at = least(row + pass * kPassRows + r % ROWS, rows - 1);
+            const uint32_t at = minimum(row + pass * kPassRows + r % ROWS, rows - 1);
             if constexpr (P::kDense) {
                 if (columns % P::kColumns) {
                     UNROLL
@@ -146,7 +146,7 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
             } else {
                 UNROLL
                 for (int i = 0; i < UNITS; ++i) {
-                    weights[i][r] = P::load(m, unit + least(own + i * LANES, units - 1 - from));
+                    weights[i][r] = P::load(m, unit + minimum(own + i * LANES, units - 1 - from));
                 }
             }
         }
@@ -160,7 +160,7 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
             for (int r = 0; r < kRows; ++r) sums[t][r] = 0.0f;
         }
         for (int chunk = 0; chunk < units; chunk += kChunk) {
-            const int count = least(units - chunk, kChunk);
+            const int count = minimum(units - chunk, kChunk);
             if (pass == 0 || units > kChunk) {
                 if (pass || chunk) block_sync();
                 x.stage(batch, chunk, count);

@@ -4,7 +4,7 @@
 // op.
 #pragma once
 
-#include "forms.h"
+#include "output.h"
 
 #if !defined(THREADS)
 #error "THREADS has to be passed by the build"
@@ -29,17 +29,17 @@ DEVICE void load_elements(const float* from, u64 index, u64 count, float (&to)[k
 
 // Writes up to four elements in a form. Q8 needs a whole number of groups: a thread has four or
 // none.
-template <Form kForm>
+template <Dtype kDtype>
 DEVICE void store_elements(const Output& out, u64 index, u64 count, const float (&x)[kVector]) {
-    if constexpr (kForm == Form::Q8) {
-        store_form<kForm>(out, index, x, index < count);
+    if constexpr (kDtype == Dtype::Q8) {
+        store_as<kDtype>(out, index, x, index < count);
     } else if (index + kVector <= count) {
-        store_form<kForm>(out, index, x, true);
+        store_as<kDtype>(out, index, x, true);
     } else {
         UNROLL
         for (int i = 0; i < kVector; ++i) {
             const float one[1] = {x[i]};
-            store_form<kForm>(out, index + i, one, index + i < count);
+            store_as<kDtype>(out, index + i, one, index + i < count);
         }
     }
 }

@@ -10,7 +10,7 @@
 // A block of 256 threads takes one token, four columns a thread, 1024 columns at a time; the raw
 // blocks come through LDS (raw.h). Each thread reads back only what it wrote itself.
 // Launched by rocmforge/gpu/ops/embed.py.
-#include "forms.h"
+#include "output.h"
 #include "raw.h"
 
 struct EmbedArgs {
@@ -27,16 +27,16 @@ constexpr int kStep = 4 * kRawThreads;
 
 // Four columns of a row that begin at element `at`; `left` columns of the row are left there. All
 // lanes of the wave must call.
-template <Form kForm>
+template <Dtype kDtype>
 DEVICE void store_columns(const Output& out, u64 at, int left, bool aligned, const float (&x)[4]) {
-    if (kForm == Form::Q8 || aligned) {
-        store_form<kForm>(out, at, x, left > 0);
+    if (kDtype == Dtype::Q8 || aligned) {
+        store_as<kDtype>(out, at, x, left > 0);
         return;
     }
     UNROLL
     for (int i = 0; i < 4; ++i) {
         const float one[1] = {x[i]};
-        if constexpr (kForm != Form::Q8) store_form<kForm>(out, at + i, one, i < left);
+        if constexpr (kDtype != Dtype::Q8) store_as<kDtype>(out, at + i, one, i < left);
     }
 }
 
@@ -51,7 +51,7 @@ KERNEL(embed, EmbedArgs, kRawThreads) {
     float squares = 0.0f;
     for (int first = 0; first < a.columns; first += kRawColumns) {
         const uint8_t* from = row + static_cast<u64>(first / raw.kColumns) * raw.kBytes;
-        const int columns = least(a.columns - first, kRawColumns);
+        const int columns = minimum(a.columns - first, kRawColumns);
         raw.fetch(from, columns);
         block_sync();
         for (int column = 4 * thread_x(); column < columns; column += kStep) {
@@ -59,10 +59,10 @@ KERNEL(embed, EmbedArgs, kRawThreads) {
             raw.values(from, column, columns, x);
             UNROLL
             for (int i = 0; i < 4; ++i) squares += x[i] * x[i];
-            store_columns<Form::F32>(out, start + first + column, columns - column, aligned, x);
+            store_columns<Dtype::F32>(out, start + first + column, columns - column, aligned, x);
         }
     }
-    if (a.form < 0) return;
+    if (a.dtype < 0) return;
     const float total = block_sum<kRawThreads>(squares, scratch);
     const float factor = reciprocal_sqrt(total / static_cast<float>(a.columns) + a.eps);
     for (int first = 0; first < a.columns; first += kStep) {
@@ -72,12 +72,12 @@ KERNEL(embed, EmbedArgs, kRawThreads) {
         for (int i = 0; i < 4; ++i) {
             x[i] = i < left ? a.out[start + column + i] * (factor * a.weight[column + i]) : 0.0f;
         }
-        if (a.form == static_cast<int>(Form::Q8)) {
-            store_columns<Form::Q8>(a.normed, start + column, left, aligned, x);
-        } else if (a.form == static_cast<int>(Form::F16)) {
-            store_columns<Form::F16>(a.normed, start + column, left, aligned, x);
+        if (a.dtype == static_cast<int>(Dtype::Q8)) {
+            store_columns<Dtype::Q8>(a.normed, start + column, left, aligned, x);
+        } else if (a.dtype == static_cast<int>(Dtype::F16)) {
+            store_columns<Dtype::F16>(a.normed, start + column, left, aligned, x);
         } else {
-            store_columns<Form::F32>(a.normed, start + column, left, aligned, x);
+            store_columns<Dtype::F32>(a.normed, start + column, left, aligned, x);
         }
     }
 }

@@ -7,7 +7,7 @@
 // and for Q8, where N is a multiple of 32 too, 32 lanes round 32 of them. Matrices of one format
 // are read together, others one after the other. Launched by rocmforge/gpu/ops/matmul.py.
 #include "dot_rows.h"
-#include "forms.h"
+#include "output.h"
 #include "swiglu.h"
 
 struct GateUpArgs {
@@ -61,6 +61,6 @@ KERNEL(gate_up_swiglu, GateUpArgs, kThreads) {
         const int job = at + lane(), token = job / kGroupRows, row = start + job % kGroupRows;
         const bool present = job < count && row < a.rows;
         const float x[1] = {present ? results[token][job % kGroupRows] : 0.0f};
-        store_form<Form::OUT>(a.out, static_cast<u64>(token) * a.rows + row, x, present);
+        store_as<Dtype::OUT>(a.out, static_cast<u64>(token) * a.rows + row, x, present);
     }
 }

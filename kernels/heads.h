@@ -5,7 +5,7 @@
 // heads of one token: its grid is (tokens, blocks of heads). It knows no op.
 #pragma once
 
-#include "forms.h"
+#include "output.h"
 
 #if !defined(THREADS) || !defined(SPAN) || !defined(ITEMS) || !defined(VECTOR)
 #error "THREADS, SPAN, ITEMS and VECTOR have to be passed by the build"

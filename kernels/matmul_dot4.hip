@@ -71,14 +71,14 @@ struct Loads {
 
     DEVICE void fetch(const Args& a, int step) {
         const int groups = a.columns / 32, group = step * GROUPS + line() % GROUPS;
-        const int near = line() / GROUPS, last = least(group, groups - 1);
+        const int near = line() / GROUPS, last = minimum(group, groups - 1);
         if (of_weights()) {
-            const int row = least(block_y() * TILE_ROWS + near, a.rows - 1);
+            const int row = minimum(block_y() * TILE_ROWS + near, a.rows - 1);
             const u64 first = (static_cast<u64>(row) * groups + last) * kUnits;
             UNROLL
             for (int i = 0; i < kUnits; ++i) units[i] = Weights::load(a.w, first + i);
         } else {
-            const int token = least(block_x() * TILE_TOKENS + near, a.tokens - 1);
+            const int token = minimum(block_x() * TILE_TOKENS + near, a.tokens - 1);
             const u64 at = static_cast<u64>(token) * groups + last;
             load_line(a.codes + at * 32, x);
             x_sums = a.sums[at];
@@ -194,7 +194,7 @@ KERNEL(matmul_dot4, Args, kThreads) {
     loads.fetch(a, 0);
     loads.store(stages[0]);
     for (int step = 0; step <= last; ++step) {
-        loads.fetch(a, least(step + 1, last));
+        loads.fetch(a, minimum(step + 1, last));
         block_sync();
         for (int group = 0; group < GROUPS; ++group) sums.multiply(stages[step % 2], group);
         loads.store(stages[(step + 1) % 2]);

@@ -90,7 +90,7 @@ struct Source {
             up = false;
             row = first_row<kGated>() + local;
         }
-        row = least(row, a.rows - 1);
+        row = minimum(row, a.rows - 1);
     }
 
     DEVICE PackedMatrix matrix(const Args& a) const {
@@ -107,7 +107,7 @@ DEVICE u32x4 load_x(const Args& a, int token, int column) {
         return Packed<F16>::load_row(x, token, a.columns, column);
     } else {
         return load<u32x4>(a.x + static_cast<u64>(token) * a.columns +
-                           least(column, a.columns - 8));
+                           minimum(column, a.columns - 8));
     }
 }
 
@@ -120,7 +120,7 @@ DEVICE typename Weights::Unit load_w(const Args& a, const Source<kGated>& from, 
         return Weights::load_row(matrix, from.row, a.columns, column);
     } else {
         const int units = a.columns / Weights::kColumns;
-        const int unit = least(column / Weights::kColumns, units - 1);
+        const int unit = minimum(column / Weights::kColumns, units - 1);
         auto loaded = Weights::load(matrix, static_cast<u64>(from.row) * units + unit);
         const uint32_t inside = column < a.columns ? 0xffffffffu : 0;
         if constexpr (Weights::kDense) {
@@ -148,7 +148,7 @@ struct Loads {
         UNROLL
         for (int i = 0; i < kXUnits; ++i) {
             const int unit = thread_x() + i * kThreads;
-            const int token = least(first_token() + unit / kEights, a.tokens - 1);
+            const int token = minimum(first_token() + unit / kEights, a.tokens - 1);
             x[i] = load_x(a, token, step * kStep + unit % kEights * 8);
         }
     }
@@ -264,14 +264,14 @@ DEVICE void compute(const Args& a, Stage (&stages)[STAGES]) {
     const int last = (a.columns - 1) / kStep;
     Loads<kGated> loads[DEPTH];
     UNROLL
-    for (int i = 0; i < DEPTH; ++i) loads[i].fetch(a, least(i, last));
+    for (int i = 0; i < DEPTH; ++i) loads[i].fetch(a, minimum(i, last));
     loads[0].store(stages[0]);
     for (int first = 0; first <= last; first += DEPTH) {
         UNROLL
         for (int i = 0; i < DEPTH; ++i) {
             const int step = first + i;
             if (step > last) break;
-            loads[i].fetch(a, least(step + DEPTH, last));
+            loads[i].fetch(a, minimum(step + DEPTH, last));
             block_sync();
             sums.multiply(stages[step % STAGES]);
             if constexpr (STAGES == 1) block_sync();

@@ -111,7 +111,7 @@ DEVICE void write(const Raw<MXFP6_E3M2>& raw, int count, u64 first, const PackAr
 KERNEL(pack, PackArgs, kRawThreads) {
     SHARED Raw<FORMAT> raw;
     const int first = block_x() * kRawThreads;
-    const int count = least(a.groups - first, kRawThreads);
+    const int count = minimum(a.groups - first, kRawThreads);
     raw.fetch(a.raw + static_cast<u64>(first / raw.kGroups) * raw.kBytes, 32 * count);
     write<FORMAT>(raw, count, first, a);
 }

@@ -22,5 +22,5 @@ KERNEL(quantize, QuantizeArgs, THREADS) {
     const u64 count = static_cast<u64>(a.rows) * static_cast<u64>(a.columns);
     float x[kVector];
     load_elements(a.x, first_element(), count, x);
-    store_elements<Form::OUT>(a.out, first_element(), count, x);
+    store_elements<Dtype::OUT>(a.out, first_element(), count, x);
 }

@@ -52,7 +52,7 @@ DEVICE void finish(const RmsnormArgs& a, const RowPart& part, int i, float inver
                    const float (&weight)[VECTOR], float (&x)[VECTOR]) {
     UNROLL
     for (int j = 0; j < VECTOR; ++j) x[j] *= inverse * weight[j];
-    store_form<Form::OUT>(a.out, part.start + part.column(i), x, part.has(i));
+    store_as<Dtype::OUT>(a.out, part.start + part.column(i), x, part.has(i));
 }
 
 KERNEL(rmsnorm, RmsnormArgs, THREADS) {

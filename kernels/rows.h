@@ -5,7 +5,7 @@
 // (gpu/ops/rows.py chooses). It knows no op.
 #pragma once
 
-#include "forms.h"
+#include "output.h"
 
 #if !defined(THREADS) || !defined(SPAN) || !defined(ITEMS) || !defined(VECTOR)
 #error "THREADS, SPAN, ITEMS and VECTOR have to be passed by the build"
@@ -56,7 +56,7 @@ DEVICE float row_max(float value, float* scratch) {
         block_sync();
         if (lane() == 0) scratch[wave()] = value;
         block_sync();
-        for (int i = 0; i < kWaves; ++i) value = larger(value, scratch[i]);
+        for (int i = 0; i < kWaves; ++i) value = maximum(value, scratch[i]);
         return value;
     }
 }

@@ -217,7 +217,7 @@ KERNEL(sample, SampleArgs, THREADS) {
     }
     const bool by_count = draw.top_k > 0 && draw.top_k < a.columns;
     const bool by_weight = draw.top_p < 1.0;
-    const float inverse = 1.0f / smaller(larger(draw.temperature, 1e-30f), 1e30f);
+    const float inverse = 1.0f / minimum(maximum(draw.temperature, 1e-30f), 1e30f);
     const Scale scale = {top, inverse, by_count ? kBinsPerLogit : kBinsPerDepth * inverse};
     const Row row = {a.logits + static_cast<u64>(block_x()) * a.columns,
                      a.columns,
@@ -229,8 +229,8 @@ KERNEL(sample, SampleArgs, THREADS) {
     BinRange range = {0, kBins, 0};
     if (by_count || by_weight) range = find_bin_range(row, bins, found, scratch);
     if (draw.min_p > 0.0f && !by_count) {
-        const float depth = smaller(-fast_log(draw.min_p), 100.0f);
-        range.last = least(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
+        const float depth = minimum(-fast_log(draw.min_p), 100.0f);
+        range.last = minimum(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
     }
     const List list = list_columns(row, range, values, ids, listed, scratch);
     const u64 lowest = lowest_kept_rank(row, list, range.total, scratch);

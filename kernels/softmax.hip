@@ -30,13 +30,13 @@ KERNEL(softmax, SoftmaxArgs, THREADS) {
     for (int i = 0; i < ITEMS; ++i) {
         take(a, part, i, held[i]);
         UNROLL
-        for (int j = 0; j < VECTOR; ++j) largest = larger(largest, held[i][j]);
+        for (int j = 0; j < VECTOR; ++j) largest = maximum(largest, held[i][j]);
     }
     for (int i = ITEMS; i < part.most_items(); ++i) {
         float x[VECTOR];
         take(a, part, i, x);
         UNROLL
-        for (int j = 0; j < VECTOR; ++j) largest = larger(largest, x[j]);
+        for (int j = 0; j < VECTOR; ++j) largest = maximum(largest, x[j]);
     }
     largest = row_max(largest, scratch);
 

@@ -27,5 +27,5 @@ KERNEL(swiglu, SwigluArgs, THREADS) {
     load_elements(a.up, first_element(), count, up);
     UNROLL
     for (int i = 0; i < kVector; ++i) gate[i] = swiglu(gate[i], up[i]);
-    store_elements<Form::OUT>(a.out, first_element(), count, gate);
+    store_elements<Dtype::OUT>(a.out, first_element(), count, gate);
 }

@@ -1,6 +1,6 @@
 """What an engine asks of a device: the ops of a decoder, as one protocol.
 
-`cpu/backend.py` and `plan/gpu_backend.py` implement it. Arrays are C-contiguous float32 unless said
+`cpu/backend.py` and `gpu/backend.py` implement it. Arrays are C-contiguous float32 unless said
 otherwise, `out` arguments are written and nothing is returned, shapes have been checked by the
 caller (`rocmforge.ops`, `Decoder`). This file knows no device and does no work.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rocmforge.generation import EngineSteps, GeneratedToken, Generation, GenerationStats
 from rocmforge.sampling_params import SamplingParams
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 
 class KeptSequence:

@@ -41,7 +41,7 @@ from rocmforge.terminal import (
     printable,
     say,
 )
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 DEFAULT_WINDOW = 512
 CHAT_TOKENS = 1024  # of one reply at most, where -n is not given,

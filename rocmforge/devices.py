@@ -16,11 +16,11 @@ from rocmforge import env
 from rocmforge.cpu.backend import CpuBackend, available_threads, instruction_sets
 from rocmforge.errors import DeviceError
 from rocmforge.gpu import cuda, hip
+from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.choose_device import Choice, choose_device, why_unsupported
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
 from rocmforge.hardware import detect, find_rocm
-from rocmforge.plan.gpu_backend import GpuBackend
 
 _LISTS: MappingProxyType[str, Callable[[], list[DeviceProperties]]] = MappingProxyType(
     {"hip": hip.devices, "cuda": cuda.devices}

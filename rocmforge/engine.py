@@ -16,24 +16,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rocmforge.backend import Backend, Floats, HostBackend
+from rocmforge.cpu.cache import PagedKVCache, pages_for_context
+from rocmforge.cpu.executor import HostExecutor
 from rocmforge.devices import open_backend
 from rocmforge.generation import Generation
 from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
+from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.cache import DeviceKVCache
-from rocmforge.kv.cache import PagedKVCache, pages_for_context
+from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.weights import Progress, load_weights
 from rocmforge.one_call import Calls, one_call
 from rocmforge.plan.executor import Cache, Executor
-from rocmforge.plan.gpu import GpuExecutor
-from rocmforge.plan.gpu_backend import GpuBackend
 from rocmforge.plan.graph import Embedding, Graph
-from rocmforge.plan.host import HostExecutor
 from rocmforge.sampling import SamplingParams
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 DEFAULT_CTX = 4096
 REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rocmforge.errors import OutOfPagesError
 from rocmforge.sampling import Sampler, SamplingParams
-from rocmforge.tokenizer import StreamDecoder, Tokenizer
+from rocmforge.text.tokenizer import StreamDecoder, Tokenizer
 
 FinishReason = Literal["stop", "length"]
 

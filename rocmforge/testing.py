@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from rocmforge import env
 from rocmforge.atomic import whole_file
 from rocmforge.backend import Bytes, Floats, Ints, Precision
+from rocmforge.cpu.cache import PagedKVCache, pages_for_context
+from rocmforge.cpu.executor import HostExecutor
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import Format
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
-from rocmforge.kv.cache import PagedKVCache, pages_for_context
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.weights import load_weights
@@ -32,7 +33,6 @@ from rocmforge.ops import reference
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
 from rocmforge.plan.graph import Embedding
-from rocmforge.plan.host import HostExecutor
 
 _CHUNK_WEIGHTS = 8 << 20  # weights dequantized to float64 at a time: 64 MiB
 _PAGE_SIZE = 32

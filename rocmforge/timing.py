@@ -2,7 +2,7 @@
 
 Takes something to call, warms it up until it is steady, returns what each repetition took. Knows no
 unit but seconds, no op and no model, and draws no conclusion: statistics belong to
-`rocmforge.regress`.
+`rocmforge.bench`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 from rocmforge.engine import Engine
 from rocmforge.sampling import SamplingParams
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 TIMINGS = re.compile(
     r"TTFT [\d.]+ ms \| prefill [\d.]+ tokens/s \((\d+) tokens(?:, (\d+) kept)?\) \| "

@@ -19,11 +19,11 @@ import psutil
 import pytest
 from tool_modules import tool_module
 
+from rocmforge.bench.baseline import load_baseline
+from rocmforge.bench.listing import MARK_LEGEND
+from rocmforge.bench.results import ResultsDirectory
 from rocmforge.cpu.backend import instruction_sets
 from rocmforge.hardware import hardware_tag
-from rocmforge.regress.baseline import load_baseline
-from rocmforge.regress.listing import MARK_LEGEND
-from rocmforge.regress.results import ResultsDirectory
 
 pytest.importorskip("asv")
 

@@ -13,7 +13,7 @@ from rocmforge.chat import Conversation, KeptSequence
 from rocmforge.engine import Engine
 from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import SamplingParams
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 
 class Recorder:

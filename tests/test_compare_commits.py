@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tool_modules import tool_module
 
+from rocmforge.bench.records import Direction
+from rocmforge.bench.turns import Pair
 from rocmforge.hardware import hardware_tag
-from rocmforge.regress.records import Direction
-from rocmforge.regress.turns import Pair
 
 SLOWER, FASTER, FAILING, MISSING = "m.slower(1)", "m.faster", "m.failing", "m.missing"
 TRUTH = {SLOWER: 1.25, FASTER: 0.8}

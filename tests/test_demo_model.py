@@ -18,7 +18,7 @@ from rocmforge.demo import demo_model, held_out_text
 from rocmforge.engine import Engine
 from rocmforge.perplexity import divergence
 from rocmforge.sampling import SamplingParams
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 GOLDEN: dict[str, list[int]] = json.loads((Path(__file__).parent / "demo_golden.json").read_text())
 TOKENS = 3000  # of the held-out text

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tool_modules import tool_module
 
+from rocmforge.bench.baseline import save_baseline
+from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.statistics import summarize
 from rocmforge.hardware import detect, hardware_tag
-from rocmforge.regress.baseline import save_baseline
-from rocmforge.regress.records import Direction, Record, ResultSet, Status
-from rocmforge.regress.statistics import summarize
 
 COMMIT = "c" * 40
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from tool_modules import tool_module
 
-from rocmforge.regress.asv import toolchain
+from rocmforge.bench.asv import toolchain
 
 pytest.importorskip("asv")
 

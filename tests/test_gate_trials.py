@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from tool_modules import tool_module
 
+from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.statistics import summarize
+from rocmforge.bench.turns import Pair
 from rocmforge.hardware import detect, hardware_tag
-from rocmforge.regress.records import Direction, Record, ResultSet, Status
-from rocmforge.regress.statistics import summarize
-from rocmforge.regress.turns import Pair
 
 SLOWED = "matmul.Dense.time_matmul"
 SPARED = "memory.Append.time_append"
@@ -157,8 +157,8 @@ def test_the_plant_makes_a_call_longer_by_its_share(tool: Any) -> None:
 
 
 def test_places_to_plant_are_in_this_package(tool: Any) -> None:
+    from rocmforge.cpu import executor as host
     from rocmforge.ops import api
-    from rocmforge.plan import host
 
     for module, ending in zip((api, host), tool.PLACES.values(), strict=True):
         namespace = dict(vars(module))

@@ -19,7 +19,7 @@ from rocmforge.errors import OutOfPagesError
 from rocmforge.generation import GeneratedToken, Generation, GenerationStats, StopText
 from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import SamplingParams
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 V = 32
 END = 31

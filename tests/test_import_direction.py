@@ -17,11 +17,10 @@ PACKAGE = "rocmforge"
 LAYERS = (
     ("errors", "env", "demo", "atomic"),
     ("hardware", "gguf", "timing", "one_call", "sampling_params"),
-    ("backend", "kv", "sampling", "subwords", "chat_template", "template_process"),
-    ("vocabulary",),
-    ("tokenizer",),
+    ("backend", "kv", "sampling", "text"),
+    ("plan",),
     ("cpu", "gpu"),
-    ("ops", "plan"),
+    ("ops",),
     ("devices", "model", "profiling"),
     ("generation",),
     ("engine",),
@@ -33,7 +32,7 @@ LAYERS = (
 )
 """Units of rocmforge, lowest layer first; units of one layer do not import each other."""
 
-APART = {"regress": ("atomic", "errors", "env", "hardware", "timing")}
+APART = {"bench": ("atomic", "errors", "env", "hardware", "timing")}
 """Units beside the layers, which no layer imports, and all that they may import."""
 
 ONLY_IMPORTER = {"hip": "gpu/hip.py", "cuda": "gpu/cuda.py"}
@@ -117,7 +116,11 @@ def test_gpu_packages_have_one_importer_in_tools_and_benchmarks_too(repo: Path) 
 @pytest.mark.parametrize(
     ("name", "source", "message"),
     [
-        ("kv/cache.py", "from rocmforge.engine import Engine", "'engine' does not lie below 'kv'"),
+        (
+            "kv/allocator.py",
+            "from rocmforge.engine import Engine",
+            "'engine' does not lie below 'kv'",
+        ),
         ("gguf/reader.py", "import rocmforge.cli as c", "'cli' does not lie below 'gguf'"),
         ("errors.py", "from rocmforge import env", "'env' does not lie below 'errors'"),
         (
@@ -127,11 +130,11 @@ def test_gpu_packages_have_one_importer_in_tools_and_benchmarks_too(repo: Path) 
         ),
         ("model/decoder.py", "from rocmforge.devices import x", "'devices' does not lie below"),
         ("ops/api.py", "from ..cpu import backend", "relative import '..cpu.backend'"),
-        ("kv/cache.py", "from . import allocator", "relative import '..allocator'"),
+        ("kv/page_table.py", "from . import allocator", "relative import '..allocator'"),
         ("__init__.py", "from rocmforge.errors import X", "'errors' does not lie below"),
-        ("regress/compare.py", "import rocmforge.model.config", "must know nothing of 'model'"),
-        ("regress/compare.py", "from rocmforge.gguf import x", "must know nothing of 'gguf'"),
-        ("cli.py", "from rocmforge.regress import x", "'regress' stands apart"),
+        ("bench/compare.py", "import rocmforge.model.config", "must know nothing of 'model'"),
+        ("bench/compare.py", "from rocmforge.gguf import x", "must know nothing of 'gguf'"),
+        ("cli.py", "from rocmforge.bench import x", "'bench' stands apart"),
         ("cli.py", "from rocmforge.nowhere import x", "'nowhere' is no unit"),
         ("cpu/backend.py", "try:\n    from hip import hip\nexcept E:\n    pass", "gpu/hip.py only"),
         ("devices.py", "import cuda.bindings.driver", "gpu/cuda.py only"),
@@ -151,8 +154,8 @@ def test_a_planted_import_is_found(name: str, source: str, message: str, tmp_pat
     ("name", "source"),
     [
         ("engine.py", "from rocmforge.model.decoder import Decoder\nfrom rocmforge import env"),
-        ("kv/cache.py", "from rocmforge.kv.allocator import x\nimport rocmforge.errors"),
-        ("regress/compare.py", "from rocmforge.regress.files import x\nimport rocmforge.hardware"),
+        ("kv/page_table.py", "from rocmforge.kv.allocator import x\nimport rocmforge.errors"),
+        ("bench/compare.py", "from rocmforge.bench.files import x\nimport rocmforge.hardware"),
         ("cli.py", "from rocmforge import errors as wrong, cpu"),
         ("ops/api.py", "import numpy, hipify, rocmforge_other.engine"),
     ],

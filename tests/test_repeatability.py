@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tool_modules import tool_module
 
+from rocmforge.bench.noise import load_noise
 from rocmforge.hardware import hardware_tag
-from rocmforge.regress.noise import load_noise
 
 COMMIT = "c" * 40
 VALUES = [10.0, 10.1, 10.2, 13.0]
@@ -45,10 +45,10 @@ def tool() -> Any:
 @pytest.fixture
 def project(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root whose tools/bench.py writes the next of VALUES; the third call of all fails once."""
+    from rocmforge.bench.baseline import save_baseline
+    from rocmforge.bench.records import Direction, Record, ResultSet, Status
+    from rocmforge.bench.statistics import summarize
     from rocmforge.hardware import detect
-    from rocmforge.regress.baseline import save_baseline
-    from rocmforge.regress.records import Direction, Record, ResultSet, Status
-    from rocmforge.regress.statistics import summarize
 
     record = Record(
         name="m.track_ms",

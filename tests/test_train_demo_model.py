@@ -12,7 +12,7 @@ from tokenizers import pre_tokenizers
 from tool_modules import tool_module
 
 from rocmforge.engine import Engine
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 BYTES = 256
 

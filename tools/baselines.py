@@ -1,6 +1,6 @@
 """Stored baselines: lists them, makes one of asv's results, refreshes, compares and imports them.
 
-Parses, calls `rocmforge.regress`, prints. Measures nothing; `compare` is check_regressions.py's.
+Parses, calls `rocmforge.bench`, prints. Measures nothing; `compare` is check_regressions.py's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from check_regressions import CONFIG
 from rich.table import Table
 from rich.text import Text
 
-from rocmforge.errors import MeasurementError, ResultFileError
-from rocmforge.hardware import Hardware, detect, hardware_tag
-from rocmforge.regress import exits
-from rocmforge.regress.asv import known_thresholds
-from rocmforge.regress.baseline import (
+from rocmforge.bench import exits
+from rocmforge.bench.asv import known_thresholds
+from rocmforge.bench.baseline import (
     baseline_path,
     load_baseline,
     measured,
@@ -31,16 +29,18 @@ from rocmforge.regress.baseline import (
     save_baseline,
     save_refreshed,
 )
-from rocmforge.regress.compare import Outcome, compare, differences
-from rocmforge.regress.conditions import refuse_loaded, with_surroundings
-from rocmforge.regress.files import read_json
-from rocmforge.regress.llama_bench import ENVIRONMENT as LLAMA_CPP
-from rocmforge.regress.llama_bench import read_llama_bench
-from rocmforge.regress.noise import known_noise
-from rocmforge.regress.prototype import ENVIRONMENT as PROTOTYPE
-from rocmforge.regress.records import ResultSet
-from rocmforge.regress.report import plain_table, print_table, wide_console
-from rocmforge.regress.results import ResultsDirectory
+from rocmforge.bench.compare import Outcome, compare, differences
+from rocmforge.bench.conditions import refuse_loaded, with_surroundings
+from rocmforge.bench.files import read_json
+from rocmforge.bench.llama_bench import ENVIRONMENT as LLAMA_CPP
+from rocmforge.bench.llama_bench import read_llama_bench
+from rocmforge.bench.noise import known_noise
+from rocmforge.bench.prototype import ENVIRONMENT as PROTOTYPE
+from rocmforge.bench.records import ResultSet
+from rocmforge.bench.report import plain_table, print_table, wide_console
+from rocmforge.bench.results import ResultsDirectory
+from rocmforge.errors import MeasurementError, ResultFileError
+from rocmforge.hardware import Hardware, detect, hardware_tag
 
 BASELINES = Path("baselines")
 OWN_RESULTS = Path(".asv") / "baselines"

@@ -1,6 +1,6 @@
 """What `make bench` runs: the benchmarks on this machine for HEAD, judged, shown and published.
 
-Makes the model, calls asv and `rocmforge.regress`, prints a table. Writes below .asv/, to the model
+Makes the model, calls asv and `rocmforge.bench`, prints a table. Writes below .asv/, to the model
 cache and to asv's own ~/.asv-machine.json; elsewhere only when told to save a baseline. Knows no
 benchmark: benchmarks/quick.txt and standard.txt say which ones a profile has.
 """
@@ -24,23 +24,19 @@ from rich.progress import BarColumn, DownloadColumn, Progress
 from rich.text import Text
 
 from rocmforge import env
-from rocmforge.cpu.backend import instruction_sets
-from rocmforge.errors import MeasurementError, ResultFileError
-from rocmforge.hardware import detect
-from rocmforge.model.weights import Progress as Report
-from rocmforge.regress import asv, exits, provenance
-from rocmforge.regress.arguments import expression
-from rocmforge.regress.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
-from rocmforge.regress.compare import Comparison, compare
-from rocmforge.regress.conditions import (
+from rocmforge.bench import asv, exits, provenance
+from rocmforge.bench.arguments import expression
+from rocmforge.bench.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
+from rocmforge.bench.compare import Comparison, compare
+from rocmforge.bench.conditions import (
     OTHERS_LIMIT,
     forget,
     marked_share,
     refusal,
     with_conditions,
 )
-from rocmforge.regress.dashboard.publish import publish
-from rocmforge.regress.listing import (
+from rocmforge.bench.dashboard.publish import publish
+from rocmforge.bench.listing import (
     LEGEND,
     MARK_LEGEND,
     NARROW_LEGEND,
@@ -49,11 +45,15 @@ from rocmforge.regress.listing import (
     noise_line,
     results_table,
 )
-from rocmforge.regress.machine import register_machine
-from rocmforge.regress.noise import known_noise
-from rocmforge.regress.records import Record, ResultSet, Status
-from rocmforge.regress.report import counts_line, missing_line, summary_line
-from rocmforge.regress.results import ResultsDirectory
+from rocmforge.bench.machine import register_machine
+from rocmforge.bench.noise import known_noise
+from rocmforge.bench.records import Record, ResultSet, Status
+from rocmforge.bench.report import counts_line, missing_line, summary_line
+from rocmforge.bench.results import ResultsDirectory
+from rocmforge.cpu.backend import instruction_sets
+from rocmforge.errors import MeasurementError, ResultFileError
+from rocmforge.hardware import detect
+from rocmforge.model.weights import Progress as Report
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # for `benchmarks`; the installed rocmforge keeps its precedence

@@ -1,6 +1,6 @@
 """Says which benchmarks got slower over a branch, by steps and drifts, between which commits.
 
-Parses, calls `rocmforge.regress`, prints. Knows no rule of its own.
+Parses, calls `rocmforge.bench`, prints. Knows no rule of its own.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rocmforge.regress import exits
-from rocmforge.regress.arguments import add_judging, figures
-from rocmforge.regress.asv import known_thresholds
-from rocmforge.regress.compare import THRESHOLD
-from rocmforge.regress.findings import judge
-from rocmforge.regress.history import first_parents, read_history
-from rocmforge.regress.history_figure import history_figures
-from rocmforge.regress.history_report import exit_code, print_findings, to_json, to_markdown
-from rocmforge.regress.noise import known_noise, load_noise
-from rocmforge.regress.results import ResultsDirectory
+from rocmforge.bench import exits
+from rocmforge.bench.arguments import add_judging, figures
+from rocmforge.bench.asv import known_thresholds
+from rocmforge.bench.compare import THRESHOLD
+from rocmforge.bench.findings import judge
+from rocmforge.bench.history import first_parents, read_history
+from rocmforge.bench.history_figure import history_figures
+from rocmforge.bench.history_report import exit_code, print_findings, to_json, to_markdown
+from rocmforge.bench.noise import known_noise, load_noise
+from rocmforge.bench.results import ResultsDirectory
 
 BASELINES = Path("baselines")
 CONFIG = Path("asv.conf.json")

@@ -1,6 +1,6 @@
 """Says whether a run got slower: two commits of asv's results, or one against a baseline.
 
-Parses, calls `rocmforge.regress`, prints. Knows no rule of its own.
+Parses, calls `rocmforge.bench`, prints. Knows no rule of its own.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import functools
 import sys
 from pathlib import Path
 
+from rocmforge.bench import exits
+from rocmforge.bench.arguments import add_judging, figure
+from rocmforge.bench.asv import Builds, benchmarks_folder, known_thresholds
+from rocmforge.bench.baseline import load_baseline
+from rocmforge.bench.compare import THRESHOLD, Comparison, Outcome, Row, compare, differences
+from rocmforge.bench.conditions import refuse_loaded, with_surroundings
+from rocmforge.bench.confirm import confirm, looks, suspects
+from rocmforge.bench.decision import Verdict
+from rocmforge.bench.figure import forest_plot
+from rocmforge.bench.files import write_bytes
+from rocmforge.bench.machine import register_machine
+from rocmforge.bench.noise import known_noise, load_noise
+from rocmforge.bench.records import ResultSet
+from rocmforge.bench.report import print_table, to_json, to_junit, to_markdown
+from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.turns import measure_pair
 from rocmforge.errors import RocmforgeError
 from rocmforge.hardware import detect
-from rocmforge.regress import exits
-from rocmforge.regress.arguments import add_judging, figure
-from rocmforge.regress.asv import Builds, benchmarks_folder, known_thresholds
-from rocmforge.regress.baseline import load_baseline
-from rocmforge.regress.compare import THRESHOLD, Comparison, Outcome, Row, compare, differences
-from rocmforge.regress.conditions import refuse_loaded, with_surroundings
-from rocmforge.regress.confirm import confirm, looks, suspects
-from rocmforge.regress.decision import Verdict
-from rocmforge.regress.figure import forest_plot
-from rocmforge.regress.files import write_bytes
-from rocmforge.regress.machine import register_machine
-from rocmforge.regress.noise import known_noise, load_noise
-from rocmforge.regress.records import ResultSet
-from rocmforge.regress.report import print_table, to_json, to_junit, to_markdown
-from rocmforge.regress.results import ResultsDirectory
-from rocmforge.regress.turns import measure_pair
 
 BASELINES = Path("baselines")
 FORMATS = {"json": to_json, "markdown": to_markdown, "junit": to_junit}

@@ -18,18 +18,18 @@ from typing import Any
 from bench import labels, naming, select
 from rich.console import Console
 
+from rocmforge.bench import exits
+from rocmforge.bench.arguments import expression
+from rocmforge.bench.asv import Builds, benchmarks_folder
+from rocmforge.bench.files import write_json
+from rocmforge.bench.machine import register_machine
+from rocmforge.bench.provenance import commit_hash, provenance
+from rocmforge.bench.ranks import middle_interval
+from rocmforge.bench.records import Direction
+from rocmforge.bench.statistics import CONFIDENCE
+from rocmforge.bench.turns import NO_RATIO, NOT_AVAILABLE, Pair, measure_pair
 from rocmforge.errors import MeasurementError
 from rocmforge.hardware import detect
-from rocmforge.regress import exits
-from rocmforge.regress.arguments import expression
-from rocmforge.regress.asv import Builds, benchmarks_folder
-from rocmforge.regress.files import write_json
-from rocmforge.regress.machine import register_machine
-from rocmforge.regress.provenance import commit_hash, provenance
-from rocmforge.regress.ranks import middle_interval
-from rocmforge.regress.records import Direction
-from rocmforge.regress.statistics import CONFIDENCE
-from rocmforge.regress.turns import NO_RATIO, NOT_AVAILABLE, Pair, measure_pair
 
 VERSION = 1
 PAIRS = 8  # the fewest that have an interval of 99 %

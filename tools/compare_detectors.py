@@ -22,13 +22,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from rocmforge.regress import exits
-from rocmforge.regress.compare import THRESHOLD
-from rocmforge.regress.decision import ALPHA
-from rocmforge.regress.files import read_json, write_json
-from rocmforge.regress.noise import load_noise
-from rocmforge.regress.steps import FEWEST, Values, change_points, energy, levels
-from rocmforge.regress.worsening import Kind, worsenings
+from rocmforge.bench import exits
+from rocmforge.bench.compare import THRESHOLD
+from rocmforge.bench.decision import ALPHA
+from rocmforge.bench.files import read_json, write_json
+from rocmforge.bench.noise import load_noise
+from rocmforge.bench.steps import FEWEST, Values, change_points, energy, levels
+from rocmforge.bench.worsening import Kind, worsenings
 
 LENGTHS = (60, 200)
 SIZES = (0.05, 0.08, 0.10, 0.12, 0.15, 0.25)

@@ -18,15 +18,15 @@ from typing import Any
 
 from rich.progress import Progress, track
 
+from rocmforge.bench.files import write_json, write_whole
+from rocmforge.bench.provenance import provenance
 from rocmforge.demo import demo_model, held_out_text
 from rocmforge.engine import Engine
 from rocmforge.errors import RocmforgeError
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.info import read_info
 from rocmforge.perplexity import divergence
-from rocmforge.regress.files import write_json, write_whole
-from rocmforge.regress.provenance import provenance
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 REPO = Path(__file__).resolve().parent.parent
 PROMPT, DECODED = 256, 64  # tokens of a speed run

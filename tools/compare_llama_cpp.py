@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = _report(args, rounds)
     _print(report)
     if args.json:
-        from rocmforge.regress.files import write_json
+        from rocmforge.bench.files import write_json
 
         write_json(args.json, report)
     if args.figure:
@@ -191,8 +191,8 @@ def _measure(engines: Mapping[str, Engine], rounds: int) -> dict[str, list[Round
 
 
 def _report(args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]]) -> dict[str, Any]:
-    from rocmforge.regress.provenance import provenance
-    from rocmforge.regress.statistics import median_interval
+    from rocmforge.bench.provenance import provenance
+    from rocmforge.bench.statistics import median_interval
 
     phases: dict[str, Any] = {}
     for phase, index in (("prefill", 0), ("decode", 1)):
@@ -259,7 +259,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    from rocmforge.regress.files import write_whole
+    from rocmforge.bench.files import write_whole
 
     figure, panels = plt.subplots(1, len(report["phases"]), figsize=(10, 4), layout="constrained")
     for axes, (phase, row) in zip(panels, report["phases"].items(), strict=True):

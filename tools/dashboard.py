@@ -1,6 +1,6 @@
 """What `make dashboard` runs: publishes the results and the baselines as pages.
 
-Parses, calls `rocmforge.regress.dashboard`. The pages load nothing from elsewhere.
+Parses, calls `rocmforge.bench.dashboard`. The pages load nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rocmforge.regress import exits
-from rocmforge.regress.asv import read_config
-from rocmforge.regress.dashboard.publish import publish
+from rocmforge.bench import exits
+from rocmforge.bench.asv import read_config
+from rocmforge.bench.dashboard.publish import publish
 
 ROOT = Path(__file__).resolve().parent.parent
 EPILOG = """\

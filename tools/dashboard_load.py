@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocmforge.regress import exits
-from rocmforge.regress.dashboard.publish import publish
+from rocmforge.bench import exits
+from rocmforge.bench.dashboard.publish import publish
 
 CHROMIUM = shutil.which("chromium")
 MACHINE = {

@@ -1,6 +1,6 @@
 """How often the gate would cry wolf: every pair of runs of one commit, judged by several rules.
 
-Reads the runs that `tools/repeatability.py` kept, calls `rocmforge.regress`, prints a table. A pair
+Reads the runs that `tools/repeatability.py` kept, calls `rocmforge.bench`, prints a table. A pair
 counts in both directions. The noise that our rule knows is that of the other runs alone.
 """
 
@@ -17,15 +17,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from rocmforge.bench import exits
+from rocmforge.bench.baseline import load_baseline
+from rocmforge.bench.compare import THRESHOLD, compare
+from rocmforge.bench.decision import Verdict, slowdown
+from rocmforge.bench.files import write_json
+from rocmforge.bench.noise import FEWEST_RUNS, Noise, learn
+from rocmforge.bench.records import Record, ResultSet
 from rocmforge.errors import MeasurementError
 from rocmforge.hardware import hardware_tag
-from rocmforge.regress import exits
-from rocmforge.regress.baseline import load_baseline
-from rocmforge.regress.compare import THRESHOLD, compare
-from rocmforge.regress.decision import Verdict, slowdown
-from rocmforge.regress.files import write_json
-from rocmforge.regress.noise import FEWEST_RUNS, Noise, learn
-from rocmforge.regress.records import Record, ResultSet
 
 FEWEST = FEWEST_RUNS + 2  # so that two others are left to learn noise from
 EPILOG = """\

@@ -21,14 +21,14 @@ import check_regressions
 from rich.console import Console
 
 from rocmforge import env
+from rocmforge.bench import asv, exits, provenance
+from rocmforge.bench.arguments import expression
+from rocmforge.bench.dashboard.publish import FIRST_OF_ASV
+from rocmforge.bench.files import read_text, write_bytes
+from rocmforge.bench.git import find_commit
+from rocmforge.bench.machine import register_machine
 from rocmforge.errors import ResultFileError
 from rocmforge.hardware import detect
-from rocmforge.regress import asv, exits, provenance
-from rocmforge.regress.arguments import expression
-from rocmforge.regress.dashboard.publish import FIRST_OF_ASV
-from rocmforge.regress.files import read_text, write_bytes
-from rocmforge.regress.git import find_commit
-from rocmforge.regress.machine import register_machine
 
 TOOLS = Path(__file__).resolve().parent
 ROOT = TOOLS.parent

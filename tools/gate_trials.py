@@ -24,21 +24,21 @@ from false_alarms import RULES
 from rich.console import Console
 from rich.table import Table
 
+from rocmforge.bench import exits
+from rocmforge.bench.arguments import expression
+from rocmforge.bench.asv import Builds, benchmarks_folder, read_thresholds
+from rocmforge.bench.baseline import load_baseline, save_baseline
+from rocmforge.bench.compare import Row, compare
+from rocmforge.bench.confirm import confirm, suspects
+from rocmforge.bench.decision import Verdict
+from rocmforge.bench.files import read_json, read_versioned_json, write_json
+from rocmforge.bench.git import run_git
+from rocmforge.bench.machine import register_machine
+from rocmforge.bench.noise import known_noise
+from rocmforge.bench.records import ResultSet
+from rocmforge.bench.turns import measure_pair
 from rocmforge.errors import MeasurementError
 from rocmforge.hardware import detect, hardware_tag
-from rocmforge.regress import exits
-from rocmforge.regress.arguments import expression
-from rocmforge.regress.asv import Builds, benchmarks_folder, read_thresholds
-from rocmforge.regress.baseline import load_baseline, save_baseline
-from rocmforge.regress.compare import Row, compare
-from rocmforge.regress.confirm import confirm, suspects
-from rocmforge.regress.decision import Verdict
-from rocmforge.regress.files import read_json, read_versioned_json, write_json
-from rocmforge.regress.git import run_git
-from rocmforge.regress.machine import register_machine
-from rocmforge.regress.noise import known_noise
-from rocmforge.regress.records import ResultSet
-from rocmforge.regress.turns import measure_pair
 
 VERSION = 1
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ SLOWED = re.compile(
 PLACES = {
     "rocmforge/ops/api.py": "for name in ('matmul', 'dequantize', 'rmsnorm', 'rope', 'softmax', "
     "'swiglu', 'attention'):\n    globals()[name] = _slowed(globals()[name])\n",
-    "rocmforge/plan/host.py": "HostExecutor.forward = _slowed(HostExecutor.forward)\n",
+    "rocmforge/cpu/executor.py": "HostExecutor.forward = _slowed(HostExecutor.forward)\n",
 }
 PLANT = """
 

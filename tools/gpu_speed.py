@@ -20,12 +20,15 @@ from typing import Any
 import numpy as np
 
 from rocmforge import ops
+from rocmforge.bench.files import write_json
+from rocmforge.bench.provenance import provenance
 from rocmforge.devices import default_device, open_backend
 from rocmforge.engine import Engine
 from rocmforge.errors import RocmforgeError
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu.arrays import F32, Q8
+from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
@@ -40,9 +43,6 @@ from rocmforge.model.random_blocks import RandomBytes, random_blocks
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops import reference
 from rocmforge.ops.cases import MatmulCase
-from rocmforge.plan.gpu_backend import GpuBackend
-from rocmforge.regress.files import write_json
-from rocmforge.regress.provenance import provenance
 from rocmforge.testing import check_close
 
 REPO = Path(__file__).resolve().parent.parent

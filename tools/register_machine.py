@@ -1,7 +1,7 @@
 """Makes this machine known to asv under its hardware tag, and prints the tag.
 
 Then `asv run --machine "$(python tools/register_machine.py)"` writes results that say what CPU and
-GPU they were measured on. Parses, calls `rocmforge.regress`, prints.
+GPU they were measured on. Parses, calls `rocmforge.bench`, prints.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from rocmforge.bench.machine import register_machine
 from rocmforge.errors import RocmforgeError
 from rocmforge.hardware import detect
-from rocmforge.regress.machine import register_machine
 
 BROKEN = 2
 

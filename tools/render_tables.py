@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocmforge.bench.baseline import metric_suffix
+from rocmforge.bench.files import read_json, write_bytes
+from rocmforge.bench.listing import MARK
+from rocmforge.bench.noise import load_noise
+from rocmforge.bench.report import digits, scale_for
+from rocmforge.bench.statistics import percentile
 from rocmforge.gguf.formats import FORMATS as WEIGHT_FORMATS
-from rocmforge.regress.baseline import metric_suffix
-from rocmforge.regress.files import read_json, write_bytes
-from rocmforge.regress.listing import MARK
-from rocmforge.regress.noise import load_noise
-from rocmforge.regress.report import digits, scale_for
-from rocmforge.regress.statistics import percentile
 
 REPO = Path(__file__).resolve().parent.parent
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote

@@ -1,6 +1,6 @@
 """Measures one commit again and again: how much does each benchmark differ from run to run?
 
-Runs `tools/bench.py`, keeps the JSON of every run, calls `rocmforge.regress.noise`, prints a table.
+Runs `tools/bench.py`, keeps the JSON of every run, calls `rocmforge.bench.noise`, prints a table.
 Knows no benchmark and no rule of its own.
 """
 
@@ -19,12 +19,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rocmforge.errors import MeasurementError, ResultFileError
-from rocmforge.hardware import detect
-from rocmforge.regress import exits, provenance
-from rocmforge.regress.baseline import baseline_path, load_baseline
-from rocmforge.regress.files import refuse_loss, write_bytes
-from rocmforge.regress.noise import (
+from rocmforge.bench import exits, provenance
+from rocmforge.bench.baseline import baseline_path, load_baseline
+from rocmforge.bench.files import refuse_loss, write_bytes
+from rocmforge.bench.noise import (
     FEWEST_RUNS,
     Noise,
     learn,
@@ -32,9 +30,11 @@ from rocmforge.regress.noise import (
     noise_path,
     save_noise,
 )
-from rocmforge.regress.records import ResultSet
-from rocmforge.regress.report import digits, scale_for
-from rocmforge.regress.statistics import percentile
+from rocmforge.bench.records import ResultSet
+from rocmforge.bench.report import digits, scale_for
+from rocmforge.bench.statistics import percentile
+from rocmforge.errors import MeasurementError, ResultFileError
+from rocmforge.hardware import detect
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("benchmark", "median", "spread", "largest", "marked")

@@ -1,7 +1,6 @@
 """What an engine asks of whatever runs its graph, as protocols.
 
-`plan/host.py` runs graphs on backends whose arrays are the host's, `plan/gpu.py` on GPUs. This
-file does no work.
+`cpu/executor.py` runs a graph on the CPU, `gpu/executor.py` on a GPU.
 """
 
 from __future__ import annotations

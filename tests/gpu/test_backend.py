@@ -13,10 +13,10 @@ import pytest
 
 from rocmforge import ops
 from rocmforge.gguf.formats import FORMATS
+from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.ops import cases, reference
 from rocmforge.ops.cases import relative_rms
-from rocmforge.plan.gpu_backend import GpuBackend
 
 HALF = 2e-3
 

@@ -10,8 +10,8 @@ import pytest
 
 from rocmforge.errors import MeasurementError
 from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.fusion import FUSIONS
 from rocmforge.model.synthetic import make_model
-from rocmforge.plan.gpu_fusion import FUSIONS
 
 MODEL = "small"
 

@@ -59,7 +59,7 @@ def test_a_prompt_where_there_are_no_matrix_units(
     wanted: dict[str, NDArray[np.float32]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rocmforge.plan.emit.prompt_kernel", lambda *_: "matmul_dot4")
+    monkeypatch.setattr("rocmforge.gpu.lowering.prompt_kernel", lambda *_: "matmul_dot4")
     with Engine.from_gguf(models["Q4_K_M"], device, ctx=64) as engine:
         error = relative_rms(engine.logits(IDS), wanted["Q4_K_M"])
         assert F16_BOUND < error <= INT8_BOUND

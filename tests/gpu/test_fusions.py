@@ -15,13 +15,13 @@ import pytest
 from numpy.typing import NDArray
 
 from rocmforge.engine import Engine
+from rocmforge.gpu import lowering as emit
 from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.fusion import FUSIONS, GAINS, Fusion, gpu_rules
 from rocmforge.gpu.launch import Launch
 from rocmforge.model import synthetic
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops.cases import relative_rms
-from rocmforge.plan import emit
-from rocmforge.plan.gpu_fusion import FUSIONS, GAINS, Fusion, gpu_rules
 from rocmforge.testing import reference_logits
 
 INT8_BOUND = 0.03
@@ -77,7 +77,8 @@ def steps(path: Path, kernels: Kernels) -> NDArray[np.float32]:
 def choose(monkeypatch: pytest.MonkeyPatch, fused: Collection[Fusion]) -> None:
     """Let engines fuse by these rules."""
     monkeypatch.setattr(
-        "rocmforge.plan.gpu.gpu_rules", lambda shape, reading, _: gpu_rules(shape, reading, fused)
+        "rocmforge.gpu.executor.gpu_rules",
+        lambda shape, reading, _: gpu_rules(shape, reading, fused),
     )
 
 

@@ -13,8 +13,8 @@ from tool_modules import tool_module
 
 from rocmforge import env
 from rocmforge.errors import MeasurementError
+from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
-from rocmforge.plan.gpu_backend import GpuBackend
 
 WAYS = ["matmul, swiglu, matmul", "gate_up_swiglu, matmul", "matmul, swiglu_matmul"]
 

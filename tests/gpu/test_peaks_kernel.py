@@ -8,10 +8,10 @@ from guarded import Gpu
 
 from rocmforge.errors import DeviceError, MeasurementError
 from rocmforge.gpu import offline
+from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.offline import ARCHITECTURES, compile_build
 from rocmforge.gpu.ops import peaks as op
-from rocmforge.plan.gpu_backend import GpuBackend
 from rocmforge.profiling.roofline import measure_peaks
 
 STEPS = 16

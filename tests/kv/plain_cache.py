@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 )
 from numpy.typing import NDArray
 
+from rocmforge.cpu.cache import DTYPES, PagedKVCache
 from rocmforge.errors import OutOfPagesError
 from rocmforge.kv import PAGE_SIZES
-from rocmforge.kv.cache import DTYPES, PagedKVCache
 from rocmforge.kv.page_table import NO_PAGE
 
 SHAPES = ((1, 1, 8), (2, 2, 20), (1, 3, 64))  # L, G, D

@@ -28,7 +28,7 @@ from rocmforge.model.random_blocks import RandomBytes, normal, random_blocks
 from rocmforge.model.synthetic import cached_model, make_model, plan_model
 from rocmforge.model.synthetic_vocab import vocabulary_metadata
 from rocmforge.model.weights import load_weights
-from rocmforge.tokenizer import Tokenizer
+from rocmforge.text.tokenizer import Tokenizer
 
 IN_FILES = [fmt for fmt in FORMATS.values() if fmt.ggml_type is not None]
 TEXT = "the rain in Spain, 42 times\n🌧"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rocmforge import ops
 from rocmforge.cpu.backend import CpuBackend, instruction_sets
-from rocmforge.kv.cache import PagedKVCache
+from rocmforge.cpu.cache import PagedKVCache
 from rocmforge.ops import cases, reference
 
 ISAS = instruction_sets()

@@ -11,7 +11,7 @@ import pytest
 
 from rocmforge.cpu.backend import CpuBackend
 from rocmforge.errors import MeasurementError
-from rocmforge.plan.gpu_backend import GpuBackend
+from rocmforge.gpu.backend import GpuBackend
 from rocmforge.profiling import roofline
 from rocmforge.profiling.roofline import PRECISIONS, Measurable, Peaks, measure_peaks
 from rocmforge.testing import ReferenceBackend

@@ -1,0 +1,70 @@
+// Vectors of floats in memory, and the forms in which an op writes activations: float, f16, int8.
+//
+// A kernel picks the form by the macro OUT, one of Form's names; gpu/ops/output.py passes it and
+// the three pointers of Output. It knows no op.
+#pragma once
+
+#include "q8.h"
+
+enum class Dtype { F32, F16, Q8 };
+
+// Where activations go. Only Q8 has scales and sums; see gpu/arrays.py for the shapes.
+struct Output {
+    void* values;  // float, f16, or int8 codes
+    float* scales;
+    uint32_t* sums;
+};
+
+// kValues neighbouring floats; four need an address aligned to 16.
+template <int kValues>
+DEVICE void load_floats(const float* from, float (&to)[kValues]) {
+    if constexpr (kValues == 4) {
+        const u32x4 v = load<u32x4>(from);
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+        UNROLL
+        for (int i = 0; i < 4; ++i) to[i] = bit_cast<float>(words[i]);
+    } else {
+        UNROLL
+        for (int i = 0; i < kValues; ++i) to[i] = from[i];
+    }
+}
+template <int kValues>
+DEVICE void store_floats(float* to, const float (&from)[kValues]) {
+    if constexpr (kValues == 4) {
+        *reinterpret_cast<u32x4*>(to) = {bit_cast<uint32_t>(from[0]), bit_cast<uint32_t>(from[1]),
+                                         bit_cast<uint32_t>(from[2]), bit_cast<uint32_t>(from[3])};
+    } else {
+        UNROLL
+        for (int i = 0; i < kValues; ++i) to[i] = from[i];
+    }
+}
+
+// The nearest number that f16 can hold; infinities and NaN stay what they are.
+DEVICE float clamp_to_f16(float x) {
+    constexpr float kLargest = 65504.0f;
+    if (x > kLargest && x < infinity()) return kLargest;
+    return x < -kLargest && x > -infinity() ? -kLargest : x;
+}
+
+// Writes a lane's values from element `index` on. For Q8 every lane of the wave must call, with
+// zeros and `valid` false where it has none, and lanes hold groups as q8.h says.
+template <Dtype kDtype, int kValues>
+DEVICE void store_as(const Output& out, u64 index, const float (&x)[kValues], bool valid) {
+    if constexpr (kDtype == Dtype::Q8) {
+        const Q8Values<kValues> rounded = q8_round(x);
+        if (valid) {
+            q8_store(rounded, index, static_cast<int8_t*>(out.values), out.scales, out.sums);
+        }
+    } else if constexpr (kDtype == Dtype::F32) {
+        if (valid) store_floats(static_cast<float*>(out.values) + index, x);
+    } else if (valid) {
+        f16* to = static_cast<f16*>(out.values) + index;
+        if constexpr (kValues == 4) {
+            *reinterpret_cast<u32x2*>(to) = {pack_halves(clamp_to_f16(x[0]), clamp_to_f16(x[1])),
+                                             pack_halves(clamp_to_f16(x[2]), clamp_to_f16(x[3]))};
+        } else {
+            UNROLL
+            for (int i = 0; i < kValues; ++i) to[i] = to_f16(clamp_to_f16(x[i]));
+        }
+    }
+}

@@ -1,0 +1,420 @@
+"""Compares two sets of records: pairs them, has each pair decided on, says what it adds up to.
+
+Knows no file: sets come from `results` (asv) or from `baseline`. The rule for a pair is
+`decision`'s; here are the reasons for which a pair cannot be compared at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rocmforge.bench.decision import (
+    Evidence,
+    Verdict,
+    decide,
+    evidence,
+    of_ratio,
+    quiet,
+    slowdown,
+)
+from rocmforge.bench.noise import Noise
+from rocmforge.bench.ranks import holm
+from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.hardware import Hardware
+
+THRESHOLD = 0.10
+
+
+class Outcome(enum.Enum):
+    """What comparing says as a whole."""
+
+    PASS = "pass"
+    REGRESSION = "regression"
+    NOTHING_MEASURED = "nothing_measured"
+    MISSING = "missing"
+    HARDWARE_MISMATCH = "hardware_mismatch"
+    CUT_SHORT = "cut_short"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a tool that compared; 2 is that of usage and broken input as well."""
+        codes = {"pass": 0, "regression": 1, "cut_short": 2, "hardware_mismatch": 4}
+        return {**codes, "interrupted": 130}.get(self.value, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field of the hardware that is not the same before and after."""
+
+    field: str
+    before: str | int | None
+    after: str | int | None
+
+    def __str__(self) -> str:
+        """``cpu_count: 2 → 4``."""
+        return f"{self.field}: {_or_unknown(self.before)} → {_or_unknown(self.after)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One benchmark with one set of parameters, before and after.
+
+    ``before`` and ``after`` are medians in ``unit``, None where nothing was measured; ``ratio``
+    is after / before with the interval ``low`` to ``high``, None where there is no such number.
+    ``threshold`` is the one that this benchmark was judged by, ``quiet_slowdown`` the slowdown of
+    the better quartiles, None without samples, ``floor`` the largest change between runs of one
+    commit, None where none is known.
+    """
+
+    name: str
+    params: dict[str, str]
+    before: float | None
+    after: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    unit: str | None
+    direction: Direction | None
+    verdict: Verdict
+    note: str = ""
+    threshold: float = THRESHOLD
+    quiet_slowdown: float | None = None
+    floor: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Name with parameters as asv prints it."""
+        return f"{self.name}({', '.join(self.params.values())})" if self.params else self.name
+
+    @property
+    def gates(self) -> bool:
+        """Whether this row alone makes the comparison a regression."""
+        return self.verdict is Verdict.REGRESSION or (
+            self.verdict is Verdict.FAILED and self.before is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All rows, and what they add up to.
+
+    Parameters
+    ----------
+    before, after
+        What was compared, in words.
+    threshold
+        0.10 for 10 %.
+    rows
+        In the order of the records.
+    mismatches
+        Differences of the hardware that forbid comparing; empty in the good case.
+    notes
+        What a reader should know besides: differences that do not forbid comparing.
+    commits
+        Full hashes of both.
+    may_miss
+        Whether it passes though benchmarks that had a value before have none now.
+    cut_short
+        CUT_SHORT by an error or INTERRUPTED: what was to be measured again was not, whatever the
+        rows say; None: nothing was left out.
+    """
+
+    before: str
+    after: str
+    threshold: float
+    rows: tuple[Row, ...]
+    mismatches: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    commits: tuple[str, str] = ("", "")
+    may_miss: bool = False
+    cut_short: Outcome | None = None
+
+    def with_verdict(self, verdict: Verdict) -> list[Row]:
+        """Rows of one verdict."""
+        return [row for row in self.rows if row.verdict is verdict]
+
+    @property
+    def missing(self) -> list[Row]:
+        """Rows that had a value before and none that it can be compared with, but did not fail."""
+        lost = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
+        return [row for row in self.rows if row.verdict in lost and row.before is not None]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Cut short, else hardware mismatch, regression, nothing measured, missing, pass."""
+        if self.cut_short is not None:
+            return self.cut_short
+        if self.mismatches:
+            return Outcome.HARDWARE_MISMATCH
+        if any(row.gates for row in self.rows):
+            return Outcome.REGRESSION
+        compared = {Verdict.OK, Verdict.IMPROVED, Verdict.REGRESSION}
+        if not any(row.verdict in compared and row.before is not None for row in self.rows):
+            return Outcome.NOTHING_MEASURED
+        return Outcome.MISSING if self.missing and not self.may_miss else Outcome.PASS
+
+
+def compare(
+    before: ResultSet,
+    after: ResultSet,
+    threshold: float = THRESHOLD,
+    select: re.Pattern[str] | None = None,
+    noise: Mapping[str, Noise] | None = None,
+    thresholds: Mapping[str, float] | None = None,
+    upgraded: Collection[str] = (),
+    may_miss: bool = False,
+) -> Comparison:
+    """Compare two runs benchmark by benchmark, each by the rule of `decision.decide`.
+
+    A benchmark that was measured before and fails now weighs like a regression. On different
+    hardware nothing is compared.
+
+    Parameters
+    ----------
+    before, after
+        The two runs.
+    threshold
+        Above 0; 0.10 for 10 %.
+    select
+        Only benchmarks whose ``name(parameters)`` this expression finds; default: all.
+    noise
+        What runs of one commit on this hardware differ by, by ``name(parameters)``; default:
+        nothing is known of it. That of a benchmark whose code has changed since does not count.
+    thresholds
+        Expressions that match the beginning of ``name(parameters)``, and the threshold of these
+        benchmarks where it is another; the last one that matches counts.
+    upgraded
+        Fields of the hardware that may differ, such as ``rocm_version`` where an upgrade is judged.
+    may_miss
+        Whether what was measured before, and is not now or not comparably, leaves a pass a pass.
+
+    Raises
+    ------
+    ValueError
+        A threshold that is not a number above 0.
+    """
+    own = {re.compile(name): value for name, value in (thresholds or {}).items()}
+    for value in (threshold, *own.values()):
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"threshold: got {value}, wanted a fraction above 0, e.g. 0.10")
+    mismatches = tuple(
+        difference
+        for difference in differences(before.hardware, after.hardware)
+        if difference.field not in {*upgraded, *before.unsaid, *after.unsaid}
+    )
+    old, new = _by_label(before.records, select), _by_label(after.records, select)
+    pairs = {label: (old.get(label), new.get(label)) for label in {**old, **new}}
+    found = {
+        label: evidence(was, now)
+        for label, (was, now) in pairs.items()
+        if was and now and not _incomparable(was, now)
+    }
+    tested = {label: one.p_value for label, one in found.items() if one.p_value is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    rows = []
+    for label, (was, now) in pairs.items():
+        limit = [threshold, *(value for name, value in own.items() if name.match(label))][-1]
+        known = _usable((noise or {}).get(label), now) if now else None
+        floor = known.floor if known else None
+        if label in found and was and now:
+            marked = now.marked or was.marked
+            verdict, note = decide(
+                found[label], adjusted.get(label), limit, floor or 0.0, marked, len(tested)
+            )
+        else:
+            verdict, note = _verdict(was, now)
+        row = _row(was, now, verdict, note, found.get(label), limit, floor)
+        rows.append(_unjudged(row) if mismatches else row)
+    return Comparison(
+        before=_describe(before),
+        after=_describe(after),
+        threshold=threshold,
+        rows=_hinted(rows),
+        mismatches=mismatches,
+        may_miss=may_miss,
+        commits=(before.commit, after.commit),
+        notes=(*_notes(before, after, mismatches), *_unknown_noise(pairs, tested, noise or {})),
+    )
+
+
+def _row(
+    before: Record | None,
+    after: Record | None,
+    verdict: Verdict,
+    note: str,
+    found: Evidence | None,
+    threshold: float,
+    floor: float | None,
+) -> Row:
+    known = before or after
+    if known is None:
+        raise ValueError("row: got no record on either side, wanted one")
+    old = before.value if before else None
+    new = after.value if after else None
+    ratio = new / old if old and new is not None else math.inf
+    low, high = _ratio_interval(found, known.direction)
+    return Row(
+        name=known.name,
+        params=dict(zip(known.param_names, known.params, strict=True)),
+        before=old,
+        after=new,
+        ratio=ratio if math.isfinite(ratio) else None,
+        low=low,
+        high=high,
+        unit=known.unit,
+        direction=known.direction,
+        verdict=verdict,
+        note=note,
+        threshold=threshold,
+        quiet_slowdown=_quiet(before, after),
+        floor=floor,
+    )
+
+
+def _quiet(before: Record | None, after: Record | None) -> float | None:
+    """Slowdown of the better quartiles of two records' samples."""
+    if not (before and after and before.samples and after.samples) or after.direction is None:
+        return None
+    old, new = (quiet(record.samples, after.direction) for record in (before, after))
+    return slowdown(old, new, after.direction) if min(old, new) > 0 else None
+
+
+def _ratio_interval(
+    found: Evidence | None, direction: Direction | None
+) -> tuple[float | None, float | None]:
+    """Interval of after / before, from that of the slowdown; None where there is none."""
+    if found is None or found.low <= 0 or not math.isfinite(found.high):
+        return None, None
+    return of_ratio(found.low, found.high, direction)
+
+
+def _usable(noise: Noise | None, after: Record) -> Noise | None:
+    """Noise, if it was measured with the same code and in the same unit."""
+    if noise is None or noise.unit != after.unit:
+        return None
+    same = not (noise.version and after.version) or noise.version == after.version
+    return noise if same else None
+
+
+def _verdict(before: Record | None, after: Record | None) -> tuple[Verdict, str]:
+    """Verdict where no two values can be compared."""
+    was = before.status if before else None
+    now = after.status if after else None
+    if now is Status.FAILED:
+        before_it = {Status.OK: "ok", Status.FAILED: "failed too", Status.SKIPPED: "skipped"}
+        return Verdict.FAILED, f"before: {before_it[was] if was else 'not measured'}"
+    if before and after and was is Status.OK and now is Status.OK:
+        return Verdict.NOT_COMPARABLE, _incomparable(before, after)
+    if now is Status.OK:
+        then = {Status.FAILED: "failed before", Status.SKIPPED: "skipped before"}
+        return Verdict.NEW, then.get(was, "") if was else ""
+    if was is Status.OK:
+        return Verdict.MISSING, "skipped now" if now is Status.SKIPPED else ""
+    if was is Status.FAILED:
+        return Verdict.MISSING, "failed before, not measured now"
+    return Verdict.SKIPPED, ""
+
+
+def _hinted(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Say of what is missing whether something new looks like it: renamed, other parameters."""
+    new = [row for row in rows if row.verdict is Verdict.NEW]
+    bare = [row for row in rows if row.verdict is Verdict.MISSING and not row.note]
+    hints = {row.label: _hint(row, new) for row in bare}
+    return tuple(replace(row, note=hints.get(row.label, row.note)) for row in rows)
+
+
+def _hint(row: Row, new: Sequence[Row]) -> str:
+    values = [*row.params.values()]
+    alike = [other.name for other in new if [*other.params.values()] == values]
+    found = difflib.get_close_matches(row.name, alike, n=1)
+    if found:
+        return f"renamed to {found[0]}?"
+    now = next((o.params for o in new if o.name == row.name and [*o.params] != [*row.params]), None)
+    return "" if now is None else f"its parameters are now {', '.join(now) or 'none'}"
+
+
+def _incomparable(before: Record, after: Record) -> str:
+    """Why two records cannot be compared; empty: they can."""
+    old, new = before.value, after.value
+    if before.status is not Status.OK or after.status is not Status.OK:
+        return "not measured on both sides"
+    if before.version and after.version and before.version != after.version:
+        return "the benchmark's code changed"
+    if before.unit is None or after.unit is None or after.direction is None:
+        return "not in benchmarks.json: unit and direction unknown"
+    if (before.unit, before.direction) != (after.unit, after.direction):
+        return "unit or direction changed"
+    if old is None or new is None or old < 0 or new < 0:
+        return "a negative value has no ratio"
+    return ""
+
+
+def _unjudged(row: Row) -> Row:
+    return replace(row, ratio=None, low=None, high=None, verdict=Verdict.HARDWARE_MISMATCH, note="")
+
+
+def _by_label(records: Iterable[Record], select: re.Pattern[str] | None) -> dict[str, Record]:
+    return {r.label: r for r in records if select is None or select.search(r.label)}
+
+
+def differences(before: Hardware, after: Hardware) -> tuple[Difference, ...]:
+    """Fields that forbid comparing measurements of two machines."""
+    old, new = before.identity(), after.identity()
+    return tuple(Difference(key, old[key], new[key]) for key in old if old[key] != new[key])
+
+
+def _notes(
+    before: ResultSet, after: ResultSet, mismatches: tuple[Difference, ...]
+) -> tuple[str, ...]:
+    named = {difference.field for difference in mismatches}
+    notes = []
+    for side, other in ((before, after), (after, before)):
+        fields = [key for key in sorted(side.unsaid) if getattr(other.hardware, key) is not None]
+        if fields:
+            notes.append(f"{side.source} has no place for {', '.join(fields)}: not compared")
+    named |= before.unsaid | after.unsaid
+    for field in ("rocm_version", "driver_version", "os", "python_version"):
+        old, new = getattr(before.hardware, field), getattr(after.hardware, field)
+        if field == "python_version" and (not old or not new or _same_release(old, new)):
+            continue  # asv knows it of environments that it made, and without the last number
+        if old != new and field not in named:
+            notes.append(f"differs, compared all the same: {Difference(field, old, new)}")
+    if not before.hardware.is_known() and not after.hardware.is_known():
+        notes.append("hardware unknown: run tools/register_machine.py before asv run")
+    if before.commit == after.commit:
+        notes.append(f"before and after are runs of the same commit, {after.commit[:8]}")
+    return tuple(notes)
+
+
+def _same_release(one: str, other: str) -> bool:
+    """Whether two versions agree as far as both go: 3.11 and 3.11.7."""
+    return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
+
+
+def _unknown_noise(
+    pairs: Mapping[str, tuple[Record | None, Record | None]],
+    tested: Iterable[str],
+    noise: Mapping[str, Noise],
+) -> tuple[str, ...]:
+    """Say for how many benchmarks nobody knows what runs of one commit differ by."""
+    labels = list(tested)
+    unknown = 0
+    for label in labels:
+        after = pairs[label][1]
+        unknown += after is not None and _usable(noise.get(label), after) is None
+    what = f"noise unknown for {unknown} of {len(labels)} benchmarks"
+    return (f"{what}: tools/repeatability.py --save measures it",) if unknown else ()
+
+
+def _describe(results: ResultSet) -> str:
+    return f"{results.source} ({results.commit[:8]} on {results.machine})"
+
+
+def _or_unknown(value: str | int | None) -> str:
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,237 @@
+"""Writes our pages: the summary of all machines, and the list of measured commits.
+
+Puts what the other modules know into words and hands it to the templates in page/, which escape
+everything: names and machines come from files that anybody may have written.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from rocmforge.bench.compare import Comparison, Row
+from rocmforge.bench.dashboard import words
+from rocmforge.bench.dashboard.asv_pages import ASV_PAGE, showable
+from rocmforge.bench.dashboard.machines import Machine, latest
+from rocmforge.bench.dashboard.reports import Report
+from rocmforge.bench.dashboard.roofline import charts
+from rocmforge.bench.dashboard.speeds import HEADLINES, headlines, speeds
+from rocmforge.bench.dashboard.surroundings import marks, surroundings
+from rocmforge.bench.git import ask_git
+from rocmforge.bench.records import Record, ResultSet
+from rocmforge.bench.report import FINE, cells, summary_line, worst_first
+
+PAGE = Path(__file__).resolve().parent / "page"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A comparison in words; ``line`` says why there is none where there are no rows."""
+
+    title: str
+    line: str
+    notes: Sequence[str] = ()
+    rows: Sequence[dict[str, Any]] = ()
+    outcome: str = words.NA
+
+
+def write_pages(pages: Path, machines: Sequence[Machine], repository: Path) -> None:
+    """Write our pages into the folder of asv's.
+
+    Parameters
+    ----------
+    pages
+        Has asv's pages; gets ours.
+    machines
+        All there is to show.
+    repository
+        Where git knows the commits' subjects.
+    """
+    made = datetime.now(timezone.utc).isoformat(timespec="minutes")
+    views = [_view(machine) for machine in machines]
+    for name, content in (
+        ("index.html", {"machines": views, "phases": tuple(HEADLINES)}),
+        ("commits.html", {"commits": _commits(machines, repository)}),
+    ):
+        text = _templates().get_template(name).render(made=made, **content)
+        (pages / name).write_text(text, encoding="utf-8")
+    for file in PAGE.iterdir():
+        if file.suffix in (".css", ".js"):
+            shutil.copyfile(file, pages / file.name)
+
+
+@functools.cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(PAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"asv_page": ASV_PAGE, "na": words.NA, "words": words}
+    return environment
+
+
+def _view(machine: Machine) -> dict[str, Any]:
+    """Everything that the summary says of one machine."""
+    rows = speeds(machine)
+    runs = {"newest run": machine.newest, "one before": machine.previous}
+    runs["baseline"] = machine.baseline
+    said = {name: surroundings(run) for name, run in runs.items() if run}
+    fields = {
+        field: [column[field] for column in said.values()]
+        for field in next(iter(said.values()), ())
+    }
+    known = machine.newest or machine.baseline
+    return {
+        "tag": machine.tag,
+        "title": machine.hardware.gpu_name or machine.hardware.cpu_name or machine.tag,
+        "hardware": _hardware(machine),
+        "sources": _sources(machine),
+        "speeds": rows,
+        "headlines": headlines(rows),
+        "charts": charts(known),
+        "chart_of": "" if known is None else _measured(known),
+        "changes": _all_changes(machine),
+        "runs": list(said),
+        "conditions": {name: row for name, row in fields.items() if {*row} != {words.NA}},
+        "unrecorded": [name for name, row in fields.items() if {*row} == {words.NA}],
+        "marks": {name: marks(run) for name, run in runs.items() if run},
+        "records": [_record(machine, *found) for found in latest(machine).values()],
+    }
+
+
+def _hardware(machine: Machine) -> dict[str, str]:
+    named = {}
+    for field, value in asdict(machine.hardware).items():
+        if field == "ram_bytes" and value is not None:
+            named["ram"] = f"{value / 2**30:.1f} GiB"
+        else:
+            name = field.removesuffix("_bytes").replace("_", " ")
+            named[name] = words.NA if value is None else str(value)
+    return named
+
+
+def _sources(machine: Machine) -> dict[str, str]:
+    """What there is of a machine, each with commit and date."""
+    commits = len({run.commit for run in machine.runs})
+    reports = machine.peers[:1]
+    return {
+        "newest run": _measured(machine.newest),
+        "commits": str(commits) if commits else words.NA,
+        "baseline": _measured(machine.baseline),
+        "llama.cpp": _reported(reports[0] if reports else None),
+        "GPU speeds": _reported(machine.gpu_speed),
+        "formats": _reported(machine.formats),
+    }
+
+
+def _measured(results: ResultSet | None) -> str:
+    if results is None:
+        return words.NA
+    return words.measured(results.commit, words.iso(results.commit_date))
+
+
+def _reported(report: Report | None) -> str:
+    return words.NA if report is None else words.measured(report.commit, report.date)
+
+
+def _all_changes(machine: Machine) -> list[Changes]:
+    if machine.newest is None:
+        return [Changes("newest run", f"{words.NA}: no run in the results")]
+    return [
+        _changes("newest run since the one before", machine, machine.since_previous),
+        _changes("newest run since the stored baseline", machine, machine.since_baseline),
+    ]
+
+
+def _changes(title: str, machine: Machine, comparison: Comparison | None) -> Changes:
+    if comparison is None:
+        return Changes(title, f"{words.NA}: nothing to compare with")
+    listed = [row for row in worst_first(comparison) if row.verdict not in FINE]
+    return Changes(
+        title=title,
+        line=summary_line(comparison),
+        notes=[
+            f"before: {comparison.commits[0][:8]}, after: {comparison.commits[1][:8]}",
+            *(f"hardware differs: {difference}" for difference in comparison.mismatches),
+            *comparison.notes,
+        ],
+        rows=[_changed(machine, row) for row in listed],
+        outcome=comparison.outcome.name.lower(),
+    )
+
+
+def _changed(machine: Machine, row: Row) -> dict[str, Any]:
+    _, _, params, before, after, ratio, interval, unit, _ = cells(row, row.threshold)
+    return {
+        "verdict": row.verdict.value,
+        "name": row.name,
+        "params": params.replace("'", ""),
+        "link": _link(machine, row.name, row.params),
+        "before": before,
+        "after": after,
+        "unit": unit,
+        "ratio": row.ratio,
+        "ratio_text": ratio,
+        "interval": interval or words.NA,
+        "better": words.better(row.direction),
+        "threshold": f"{100 * row.threshold:g} %",
+        "note": row.note,
+    }
+
+
+def _record(machine: Machine, record: Record, results: ResultSet) -> dict[str, Any]:
+    unit = record.unit or ""
+    plain = words.plain_params(record)
+    params = dict(zip(record.param_names, record.params, strict=True))
+    return {
+        "name": record.name,
+        "params": ", ".join(f"{name}={value}" for name, value in plain.items()),
+        "link": _link(machine, record.name, params),
+        "value": record.value,
+        "text": words.value_and_unit(record.value, unit),
+        "interval": words.interval(*words.ends(record.summary), unit),
+        "samples": record.summary.iterations if record.summary else None,
+        "better": words.better(record.direction),
+        "error": record.error,
+        "marked": record.marked,
+        "status": record.status.value,
+        "measured": words.measured(
+            record.commit or results.commit,
+            words.iso(record.started_at or results.commit_date),
+        ),
+    }
+
+
+def _link(machine: Machine, name: str, params: dict[str, str]) -> str | None:
+    """Address of asv's graph of one benchmark on one machine; None: asv has none."""
+    known = any(name in run.benchmarks for run in machine.runs)
+    if not known or not showable(name, {"params": [*params.values()]}):
+        return None
+    pairs = [("machine", machine.tag), *((f"p-{key}", value) for key, value in params.items())]
+    chosen = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in pairs)
+    return f"{ASV_PAGE}#{quote(name, safe='')}?{chosen}"
+
+
+def _commits(machines: Sequence[Machine], repository: Path) -> list[dict[str, Any]]:
+    """Every measured commit, newest first, with its subject and the machines."""
+    said = ask_git(repository, "log", "--all", "-z", "--encoding=UTF-8", "--format=%H %s") or ""
+    subjects = dict(entry.split(" ", 1) for entry in said.split("\0") if entry)
+    found: dict[str, dict[str, Any]] = {}
+    for machine in machines:
+        for run in machine.runs:
+            new = {"date": run.date, "tags": [], "subject": subjects.get(run.commit, words.NA)}
+            commit = found.setdefault(run.commit, new)
+            commit["tags"] += [machine.tag] * (machine.tag not in commit["tags"])
+    ordered = sorted(found.items(), key=lambda item: -item[1]["date"])
+    return [{"commit": name, **said, "date": words.iso(said["date"])} for name, said in ordered]

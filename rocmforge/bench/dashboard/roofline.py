@@ -1,0 +1,102 @@
+"""Places every measured fraction of the roofline in a picture: one row a format, model or context.
+
+A benchmark's value is its time over the least that the device could take; here it is turned round,
+so that 100 % is all there is. Knows coordinates and the names of the suite; draws nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rocmforge.bench.dashboard.words import ends, plain_params
+from rocmforge.bench.records import Record, ResultSet
+
+UNIT = "times ideal"
+WIDTH, ROW, LEFT, RIGHT, TOP = 420, 20, 104, 24, 26  # pixels
+_LEAST_AXIS, _LONGEST_AXIS = 1.0, 10.0  # of the roofline; what is beyond lies at the edge
+_TICKS = 12  # at most, about
+_SUITE = "roofline."
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A benchmark: where it lies, what it is. ``series`` numbers the kind of work."""
+
+    x: float
+    low: float
+    high: float
+    series: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture: rows of points, ticks of the axis, names of the series, all in pixels."""
+
+    device: str
+    rows: tuple[tuple[str, float, tuple[Point, ...]], ...]
+    ticks: tuple[tuple[str, float], ...]
+    series: tuple[str, ...]
+    height: int
+
+
+def charts(results: ResultSet | None) -> list[Chart]:
+    """Lay out the roofline benchmarks of a run, a picture for each device; none: no picture."""
+    records = [
+        record
+        for record in (results.records if results else ())
+        if record.unit == UNIT and record.name.startswith(_SUITE) and record.value
+    ]
+    devices = dict.fromkeys(_device(record) for record in records)
+    return [_chart(name, [r for r in records if _device(r) == name]) for name in devices]
+
+
+def _chart(device: str, records: list[Record]) -> Chart:
+    series = tuple(dict.fromkeys(_work(record) for record in records))
+    labels = dict.fromkeys(_row(record) for record in records)
+    most = max([_LEAST_AXIS, *(_fraction(record.value) for record in records)])
+    top = math.ceil(min(most, _LONGEST_AXIS) * 4) / 4
+    width = WIDTH - LEFT - RIGHT
+
+    def across(fraction: float) -> float:
+        return round(LEFT + width * min(max(fraction, 0.0), top) / top, 1)
+
+    def point(record: Record) -> Point:
+        middle = _fraction(record.value)
+        slow, fast = reversed(ends(record.summary))
+        low, high = (_fraction(end) if end else middle for end in (slow, fast))
+        spread = f" ({100 * low:.0f} … {100 * high:.0f} %)" if slow and fast else ""
+        what = f"{_row(record)}, {_work(record)}: {100 * middle:.0f} % of the roofline{spread}"
+        return Point(across(middle), across(low), across(high), series.index(_work(record)), what)
+
+    rows = tuple(
+        (label, TOP + ROW * (at + 0.5), tuple(point(r) for r in records if _row(r) == label))
+        for at, label in enumerate(labels)
+    )
+    steps = range(0, round(100 * top) + 1, 25 * math.ceil(4 * top / _TICKS))
+    ticks = tuple((f"{step} %", across(step / 100)) for step in steps)
+    return Chart(device, rows, ticks, series, TOP + ROW * len(rows) + 6)
+
+
+def _fraction(value: float | None) -> float:
+    return 1 / value if value else 0.0
+
+
+def _device(record: Record) -> str:
+    return plain_params(record).get("device", "")
+
+
+def _work(record: Record) -> str:
+    """``Matmul, 1 token``: the class of the benchmark and how much it does at once."""
+    name = record.name.split(".")[1].lower()
+    tokens = plain_params(record).get("tokens")
+    return name if tokens is None else f"{name}, {tokens} token{'s' if tokens != '1' else ''}"
+
+
+def _row(record: Record) -> str:
+    """What the row is named after: format, model or context."""
+    params = plain_params(record)
+    shown = [v for key, v in params.items() if key not in ("device", "tokens")]
+    words = ", ".join(shown) or record.name
+    return f"context {words}" if "context" in params else words

@@ -1,0 +1,178 @@
+"""Judges a history: which benchmarks got worse, between which commits, whether it still stands.
+
+Thresholds and noise are those that comparing two commits knows. The more benchmarks are judged, the
+surer each change point must be. Knows series; prints nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rocmforge.bench.compare import THRESHOLD
+from rocmforge.bench.decision import ALPHA, slowdown
+from rocmforge.bench.history import History, Series
+from rocmforge.bench.noise import Noise
+from rocmforge.bench.ranks import ratio_interval
+from rocmforge.bench.statistics import CONFIDENCE, median_interval, percentile
+from rocmforge.bench.steps import FEWEST, Values
+from rocmforge.bench.worsening import Kind, Worsening, worsenings
+from rocmforge.errors import MeasurementError
+
+FEWEST_POINTS = 2 * FEWEST
+"""Measured commits from which a series is judged at all."""
+MOST_ALPHA = 1e-3
+"""p-value of a change point, even where few benchmarks are judged."""
+
+
+class State(str, enum.Enum):
+    """What became of it, worst first."""
+
+    STANDS = "stands"
+    MENDED = "mended"
+    OUTDATED = "benchmark changed since"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Median of some measurements with its 99 % interval, infinite where they are too few."""
+
+    value: float
+    low: float
+    high: float
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One step or drift of one benchmark.
+
+    Parameters
+    ----------
+    series
+        What was measured.
+    kind, state
+        What it is, and what became of it.
+    good, bad
+        Positions of the last commit that surely had the old level and the first that surely has
+        the new one.
+    mended
+        Position of the first commit that is back at the old level; None: none is.
+    before, after
+        The levels, in the unit of the series.
+    factor, low, high
+        By which it got worse, with its 99 % interval; infinite from 0, interval 0 to infinity where
+        there are too few measurements.
+    threshold
+        The one that the benchmark was judged by.
+    """
+
+    series: Series
+    kind: Kind
+    state: State
+    good: int
+    bad: int
+    mended: int | None
+    before: Level
+    after: Level
+    factor: float
+    low: float
+    high: float
+    threshold: float
+
+
+def judge(
+    history: History,
+    threshold: float = THRESHOLD,
+    thresholds: Mapping[str, float] | None = None,
+    noise: Mapping[str, Noise] | None = None,
+) -> list[Finding]:
+    """Find the steps and drifts of all series: those that stand first, the largest first.
+
+    Parameters
+    ----------
+    history
+        What was measured.
+    threshold, thresholds, noise
+        As of `rocmforge.bench.compare.compare`.
+
+    Raises
+    ------
+    MeasurementError
+        No series has as many measurements as it takes.
+    """
+    judged = [one for one in history.series if len(one.points) >= FEWEST_POINTS]
+    if not judged:
+        most = max((len(one.points) for one in history.series), default=0)
+        raise MeasurementError(
+            f"nothing to judge: no benchmark has more than {most} measured commits, wanted at "
+            f"least {FEWEST_POINTS}; about 12 show a step of 25 % at the end, 24 one of 15 %"
+        )
+    own = {re.compile(name): value for name, value in (thresholds or {}).items()}
+    alpha = min(MOST_ALPHA, ALPHA / len(judged))
+    found: list[Finding] = []
+    for series in judged:
+        limit = [threshold, *(v for name, v in own.items() if name.match(series.label))][-1]
+        floor = math.log1p(_floor(series, (noise or {}).get(series.label)))
+        values = _logarithms(series)
+        worse = worsenings(values, math.log1p(limit), floor, alpha, series.exact)
+        found.extend(_finding(series, one, limit) for one in worse)
+    order = list(State)
+    return sorted(found, key=lambda f: (order.index(f.state), -f.factor, f.series.label, f.bad))
+
+
+def _floor(series: Series, noise: Noise | None) -> float:
+    """Largest change between runs of one commit, if it was measured with the same code."""
+    if noise is None or noise.unit != series.unit:
+        return 0.0
+    known = bool(noise.version and series.version)
+    return 0.0 if known and noise.version != series.version else noise.floor
+
+
+def _logarithms(series: Series) -> Values:
+    """Logarithms in which more is worse; a count of 0 is far below every other."""
+    worse = np.asarray(series.worse())
+    least = float(worse[worse > 0].min(initial=1.0))
+    logarithms: Values = np.log(np.maximum(worse, 1e-6 * least))
+    return logarithms
+
+
+def _finding(series: Series, found: Worsening, threshold: float) -> Finding:
+    at = [point.position for point in series.points]
+    before, after = (
+        [point.value for point in series.points[slice(*side)]]
+        for side in (found.before, found.after)
+    )
+    state = State.STANDS if found.mended is None else State.MENDED
+    worse = series.worse()
+    low, high = 0.0, math.inf
+    if min(worse) > 0:
+        good, bad = worse[slice(*found.before)], worse[slice(*found.after)]
+        low, high = ratio_interval(good, bad, CONFIDENCE)
+    return Finding(
+        series=series,
+        kind=found.kind,
+        state=state if series.current else State.OUTDATED,
+        good=at[found.good],
+        bad=at[found.bad],
+        mended=None if found.mended is None else at[found.mended],
+        before=_level(before),
+        after=_level(after),
+        factor=slowdown(_middle(before), _middle(after), series.direction),
+        low=low,
+        high=high,
+        threshold=threshold,
+    )
+
+
+def _middle(values: Sequence[float]) -> float:
+    return percentile(sorted(values), 0.5)
+
+
+def _level(values: Sequence[float]) -> Level:
+    return Level(_middle(values), *median_interval(sorted(values)), len(values))

@@ -1,0 +1,257 @@
+"""The series of every benchmark over a branch: asv's results in the order of git's first parents.
+
+Failed, skipped and marked measurements are gaps, as are commits without a result. Where the code of
+a benchmark changed (asv's hash of it), a new series begins. Knows no detector and no verdict.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rocmforge.bench.compare import differences
+from rocmforge.bench.conditions import is_timed, with_surroundings
+from rocmforge.bench.git import run_git
+from rocmforge.bench.records import Direction, Record, ResultSet
+from rocmforge.bench.results import MEASURE, ResultsDirectory, read_result_file
+from rocmforge.errors import MeasurementError
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement.
+
+    Parameters
+    ----------
+    position
+        Of the commit, in `History.commits`.
+    value
+        Median of the samples, in the unit of the series.
+    low, high
+        Its 99 % interval; infinite where there are too few samples.
+    """
+
+    position: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What one benchmark with one set of parameters measured, as long as its code was the same.
+
+    Parameters
+    ----------
+    label, name
+        With and without parameters, as asv prints them.
+    unit, direction
+        Of the values.
+    version
+        asv's hash of the benchmark's code; None: unknown.
+    exact
+        The values are counted, not timed.
+    points
+        In the order of the branch.
+    current
+        No other version of this benchmark was measured later.
+    """
+
+    label: str
+    name: str
+    unit: str
+    direction: Direction
+    version: str | None
+    exact: bool
+    points: tuple[Point, ...]
+    current: bool = True
+
+    def worse(self) -> list[float]:
+        """Values in which more is worse: themselves, or 1 / x where higher is better."""
+        higher = self.direction is Direction.HIGHER
+        return [1 / point.value if higher else point.value for point in self.points]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All series of one machine over one branch.
+
+    Parameters
+    ----------
+    machine, environment
+        asv's names.
+    commits
+        Full hashes, the oldest first, whether measured or not.
+    measured
+        Positions of the commits that have a result.
+    series
+        By label, each version by its last commit.
+    latest
+        The result set of the newest measured commit.
+    notes
+        What was left out.
+    """
+
+    machine: str
+    environment: str
+    commits: tuple[str, ...]
+    measured: tuple[int, ...]
+    series: tuple[Series, ...]
+    latest: ResultSet
+    notes: tuple[str, ...]
+
+
+def first_parents(branch: str, since: str | None, repository: Path | None = None) -> list[str]:
+    """Return the commits of a branch, the oldest first, by first parents.
+
+    Parameters
+    ----------
+    branch
+        As git names it.
+    since
+        The oldest one wanted; default: the first of all.
+    repository
+        Where git looks; default: the current directory.
+
+    Raises
+    ------
+    ValueError
+        git does not know them, or the branch does not contain `since`.
+    """
+    for what, name in (("branch", branch), ("since", since)):
+        if name is not None and name.startswith("-"):
+            raise ValueError(f"{what}: got {name!r}, wanted a name that git knows")
+    commits = _git(["rev-list", "--first-parent", "--reverse", branch, "--"], branch, repository)
+    if since is None:
+        return commits
+    oldest = _git(["rev-parse", "--verify", f"{since}^{{commit}}"], since, repository)[0]
+    if oldest not in commits:
+        raise ValueError(f"since: got {since}, wanted a commit of {branch} (by first parents)")
+    return commits[commits.index(oldest) :]
+
+
+def read_history(
+    results: ResultsDirectory,
+    commits: Sequence[str],
+    environment: str | None = None,
+    select: re.Pattern[str] | None = None,
+) -> History:
+    """Collect the series of all benchmarks.
+
+    Parameters
+    ----------
+    results
+        asv's, of one machine.
+    commits
+        Full hashes of a branch, the oldest first.
+    environment
+        asv's name of the environment; default: the only one there is.
+    select
+        Only benchmarks whose ``name(parameters)`` this expression finds; default: all.
+
+    Raises
+    ------
+    MeasurementError
+        None of the commits was measured.
+    ResultFileError
+        A result file of one of them is broken.
+    ValueError
+        Several environments and none named, or an unknown one.
+    """
+    positions = {commit: position for position, commit in enumerate(commits)}
+    short = {commit[:8] for commit in commits}
+    files = [path for path in results.files() if path.name[:8] in short]
+    sets = [read_result_file(path, results.benchmarks) for path in files]
+    found = [one for one in sets if one.commit in positions]
+    if not found:
+        raise MeasurementError(
+            f"{results.path}: nothing measured here yet, no commit of this branch on "
+            f"{results.machine}: {MEASURE}"
+        )
+    chosen = sorted(_of_environment(found, environment), key=lambda one: positions[one.commit])
+    latest = chosen[-1]
+    same = [one for one in chosen if not differences(one.hardware, latest.hardware)]
+    notes = []
+    if elsewhere := len(results.files()) - len(files):
+        notes.append(f"{elsewhere} result files are of commits outside this range")
+    if other := len(chosen) - len(same):
+        notes.append(f"{other} commits left out: measured on other hardware than the newest one")
+    rows: dict[tuple[str, str, Direction, str | None], list[tuple[int, Record]]] = defaultdict(list)
+    gaps: Counter[str] = Counter()
+    for one in same:
+        for record in with_surroundings(one, results.path).records:
+            if record.value is None or (select and not select.search(record.label)):
+                continue
+            if record.unit is None or record.direction is None:
+                gaps["not in benchmarks.json, unit and direction unknown"] += 1
+            elif reason := _unusable(record, record.value):
+                gaps[reason] += 1
+            else:
+                key = record.label, record.unit, record.direction, record.version
+                rows[key].append((positions[one.commit], record))
+    notes += [f"{count} measurements left out: {reason}" for reason, count in gaps.items()]
+    return History(
+        machine=latest.machine,
+        environment=latest.environment,
+        commits=tuple(commits),
+        measured=tuple(positions[one.commit] for one in same),
+        series=_with_current([_series(measured) for measured in rows.values()]),
+        latest=latest,
+        notes=tuple(notes),
+    )
+
+
+def _git(arguments: Sequence[str], name: str, repository: Path | None) -> list[str]:
+    done = run_git(repository, *arguments)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[0]
+        raise ValueError(f"git: got {said!r} for {name}, wanted a commit of this repository")
+    return done.stdout.split()
+
+
+def _of_environment(sets: Sequence[ResultSet], environment: str | None) -> list[ResultSet]:
+    names = sorted({one.environment for one in sets})
+    if (environment is None and len(names) > 1) or environment not in (None, *names):
+        raise ValueError(
+            f"environment: got {environment or 'several'}, wanted one of {', '.join(names)} "
+            "(--environment)"
+        )
+    return [one for one in sets if environment in (None, one.environment)]
+
+
+def _unusable(record: Record, value: float) -> str | None:
+    """Why a value counts as a gap; None: it does not."""
+    if value < 0:
+        return "below 0"
+    if value == 0 and (is_timed(record) or record.direction is Direction.HIGHER):
+        return "0, of which there is no ratio"
+    return record.marked
+
+
+def _series(rows: Sequence[tuple[int, Record]]) -> Series:
+    """One series of records that share label, unit, direction and version."""
+    first = rows[0][1]
+    points = []
+    for position, record in rows:
+        if record.value is not None and record.summary is not None:
+            ends = record.summary.ci_low, record.summary.ci_high
+            points.append(Point(position, record.value, *ends))
+    return Series(
+        label=first.label,
+        name=first.name,
+        unit=first.unit or "",
+        direction=first.direction or Direction.LOWER,
+        version=first.version,
+        exact=not is_timed(first),
+        points=tuple(points),
+    )
+
+
+def _with_current(series: Sequence[Series]) -> tuple[Series, ...]:
+    """Sort by label and last commit, and say of each whether it is the last of its label."""
+    ordered = sorted(series, key=lambda one: (one.label, one.points[-1].position))
+    newest = {one.label: one for one in ordered}
+    return tuple(replace(one, current=newest[one.label] is one) for one in ordered)

@@ -1,0 +1,106 @@
+"""The flat records that the whole package works on: one benchmark, one set of parameters.
+
+Knows what a record is; knows no file format and no verdict.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocmforge.bench.statistics import Summary
+from rocmforge.hardware import Hardware
+
+
+class Status(str, enum.Enum):
+    """What became of one benchmark with one set of parameters."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Direction(str, enum.Enum):
+    """Which way a metric is better."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One benchmark with one set of parameters.
+
+    Parameters
+    ----------
+    name
+        asv's name without parameters, e.g. ``"matmul.Matmul.track_ms"``.
+    param_names, params
+        Names, and values as ``repr`` strings, e.g. ``("'Q4_0'", "8")``.
+    status, value
+        The value, in ``unit``, is None unless the status is ok. It is the median of the samples
+        where the benchmark has samples.
+    summary
+        Statistics of the samples, or what was kept of them; None unless the status is ok.
+    samples
+        Every sample in ``unit``; empty where asv did not record them.
+    unit, direction
+        None where benchmarks.json does not know the benchmark.
+    version
+        asv's hash of the benchmark's code; equal hashes measure the same thing.
+    started_at
+        Milliseconds since 1970, or None.
+    error
+        Worst relative error against the reference that its processes found; None: not recorded.
+    conditions
+        What surrounded the process with the most other load, JSON-ready, and the number of
+        ``processes``; None: not recorded.
+    marked
+        Why its samples are not to be trusted (other work, throttling), or None.
+    commit, hardware
+        Of this record, where they are not those of its set: it was kept from an earlier run.
+    """
+
+    name: str
+    param_names: tuple[str, ...]
+    params: tuple[str, ...]
+    status: Status
+    value: float | None
+    summary: Summary | None
+    samples: tuple[float, ...]
+    unit: str | None
+    direction: Direction | None
+    version: str | None
+    started_at: int | None
+    error: float | None = None
+    conditions: Mapping[str, Any] | None = None
+    marked: str | None = None
+    commit: str | None = None
+    hardware: Hardware | None = None
+
+    @property
+    def label(self) -> str:
+        """Name with parameters as asv prints it, e.g. ``"suite.time_op('Q4_0', 8)"``."""
+        return f"{self.name}({', '.join(self.params)})" if self.params else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSet:
+    """All records of one run: one machine, one commit, one environment.
+
+    ``unsaid`` names the fields of the hardware that the file's form has no place for;
+    ``uncommitted_changes`` says that the tree differed from the commit.
+    """
+
+    source: Path
+    machine: str
+    commit: str
+    commit_date: int | None
+    environment: str
+    hardware: Hardware
+    records: tuple[Record, ...]
+    unsaid: frozenset[str] = frozenset()
+    uncommitted_changes: bool = False

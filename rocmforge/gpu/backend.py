@@ -1,0 +1,410 @@
+"""The ops of a GPU on arrays of the host: each call uploads, runs the kernels, and downloads.
+
+For tests, benchmarks and users of `rocmforge.ops`; an engine keeps its tensors on the device and
+asks only `pack` of this. An op takes the same way from its record to launches as in an engine.
+It checks nothing that `rocmforge.ops` checks, and knows no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.backend import Bytes, Floats, Ints, Precision
+from rocmforge.errors import MeasurementError
+from rocmforge.gguf.formats import Format
+from rocmforge.gpu import arrays
+from rocmforge.gpu.batch_shape import Inputs, Shape
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.dtypes import F16, F32, Q8, lifetimes, lower
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.lowering import Emitter, activation_form
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.ops.dequantize import dequantize
+from rocmforge.gpu.ops.pack import pack
+from rocmforge.gpu.ops.peaks import ELEMENT, PeakLaunch, blocks, peak_products, peak_reads
+from rocmforge.gpu.ops.softmax import softmax
+from rocmforge.gpu.release import release_all
+from rocmforge.gpu.runtime import Runtime
+from rocmforge.gpu.upload import Uploader
+from rocmforge.plan.graph import (
+    Attention,
+    Geometry,
+    KvAppend,
+    Matmul,
+    Op,
+    Rmsnorm,
+    Rope,
+    Swiglu,
+    Tensor,
+)
+from rocmforge.plan.memory import assign
+
+MOST_READ = 1 << 30  # bytes that a ceiling is read from; no cache holds them
+
+NO_INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_PAGES = np.empty((0, 1, 16, 16), np.float16)
+NO_GEOMETRY = Geometry(1, 1, 1, 0, False)
+
+
+class GpuBackend:
+    """The ops of one GPU.
+
+    Parameters
+    ----------
+    kernels
+        The device and its kernels.
+
+    Attributes
+    ----------
+    device_seconds : float
+        Device time of all ops so far, without the copies: a clock for benchmarks.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels = kernels
+        self.device_seconds = 0.0
+        self.name = kernels.runtime.platform
+        self._runtime = kernels.runtime
+        self._uploader: Uploader | None = None
+        self._matrices: list[int] = []  # addresses of what was packed
+        event = self._runtime.create_event
+        self._events: tuple[Any, ...] = event(), event()  # start and end of an op; empty: closed
+
+    def pack(
+        self,
+        raw: Bytes,
+        fmt: Format,
+        columns: int,
+        on_piece: Callable[[], None] | None = None,
+    ) -> DeviceMatrix:
+        """Upload GGUF rows (N, row_bytes) and bring them into the layout of `matmul` there."""
+        if self._uploader is None:
+            self._uploader = Uploader(self._runtime)
+        uploader = self._uploader
+        layout = (fmt.name, raw.shape[0], columns)
+        address = self._runtime.allocate(DeviceMatrix.at(0, *layout).nbytes)
+        self._matrices.append(address)
+        matrix = DeviceMatrix.at(address, *layout)
+        if matrix.kernel_format == fmt.name and matrix.dense:
+            uploader.copy(matrix.codes, raw, on_piece)
+        else:
+            staged = uploader.staging(raw.nbytes)
+            uploader.copy(staged, raw, on_piece)
+            pack(self.kernels, raw=staged, matrix=matrix).enqueue(self._runtime, uploader.stream)
+        return matrix
+
+    def finish_packing(self) -> None:
+        """Wait for uploads under way and give back the memory that they needed."""
+        uploader, self._uploader = self._uploader, None
+        if uploader is not None:
+            uploader.close()
+
+    def close(self) -> None:
+        """Let go of the device and of all matrices that were packed, whatever fails.
+
+        Idempotent: what a first call could not release is not tried again.
+        """
+        events, self._events = self._events, ()
+        if not events:
+            return
+        matrices, self._matrices = self._matrices, []
+        release_all(
+            self.finish_packing,
+            *(partial(self._runtime.free, address) for address in matrices),
+            *(partial(self._runtime.destroy_event, event) for event in events),
+            self.kernels.close,
+            self._runtime.close,
+        )
+
+    def matmul(
+        self,
+        x: Floats,
+        weights: Sequence[DeviceMatrix],
+        outs: Sequence[Floats],
+        biases: Sequence[Floats | None] | None = None,
+        accumulate: bool = False,
+    ) -> None:
+        """outs[i] (T, N_i) = or += x (T, K) · weights[i]ᵀ + biases[i]."""
+        self.finish_packing()
+        source = Tensor("x", x.shape[1])
+        targets = [Tensor(f"out {i}", out.shape[1]) for i, out in enumerate(outs)]
+        given = dict(zip(targets, outs, strict=True))
+        each = tuple(biases or [None] * len(weights))
+        op = Matmul(source, tuple(weights), tuple(targets), each, accumulate)
+        self._run(op, {source: x, **(given if accumulate else {})}, given)
+
+    def matmul_precision(self, fmt: str, tokens: int) -> Precision:
+        """Of the kernel that the number of tokens and the architecture lead to."""
+        architecture = self._runtime.properties.architecture
+        names: dict[str, Precision] = {F32: "exact", F16: "half", Q8: "int8"}
+        return names[activation_form(architecture, fmt, tokens)]
+
+    def attention_precision(self, queries: int) -> Precision:
+        """Of `attention_prompt`, unless each sequence has one query."""
+        return "half" if queries > 1 else "exact"
+
+    def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
+        """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
+        with _Memory(self._runtime) as memory:
+            target = memory.empty(out.nbytes)
+            launch = dequantize(
+                self.kernels,
+                raw=memory.upload(raw),
+                format=fmt.name,
+                out=arrays.F32(target),
+                rows=out.shape[0],
+                columns=out.shape[1],
+            )
+            self._enqueue([launch])
+            self._runtime.copy_to_host(out, target)
+
+    def softmax(self, x: Floats, out: Floats) -> None:
+        """Out (rows, columns) = softmax of each row."""
+        with _Memory(self._runtime) as memory:
+            target = memory.empty(out.nbytes)
+            rows, columns = x.shape
+            launch = softmax(
+                self.kernels, x=memory.upload(x), out=target, rows=rows, columns=columns
+            )
+            self._enqueue([launch])
+            self._runtime.copy_to_host(out, target)
+
+    def rmsnorm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+        """Out (rows, K) = x / √(mean(x²) + eps) · weight."""
+        source, target = Tensor("x", x.shape[1]), Tensor("out", x.shape[1])
+        self._run(Rmsnorm(source, weight, eps, target), {source: x}, {target: out})
+
+    def swiglu(self, gate: Floats, up: Floats, out: Floats) -> None:
+        """Out = gate · sigmoid(gate) · up."""
+        first, second, target = (Tensor(name, gate.shape[1]) for name in ("gate", "up", "out"))
+        self._run(Swiglu(first, second, target), {first: gate, second: up}, {target: out})
+
+    def rope(self, x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None:
+        """Rotate pairs of x (T, heads, D) in place."""
+        tokens, heads, head_dim = x.shape
+        whole = Tensor("x", heads * head_dim)
+        geometry = Geometry(heads, heads, head_dim, 2 * cos.shape[1], interleaved)
+        described = {"cos": cos, "sin": sin, "positions": np.arange(tokens, dtype=np.int32)}
+        flat = x.reshape(tokens, -1)
+        self._run(Rope(whole), {whole: flat}, {whole: flat}, described, geometry)
+
+    def kv_append(
+        self,
+        k: Floats,
+        v: Floats,
+        k_pages: NDArray[Any],
+        v_pages: NDArray[Any],
+        pages: Ints,
+        offsets: Ints,
+    ) -> None:
+        """Write k, v (T, G, D) into slots of one layer's pages."""
+        tokens, kv_heads, head_dim = k.shape
+        keys, values = (Tensor(name, kv_heads * head_dim) for name in ("k", "v"))
+        with _Memory(self._runtime) as memory:
+            cache = _Pages(memory, k_pages, v_pages)
+            self._run(
+                KvAppend(keys, values, 0),
+                {keys: k.reshape(tokens, -1), values: v.reshape(tokens, -1)},
+                {},
+                {"pages": pages, "offsets": offsets},
+                Geometry(kv_heads, kv_heads, head_dim, 0, False),
+                cache,
+            )
+            cache.download(k_pages, v_pages)
+
+    def attention(
+        self,
+        q: Floats,
+        k_pages: NDArray[Any],
+        v_pages: NDArray[Any],
+        page_table: Ints,
+        lengths: Ints,
+        starts: Ints,
+        scale: float,
+        out: Floats,
+    ) -> None:
+        """Causal attention of q (T, H, D) over one layer's pages; ValueError unless 8 divides D."""
+        tokens, heads, head_dim = q.shape
+        if head_dim % 8:
+            raise ValueError(f"q: got head dim {head_dim}, wanted a multiple of 8 on a GPU")
+        queries, mixed = (Tensor(name, heads * head_dim) for name in ("q", "out"))
+        with _Memory(self._runtime) as memory:
+            self._run(
+                Attention(queries, 0, mixed, scale),
+                {queries: q.reshape(tokens, -1)},
+                {mixed: out.reshape(tokens, -1)},
+                {"page_table": page_table, "lengths": lengths, "starts": starts},
+                Geometry(heads, k_pages.shape[1], head_dim, 0, False),
+                _Pages(memory, k_pages, v_pages),
+            )
+
+    def read_rates(self, working_set: int) -> Generator[float, None, None]:
+        """Yield bytes a second at which the device reads the same memory, sample by sample.
+
+        Parameters
+        ----------
+        working_set
+            Bytes, 1 or more; rounded up to 16, and to no more than 1 GiB and half of what is free.
+            Reads pass by the caches of the compute units, as those of weights do.
+
+        Raises
+        ------
+        MeasurementError
+            The sum of what was read is wrong.
+        """
+        most = min(MOST_READ, self._runtime.memory_info()[0] // 2)
+        nbytes = max(1, min(-(-working_set // ELEMENT), most // ELEMENT)) * ELEMENT
+        with _Memory(self._runtime) as memory:
+            data, out = memory.empty(nbytes), memory.empty(4 * blocks(self.kernels))
+            self._runtime.fill(data, 1, nbytes)
+            yield from self._rates(
+                peak_reads(self.kernels, data=data, nbytes=nbytes, word=0x01010101, out=out), out
+            )
+
+    def operation_rates(self, precision: str) -> Generator[float, None, None]:
+        """Yield operations a second of the device, a multiply-add being two, sample by sample.
+
+        Parameters
+        ----------
+        precision
+            "f32": multiply-adds of float32. "int8": dot products of four bytes, of which the
+            matmuls of quantized weights consist; no kernel uses matrix units of int8. "f16": what
+            prompts are multiplied by, which is the matrix unit (on NVIDIA by mma.sync) or dot
+            products of two halves where there is none.
+
+        Raises
+        ------
+        MeasurementError
+            The sum of the products is wrong.
+        """
+        with _Memory(self._runtime) as memory:
+            out = memory.empty(4 * blocks(self.kernels))
+            yield from self._rates(peak_products(self.kernels, precision=precision, out=out), out)
+
+    def _rates(self, peak: PeakLaunch, out: int) -> Generator[float, None, None]:
+        """Run a launch again and again, check its sum, and yield what it does in a second."""
+        sums = np.empty(blocks(self.kernels), np.uint32)
+        while True:
+            before = self.device_seconds
+            self._enqueue([peak.launch])
+            took = self.device_seconds - before
+            self._runtime.copy_to_host(sums, out)
+            if peak.total(sums) != peak.wanted:
+                raise MeasurementError(
+                    f"{peak.launch.name}: got sum {peak.total(sums)}, wanted {peak.wanted}"
+                )
+            yield peak.amount / took
+
+    def _run(
+        self,
+        op: Op,
+        reads: Mapping[Tensor, Floats],
+        writes: Mapping[Tensor, Floats],
+        described: Mapping[str, NDArray[Any]] | None = None,
+        geometry: Geometry = NO_GEOMETRY,
+        cache: _Pages | None = None,
+    ) -> None:
+        """Run one record: tensors up, its launches, tensors down."""
+        described = described or {}
+        rows = next(iter(reads.values())).shape[0]
+        with _Memory(self._runtime) as memory:
+            inputs = {name: memory.upload(array) for name, array in described.items()}
+            if "page_table" in described:
+                inputs["max_pages"] = described["page_table"].shape[1]
+            counts = np.diff(described["starts"]) if "starts" in described else np.ones(rows, int)
+            shape = Shape(
+                rows, len(counts), None, bool((counts == 1).all()), int(counts.max(initial=1))
+            )
+            ctx = int(described["lengths"].max()) if "lengths" in described else 1
+            pages = cache or _Pages(memory, NO_PAGES, NO_PAGES)
+            emitter = Emitter(self.kernels, geometry, pages, ctx, memory.upload)
+            steps = lower([op], emitter.reading(shape), emitter.writing(shape))
+            held = lifetimes(
+                steps,
+                lambda place: emitter.nbytes(place, shape),
+                [(tensor, F32) for tensor in reads],
+            )
+            offsets, total = assign(held)
+            base = memory.empty(total + emitter.scratch_bytes(shape))
+            for tensor, array in reads.items():
+                self._runtime.copy_to_device(base + offsets[tensor, F32], array)
+            launches = emitter.launches(
+                steps,
+                shape,
+                Inputs(**{**NO_INPUTS.__dict__, **inputs}),
+                lambda place: base + offsets[place],
+                base + total,
+            )
+            self._enqueue(launches)
+            for tensor, array in writes.items():
+                self._runtime.copy_to_host(array, base + offsets[tensor, F32])
+
+    def _enqueue(self, launches: Sequence[Launch]) -> None:
+        """Run launches between two events and wait for them."""
+        runtime, start, end = self._runtime, *self._events
+        runtime.record_event(start)
+        for launch in launches:
+            launch.enqueue(runtime)
+        runtime.record_event(end)
+        runtime.synchronize_event(end)
+        self.device_seconds += runtime.elapsed_seconds(start, end)
+
+
+class _Memory:
+    """Device memory that is given back at the end of a `with`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._held: list[int] = []
+
+    def __enter__(self) -> _Memory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        release_all(*(partial(self._runtime.free, address) for address in self._held))
+
+    def empty(self, nbytes: int) -> int:
+        """Address of new memory, of at least one byte."""
+        self._held.append(self._runtime.allocate(max(1, nbytes)))
+        return self._held[-1]
+
+    def upload(self, array: NDArray[Any]) -> int:
+        """Address of a copy."""
+        address = self.empty(array.nbytes)
+        if array.size:
+            self._runtime.copy_to_device(address, np.ascontiguousarray(array))
+        return address
+
+    def download(self, target: NDArray[Any], source: int) -> None:
+        """Fill a C-contiguous array."""
+        self._runtime.copy_to_host(target, source)
+
+
+class _Pages:
+    """One layer's pages of the host, (n, G, D, P) and (n, G, P, D), as the device lays them out."""
+
+    def __init__(self, memory: _Memory, k: NDArray[Any], v: NDArray[Any]) -> None:
+        self._memory = memory
+        self.dtype = "f16" if v.dtype == np.float16 else "f32"
+        self.page_size = v.shape[2]
+        self._addresses = memory.upload(k.transpose(0, 1, 3, 2)), memory.upload(v)
+
+    def pages(self, layer: int) -> tuple[int, int]:
+        """Addresses of the keys and values."""
+        return self._addresses
+
+    def scales(self, layer: int) -> tuple[int, int]:
+        """None."""
+        return 0, 0
+
+    def download(self, k: NDArray[Any], v: NDArray[Any]) -> None:
+        """Bring back what the device wrote."""
+        turned = np.empty_like(v)
+        self._memory.download(turned, self._addresses[0])
+        k[:] = turned.transpose(0, 1, 3, 2)
+        self._memory.download(v, self._addresses[1])

@@ -1,0 +1,307 @@
+"""Running a graph on a GPU: fused, its tensors in one arena, launches made once and kept.
+
+A pass of single tokens is captured into a graph of the device and replayed: what differs from
+token to token (ids, positions, page table, lengths) lies in device memory, where one copy brings
+it. It knows no model and no text.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.backend import Floats, Ints
+from rocmforge.errors import DeviceError
+from rocmforge.gpu.batch_shape import Shape
+from rocmforge.gpu.cache import DeviceKVCache
+from rocmforge.gpu.compiler import Kernels, Progress
+from rocmforge.gpu.dtypes import F32, Place, Step, lifetimes, lower
+from rocmforge.gpu.fusion import GAINS, Fusion, gpu_rules
+from rocmforge.gpu.input_block import InputBlock
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.lowering import VECTOR_ROWS, BuildRecorder, Emitter
+from rocmforge.gpu.release import release_all
+from rocmforge.kv.batch import extend
+from rocmforge.plan.fusion import fuse
+from rocmforge.plan.graph import Graph
+from rocmforge.plan.memory import assign
+
+PROGRAMS = 32  # batch shapes whose launches are kept
+PREPARED = (1, 32, 512)  # tokens of the passes whose kernels are compiled ahead
+LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for more than a few
+
+
+@dataclass
+class _Program:
+    """The launches of one batch shape; `graph` once they were captured."""
+
+    launches: list[Launch]
+    logits: int
+    graph: Any = None
+    ran: bool = False
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Steps of a class of shapes, and where their tensors lie in the arena."""
+
+    steps: list[Step]
+    offsets: dict[Any, int]
+    nbytes: int
+    scratch: int
+
+
+class GpuExecutor:
+    """Runs a graph on a GPU.
+
+    Parameters
+    ----------
+    graph
+        The forward pass; its matrices are the device's.
+    kernels
+        The device and its kernels.
+    cache
+        Keys and values of every sequence.
+    ctx
+        Most tokens of one sequence.
+    fused
+        Which neighbouring ops become one kernel, for comparisons; none: each op is one.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        kernels: Kernels,
+        cache: DeviceKVCache,
+        ctx: int,
+        fused: Collection[Fusion] = GAINS,
+    ) -> None:
+        self.cache = cache
+        self._graph = graph
+        self._runtime = kernels.runtime
+        self._fused = fused
+        self._constants: dict[int, tuple[int, Any]] = {}
+        self._cos, self._sin = graph.rotation.table(np.arange(ctx))
+        max_pages = -(-ctx // cache.page_size)
+        self._inputs = InputBlock(self._runtime, max_pages, LEAST_ROOM, VECTOR_ROWS)
+        self._kernels = kernels
+        self._ctx = ctx
+        self._emitter = Emitter(kernels, graph.geometry, cache, ctx, self._constant)
+        self._plans: dict[Shape, _Plan] = {}
+        self._programs: OrderedDict[Shape, _Program] = OrderedDict()
+        self._arena = (0, 0)
+        self._logits: NDArray[np.uint8] | None = None  # page-locked
+        self._stream: Any = self._runtime.create_stream()  # None: closed
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Upload what never changes and compile, side by side, what most passes need.
+
+        Without it the first passes do, one kernel after another.
+
+        Parameters
+        ----------
+        progress
+            Told after each kernel file how many are done, and of how many.
+
+        Raises
+        ------
+        CompileError
+            A kernel does not compile.
+        """
+        recorder = BuildRecorder(self._runtime)
+        emitter = Emitter(recorder, self._graph.geometry, self.cache, self._ctx, self._constant)
+        inputs = self._inputs.addresses(self._constant, self._cos, self._sin)
+        for tokens in PREPARED:
+            outputs = None if tokens == 1 else (tokens - 1,)
+            shape = Shape(tokens, 1, outputs, tokens == 1, tokens)
+            steps = self._steps(shape)
+            emitter.launches(steps, shape, inputs, lambda place: 0, 0)
+        self._kernels.prepare(recorder.builds, progress)
+
+    def forward(
+        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+    ) -> Floats:
+        """Run the new tokens of some sequences; see `Executor.forward`."""
+        every = rows.size == tokens.size and bool((rows == np.arange(rows.size)).all())
+        shape = Shape(
+            tokens=tokens.size,
+            sequences=len(counts),
+            outputs=None if every else tuple(rows.tolist()),
+            single=max(counts) == 1,
+            longest=max(counts),
+        )
+        if self._inputs.needs_more(tokens.size, len(counts)):
+            self._forget()
+            self._inputs.grow(tokens.size, len(counts))
+        logits = self._host_logits(shape)
+        program = self._program(shape)
+        # Nothing can fail from here on that leaves sequences longer than what was written.
+        self._inputs.fill(tokens, extend(self.cache.table, sequences, counts))
+        self._run(program, shape, logits)
+        own: Floats = logits.copy()
+        return own
+
+    def close(self) -> None:
+        """Give back all memory but the cache's, the graphs and the stream, whatever fails.
+
+        Idempotent: what a first call could not release is not tried again.
+        """
+        runtime, stream = self._runtime, self._stream
+        if stream is None:
+            return
+        self._stream = None
+        programs, self._programs = self._programs, OrderedDict()
+        constants, self._constants = self._constants, {}
+        (arena, _), self._arena = self._arena, (0, 0)
+        logits, self._logits = self._logits, None
+        releases: list[Callable[[], None]] = [runtime.synchronize, self._inputs.close]
+        releases += [partial(self._drop, program) for program in programs.values()]
+        releases += [partial(runtime.free, address) for address, _ in constants.values()]
+        if arena:
+            releases.append(partial(runtime.free, arena))
+        if logits is not None:
+            releases.append(partial(runtime.free_pinned, logits))
+        release_all(*releases, partial(runtime.destroy_stream, stream))
+
+    def _run(self, program: _Program, shape: Shape, logits: Floats) -> None:
+        """Enqueue and wait; single tokens are captured the second time, and then replayed."""
+        runtime, stream = self._runtime, self._stream
+        if shape.single and program.ran and program.graph is None:
+            program.graph = self._capture(program, logits)
+        if program.graph is None:
+            self._enqueue(program, logits)
+        else:
+            runtime.launch_graph(program.graph, stream)
+        runtime.synchronize(stream)
+        program.ran = True
+
+    def _capture(self, program: _Program, logits: Floats) -> Any:
+        """Collect a program into a graph; whatever goes wrong, the stream is usable afterwards."""
+        self._runtime.begin_capture(self._stream)
+        try:
+            self._enqueue(program, logits)
+        except BaseException:
+            with suppress(DeviceError):
+                self._runtime.destroy_graph(self._runtime.end_capture(self._stream))
+            raise
+        return self._runtime.end_capture(self._stream)
+
+    def _enqueue(self, program: _Program, logits: Floats) -> None:
+        self._inputs.send(self._stream)
+        for launch in program.launches:
+            launch.enqueue(self._runtime, self._stream)
+        self._runtime.copy_to_host(logits, program.logits, self._stream)
+
+    def _program(self, shape: Shape) -> _Program:
+        program = self._programs.get(shape)
+        if program is None:
+            program = self._build(shape)
+            self._programs[shape] = program
+            if len(self._programs) > PROGRAMS:
+                self._drop(self._programs.popitem(last=False)[1])
+        self._programs.move_to_end(shape)
+        return program
+
+    def _build(self, shape: Shape) -> _Program:
+        room = _room(shape)
+        if room not in self._plans:
+            self._plans[room] = self._plan(room)
+        plan = self._plans[room]
+        base = self._reserve(plan.nbytes + plan.scratch)
+
+        def address(place: Place) -> int:
+            return base + plan.offsets[place]
+
+        launches = self._emitter.launches(
+            plan.steps,
+            shape,
+            self._inputs.addresses(self._constant, self._cos, self._sin),
+            address,
+            base + plan.nbytes,
+        )
+        return _Program(launches, address((self._graph.logits, F32)))
+
+    def _steps(self, room: Shape) -> list[Step]:
+        reading, writing = self._emitter.reading(room), self._emitter.writing(room)
+        rules = gpu_rules(room, reading, self._fused)
+        return lower(fuse(self._graph.ops, rules), reading, writing)
+
+    def _plan(self, room: Shape) -> _Plan:
+        emitter = self._emitter
+        steps = self._steps(room)
+        held = lifetimes(steps, lambda place: emitter.nbytes(place, room))
+        # The logits are copied to the host after the last step.
+        held[self._graph.logits, F32].read(len(steps))
+        offsets, total = assign(held)
+        return _Plan(steps, offsets, total, emitter.scratch_bytes(room))
+
+    def _reserve(self, nbytes: int) -> int:
+        """Address of the arena, at least so large; programs made for a smaller one are dropped."""
+        address, size = self._arena
+        if size < nbytes:
+            self._forget()
+            self._arena = (0, 0)
+            if address:
+                self._runtime.free(address)
+            self._arena = (self._runtime.allocate(nbytes), nbytes)
+        return self._arena[0]
+
+    def _constant(self, array: NDArray[Any]) -> int:
+        """Address of the device's copy of an array that never changes."""
+        held = self._constants.get(id(array))
+        if held is None:
+            source = np.ascontiguousarray(array)
+            address = self._runtime.allocate(array.nbytes)
+            try:
+                self._runtime.copy_to_device(address, source)
+            except DeviceError:
+                self._runtime.free(address)
+                raise
+            held = self._constants[id(array)] = (address, array)  # holding it keeps the id its own
+        return held[0]
+
+    def _host_logits(self, shape: Shape) -> Floats:
+        """Page-locked memory (rows, V) for the logits."""
+        rows, columns = shape.output_rows, self._graph.logits.columns
+        nbytes = 4 * rows * columns
+        if self._logits is None or self._logits.size < nbytes:
+            self._forget()
+            if self._logits is not None:
+                self._runtime.free_pinned(self._logits)
+            self._logits = None
+            self._logits = self._runtime.allocate_pinned(nbytes)
+        floats: Floats = self._logits[:nbytes].view(np.float32)
+        return floats.reshape(rows, columns)
+
+    def _forget(self) -> None:
+        """Drop all programs: an address that they hold is about to change."""
+        while self._programs:
+            self._drop(self._programs.popitem()[1])
+
+    def _drop(self, program: _Program) -> None:
+        if program.graph is not None:
+            self._runtime.destroy_graph(program.graph)
+
+
+def _room(shape: Shape) -> Shape:
+    """The largest shape that shares a plan with this one."""
+    tokens = _rounded(shape.tokens)
+    outputs = _rounded(shape.output_rows)
+    return replace(
+        shape,
+        tokens=tokens,
+        sequences=tokens if shape.single else 1,
+        outputs=None if outputs == tokens else tuple(range(outputs)),
+        longest=1,
+    )
+
+
+def _rounded(rows: int) -> int:
+    return VECTOR_ROWS if rows <= VECTOR_ROWS else max(LEAST_ROOM, 1 << (rows - 1).bit_length())

@@ -1,0 +1,78 @@
+"""Which fusion rules a GPU takes: those for which it has a kernel, given the shape of the batch.
+
+`plan/fusion.py` has the rules; what is asked here is whether a kernel runs what they give, by
+formats, forms and rows. It knows no model and launches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, get_args
+
+from rocmforge.gpu.batch_shape import Shape
+from rocmforge.gpu.dtypes import F16
+from rocmforge.gpu.lowering import VECTOR_ROWS
+from rocmforge.plan import fusion
+from rocmforge.plan.graph import GateUpSwiglu, Op, Tensor
+
+Fusion = Literal["embed_rmsnorm", "rope_kv_append", "gate_up_swiglu", "swiglu_matmul"]
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
+"""The rules that a pass can do without, in the order of trying."""
+GAINS: tuple[Fusion, ...] = ("embed_rmsnorm", "rope_kv_append", "gate_up_swiglu")
+"""Those that passes take. `swiglu_matmul` computes SwiGLU anew in every block: on an H200 that
+costs more than the launch that it saves (docs/PERFORMANCE.md)."""
+
+
+def gpu_rules(
+    shape: Shape,
+    reading: Callable[[Op, Tensor], Sequence[str]],
+    fused: Collection[Fusion] = GAINS,
+) -> list[fusion.Rule]:
+    """Return the rules of a pass, as `fusion.fuse` takes them.
+
+    Parameters
+    ----------
+    shape
+        The batch.
+    reading
+        Forms in which an op reads a tensor, of `Emitter.reading`.
+    fused
+        The rules wanted. `select_rmsnorm` always is: no kernel selects rows alone.
+    """
+    every: dict[Fusion, fusion.Rule] = {
+        "embed_rmsnorm": fusion.embed_rmsnorm,
+        "rope_kv_append": fusion.rope_kv_append,
+        "gate_up_swiglu": _gate_up_swiglu(shape, reading),
+        "swiglu_matmul": _swiglu_matmul(shape),
+    }
+    return [fusion.select_rmsnorm, *(every[name] for name in FUSIONS if name in fused)]
+
+
+def _gate_up_swiglu(shape: Shape, reading: Callable[[Op, Tensor], Sequence[str]]) -> fusion.Rule:
+    """For matrices of one format; in a prompt, the kernel reads halves and writes halves."""
+
+    def rule(ops: Sequence[Op]) -> tuple[Op, int] | None:
+        found = fusion.gate_up_swiglu(ops)
+        op = found[0] if found else None
+        if found is None or not isinstance(op, GateUpSwiglu):
+            return None
+        if op.gate.kernel_format != op.up.kernel_format:
+            return None
+        if shape.tokens > VECTOR_ROWS:
+            later = fusion.readers(ops[found[1] :], op.out)
+            forms = {form for reader in later for form in reading(reader, op.out)}
+            if forms != {F16} or {*reading(op, op.x)} != {F16}:
+                return None
+        return found
+
+    return rule
+
+
+def _swiglu_matmul(shape: Shape) -> fusion.Rule:
+    """For a few rows."""
+
+    def rule(ops: Sequence[Op]) -> tuple[Op, int] | None:
+        found = fusion.swiglu_matmul(ops)
+        return found if found and shape.rows(found[0].writes[0]) <= VECTOR_ROWS else None
+
+    return rule

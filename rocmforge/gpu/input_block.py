@@ -1,0 +1,120 @@
+"""What describes a batch, where a GPU's kernels find it: brought there by one copy a pass.
+
+It knows which arrays there are and where each begins, but no kernel, no model and no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.backend import Floats
+from rocmforge.errors import DeviceError
+from rocmforge.gpu.batch_shape import Inputs
+from rocmforge.gpu.release import release_all
+from rocmforge.gpu.runtime import Runtime
+from rocmforge.kv.batch import Batch
+
+
+class InputBlock:
+    """What describes a batch, as int32 arrays in one block of device memory and its host mirror.
+
+    In this order: tokens, positions, pages, offsets, lengths, starts, page_table.
+
+    Parameters
+    ----------
+    runtime
+        The device.
+    max_pages
+        Most pages of one sequence.
+    tokens, sequences
+        The least that there is room for, from the first `grow` on.
+    """
+
+    def __init__(self, runtime: Runtime, max_pages: int, tokens: int, sequences: int) -> None:
+        self._runtime = runtime
+        self._max_pages = max_pages
+        self._tokens = tokens
+        self._sequences = sequences
+        self._address = 0
+        self._host: NDArray[np.uint8] | None = None
+
+    def needs_more(self, tokens: int, sequences: int) -> bool:
+        """Whether a batch is too large for the block, as any is before the first `grow`."""
+        small = tokens > self._tokens or sequences > self._sequences
+        return small or self._host is None
+
+    def grow(self, tokens: int, sequences: int) -> None:
+        """Make room; addresses change."""
+        self.close()
+        wanted = (1 << (n - 1).bit_length() for n in (tokens, sequences))
+        self._tokens, self._sequences = map(max, (self._tokens, self._sequences), wanted)
+        nbytes = 4 * (self._table + self._sequences * self._max_pages)
+        try:
+            self._address = self._runtime.allocate(nbytes)
+            self._host = self._runtime.allocate_pinned(nbytes)
+        except DeviceError:
+            self.close()
+            raise
+        self._host[:] = 0
+
+    def close(self) -> None:
+        """Give the memory back."""
+        releases: list[Callable[[], None]] = []
+        if self._address:
+            releases.append(partial(self._runtime.free, self._address))
+        if self._host is not None:
+            releases.append(partial(self._runtime.free_pinned, self._host))
+        self._address, self._host = 0, None
+        release_all(*releases)
+
+    def fill(self, tokens: NDArray[np.int64], batch: Batch) -> None:
+        """Write a batch into the mirror."""
+        assert self._host is not None
+        words = self._host.view(np.int32)
+        rows: list[NDArray[Any]] = [tokens, batch.positions, batch.pages, batch.offsets]
+        for i, values in enumerate(rows):
+            words[i * self._tokens : i * self._tokens + tokens.size] = values
+        count = batch.lengths.size
+        words[self._lengths : self._lengths + count] = batch.lengths
+        words[self._starts : self._starts + count + 1] = batch.starts
+        table = words[self._table :].reshape(self._sequences, self._max_pages)
+        width = min(batch.page_table.shape[1], self._max_pages)
+        table[:count, :width] = batch.page_table[:, :width]
+
+    def send(self, stream: Any) -> None:
+        """Enqueue the copy of the mirror to the device."""
+        assert self._host is not None
+        self._runtime.copy_to_device(self._address, self._host, stream)
+
+    def addresses(self, constant: Any, cos: Floats, sin: Floats) -> Inputs:
+        """Where the kernels find the arrays."""
+        size = 4 * self._tokens
+        return Inputs(
+            tokens=self._address,
+            positions=self._address + size,
+            pages=self._address + 2 * size,
+            offsets=self._address + 3 * size,
+            page_table=self._address + 4 * self._table,
+            max_pages=self._max_pages,
+            lengths=self._address + 4 * self._lengths,
+            starts=self._address + 4 * self._starts,
+            cos=constant(cos),
+            sin=constant(sin),
+        )
+
+    @property
+    def _lengths(self) -> int:
+        return 4 * self._tokens
+
+    @property
+    def _starts(self) -> int:
+        return self._lengths + self._sequences
+
+    @property
+    def _table(self) -> int:
+        return self._starts + self._sequences + 1

@@ -1,0 +1,281 @@
+"""Verdicts: the threshold, both directions, what is missing, new, failed or not comparable."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocmforge.bench.compare import Comparison, Outcome, Row, compare
+from rocmforge.bench.decision import Verdict, slowdown
+from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.statistics import summarize
+from rocmforge.hardware import Hardware
+
+patient = settings(deadline=None, max_examples=60)  # the machine may be busy
+
+HOST = Hardware(cpu_name="AMD EPYC", cpu_arch="x86_64", cpu_count=2, os="Linux 6.1.0")
+LOWER, HIGHER = Direction.LOWER, Direction.HIGHER
+
+
+def record(value: float | None, status: Status = Status.OK, **changes: object) -> Record:
+    base = Record(
+        name="m.track_x",
+        param_names=("n",),
+        params=("1",),
+        status=status if value is None else Status.OK,
+        value=value,
+        summary=None if value is None else summarize([value]),
+        samples=() if value is None else (value,) * 12,
+        unit="ms",
+        direction=LOWER,
+        version="1",
+        started_at=None,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def run(*records: Record, hardware: Hardware = HOST, commit: str = "a" * 40) -> ResultSet:
+    return ResultSet(Path("r.json"), "box", commit, None, "env", hardware, records)
+
+
+def verdict_of(before: Record | None, after: Record | None, threshold: float = 0.10) -> Row:
+    old = run(*([before] if before else []))
+    new = run(*([after] if after else []), commit="b" * 40)
+    return compare(old, new, threshold).rows[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "direction", "expected"),
+    [
+        (100.0, 115.0, LOWER, Verdict.REGRESSION),
+        (115.0, 100.0, LOWER, Verdict.IMPROVED),
+        (100.0, 109.9, LOWER, Verdict.OK),
+        (100.0, 110.0, LOWER, Verdict.OK),
+        (0.1, 0.11, LOWER, Verdict.OK),
+        (100.0, 110.1, LOWER, Verdict.REGRESSION),
+        (100.0, 92.0, LOWER, Verdict.OK),
+        (100.0, 90.0, LOWER, Verdict.IMPROVED),
+        (100.0, 85.0, HIGHER, Verdict.REGRESSION),
+        (100.0, 115.0, HIGHER, Verdict.IMPROVED),
+        (100.0, 92.0, HIGHER, Verdict.OK),
+        (100.0, 90.0, HIGHER, Verdict.REGRESSION),
+        (0.0, 0.0, LOWER, Verdict.OK),
+        (0.0, 5.0, LOWER, Verdict.REGRESSION),
+        (0.0, 5.0, HIGHER, Verdict.IMPROVED),
+        (5.0, 0.0, LOWER, Verdict.IMPROVED),
+        (5.0, 0.0, HIGHER, Verdict.REGRESSION),
+        (1e-308, 1e308, LOWER, Verdict.REGRESSION),
+        (-1.0, 1.0, LOWER, Verdict.NOT_COMPARABLE),
+    ],
+)
+def test_threshold(before: float, after: float, direction: Direction, expected: Verdict) -> None:
+    row = verdict_of(record(before, direction=direction), record(after, direction=direction))
+    assert row.verdict is expected
+    assert (row.before, row.after) == (before, after)
+    assert row.gates == (expected is Verdict.REGRESSION)
+
+
+def test_threshold_is_settable() -> None:
+    assert verdict_of(record(100.0), record(104.0), 0.03).verdict is Verdict.REGRESSION
+    assert verdict_of(record(100.0), record(140.0), 0.50).verdict is Verdict.OK
+    assert verdict_of(record(0.7), record(0.805), 0.15).verdict is Verdict.OK  # just 15 %, rounded
+    assert verdict_of(record(0.805), record(0.7), 0.15).verdict is Verdict.OK
+    for bad in (0.0, -0.1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="threshold: got"):
+            verdict_of(record(1.0), record(1.0), bad)
+
+
+values = st.floats(1e-9, 1e9)
+thresholds = st.floats(0.001, 2.0)
+SWAPPED = {
+    Verdict.REGRESSION: Verdict.IMPROVED,
+    Verdict.IMPROVED: Verdict.REGRESSION,
+    Verdict.OK: Verdict.OK,
+}
+
+
+@patient
+@given(values, values, thresholds, st.sampled_from(Direction))
+def test_swapping_before_and_after_swaps_the_verdict(
+    a: float, b: float, threshold: float, direction: Direction
+) -> None:
+    old, new = record(a, direction=direction), record(b, direction=direction)
+    there = verdict_of(old, new, threshold).verdict
+    assert verdict_of(new, old, threshold).verdict is SWAPPED[there]
+
+
+@patient
+@given(values, values, thresholds)
+def test_turning_the_direction_turns_the_verdict(a: float, b: float, threshold: float) -> None:
+    lower = verdict_of(record(a), record(b), threshold).verdict
+    higher = verdict_of(record(a, direction=HIGHER), record(b, direction=HIGHER), threshold)
+    assert higher.verdict is SWAPPED[lower]
+
+
+@patient
+@given(st.integers(1, 2**20), st.integers(1, 2**20), thresholds)
+def test_time_and_throughput_of_one_run_agree(a: int, b: int, threshold: float) -> None:
+    factor = slowdown(a, b, LOWER)
+    if abs(factor / (1 + threshold) - 1) < 1e-6 or abs(factor * (1 + threshold) - 1) < 1e-6:
+        return
+    time = verdict_of(record(float(a)), record(float(b)), threshold)
+    rates = [record(1000.0 / x, unit="tokens/s", direction=HIGHER) for x in (a, b)]
+    assert verdict_of(*rates, threshold).verdict is time.verdict
+
+
+@patient
+@given(values, values, st.floats(1e-3, 1e3))
+def test_slowdown_has_no_unit(a: float, b: float, scale: float) -> None:
+    assert slowdown(a * scale, b * scale, LOWER) == pytest.approx(slowdown(a, b, LOWER))
+    assert slowdown(a, b, LOWER) * slowdown(b, a, LOWER) == pytest.approx(1.0)
+
+
+def test_slowdown_refuses_negative_values() -> None:
+    with pytest.raises(ValueError, match=r"got -1\.0, 2\.0"):
+        slowdown(-1.0, 2.0, LOWER)
+
+
+OK, FAILED, SKIPPED = record(1.0), record(None, Status.FAILED), record(None, Status.SKIPPED)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "note", "outcome"),
+    [
+        (OK, FAILED, Verdict.FAILED, "before: ok", Outcome.REGRESSION),
+        (FAILED, FAILED, Verdict.FAILED, "before: failed too", Outcome.NOTHING_MEASURED),
+        (None, FAILED, Verdict.FAILED, "before: not measured", Outcome.NOTHING_MEASURED),
+        (SKIPPED, FAILED, Verdict.FAILED, "before: skipped", Outcome.NOTHING_MEASURED),
+        (FAILED, OK, Verdict.NEW, "failed before", Outcome.NOTHING_MEASURED),
+        (None, OK, Verdict.NEW, "", Outcome.NOTHING_MEASURED),
+        (SKIPPED, OK, Verdict.NEW, "skipped before", Outcome.NOTHING_MEASURED),
+        (OK, None, Verdict.MISSING, "", Outcome.NOTHING_MEASURED),
+        (OK, SKIPPED, Verdict.MISSING, "skipped now", Outcome.NOTHING_MEASURED),
+        (
+            FAILED,
+            None,
+            Verdict.MISSING,
+            "failed before, not measured now",
+            Outcome.NOTHING_MEASURED,
+        ),
+        (SKIPPED, SKIPPED, Verdict.SKIPPED, "", Outcome.NOTHING_MEASURED),
+        (None, SKIPPED, Verdict.SKIPPED, "", Outcome.NOTHING_MEASURED),
+    ],
+)
+def test_what_was_not_measured_on_both_sides(
+    before: Record | None, after: Record | None, verdict: Verdict, note: str, outcome: Outcome
+) -> None:
+    comparison = compare(run(*filter(None, [before])), run(*filter(None, [after])))
+    row = comparison.rows[0]
+    assert (row.verdict, row.note, row.ratio) == (verdict, note, None)
+    assert comparison.outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"version": "2"}, "the benchmark's code changed"),
+        ({"unit": "s"}, "unit or direction changed"),
+        ({"direction": HIGHER}, "unit or direction changed"),
+        ({"unit": None, "direction": None}, "not in benchmarks.json: unit and direction unknown"),
+    ],
+)
+def test_not_comparable_is_no_pass(change: dict[str, object], note: str) -> None:
+    comparison = compare(run(record(1.0)), run(record(1.0, **change)))
+    assert comparison.rows[0].verdict is Verdict.NOT_COMPARABLE
+    assert comparison.rows[0].note == note
+    assert comparison.outcome is Outcome.NOTHING_MEASURED
+    fine = record(1.0, name="m.fine")
+    beside = compare(run(fine, record(1.0)), run(fine, record(1.0, **change)))
+    assert beside.outcome is Outcome.MISSING
+    assert replace(beside, may_miss=True).outcome is Outcome.PASS
+
+
+def test_without_versions_the_numbers_are_compared() -> None:
+    assert verdict_of(record(1.0, version=None), record(2.0)).verdict is Verdict.REGRESSION
+
+
+def mismatch(**changes: object) -> Comparison:
+    other = replace(HOST, **changes)  # type: ignore[arg-type]
+    return compare(run(record(1.0)), run(record(5.0), hardware=other, commit="b" * 40))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gpu_name": "Radeon RX 7900 XT"}, "gpu_name: unknown → Radeon RX 7900 XT"),
+        ({"gpu_architecture": "gfx1100"}, "gpu_architecture: unknown → gfx1100"),
+        ({"rocm_version": "7.0.1"}, "rocm_version: unknown → 7"),
+        ({"cpu_name": "AMD EPYC 9B14"}, "cpu_name: AMD EPYC → AMD EPYC 9B14"),
+        ({"cpu_count": 4}, "cpu_count: 2 → 4"),
+        ({"os": "Darwin 24"}, "os: Linux → Darwin"),
+    ],
+)
+def test_other_hardware_is_never_compared(change: dict[str, object], named: str) -> None:
+    comparison = mismatch(**change)
+    assert [str(difference) for difference in comparison.mismatches] == [named]
+    assert comparison.outcome is Outcome.HARDWARE_MISMATCH
+    assert [row.verdict for row in comparison.rows] == [Verdict.HARDWARE_MISMATCH]
+    assert comparison.rows[0].ratio is None
+
+
+def test_an_upgrade_of_the_driver_can_be_judged_and_another_power_cap_not() -> None:
+    card = replace(HOST, gpu_name="x", driver_version="580.1", power_cap_watts=700)
+    old = run(record(1.0), hardware=card)
+    new = run(record(1.0), hardware=replace(card, driver_version="590.2"), commit="b" * 40)
+    assert [str(d) for d in compare(old, new).mismatches] == ["driver_version: 580 → 590"]
+    both = ("rocm_version", "driver_version")
+    judged = compare(old, new, upgraded=both)
+    assert judged.outcome is Outcome.PASS
+    assert "differs, compared all the same: driver_version: 580.1 → 590.2" in judged.notes
+    capped = replace(new, hardware=replace(new.hardware, power_cap_watts=500))
+    assert compare(old, capped, upgraded=both).outcome is Outcome.HARDWARE_MISMATCH
+
+
+def test_an_upgrade_of_rocm_can_be_judged() -> None:
+    old = run(record(1.0), hardware=replace(HOST, rocm_version="6.4.1"))
+    new = run(record(2.0), hardware=replace(HOST, rocm_version="7.0.0"), commit="b" * 40)
+    assert compare(old, new).outcome is Outcome.HARDWARE_MISMATCH
+    judged = compare(old, new, upgraded=("rocm_version",))
+    assert judged.outcome is Outcome.REGRESSION
+    assert "differs, compared all the same: rocm_version: 6.4.1 → 7.0.0" in judged.notes
+    other = replace(new, hardware=replace(new.hardware, cpu_count=9))
+    assert compare(old, other, upgraded=("rocm_version",)).outcome is Outcome.HARDWARE_MISMATCH
+
+
+def test_a_newer_kernel_or_python_is_noted_and_compared() -> None:
+    old = run(record(1.0), hardware=replace(HOST, python_version="3.11"))
+    newer = replace(HOST, os="Linux 6.2.0", python_version="3.12.1")
+    comparison = compare(old, run(record(2.0), hardware=newer, commit="b" * 40))
+    assert comparison.outcome is Outcome.REGRESSION
+    differing = [note for note in comparison.notes if note.startswith("differs")]
+    assert [note.partition(": ")[2] for note in differing] == [
+        "os: Linux 6.1.0 → Linux 6.2.0",
+        "python_version: 3.11 → 3.12.1",
+    ]
+    same = replace(HOST, python_version="3.11.7")
+    notes = compare(old, run(record(2.0), hardware=same, commit="b" * 40)).notes
+    assert not any("python" in note for note in notes)
+
+
+def test_notes_of_unknown_hardware_and_of_one_commit() -> None:
+    nothing = Hardware()
+    notes = compare(run(record(1.0), hardware=nothing), run(record(1.0), hardware=nothing)).notes
+    assert "hardware unknown" in notes[0]
+    assert "the same commit, aaaaaaaa" in notes[1]
+
+
+def test_selection_by_name_and_parameters() -> None:
+    rows = [record(1.0, params=("'Q4_0'",)), record(1.0, params=("'Q8_0'",))]
+    comparison = compare(run(*rows), run(*rows), select=re.compile(r"track_x\('Q8"))
+    assert [row.label for row in comparison.rows] == ["m.track_x('Q8_0')"]
+    nothing = compare(run(*rows), run(*rows), select=re.compile("no such"))
+    assert nothing.outcome is Outcome.NOTHING_MEASURED
+
+
+def test_nothing_at_all() -> None:
+    assert compare(run(), run()).outcome is Outcome.NOTHING_MEASURED

@@ -1,0 +1,176 @@
+"""What the summary is made from: which runs, which speeds, which words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from asv_tree import A, AsvTree, B
+
+from rocmforge.bench.baseline import save_baseline
+from rocmforge.bench.dashboard import words
+from rocmforge.bench.dashboard.asv_pages import showable
+from rocmforge.bench.dashboard.machines import (
+    Run,
+    latest,
+    read_machines,
+    read_runs,
+    two_newest,
+    with_more,
+)
+from rocmforge.bench.dashboard.roofline import WIDTH, Chart, charts
+from rocmforge.bench.dashboard.speeds import PHASES, headlines, speeds, split_model
+from rocmforge.bench.dashboard.surroundings import surroundings
+from rocmforge.bench.records import Direction
+from rocmforge.bench.results import ResultsDirectory, read_benchmarks
+from rocmforge.errors import ResultFileError
+
+C = "c" * 40
+
+
+def run(commit: str, date: int, environment: str = "py3.11") -> Run:
+    return Run(Path(commit[:8]), commit, date, environment, frozenset())
+
+
+def test_the_two_newest_are_of_one_environment_where_they_can() -> None:
+    runs = [run(A, 1), run(B, 2, "py3.11"), run(B, 2, "py3.12"), run(C, 3, "py3.12")]
+    assert two_newest(runs) == (runs[3], runs[2])
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted"),
+    [
+        ([], (None, None)),
+        ([run(A, 1)], (run(A, 1), None)),
+        ([run(A, 1), run(B, 2, "other")], (run(B, 2, "other"), run(A, 1))),
+    ],
+)
+def test_and_what_there_is_where_not(runs: list[Run], wanted: tuple[Run, Run]) -> None:
+    assert two_newest(runs) == wanted
+
+
+def test_an_earlier_run_is_read_for_what_no_later_one_has() -> None:
+    names = ({"a", "b"}, {"b"}, {"b", "c"}, {"c"})
+    runs = [replace(run(A, at), benchmarks=frozenset(held)) for at, held in enumerate(names)]
+    assert with_more(runs, runs[-1]) == [runs[0], runs[2]]
+    assert with_more([], None) == []
+
+
+def test_each_benchmark_is_of_the_newest_commit_that_has_it(tree: AsvTree, tmp_path: Path) -> None:
+    for name in ("a.time_a", "b.time_b", "c.time_c"):
+        tree.benchmark(name)
+    for number, (commit, names) in enumerate({A: "abc", B: "ab", C: "a"}.items()):
+        values = {f"{name}.time_{name}": 1.0 + number for name in names}
+        tree.run(commit, values, date=1_700_000_000_000 + number)
+    known = read_benchmarks(tree.results / "benchmarks.json")
+    first = ResultsDirectory(tree.results).load(A)
+    save_baseline(tmp_path / "baselines" / "box" / "baseline.json", first)
+    (machine,) = read_machines(tree.results, tmp_path / "baselines", {}, known)
+    found = {name: (one.value, run.commit) for name, (one, run) in latest(machine).items()}
+    assert found == {"a.time_a": (3.0, C), "b.time_b": (2.0, B), "c.time_c": (1.0, A)}
+
+
+def roofline(tree: AsvTree, value: float) -> Chart:
+    name = "roofline.Matmul.track_inverse_roofline_fraction"
+    tree.benchmark(name, "times ideal")
+    tree.run(A, {name: value})
+    (chart,) = charts(ResultsDirectory(tree.results).load(A))
+    return chart
+
+
+def test_the_axis_of_the_roofline(tree: AsvTree) -> None:
+    assert [text for text, _ in roofline(tree, 2.0).ticks] == [
+        f"{percent} %" for percent in (0, 25, 50, 75, 100)
+    ]
+    for value in (1e-7, 5e-324, -1.0):
+        chart = roofline(tree, value)
+        assert len(chart.ticks) < 15
+        assert "100 %" in dict(chart.ticks)
+        ((_, _, (point,)),) = chart.rows
+        assert 0 <= point.low <= point.high <= WIDTH
+
+
+def test_runs_come_in_the_order_of_their_commits(tree: AsvTree) -> None:
+    tree.benchmark("rope.time_rope")
+    tree.run(A, {"rope.time_rope": 1.0}, date=2000)
+    tree.run(B, {"rope.time_rope": 1.0}, date=1000)
+    found = read_runs(tree.results / "box")
+    assert [(one.commit, one.date) for one in found] == [(B, 1000), (A, 2000)]
+    assert found[0].benchmarks == {"rope.time_rope"}
+
+
+def test_a_broken_run_is_named(tree: AsvTree) -> None:
+    tree.benchmark("rope.time_rope")
+    tree.run(A, {"rope.time_rope": 1.0}).write_text('{"version": 2, "results": {}}')
+    with pytest.raises(ResultFileError, match=r"aaaaaaaa-.*: commit_hash: got nothing"):
+        read_runs(tree.results / "box")
+
+
+def test_nothing_measured_is_no_machine(tmp_path: Path) -> None:
+    assert read_machines(tmp_path, tmp_path, {}, {}) == []
+
+
+def test_a_failed_benchmark_is_there_and_says_so(tree: AsvTree, tmp_path: Path) -> None:
+    name = "inference.Decode.track_decode_tokens_per_second"
+    tree.benchmark(name, "tokens/s", {"model": ["'tiny'"], "batch": ["1"], "device": ["'cpu'"]})
+    tree.run(A, {name: [None]})
+    known = read_benchmarks(tree.results / "benchmarks.json")
+    (machine,) = read_machines(tree.results, tmp_path / "none", {}, known)
+    assert machine.since_previous is machine.since_baseline is machine.baseline is None
+    (speed,) = speeds(machine)
+    assert (speed.model, speed.format, speed.setting) == ("tiny", None, "batch 1")
+    assert (speed.value, speed.absent) == (None, "failed")
+    assert headlines([speed]) == {}
+    assert len(latest(machine)) == 1
+    assert machine.newest
+    assert surroundings(machine.newest)["GPU throttling"] == "n/a"
+    assert charts(None) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("1.1B-Q4_K_M", ("1.1B", "Q4_K_M")),
+        ("1.1B-F16.gguf", ("1.1B", "F16")),
+        ("Llama-3.2-3B-Instruct-IQ4_NL.gguf", ("Llama-3.2-3B-Instruct", "IQ4_NL")),
+        ("demo-MXFP6_E2M3", ("demo", "MXFP6_E2M3")),
+        ("my-model.gguf", ("my-model", None)),
+    ],
+)
+def test_a_model_and_its_format(name: str, parts: tuple[str, str | None]) -> None:
+    assert split_model(name) == parts
+
+
+def test_the_suites_have_the_benchmarks_that_the_summary_names(repo: Path) -> None:
+    known = read_benchmarks(repo / "results" / "benchmarks.json")
+    assert not PHASES.keys() - known.keys()
+    for name, (_, setting) in PHASES.items():
+        setting.format(**dict.fromkeys(known[name].param_names, ""))
+
+
+def test_words() -> None:
+    assert words.value_and_unit(0.00123, "seconds") == "1.23 ms"
+    assert words.value_and_unit(None, "ms") == "n/a"
+    assert words.interval(1.0, None, "ms") == "n/a"
+    assert words.interval(0.001, 0.002, "seconds") == "1 … 2 ms"
+    assert words.better(Direction.LOWER) == "↓ lower"
+    assert words.better(None) == "n/a"
+    assert words.arrow(None) == ""
+    assert words.measured(None, None) == "n/a, n/a"
+    assert words.extremes([]) == "n/a"
+    assert words.extremes([2.0, 1.0], "MHz") == "1 … 2 MHz"
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "can"),
+    [
+        ("a.time_b", {"code": "if x < 3: pass"}, True),
+        ("a.time_<b>", {}, False),
+        ('a.time_"b', {}, False),
+        ("a.time_b", {"params": [["'<i>'"]]}, False),
+        ("a.time_b", {"unit": "<b>"}, False),
+    ],
+)
+def test_what_asv_can_show(name: str, entry: dict[str, object], can: bool) -> None:
+    assert showable(name, entry) is can

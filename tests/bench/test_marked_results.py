@@ -1,0 +1,267 @@
+"""Conditions beside results: written, read back, judged; broken ones are named."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rocmforge.bench.baseline import load_baseline, save_baseline
+from rocmforge.bench.conditions import (
+    forget,
+    is_timed,
+    marked_share,
+    refusal,
+    with_conditions,
+    write_report,
+)
+from rocmforge.bench.listing import results_table
+from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.statistics import summarize
+from rocmforge.errors import ResultFileError
+from rocmforge.hardware import Hardware
+
+QUIET: dict[str, Any] = {"others_share": 0.01, "quota_throttled_share": None, "gpus": []}
+
+
+def record(name: str, params: tuple[str, ...] = (), unit: str = "ms") -> Record:
+    return Record(
+        name=name,
+        param_names=tuple(f"p{i}" for i in range(len(params))),
+        params=params,
+        status=Status.OK,
+        value=2.0,
+        summary=summarize([2.0]),
+        samples=(2.0,),
+        unit=unit,
+        direction=Direction.LOWER,
+        version=None,
+        started_at=None,
+    )
+
+
+RECORDS = (
+    record("m.track_ms", ("'a'",)),
+    record("m.track_ms", ("'b'",)),
+    record("m.track_bytes", ("'a'",), "bytes"),
+    record("m.track_all", unit="tokens/s"),
+)
+
+
+def by_label(folder: Path, **options: Any) -> dict[str, Record]:
+    return {r.label: r for r in with_conditions(RECORDS, folder, **options)}
+
+
+def test_without_reports_nothing_is_known(tmp_path: Path) -> None:
+    assert with_conditions(RECORDS, tmp_path / "none") == RECORDS
+    assert refusal(RECORDS) is None
+    assert marked_share(RECORDS) == (0, 3)
+
+
+def test_a_record_gets_the_reports_of_its_parameters(tmp_path: Path) -> None:
+    write_report(tmp_path, "m.track_ms", 0, 1e-7, QUIET)
+    write_report(tmp_path, "m.track_ms", 0, 3e-7, {**QUIET, "others_share": 0.1})
+    write_report(tmp_path, "m.track_ms", 1, 5e-3, QUIET)
+    write_report(tmp_path, "m.track_all", None, None, {**QUIET, "others_share": None})
+    write_report(tmp_path, "m.unknown", 4, 1.0, QUIET)
+    found = by_label(tmp_path)
+    a, b, everything = (
+        found[label] for label in ("m.track_ms('a')", "m.track_ms('b')", "m.track_all")
+    )
+    assert (a.error, b.error, everything.error) == (3e-7, 5e-3, None)
+    assert a.conditions == {"processes": 2, **QUIET, "others_share": 0.1}
+    assert everything.conditions is not None
+    assert found["m.track_bytes('a')"].conditions is None
+    assert {r.marked for r in found.values()} == {None}
+
+
+def gpu(**said: Any) -> dict[str, Any]:
+    return {**QUIET, "gpus": [{"device": "cuda:0", **said}]}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "reason"),
+    [
+        ({**QUIET, "others_share": 0.63}, "other work took 63 % of the CPU time"),
+        ({**QUIET, "others_share": 0.2}, None),  # the limit itself is allowed
+        ({**QUIET, "others_share": None}, None),
+        ({**QUIET, "quota_throttled_share": 0.3}, "a CPU quota held it back for 30 % of the time"),
+        ({**QUIET, "quota_throttled_share": 0.01}, None),
+        (gpu(throttle=["power cap", "temperature"]), "cuda:0 throttled: temperature"),
+        (gpu(throttle=["power cap", "clocks setting"]), None),
+        (gpu(throttle=None), None),
+        (
+            gpu(utilization_before=0.8, other_processes=1),
+            "other work kept cuda:0 busy for 80 % of the time",
+        ),
+        (gpu(utilization_before=0.8, other_processes=None), "other work kept cuda:0 busy for 80"),
+        (  # in a container
+            gpu(utilization_before=0.8, other_processes=0),
+            "work that no process list shows kept cuda:0 busy for 80 % of the time",
+        ),
+        (gpu(utilization_before=0.5, other_processes=0), None),  # our own last process
+        (gpu(utilization_before=0.1, other_processes=1), None),
+    ],
+)
+def test_what_marks_a_time(tmp_path: Path, conditions: dict[str, Any], reason: str | None) -> None:
+    write_report(tmp_path, "m.track_ms", 0, None, QUIET)
+    write_report(tmp_path, "m.track_ms", 0, None, conditions)  # one of two processes is enough
+    write_report(tmp_path, "m.track_bytes", 0, None, conditions)
+    found = by_label(tmp_path)
+    marked = found["m.track_ms('a')"].marked
+    assert marked is None if reason is None else (marked or "").startswith(reason)
+    assert found["m.track_bytes('a')"].marked is None
+
+
+def test_the_limit_is_an_argument(tmp_path: Path) -> None:
+    write_report(tmp_path, "m.track_ms", 0, None, {**QUIET, "others_share": 0.5})
+    assert by_label(tmp_path, limit=0.6)["m.track_ms('a')"].marked is None
+    assert by_label(tmp_path, limit=0.4)["m.track_ms('a')"].marked is not None
+
+
+@pytest.mark.parametrize(("limit", "marked"), [(0.1, True), (0.2, True), (0.7, False)])
+def test_the_limit_may_be_above_that_of_unlisted_work(
+    tmp_path: Path, limit: float, marked: bool
+) -> None:
+    load = gpu(utilization_before=0.6, other_processes=0)
+    write_report(tmp_path, "m.track_ms", 0, None, load)
+    assert (by_label(tmp_path, limit=limit)["m.track_ms('a')"].marked is not None) is marked
+
+
+@pytest.mark.parametrize(
+    ("unit", "timed"),
+    [
+        *[(u, True) for u in ("seconds", "s", "ms", "us", "µs", "ns", "GB/s", "tokens/s")],
+        ("times ideal", True),
+        *[(u, False) for u in ("bytes", "bits", "registers", "perplexity", "nats", "unit", "")],
+    ],
+)
+def test_which_units_are_times(unit: str, timed: bool) -> None:
+    assert is_timed(record("m.x", unit=unit)) is timed
+    assert not is_timed(replace(record("m.x", unit=unit), status=Status.FAILED))
+
+
+def test_a_run_that_is_mostly_marked_is_refused(tmp_path: Path) -> None:
+    loaded = {**QUIET, "others_share": 0.63}
+    write_report(tmp_path, "m.track_ms", 0, None, loaded)
+    half = (*with_conditions(RECORDS, tmp_path), record("m.more"))
+    assert marked_share(half) == (1, 4)
+    assert refusal(half) is None
+    write_report(tmp_path, "m.track_ms", 1, None, loaded)
+    exactly = (*with_conditions(RECORDS, tmp_path), record("m.more"))
+    assert refusal(exactly) is None
+    most = with_conditions(RECORDS, tmp_path)
+    reason = refusal(most)
+    assert reason is not None
+    assert reason.startswith("2 of 3 timed benchmarks were measured under other load")
+    assert "63 % of the CPU time" in reason
+    assert "measure again" in reason
+
+
+def test_what_is_measured_again_is_forgotten(tmp_path: Path) -> None:
+    kept = [write_report(tmp_path, "m.track_ms", 12, None, QUIET)]
+    for index in (1, 1, None):
+        write_report(tmp_path, "m.track_ms", index, None, QUIET)
+    forget(tmp_path, [("m.track_ms", 1), ("m.track_ms", None)])
+    assert list(tmp_path.iterdir()) == kept
+    forget(tmp_path / "none", [("m.track_ms", 1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"version": 2}, "version"),
+        ({"version": True}, "version"),
+        ({"benchmark": 3}, "benchmark"),
+        ({"index": "1"}, "index"),
+        ({"index": True}, "index"),
+        ({"error": "small"}, "error"),
+        ({"error": float("nan")}, "error"),
+        ({"conditions": []}, "conditions"),
+        ({"conditions": {"others_share": "much"}}, "others_share"),
+        ({"conditions": {"gpus": {}}}, "gpus"),
+        ({"conditions": {"gpus": [3]}}, "gpus"),
+        ({"conditions": {"gpus": [{}]}}, "device"),
+        ({"conditions": gpu(device=3)}, "device"),
+        ({"conditions": gpu(throttle=5)}, "throttle"),
+        ({"conditions": gpu(throttle="power cap")}, "throttle"),
+        ({"conditions": gpu(throttle=["power cap", None])}, "throttle"),
+        ({"conditions": gpu(utilization_before="much")}, "utilization_before"),
+        ({"conditions": gpu(utilization_before=float("nan"))}, "utilization_before"),
+        ({"conditions": gpu(other_processes=[])}, "other_processes"),
+    ],
+)
+def test_a_broken_report_is_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+    path = write_report(tmp_path, "m.track_ms", 0, None, QUIET)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**document, **change}), encoding="utf-8")
+    with pytest.raises(ResultFileError, match=named) as error:
+        with_conditions(RECORDS, tmp_path)
+    assert path.name in str(error.value)
+
+
+def results(*records: Record) -> ResultSet:
+    host = Hardware(cpu_name="x")
+    return ResultSet(Path("r.json"), "box", "a" * 40, None, "env", host, records)
+
+
+def test_a_baseline_keeps_them(tmp_path: Path) -> None:
+    loaded = {**QUIET, "others_share": 0.63}
+    write_report(tmp_path / "c", "m.track_ms", 0, 2e-3, loaded)
+    path = tmp_path / "baseline.json"
+    save_baseline(path, results(*with_conditions(RECORDS, tmp_path / "c")))
+    first, second, *_ = load_baseline(path).records
+    assert first.error == 2e-3
+    assert first.conditions == {"processes": 1, **loaded}
+    assert first.marked == "other work took 63 % of the CPU time"
+    assert (second.error, second.conditions, second.marked) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("error", "x"),
+        ("conditions", []),
+        ("marked", 3),
+        ("error", True),
+        ("samples", 2.0),
+        ("samples", [2.0, None]),
+    ],
+)
+def test_a_baseline_that_contradicts_itself_is_named(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    path = tmp_path / "baseline.json"
+    save_baseline(path, results(RECORDS[0]))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    metadata = document["baselines"]["m.track_ms('a')"]["metadata"]
+    metadata[key] = value
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ResultFileError, match=key.rstrip("s")):
+        load_baseline(path)
+    for name in ("error", "conditions", "marked", "samples"):  # as older ones
+        del metadata[name]
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert load_baseline(path).records[0].error is None
+
+
+def shown(*records: Record) -> list[list[str]]:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(results_table(records, None))
+    return [line.split() for line in capture.get().splitlines()]
+
+
+def test_the_table_shows_marks_and_errors() -> None:
+    plain = record("m.track_all")
+    marked = replace(plain, marked="other work", error=2.3e-7)
+    head, _, *rows = shown(marked, plain, replace(plain, error=0.0))
+    assert head[-1] == "error"
+    assert rows[0] == ["track_all", "!", "2", "ms", "1", "2.3e-07"]
+    assert rows[1] == ["track_all", "2", "ms", "1"]
+    assert rows[2] == ["track_all", "2", "ms", "1", "0"]
+    assert shown(plain)[0][-1] == "change"

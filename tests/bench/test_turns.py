@@ -1,0 +1,250 @@
+"""Two processes that take turns with a benchmark: what they compare, and how they end."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rocmforge.bench import turns
+from rocmforge.bench.records import Direction
+from rocmforge.bench.turn_taker import FEWEST, SHORTEST_S, Turns
+from rocmforge.bench.turns import Pair, measure_pair, turns_slowdown
+
+pytest.importorskip("asv_runner")
+
+HERE = Path(sys.executable)
+
+SUITE = '''\
+"""Which of two interpreters runs it is known by its name: `later` is slower by half."""
+import sys
+import time
+from pathlib import Path
+
+from rocmforge.timing import collect, seconds_per_call
+
+LATER = Path(sys.executable).name == "later"
+LOG = Path(__file__).with_name("log")
+spent = 0.0
+
+
+def clock():
+    return spent
+
+
+def work():
+    """Two or three milliseconds of a clock that no other work on the machine moves."""
+    global spent
+    spent += 0.003 if LATER else 0.002
+    with LOG.open("a") as log:
+        log.write("ab"[LATER])
+    time.sleep(60 if LATER and "hangs" in sys.argv[2] and LOG.stat().st_size > 9 else 0.001)
+
+
+class Suite:
+    params = (["one", "two"], [4])
+    timer = staticmethod(clock)
+
+    def setup(self, name, number):
+        if name == "two" and LATER:
+            raise NotImplementedError("not here")
+
+    def time_it(self, name, number):
+        work()
+
+    def track_rate(self, name, number):
+        return {"samples": [1 / s for s in seconds_per_call(work, clock=clock)], "number": 1}
+
+    def track_few(self, name, number):
+        def measure():
+            begin = clock()
+            work()
+            return clock() - begin
+        return {"samples": [1e3 * s for s in collect(measure, most=5)], "number": 1}
+
+
+def time_without_setup():
+    global spent
+    spent += 0.0005
+    with LOG.open("a") as log:
+        log.write("ab"[LATER])
+
+
+time_without_setup.timer = clock
+
+
+def track_bytes():
+    return 300 if LATER else 200
+
+
+def track_wrong():
+    if LATER:
+        print("begins")
+        raise ValueError("a wrong result")
+    return 1
+
+
+def track_exits():
+    import os
+    os._exit(9) if LATER else time.sleep(0.2)
+    return 1
+
+
+def track_for_ever():
+    time.sleep(60) if LATER else None
+    return 1
+
+
+def track_hangs_in_its_turn():
+    samples = seconds_per_call(work, clock=clock)
+    return {"samples": samples, "number": 1}
+
+
+def track_takes_no_turns():
+    return 1 if LATER else track_hangs_in_its_turn()
+
+
+def track_nothing():
+    return 0 if LATER else None
+
+
+track_for_ever.timeout = track_hangs_in_its_turn.timeout = 0.5
+'''
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A folder of benchmarks; beside it two interpreters, `earlier` and `later`."""
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "suite.py").write_text(SUITE)
+    for name in ("earlier", "later"):
+        link = tmp_path / name
+        link.write_text(
+            f"#!/bin/sh\nexec {HERE} -c 'import runpy, sys; sys.executable = sys.argv[1]; "
+            f'sys.argv[:] = sys.argv[3:]; runpy.run_path(sys.argv[0], run_name="__main__")\' '
+            f'{link} "$@"\n'
+        )
+        link.chmod(0o755)
+    return folder
+
+
+def pair(suite: Path, label: str, later_leads: bool = False, seconds: float = 0.1) -> Pair:
+    pythons = suite.parent / "earlier", suite.parent / "later"
+    return measure_pair(pythons, suite, label, Direction.LOWER, later_leads, seconds)
+
+
+@pytest.mark.parametrize("later_leads", [False, True])
+@pytest.mark.parametrize("name", ["time_it", "track_rate", "track_few"])
+def test_calls_of_two_builds_alternate_and_the_later_is_slower(
+    suite: Path, name: str, later_leads: bool
+) -> None:
+    found = pair(suite, f"suite.Suite.{name}('one', 4)", later_leads)
+    assert found.slowdown == pytest.approx(1.5)
+    wanted = {"time_it": (2e-3, 3e-3), "track_rate": (500, 1000 / 3), "track_few": (2, 3)}[name]
+    assert (found.before, found.after) == pytest.approx(wanted)
+    turns = [len(list(group)) for _, group in itertools.groupby((suite / "log").read_text())]
+    assert len(turns) >= 2 * (FEWEST + 1) + 1  # warming up, and the leader's last
+    assert (suite / "log").read_text()[-1] == "ab"[later_leads]
+
+
+def test_what_is_no_time_is_compared_by_its_value(suite: Path) -> None:
+    assert pair(suite, "suite.track_bytes") == Pair(1.5, 200, 300)
+    pythons = suite.parent / "earlier", suite.parent / "later"
+    found = measure_pair(pythons, suite, "suite.track_bytes", Direction.HIGHER, True)
+    assert found.slowdown == pytest.approx(2 / 3)
+
+
+def test_short_calls_are_repeated(suite: Path) -> None:
+    found = pair(suite, "suite.time_without_setup")
+    assert (found.slowdown, found.before, found.after) == pytest.approx((1.0, 5e-4, 5e-4))
+    turns = [len(list(group)) for _, group in itertools.groupby((suite / "log").read_text())]
+    assert min(turns[-2 * FEWEST :]) >= SHORTEST_S / 5e-4  # a sample
+
+
+def test_what_is_not_available_is_no_failure(suite: Path) -> None:
+    found = pair(suite, "suite.Suite.time_it('two', 4)")
+    assert found.slowdown is None
+    assert found.without == (1, "n/a")
+
+
+@pytest.mark.parametrize(
+    ("label", "without"),
+    [
+        ("suite.track_wrong", (1, "ValueError: a wrong result")),
+        ("suite.track_exits", (1, "exit 9")),
+        ("suite.track_for_ever", (1, "time-out")),
+        ("suite.track_hangs_in_its_turn", (1, "time-out")),
+        ("suite.track_takes_no_turns", (0, "the other build takes no turns")),
+        ("suite.track_nothing", (0, "a value of 0, or none, has no ratio")),
+        ("suite.Suite.time_it('three', 4)", (0, "ValueError: suite.Suite.time_it: got no parame")),
+        ("suite.time_nothing", (0, "ValueError: Could not find benchmark 'suite.time_nothing'")),
+    ],
+)
+@pytest.mark.parametrize("later_leads", [False, True])
+def test_a_process_that_ends_is_named_and_the_other_does_not_wait(
+    suite: Path, label: str, without: tuple[int, str], later_leads: bool
+) -> None:
+    begin = time.monotonic()
+    found = pair(suite, label, later_leads)
+    assert found.slowdown is None, label
+    side, why = found.without
+    assert side == without[0]
+    assert why.startswith(without[1])
+    assert time.monotonic() - begin < 30
+
+
+def test_an_interpreter_that_is_missing_leaves_no_process(
+    suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    popen = turns.subprocess.Popen
+
+    def spy(*arguments: object, **more: object) -> object:
+        started.append(popen(*arguments, **more))  # type: ignore[call-overload]
+        return started[-1]
+
+    monkeypatch.setattr(turns.subprocess, "Popen", spy)
+    pythons = suite.parent / "earlier", suite.parent / "none"
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError, match="none"):
+        measure_pair(pythons, suite, "suite.track_bytes", Direction.LOWER, False)
+    assert [process.returncode for process in started] == [-9]
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_burst_that_both_see_is_not_in_the_quotient() -> None:
+    """By hand: a machine that is three times slower from the second turn of the follower on."""
+    leader = [[1.0, 1.1, 1.0, 1.0], [1.0] * 4, [3.0] * 4, [3.0] * 4, [3.0] * 4]
+    follower = [[1.2] * 4, [3.6, 3.6, 9.9, 3.6], [3.6] * 4, [3.6] * 4]
+    assert turns_slowdown(leader, follower, False) == pytest.approx(1.2)
+    assert turns_slowdown(follower, leader, True) == pytest.approx(1 / 1.2)
+    drifting = [[math.exp(0.1 * i)] for i in range(0, 9, 2)]
+    between = [[1.3 * math.exp(0.1 * i)] for i in range(1, 8, 2)]
+    assert turns_slowdown(drifting, between, False) == pytest.approx(1.3)
+
+
+def test_a_follower_whose_leader_is_gone_says_so() -> None:
+    (to_us, theirs), (back, ours) = os.pipe(), os.pipe()
+    follower = Turns(to_us, ours, leads=False, seconds=1.0)
+    os.write(theirs, b"g")
+    assert follower.begin()
+    assert os.read(back, 1) == b"r"
+    os.close(theirs)
+    follower._mine = False
+    with pytest.raises(EOFError, match="the other process has ended"):
+        follower.begin()
+    for end in (to_us, back, ours):
+        os.close(end)
+
+
+def test_the_script_imports_nothing_of_this_package_but_timing() -> None:
+    text = turns.SCRIPT.read_text(encoding="utf-8")
+    assert set(re.findall(r"(?:import|from) (rocmforge[\w.]*)", text)) == {"rocmforge.timing"}

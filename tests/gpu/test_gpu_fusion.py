@@ -1,0 +1,92 @@
+"""Which rules a GPU takes: by formats, rows and architecture, and by what the caller asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import pytest
+
+from rocmforge.gpu.batch_shape import Shape
+from rocmforge.gpu.dtypes import F32
+from rocmforge.gpu.fusion import FUSIONS, GAINS, Fusion, gpu_rules
+from rocmforge.gpu.lowering import activation_form
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.plan.fusion import fuse
+from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, Swiglu, Tensor
+
+H, GATE, UP, X = (
+    Tensor(name, columns) for name, columns in (("h", 256), ("g", 512), ("u", 512), ("x", 256))
+)
+
+
+def reading_on(architecture: str, tokens: int) -> Callable[[Op, Tensor], Sequence[str]]:
+    """As `Emitter.reading` says, for the ops of a feed-forward part."""
+
+    def reading(op: Op, tensor: Tensor) -> Sequence[str]:
+        if isinstance(op, GateUpSwiglu):
+            return (activation_form(architecture, op.gate.format, tokens),)
+        if isinstance(op, Matmul) and tensor == op.x:
+            return [activation_form(architecture, w.format, tokens) for w in op.weights]
+        return (F32,)
+
+    return reading
+
+
+def fused_names(
+    architecture: str,
+    tokens: int,
+    formats: Sequence[str],
+    fused: Collection[Fusion] = FUSIONS,
+) -> list[str]:
+    gate, up = (DeviceMatrix.at(0, name, 512, 256) for name in formats[:2])
+    ops: list[Op] = [
+        Matmul(H, (gate, up), (GATE, UP), (None, None)),
+        Swiglu(GATE, UP, GATE),
+        Matmul(GATE, (DeviceMatrix.at(0, formats[2], 256, 512),), (X,), (None,), accumulate=True),
+    ]
+    shape = Shape(tokens, 1, None, tokens == 1, tokens)
+    rules = gpu_rules(shape, reading_on(architecture, tokens), fused)
+    return [type(op).__name__ for op in fuse(ops, rules)]
+
+
+FIRST = ["GateUpSwiglu", "Matmul"]
+LAST = ["Matmul", "SwigluMatmul"]
+APART = ["Matmul", "Swiglu", "Matmul"]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tokens", "formats", "wanted"),
+    [
+        ("sm_90", 1, ("Q4_K", "Q4_K", "Q6_K"), FIRST),
+        ("sm_90", 40, ("Q4_K", "Q4_K", "Q6_K"), FIRST),
+        ("sm_90", 40, ("F16", "F16", "Q8_0"), FIRST),
+        # Gate and up of two formats; a few rows only.
+        ("sm_90", 1, ("Q4_K", "Q5_K", "Q6_K"), LAST),
+        ("gfx1100", 8, ("F16", "Q8_0", "F16"), LAST),
+        ("gfx942", 8, ("Q8_0", "F16", "Q4_0"), LAST),
+        ("gfx942", 9, ("Q8_0", "F16", "Q4_0"), APART),
+        ("sm_90", 40, ("Q4_K", "Q5_K", "Q6_K"), APART),
+        # Prompts of gfx1030 read int8, unless the weights are plain numbers.
+        ("gfx1030", 40, ("Q4_K", "Q4_K", "Q6_K"), APART),
+        ("gfx1030", 40, ("F16", "F16", "F16"), FIRST),
+        ("gfx1030", 40, ("F16", "F16", "Q8_0"), APART),
+        ("gfx1030", 8, ("F16", "F16", "Q8_0"), FIRST),
+    ],
+)
+def test_a_feed_forward_part_fuses_where_a_kernel_writes_what_is_read(
+    architecture: str, tokens: int, formats: tuple[str, str, str], wanted: list[str]
+) -> None:
+    assert fused_names(architecture, tokens, formats) == wanted
+
+
+def test_the_rules_can_be_chosen() -> None:
+    formats = ("Q4_K", "Q4_K", "Q4_K")
+    assert fused_names("sm_90", 1, formats, ()) == APART
+    assert fused_names("sm_90", 1, formats, ("swiglu_matmul",)) == LAST
+    assert fused_names("sm_90", 1, formats, ("gate_up_swiglu",)) == FIRST
+    assert fused_names("sm_90", 1, formats, ("swiglu_matmul", "gate_up_swiglu")) == FIRST
+    assert fused_names("sm_90", 1, formats, GAINS) == FIRST
+    assert fused_names("sm_90", 1, ("Q4_K", "Q5_K", "Q6_K"), GAINS) == APART
+    shape = Shape(1, 1, None, True, 1)
+    counts = [len(gpu_rules(shape, reading_on("sm_90", 1), FUSIONS[:n])) for n in range(5)]
+    assert counts == [1, 2, 3, 4, 5]
