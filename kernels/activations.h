@@ -22,7 +22,7 @@ static_assert(LANES <= WAVE && LANES % 8 == 0 && TOKENS <= 8 && TOKENS * ROWS <=
 
 // The activations of a launch: K columns, T tokens. A Source (Input below is the plainest) has
 //   kShare<Format>, how many neighbouring threads bring a slot, and
-//   bring(activations, slot, place), which all of them call to store their shares of it.
+//   fill_slot(activations, slot, span), which all of them call to store their shares of it.
 template <class Source>
 struct Batch {
     Source in;
@@ -31,21 +31,21 @@ struct Batch {
 
 // What belongs into a slot: numbers of a row of `columns` from number `index` of (T, K) on, as many
 // as there is room for and `left`, which may be none or negative; zeros behind them.
-struct Place {
+struct Span {
     uint32_t index;
     int left, columns;
 };
 
-// Activations in LDS. A tail is a slot's scale, and if the format has offsets the scale times the
-// sum of the slot's codes, or times those of its halves.
+// Activations in LDS. A x_scales is a slot's scale, and if the format has offsets the scale times
+// the sum of the slot's codes, or times those of its halves.
 template <class Format, bool kDense = Packed<Format>::kDense>
-struct Tail {
+struct SlotScales {
     static constexpr int kWords = !Packed<Format>::kHasOffset  ? 1
                                   : Packed<Format>::kSubs == 1 ? 2
                                                                : 4;
 };
 template <class Format>
-struct Tail<Format, true> {
+struct SlotScales<Format, true> {
     static constexpr int kWords = 0;
 };
 
@@ -54,10 +54,10 @@ struct Activations {
     using P = Packed<Format>;
     static constexpr int kSlotColumns = P::kDense ? 8 : 32;
     static constexpr int kSlotUnits = kSlotColumns / P::kColumns;  // 1, or 2 of 16 bytes
-    static constexpr int kTail = Tail<Format>::kWords;
+    static constexpr int kScaleWords = SlotScales<Format>::kWords;
     static constexpr int kChunk = SLOTS * kSlotUnits / TOKENS / kStep * kStep;  // units of a row
     static constexpr int kChunkSlots = kChunk / kSlotUnits;
-    static constexpr int kLds = SLOTS * (2 * 16 + 4 * kTail) / 16;  // in pieces of 16 bytes
+    static constexpr int kLds = SLOTS * (2 * 16 + 4 * kScaleWords) / 16;  // in pieces of 16 bytes
     static_assert(kChunk > 0, "SLOTS is too small for the tokens and units in flight");
 
     u32x4* lds;
@@ -76,28 +76,28 @@ struct Activations {
         const uint32_t row = static_cast<uint32_t>(token) * batch.columns + start;
         for (int slot = own; slot < slots; slot += kTokenThreads / kShare) {
             const int column = slot * kSlotColumns;
-            batch.in.bring(*this, token * kChunkSlots + slot,
-                           Place{row + column, end - column, batch.columns});
+            batch.in.fill_slot(*this, token * kChunkSlots + slot,
+                               Span{row + column, end - column, batch.columns});
         }
     }
 
-    // What sources store: 16 bytes, or 4 of them, of a slot, and its tail.
+    // What sources store: 16 bytes, or 4 of them, of a slot, and its x_scales.
     DEVICE void store_half(int slot, int i, u32x4 bytes) const { lds[half(slot, i)] = bytes; }
     DEVICE void store_word(int slot, int i, uint32_t word) const {
         reinterpret_cast<uint32_t*>(lds + half(slot, i / 4))[i % 4] = word;
     }
-    DEVICE void store_tail(int slot, float scale, uint32_t sums) const {
+    DEVICE void store_scales(int slot, float scale, uint32_t sums) const {
         const int first = static_cast<int16_t>(sums), second = static_cast<int>(sums) >> 16;
-        if constexpr (kTail == 4) {
-            reinterpret_cast<u32x4*>(tails())[slot] = {
+        if constexpr (kScaleWords == 4) {
+            reinterpret_cast<u32x4*>(scale_words())[slot] = {
                 bit_cast<uint32_t>(scale), bit_cast<uint32_t>(scale * static_cast<float>(first)),
                 bit_cast<uint32_t>(scale * static_cast<float>(second)), 0};
-        } else if constexpr (kTail == 2) {
-            reinterpret_cast<u32x2*>(tails())[slot] = {
+        } else if constexpr (kScaleWords == 2) {
+            reinterpret_cast<u32x2*>(scale_words())[slot] = {
                 bit_cast<uint32_t>(scale),
                 bit_cast<uint32_t>(scale * static_cast<float>(first + second))};
-        } else if constexpr (kTail == 1) {
-            tails()[slot] = scale;
+        } else if constexpr (kScaleWords == 1) {
+            scale_words()[slot] = scale;
         }
     }
 
@@ -106,22 +106,22 @@ struct Activations {
         if constexpr (kSlotUnits == 2) return lds[token * kChunk + unit];
         return lds[half(token * kChunk + unit, i)];
     }
-    DEVICE void tail(int token, int unit, float* words) const {
+    DEVICE void scales(int token, int unit, float* words) const {
         const int at = token * kChunkSlots + unit / kSlotUnits;
-        if constexpr (kTail == 4) {
-            const u32x4 v = reinterpret_cast<const u32x4*>(tails())[at];
+        if constexpr (kScaleWords == 4) {
+            const u32x4 v = reinterpret_cast<const u32x4*>(scale_words())[at];
             words[0] = bit_cast<float>(v.x), words[1] = bit_cast<float>(v.y);
             words[2] = bit_cast<float>(v.z);
-        } else if constexpr (kTail == 2) {
-            const u32x2 v = reinterpret_cast<const u32x2*>(tails())[at];
+        } else if constexpr (kScaleWords == 2) {
+            const u32x2 v = reinterpret_cast<const u32x2*>(scale_words())[at];
             words[0] = bit_cast<float>(v.x), words[1] = bit_cast<float>(v.y);
         } else {
-            words[0] = tails()[at];
+            words[0] = scale_words()[at];
         }
     }
 
   private:
-    DEVICE float* tails() const { return reinterpret_cast<float*>(lds + 2 * SLOTS); }
+    DEVICE float* scale_words() const { return reinterpret_cast<float*>(lds + 2 * SLOTS); }
     static DEVICE int half(int slot, int i) {
         return kSlotUnits == 2 ? 2 * slot + i : i * SLOTS + slot;
     }
@@ -150,24 +150,24 @@ struct Input {
     static constexpr int kShare = 1;
 
     template <class Format>
-    DEVICE void bring(const Activations<Format>& to, int slot, const Place& place) const {
+    DEVICE void fill_slot(const Activations<Format>& to, int slot, const Span& span) const {
         u32x4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
         float scale = 0.0f;
         uint32_t sum = 0;
-        if (place.left > 0) {
+        if (span.left > 0) {
             if constexpr (Packed<Format>::kDense) {
-                const float* from = reinterpret_cast<const float*>(x) + place.index;
-                low = four_floats(from, place.left, place.columns);
-                high = four_floats(from + 4, place.left - 4, place.columns);
+                const float* from = reinterpret_cast<const float*>(x) + span.index;
+                low = four_floats(from, span.left, span.columns);
+                high = four_floats(from + 4, span.left - 4, span.columns);
             } else {
-                low = load<u32x4>(x + place.index);
-                high = load<u32x4>(x + place.index + 16);
-                scale = scales[place.index / 32];
-                if constexpr (Activations<Format>::kTail > 1) sum = sums[place.index / 32];
+                low = load<u32x4>(x + span.index);
+                high = load<u32x4>(x + span.index + 16);
+                scale = scales[span.index / 32];
+                if constexpr (Activations<Format>::kScaleWords > 1) sum = sums[span.index / 32];
             }
         }
         to.store_half(slot, 0, low);
         to.store_half(slot, 1, high);
-        to.store_tail(slot, scale, sum);
+        to.store_scales(slot, scale, sum);
     }
 };

@@ -9,8 +9,8 @@
 //   k, v        (pages, G, P, D) and k_scales, v_scales: see pages.h
 //   page_table  (S, max_pages) int; lengths (S,) int: 0 gives zeros
 //   outputs     (S, H, splits, D) float: each part's weighted sum of values, undivided
-//   marks       (S, H, splits, 2) float: each part's largest score and sum of weights
-//   out         (S, H * D) float, f16, or int8 with scales and sums (forms.h; H * D is whole 32s)
+//   stats       (S, H, splits, 2) float: each part's largest score and sum of weights
+//   out         (S, H * D) float, f16, or int8 with scales and sums (output.h; H * D is whole 32s)
 //
 // A block of `attention` has WAVES waves and works on up to QUERIES heads of one KV head; its grid
 // is (splits, G * parts, S), parts = ceil(H / G / QUERIES). kLanes neighbouring lanes read a token,
@@ -94,16 +94,16 @@ struct AttentionArgs {
     const int* page_table;
     const int* lengths;
     float* outputs;
-    float* marks;
+    float* stats;
     int heads, kv_heads, page_bits, max_pages, splits;
     float scale;
 };
 
 // The tokens that a block takes: first to last - 1 of sequence s, which is one part of it.
-struct Part {
+struct Split {
     int s, split, length, first, last;
 
-    DEVICE explicit Part(const AttentionArgs& a) {
+    DEVICE explicit Split(const AttentionArgs& a) {
         s = block_z();
         split = block_x();
         length = a.lengths[s];
@@ -131,8 +131,8 @@ DEVICE void load_queries(const AttentionArgs& a, int s, const HeadGroup& group, 
                          float (&q)[QUERIES][8]) {
     UNROLL for (int h = 0; h < QUERIES; ++h) {
         const float* from = a.q + (static_cast<u64>(s) * a.heads + group.first) * HEAD_DIM + dim;
-        F32Pages::widen(F32Pages::load_eight(from, nullptr, minimum(h, group.count - 1), HEAD_DIM, 0),
-                        q[h]);
+        F32Pages::widen(
+            F32Pages::load_eight(from, nullptr, minimum(h, group.count - 1), HEAD_DIM, 0), q[h]);
         UNROLL for (int i = 0; i < 8; ++i) q[h][i] = idle ? 0.0f : q[h][i] * a.scale;
     }
 }
@@ -179,14 +179,14 @@ DEVICE void accumulate(const float (&weights)[QUERIES][TOKENS], const KV::Eight 
 // ---- the waves of a block merge their states through LDS ---------------------------------------
 
 using WaveOutputs = float[WAVES][QUERIES][HEAD_DIM];
-using WaveMarks = float[WAVES][QUERIES][2];
+using WaveStats = float[WAVES][QUERIES][2];
 
 DEVICE void store_wave_state(const SoftmaxState& state, int h, int dim, WaveOutputs& outputs,
-                             WaveMarks& marks) {
+                             WaveStats& stats) {
     UNROLL for (int i = 0; i < 8; ++i) outputs[wave()][h][dim + i] = state.out[i];
     if (dim == 0) {
-        marks[wave()][h][0] = state.largest;
-        marks[wave()][h][1] = state.total;
+        stats[wave()][h][0] = state.largest;
+        stats[wave()][h][1] = state.total;
     }
 }
 
@@ -196,12 +196,12 @@ struct DimState {
 };
 
 // Dim d of the state that the waves have together for query h.
-DEVICE DimState merge_waves(const WaveOutputs& outputs, const WaveMarks& marks, int h, int d) {
-    float top = marks[0][h][0], total = 0.0f, out = 0.0f;
-    UNROLL for (int w = 1; w < WAVES; ++w) top = maximum(top, marks[w][h][0]);
+DEVICE DimState merge_waves(const WaveOutputs& outputs, const WaveStats& stats, int h, int d) {
+    float top = stats[0][h][0], total = 0.0f, out = 0.0f;
+    UNROLL for (int w = 1; w < WAVES; ++w) top = maximum(top, stats[w][h][0]);
     UNROLL for (int w = 0; w < WAVES; ++w) {
-        const float factor = fast_exp(marks[w][h][0] - top);
-        total += factor * marks[w][h][1];
+        const float factor = fast_exp(stats[w][h][0] - top);
+        total += factor * stats[w][h][1];
         out += factor * outputs[w][h][d];
     }
     return {top, total, out};
@@ -209,8 +209,8 @@ DEVICE DimState merge_waves(const WaveOutputs& outputs, const WaveMarks& marks, 
 
 KERNEL(attention, AttentionArgs, WAVES* WAVE) {
     SHARED WaveOutputs outputs;
-    SHARED WaveMarks marks;
-    const Part part(a);
+    SHARED WaveStats stats;
+    const Split part(a);
     if (part.first >= part.length) return;
     const HeadGroup group(a);
     // What this lane reads in every load: which of kSlots tokens, and which 8 dims of it. Lanes
@@ -247,28 +247,28 @@ KERNEL(attention, AttentionArgs, WAVES* WAVE) {
 
     UNROLL for (int h = 0; h < QUERIES; ++h) {
         states[h].merge_lanes<kLanes>();
-        if (slot == 0 && !idle) store_wave_state(states[h], h, dim, outputs, marks);
+        if (slot == 0 && !idle) store_wave_state(states[h], h, dim, outputs, stats);
     }
     block_sync();
     for (int i = thread_x(); i < group.count * HEAD_DIM; i += WAVES * WAVE) {
         const int h = i / HEAD_DIM, d = i % HEAD_DIM;
-        const DimState merged = merge_waves(outputs, marks, h, d);
+        const DimState merged = merge_waves(outputs, stats, h, d);
         const u64 row =
             (static_cast<u64>(part.s) * a.heads + group.first + h) * a.splits + part.split;
         a.outputs[row * HEAD_DIM + d] = merged.out;
         if (d == 0) {
-            a.marks[2 * row] = merged.largest;
-            a.marks[2 * row + 1] = merged.total;
+            a.stats[2 * row] = merged.largest;
+            a.stats[2 * row + 1] = merged.total;
         }
     }
 }
 
 struct MergeArgs {
     const float* outputs;
-    const float* marks;
+    const float* stats;
     const int* lengths;
     Output out;
-    int heads, splits, form;  // a number of Form
+    int heads, splits, dtype;  // dtype: a number of Dtype
 };
 
 KERNEL(attention_merge, MergeArgs, kMergeThreads) {
@@ -280,10 +280,10 @@ KERNEL(attention_merge, MergeArgs, kMergeThreads) {
     const u64 first = (static_cast<u64>(s) * a.heads + in_row / HEAD_DIM) * a.splits;
 
     float top = kLowest, total = 0.0f, out = 0.0f;
-    for (int i = 0; i < used; ++i) top = maximum(top, a.marks[2 * (first + i)]);
+    for (int i = 0; i < used; ++i) top = maximum(top, a.stats[2 * (first + i)]);
     for (int i = 0; i < used; ++i) {
-        const float factor = fast_exp(a.marks[2 * (first + i)] - top);
-        total += factor * a.marks[2 * (first + i) + 1];
+        const float factor = fast_exp(a.stats[2 * (first + i)] - top);
+        total += factor * a.stats[2 * (first + i) + 1];
         out += factor * a.outputs[(first + i) * HEAD_DIM + in_row % HEAD_DIM];
     }
     out = used > 0 ? out / total : 0.0f;

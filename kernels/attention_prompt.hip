@@ -62,7 +62,7 @@ struct AttentionPromptArgs {
     const int* lengths;
     const int* starts;
     Output out;
-    int heads, kv_heads, page_bits, max_pages, form;  // a number of Form
+    int heads, kv_heads, page_bits, max_pages, dtype;  // dtype: a number of Dtype
     float scale;
 };
 
@@ -244,6 +244,7 @@ struct SoftmaxState {
     // Takes the scores of KEYS more tokens and turns them into weights exp(score - largest). What
     // is in `out` shrinks as the largest score grows.
     DEVICE void add_scores(Scores& scores, Outputs& out) {
+        const auto max = [](float x, float y) { return maximum(x, y); };
         float top[kColumns], factor[kColumns];
         UNROLL for (int c = 0; c < kColumns; ++c) top[c] = largest[c];
         UNROLL for (int t = 0; t < kKeyTiles; ++t) {
@@ -252,7 +253,7 @@ struct SoftmaxState {
             }
         }
         UNROLL for (int c = 0; c < kColumns; ++c) {
-            top[c] = over_column(top[c], larger);
+            top[c] = over_column(top[c], max);
             factor[c] = fast_exp(largest[c] - top[c]);
             largest[c] = top[c];
             total[c] *= factor[c];

@@ -41,7 +41,7 @@ DEVICE void multiply(const typename Packed<Format>::Unit (&weights)[kRows],
         typename P::Scales s[kRows];
         UNROLL
         for (int r = 0; r < kRows; ++r) {
-            P::words(weights[r], w[r]);
+            P::unpack(weights[r], w[r]);
             s[r] = P::scales(weights[r]);
         }
         UNROLL
@@ -53,8 +53,8 @@ DEVICE void multiply(const typename Packed<Format>::Unit (&weights)[kRows],
                 codes[4 * i] = four.x, codes[4 * i + 1] = four.y;
                 codes[4 * i + 2] = four.z, codes[4 * i + 3] = four.w;
             }
-            float tail[Activations<Format>::kTail];
-            x.tail(t, unit, tail);
+            float x_scales[Activations<Format>::kScaleWords];
+            x.scales(t, unit, x_scales);
             UNROLL
             for (int r = 0; r < kRows; ++r) {
                 UNROLL
@@ -65,8 +65,8 @@ DEVICE void multiply(const typename Packed<Format>::Unit (&weights)[kRows],
                         const int word = sub * (P::kWords / P::kSubs) + i;
                         dot = dot4(w[r][word], codes[word], dot);
                     }
-                    sums[t][r] += s[r].scale[sub] * (tail[0] * static_cast<float>(dot));
-                    if constexpr (P::kHasOffset) sums[t][r] += s[r].offset[sub] * tail[1 + sub];
+                    sums[t][r] += s[r].scale[sub] * (x_scales[0] * static_cast<float>(dot));
+                    if constexpr (P::kHasOffset) sums[t][r] += s[r].offset[sub] * x_scales[1 + sub];
                 }
                 settle(sums[t][r]);
             }
@@ -77,7 +77,7 @@ DEVICE void multiply(const typename Packed<Format>::Unit (&weights)[kRows],
 // Sums over kLanes neighbouring lanes, of several values at once: value i is returned to the i-th
 // of as many equal parts of these lanes as there are values.
 template <int kLanes, int kValues>
-DEVICE float fold(const float (&values)[kValues]) {
+DEVICE float sum_lanes(const float (&values)[kValues]) {
     if constexpr (kValues == 1) {
         return wave_sum<kLanes>(values[0]);
     } else {
@@ -89,16 +89,16 @@ DEVICE float fold(const float (&values)[kValues]) {
             const float low = values[i], high = values[kValues / 2 + i];
             halves[i] = (upper ? high : low) + shuffle_xor<kLanes / 2>(upper ? low : high);
         }
-        return fold<kLanes / 2>(halves);
+        return sum_lanes<kLanes / 2>(halves);
     }
 }
 
 // Which product of a pass a lane gets, and whether it is the one to write it.
-struct Part {
+struct OwnProduct {
     int token, row;  // row of those of a pass
     bool writes;
 
-    DEVICE Part() {
+    DEVICE OwnProduct() {
         constexpr int kPart = LANES / (TOKENS * ROWS);
         const int own = static_cast<int>(lane()) % LANES;
         token = own / kPart / ROWS;
@@ -108,8 +108,8 @@ struct Part {
 };
 
 // Calls finish(first, products) for each of kPasses passes over rows first .. first + kPassRows -
-// 1, from row `start` on: products[m] of a lane is that of matrix m with its Part. Rows from `rows`
-// on repeat the last one. Every thread of the block calls.
+// 1, from row `start` on: products[m] of a lane is that of matrix m with its OwnProduct. Rows from
+// `rows` on repeat the last one. Every thread of the block calls.
 template <class Format, int kMatrices, int kPasses, class Source, class Finish>
 DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
                      const Batch<Source>& batch, u32x4* lds, const Finish& finish) {
@@ -197,7 +197,7 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
             for (int i = 0; i < TOKENS * ROWS; ++i) {
                 values[i] = sums[i / ROWS][m * ROWS + i % ROWS];
             }
-            products[m] = fold<LANES>(values);
+            products[m] = sum_lanes<LANES>(values);
         }
         finish(start + pass * kPassRows, products);
     }

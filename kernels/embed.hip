@@ -6,7 +6,7 @@
 //   weight  (K,) float32
 //   out     (T, K) float32, aligned to 16
 //   normed  (T, K) float32, float16 or Q8 (K then a multiple of 32) as `form` says, the number of a
-//           Form (forms.h), or none where it is -1; aligned to 16
+//           Form (output.h), or none where it is -1; aligned to 16
 // A block of 256 threads takes one token, four columns a thread, 1024 columns at a time; the raw
 // blocks come through LDS (raw.h). Each thread reads back only what it wrote itself.
 // Launched by rocmforge/gpu/ops/embed.py.
@@ -19,7 +19,7 @@ struct EmbedArgs {
     const float* weight;
     float* out;
     Output normed;
-    int columns, form;
+    int columns, dtype;
     float eps;
 };
 

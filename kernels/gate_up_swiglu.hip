@@ -2,7 +2,7 @@
 //
 //   x         (T, K), T up to TOKENS: Q8 for quantized weights, float for dense ones (dot_rows.h)
 //   gate, up  (N, K) of FORMAT_0 and FORMAT_1, both quantized or both dense: streams of packed.h
-//   out       (T, N) float, f16 or int8 as OUT says (forms.h), aligned to 16
+//   out       (T, N) float, f16 or int8 as OUT says (output.h), aligned to 16
 // The rows of a block, the same of both matrices, are a multiple of 32: their outputs meet in LDS,
 // and for Q8, where N is a multiple of 32 too, 32 lanes round 32 of them. Matrices of one format
 // are read together, others one after the other. Launched by rocmforge/gpu/ops/matmul.py.
@@ -22,13 +22,13 @@ template <class Gate, class Up>
 struct Both {
     static DEVICE void run(const GateUpArgs& a, int start, u32x4* lds,
                            float (&results)[TOKENS][kGroupRows]) {
-        const Part part;
+        const OwnProduct own;
         const auto gates = [&](int first, const float (&products)[1]) {
-            if (part.writes) results[part.token][first - start + part.row] = products[0];
+            if (own.writes) results[own.token][first - start + own.row] = products[0];
         };
         const auto ups = [&](int first, const float (&products)[1]) {
-            float& result = results[part.token][first - start + part.row];
-            if (part.writes) result = swiglu(result, products[0]);
+            float& result = results[own.token][first - start + own.row];
+            if (own.writes) result = swiglu(result, products[0]);
         };
         const PackedMatrix gate[1] = {a.gate}, up[1] = {a.up};
         dot_rows<Gate, 1, kGroupPasses>(gate, start, a.rows, a.batch, lds, gates);
@@ -40,10 +40,10 @@ template <class Format>
 struct Both<Format, Format> {
     static DEVICE void run(const GateUpArgs& a, int start, u32x4* lds,
                            float (&results)[TOKENS][kGroupRows]) {
-        const Part part;
+        const OwnProduct own;
         const auto finish = [&](int first, const float (&products)[2]) {
-            float& result = results[part.token][first - start + part.row];
-            if (part.writes) result = swiglu(products[0], products[1]);
+            float& result = results[own.token][first - start + own.row];
+            if (own.writes) result = swiglu(products[0], products[1]);
         };
         const PackedMatrix both[2] = {a.gate, a.up};
         dot_rows<Format, 2, kGroupPasses>(both, start, a.rows, a.batch, lds, finish);

@@ -93,7 +93,7 @@ struct Loads {
             UNROLL
             for (int i = 0; i < kUnits; ++i) {
                 uint32_t some[Weights::kWords];
-                Weights::words(units[i], some);
+                Weights::unpack(units[i], some);
                 UNROLL
                 for (int j = 0; j < Weights::kWords; ++j) words[i * Weights::kWords + j] = some[j];
             }
@@ -113,7 +113,7 @@ struct Loads {
 };
 
 // The sums of a thread.
-struct Sums {
+struct Accumulators {
     float y[THREAD_TILE][THREAD_TILE];  // tokens, rows
 
     DEVICE void multiply(const Stage& stage, int group) {
@@ -157,7 +157,7 @@ struct Sums {
         }
     }
 
-    DEVICE void put(const Args& a) const {
+    DEVICE void store(const Args& a) const {
         UNROLL
         for (int t = 0; t < THREAD_TILE; ++t) {
             UNROLL
@@ -183,7 +183,7 @@ struct Sums {
 
 KERNEL(matmul_dot4, Args, kThreads) {
     SHARED Stage stages[2];
-    Sums sums;
+    Accumulators sums;
     UNROLL
     for (int t = 0; t < THREAD_TILE; ++t) {
         UNROLL
@@ -199,5 +199,5 @@ KERNEL(matmul_dot4, Args, kThreads) {
         for (int group = 0; group < GROUPS; ++group) sums.multiply(stages[step % 2], group);
         loads.store(stages[(step + 1) % 2]);
     }
-    sums.put(a);
+    sums.store(a);
 }

@@ -77,11 +77,11 @@ DEVICE int first_row() {
 
 // Where row `local` of a block's tile comes from: a row, and whether of `up`.
 template <bool kGated>
-struct Source {
+struct WeightRow {
     int row;
     bool up;
 
-    DEVICE Source(const Args& a, int local) {
+    DEVICE WeightRow(const Args& a, int local) {
         if constexpr (kGated) {
             const int wave = local / WAVE_ROWS, in_wave = local % WAVE_ROWS;
             up = in_wave >= WAVE_ROWS / 2;
@@ -114,7 +114,7 @@ DEVICE u32x4 load_x(const Args& a, int token, int column) {
 // One unit of weights; past the end of a row zeros, without a branch, which would split the loop's
 // body for the compiler.
 template <class Weights, bool kGated>
-DEVICE typename Weights::Unit load_w(const Args& a, const Source<kGated>& from, int column) {
+DEVICE typename Weights::Unit load_w(const Args& a, const WeightRow<kGated>& from, int column) {
     const PackedMatrix matrix = from.matrix(a);
     if constexpr (Weights::kDense && !ALIGNED) {
         return Weights::load_row(matrix, from.row, a.columns, column);
@@ -142,7 +142,7 @@ struct Loads {
         UNROLL
         for (int i = 0; i < kUnits; ++i) {
             const int unit = thread_x() + i * kThreads;
-            const Source<kGated> from(a, unit / kRowUnits);
+            const WeightRow<kGated> from(a, unit / kRowUnits);
             w[i] = load_w<Weights>(a, from, step * kStep + unit % kRowUnits * Weights::kColumns);
         }
         UNROLL
@@ -180,7 +180,7 @@ struct Loads {
 };
 
 // The sums of one wave; its first token and row in the block's tile.
-struct Sums {
+struct Accumulators {
     TileC tiles[kTilesDown][kTilesAcross];
     int token, row;
 
@@ -251,7 +251,7 @@ struct Sums {
 
 template <bool kGated>
 DEVICE void compute(const Args& a, Stage (&stages)[STAGES]) {
-    Sums sums;
+    Accumulators sums;
     sums.token = wave() % kWavesDown * WAVE_TOKENS;
     sums.row = wave() / kWavesDown * WAVE_ROWS;
     UNROLL

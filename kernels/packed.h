@@ -88,7 +88,7 @@ struct Packed {
     }
 
     // Codes, one a byte, in the order of columns: signed if kSigned, else 0 .. 2^kBits - 1.
-    static DEVICE void words(const Unit& u, uint32_t (&w)[kWords]) {
+    static DEVICE void unpack(const Unit& u, uint32_t (&w)[kWords]) {
         if constexpr (kLookup) {
             const uint32_t table[4] = {kTableWord<Block, 0>, kTableWord<Block, 1>,
                                        kTableWord<Block, 2>, kTableWord<Block, 3>};

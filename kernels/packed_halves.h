@@ -99,7 +99,7 @@ struct PackedHalves {
 
     static DEVICE void pairs(const typename Weights::Unit& unit, uint32_t (&out)[kPairs]) {
         uint32_t words[Weights::kWords], scale[kSubs], offset[kSubs];
-        Weights::words(unit, words);
+        Weights::unpack(unit, words);
         const auto scales = Weights::scales(unit);
         bool fits = true;
         UNROLL

@@ -38,7 +38,7 @@ struct ProductArgs {
     int steps, one;  // one is 1, which the compiler does not know
 };
 
-DEVICE void put_sum(uint32_t* out, uint32_t sum, uint32_t* scratch) {
+DEVICE void store_sum(uint32_t* out, uint32_t sum, uint32_t* scratch) {
     sum = block_sum<THREADS>(sum, scratch);
     if (thread_x() == 0) out[block_x()] = sum;
 }
@@ -79,7 +79,7 @@ KERNEL(peak_reads, ReadArgs, THREADS) {
         UNROLL
         for (int j = 0; j < kLoads; ++j) sum += got[j].x + got[j].y + got[j].z + got[j].w;
     }
-    put_sum(a.out, sum, scratch);
+    store_sum(a.out, sum, scratch);
 }
 
 KERNEL(peak_f32, ProductArgs, THREADS) {
@@ -105,7 +105,7 @@ KERNEL(peak_f32, ProductArgs, THREADS) {
     uint32_t sum = 0;
     UNROLL
     for (int c = 0; c < CHAINS; ++c) sum += static_cast<uint32_t>(sums[c]);
-    put_sum(a.out, sum, scratch);
+    store_sum(a.out, sum, scratch);
 }
 
 KERNEL(peak_int8, ProductArgs, THREADS) {
@@ -128,7 +128,7 @@ KERNEL(peak_int8, ProductArgs, THREADS) {
     uint32_t sum = 0;
     UNROLL
     for (int c = 0; c < CHAINS; ++c) sum += sums[c];
-    put_sum(a.out, sum, scratch);
+    store_sum(a.out, sum, scratch);
 }
 
 KERNEL(peak_f16, ProductArgs, THREADS) {
@@ -157,5 +157,5 @@ KERNEL(peak_f16, ProductArgs, THREADS) {
     for (int c = 0; c < TILES; ++c) {
         tiles[c].each([&](int, int, float& value) { sum += static_cast<uint32_t>(value); });
     }
-    put_sum(a.out, sum, scratch);
+    store_sum(a.out, sum, scratch);
 }

@@ -15,15 +15,15 @@ struct Product {
 template <class Format, class Source>
 DEVICE void multiply_rows(const Product& p, int rows, int block, bool accumulate,
                           const Batch<Source>& batch, u32x4* lds) {
-    const Part part;
-    const int start = block * kPassRows, row = start + part.row;
-    const bool present = part.writes && part.token < batch.tokens && row < rows;
-    float* out = p.out + static_cast<u64>(part.token) * rows + row;
-    float known = 0.0f;  // asked for early: bias and what is there already
-    if (present && p.bias) known = p.bias[row];
-    if (present && accumulate) known += *out;
+    const OwnProduct own;
+    const int start = block * kPassRows, row = start + own.row;
+    const bool present = own.writes && own.token < batch.tokens && row < rows;
+    float* out = p.out + static_cast<u64>(own.token) * rows + row;
+    float addend = 0.0f;  // asked for early: bias and what is there already
+    if (present && p.bias) addend = p.bias[row];
+    if (present && accumulate) addend += *out;
     const PackedMatrix matrices[1] = {p.matrix};
     dot_rows<Format, 1, 1>(matrices, start, rows, batch, lds, [&](int, const float (&products)[1]) {
-        if (present) *out = known + products[0];
+        if (present) *out = addend + products[0];
     });
 }

@@ -1,7 +1,7 @@
 // quantize: out = x in another form: int8 in groups of 32 (q8.h), or f16.
 //
 //   x    (rows, columns) float
-//   out  (rows, columns) f16 or int8 as OUT says (forms.h)
+//   out  (rows, columns) f16 or int8 as OUT says (output.h)
 //
 // All aligned to 16. Four neighbouring elements a thread: elements.h.
 // Limits: columns a multiple of 32 for Q8. Launched by gpu/ops/quantize.py.

@@ -4,7 +4,7 @@
 //   x         (rows, columns) float; the sum is stored back where there is a residual
 //   residual  (rows, columns) float, or null
 //   weight    (columns,) float
-//   out       (rows, columns) float, f16 or int8 as OUT says (forms.h); float may be x itself
+//   out       (rows, columns) float, f16 or int8 as OUT says (output.h); float may be x itself
 //
 // All aligned to 16. SPAN threads a row: rows.h. x is read once, but for what lies beyond the ITEMS
 // vectors that a thread keeps.
@@ -27,7 +27,7 @@ struct RmsnormArgs {
 };
 
 // A vector of x, the residual added and stored; zeros where the thread has none.
-DEVICE void take(const RmsnormArgs& a, const RowPart& part, int i, float (&x)[VECTOR]) {
+DEVICE void load_vector(const RmsnormArgs& a, const RowPart& part, int i, float (&x)[VECTOR]) {
     UNROLL
     for (int j = 0; j < VECTOR; ++j) x[j] = 0.0f;
     if (!part.has(i)) return;
@@ -42,14 +42,14 @@ DEVICE void take(const RmsnormArgs& a, const RowPart& part, int i, float (&x)[VE
     }
 }
 
-DEVICE void take_weight(const RmsnormArgs& a, const RowPart& part, int i, float (&weight)[VECTOR]) {
+DEVICE void load_weight(const RmsnormArgs& a, const RowPart& part, int i, float (&weight)[VECTOR]) {
     UNROLL
     for (int j = 0; j < VECTOR; ++j) weight[j] = 0.0f;
     if (part.has(i)) load_floats(a.weight + part.column(i), weight);
 }
 
-DEVICE void finish(const RmsnormArgs& a, const RowPart& part, int i, float inverse,
-                   const float (&weight)[VECTOR], float (&x)[VECTOR]) {
+DEVICE void store_normalized(const RmsnormArgs& a, const RowPart& part, int i, float inverse,
+                             const float (&weight)[VECTOR], float (&x)[VECTOR]) {
     UNROLL
     for (int j = 0; j < VECTOR; ++j) x[j] *= inverse * weight[j];
     store_as<Dtype::OUT>(a.out, part.start + part.column(i), x, part.has(i));
@@ -62,25 +62,25 @@ KERNEL(rmsnorm, RmsnormArgs, THREADS) {
     float squares = 0.0f;
     UNROLL
     for (int i = 0; i < ITEMS; ++i) {
-        take(a, part, i, held[i]);
-        take_weight(a, part, i, weight[i]);
+        load_vector(a, part, i, held[i]);
+        load_weight(a, part, i, weight[i]);
         UNROLL
         for (int j = 0; j < VECTOR; ++j) squares += held[i][j] * held[i][j];
     }
     for (int i = ITEMS; i < part.most_items(); ++i) {
         float x[VECTOR];
-        take(a, part, i, x);
+        load_vector(a, part, i, x);
         UNROLL
         for (int j = 0; j < VECTOR; ++j) squares += x[j] * x[j];
     }
     const float mean = row_sum(squares, scratch) / static_cast<float>(a.columns);
     const float inverse = reciprocal_sqrt(mean + a.eps);
     UNROLL
-    for (int i = 0; i < ITEMS; ++i) finish(a, part, i, inverse, weight[i], held[i]);
+    for (int i = 0; i < ITEMS; ++i) store_normalized(a, part, i, inverse, weight[i], held[i]);
     for (int i = ITEMS; i < part.most_items(); ++i) {
         float x[VECTOR] = {}, more[VECTOR];
         if (part.has(i)) load_floats(a.x + part.start + part.column(i), x);
-        take_weight(a, part, i, more);
-        finish(a, part, i, inverse, more, x);
+        load_weight(a, part, i, more);
+        store_normalized(a, part, i, inverse, more, x);
     }
 }

@@ -15,7 +15,7 @@ struct SoftmaxArgs {
 };
 
 // A vector of x; -inf where the thread has none.
-DEVICE void take(const SoftmaxArgs& a, const RowPart& part, int i, float (&x)[VECTOR]) {
+DEVICE void load_vector(const SoftmaxArgs& a, const RowPart& part, int i, float (&x)[VECTOR]) {
     UNROLL
     for (int j = 0; j < VECTOR; ++j) x[j] = -infinity();
     if (part.has(i)) load_floats(a.x + part.start + part.column(i), x);
@@ -28,13 +28,13 @@ KERNEL(softmax, SoftmaxArgs, THREADS) {
     float largest = -infinity();
     UNROLL
     for (int i = 0; i < ITEMS; ++i) {
-        take(a, part, i, held[i]);
+        load_vector(a, part, i, held[i]);
         UNROLL
         for (int j = 0; j < VECTOR; ++j) largest = maximum(largest, held[i][j]);
     }
     for (int i = ITEMS; i < part.most_items(); ++i) {
         float x[VECTOR];
-        take(a, part, i, x);
+        load_vector(a, part, i, x);
         UNROLL
         for (int j = 0; j < VECTOR; ++j) largest = maximum(largest, x[j]);
     }
@@ -51,7 +51,7 @@ KERNEL(softmax, SoftmaxArgs, THREADS) {
     }
     for (int i = ITEMS; i < part.most_items(); ++i) {
         float x[VECTOR];
-        take(a, part, i, x);
+        load_vector(a, part, i, x);
         UNROLL
         for (int j = 0; j < VECTOR; ++j) sum += fast_exp(x[j] - largest);
     }
@@ -65,7 +65,7 @@ KERNEL(softmax, SoftmaxArgs, THREADS) {
     }
     for (int i = ITEMS; i < part.most_items(); ++i) {
         float x[VECTOR];
-        take(a, part, i, x);
+        load_vector(a, part, i, x);
         UNROLL
         for (int j = 0; j < VECTOR; ++j) x[j] = fast_exp(x[j] - largest) * share;
         if (part.has(i)) store_floats(a.out + part.start + part.column(i), x);

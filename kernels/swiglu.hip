@@ -1,7 +1,7 @@
 // swiglu: out = gate * sigmoid(gate) * up, element by element.
 //
 //   gate, up  (rows, columns) float
-//   out       (rows, columns) float, f16 or int8 as OUT says (forms.h); float may be gate or up
+//   out       (rows, columns) float, f16 or int8 as OUT says (output.h); float may be gate or up
 //
 // All aligned to 16. Four neighbouring elements a thread: elements.h.
 // Limits: columns a multiple of 32 for Q8. Launched by gpu/ops/swiglu.py.

@@ -21,12 +21,12 @@ struct GateUp {
     static constexpr int kShare = Activations<Format>::kSlotColumns / 4;
 
     template <class Format>
-    DEVICE void bring(const Activations<Format>& to, int slot, const Place& place) const {
+    DEVICE void fill_slot(const Activations<Format>& to, int slot, const Span& span) const {
         const int part = thread_x() % kShare<Format>;
-        const uint32_t index = place.index + 4 * part;
-        const int left = place.left - 4 * part;
-        const u32x4 g = four_floats(gate + index, left, place.columns);
-        const u32x4 u = four_floats(up + index, left, place.columns);
+        const uint32_t index = span.index + 4 * part;
+        const int left = span.left - 4 * part;
+        const u32x4 g = four_floats(gate + index, left, span.columns);
+        const u32x4 u = four_floats(up + index, left, span.columns);
         const float x[4] = {of(g.x, u.x), of(g.y, u.y), of(g.z, u.z), of(g.w, u.w)};
         if constexpr (Packed<Format>::kDense) {
             to.store_half(slot, part,
@@ -38,7 +38,7 @@ struct GateUp {
             const Q8Values<4> rounded = q8_round(x);
             const int (&codes)[4] = rounded.codes;
             to.store_word(slot, part, pack_codes(codes[0], codes[1], codes[2], codes[3]));
-            if (part == 0) to.store_tail(slot, rounded.scale, rounded.sums);
+            if (part == 0) to.store_scales(slot, rounded.scale, rounded.sums);
         }
     }
 

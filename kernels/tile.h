@@ -120,7 +120,7 @@ struct TileB : TileOperand {
     DEVICE void load(const f16* lds, int stride) { load_from(TileRows{lds, stride}); }
 };
 
-struct TileSums {
+struct TileAccumulator {
     using Map = MmaSyncMap;
     float values[Map::kValues];
 
@@ -168,7 +168,7 @@ struct TileOperand {
 struct TileA : TileOperand {};
 struct TileB : TileOperand {};
 
-struct TileSums {
+struct TileAccumulator {
     using Map = TileMap;
     typedef float Values __attribute__((ext_vector_type(Map::kValues)));
     Values values;
@@ -236,7 +236,7 @@ struct TileB : TileLines<DotMap<WAVE>::kColumns> {
     DEVICE void load(const f16* lds, int stride) { load_from(TileRows{lds, stride}); }
 };
 
-struct TileSums {
+struct TileAccumulator {
     using Map = DotMap<WAVE>;
     float values[Map::kValues];
 
@@ -256,7 +256,7 @@ struct TileSums {
 
 #endif
 
-struct TileC : TileSums {
+struct TileC : TileAccumulator {
     DEVICE void clear() { UNROLL for (int v = 0; v < Map::kValues; ++v) values[v] = 0.0f; }
 
     // See device.h; MFMA's compiler does well without.

@@ -1,6 +1,6 @@
 """How an op's module tells its kernel where to write activations, and in which form.
 
-The form becomes the macro OUT, one of the names of `Form` in kernels/forms.h; the addresses become
+The form becomes the macro OUT, a name of `Dtype` in kernels/output.h; the addresses become
 the three pointers of `Output` there. This file knows no op.
 """
 
@@ -12,7 +12,7 @@ FORMS = ("F32", "F16", "Q8")
 
 
 def form(out: F32 | F16 | Q8) -> str:
-    """Name of the form, as kernels/forms.h has it."""
+    """Name of the form, as `Dtype` in kernels/output.h has it."""
     return type(out).__name__
 
 
