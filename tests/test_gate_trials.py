@@ -76,7 +76,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in module.PLACES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("matmul = None\n", encoding="utf-8")
-    (root / module.POOL).parent.mkdir(parents=True)
+    (root / module.POOL).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(module.ROOT / module.POOL, root / module.POOL)
     (root / "asv.conf.json").write_text('{"version": 1}', encoding="utf-8")
     for words in (
