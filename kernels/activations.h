@@ -1,11 +1,13 @@
-// Activations of up to TOKENS (at most 8) tokens as lanes read them that multiply packed weights
-// with them: in LDS, a piece of the columns at a time. A source brings them there, from memory or
-// by computing them. It knows no matrix and no output.
+// The activations of a GEMV: up to TOKENS (at most 8) rows of x in LDS, as the lanes read them that
+// multiply packed weights with them.
 //
-// They lie in slots of 32 bytes and what belongs to them: 32 columns of int8, or 8 of float. SLOTS
-// of them are held, for as many columns at a time as that allows. The two halves of a slot lie
-// apart, so that neighbouring lanes read neighbouring banks, unless a half is a unit (packed.h) of
-// its own.
+// LDS holds one chunk of the columns at a time. A Source fills it: it copies x from memory (Input,
+// below) or computes it (GateUp of swiglu_matmul.hip).
+//
+// LDS has SLOTS slots of 32 bytes. A slot is 32 columns of int8 and their scale, or 8 columns of
+// float. Where a unit of weights (packed.h) meets a whole slot, the halves of all slots lie in two
+// arrays, so that neighbouring lanes read neighbouring banks. Where a unit meets half a slot, the
+// slots lie one after another.
 #pragma once
 
 #include "packed.h"

@@ -2,7 +2,9 @@
 //
 //   x, y, out  (count,) float, aligned to 16; out may be x or y
 //
-// Four neighbouring elements a thread: elements.h. Launched by gpu/ops/add_scale.py.
+// Threads: four neighbouring elements each (elements.h). Grid (ceil(count / (4 * THREADS))).
+// Limits: count below 2^31.
+// Launched by rocmforge/gpu/ops/add_scale.py.
 #include "elements.h"
 
 struct AddScaleArgs {

@@ -1,6 +1,5 @@
-// Writing rows of the KV cache's pages, whose layout pages.h states; a head as heads.h shares it.
-//
-// It knows no op.
+// How rows of keys and values are written into the pages of the KV cache. pages.h states the layout
+// of the pages, heads.h how lanes share a head.
 #pragma once
 
 #include "heads.h"

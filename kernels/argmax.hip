@@ -1,16 +1,17 @@
-// argmax: out = the column of the largest number of each row, the lowest among equals.
+// argmax: out = the column of the largest number of each row; among equals, the lowest column.
 //
-// Two kernels, so that many blocks read a long row: argmax_parts, then argmax.
+// Two kernels, so that many blocks read one long row: argmax_parts finds the best column of each
+// part of a row, argmax the best of the parts.
 //
 //   logits  (rows, columns) float, aligned to 16; NaN never wins, a row of only NaN gives 0
 //   parts   (rows, kParts) Best, aligned to 16: parts.h
 //   out     (rows,) int
 //
-// argmax_parts: a block for each part of each row, its grid is (kParts, rows); a part is a run of
-// columns, and a thread reads every THREADS-th vector of VECTOR columns of it.
-// argmax: a wave a row, its grid is (rows).
-// Limits: columns a multiple of VECTOR. Launched by gpu/ops/argmax.py and, argmax_parts only, by
-// gpu/ops/sample.py.
+// argmax_parts: a block takes one part, which is a run of columns; a thread reads every THREADS-th
+// vector of VECTOR columns of it. Grid (kParts, rows).
+// argmax: a wave takes a row. Grid (rows).
+// Limits: columns a multiple of VECTOR.
+// Launched by rocmforge/gpu/ops/argmax.py; argmax_parts also by rocmforge/gpu/ops/sample.py.
 #include "output.h"
 #include "parts.h"
 

@@ -1,24 +1,30 @@
-// attention: out[s][h] = softmax(scale * q[s][h] k^T) v over the tokens of sequence s, one query a
-// sequence, through the paged KV cache.
+// attention: out[s][h] = softmax(scale * q[s][h] k^T) v over the tokens of sequence s, with one
+// query per sequence (decode), through the paged KV cache.
 //
-// Two kernels. `attention` cuts each sequence into `splits` parts by its length in device memory,
-// so that the launch stays the same while the sequence grows; parts without tokens exit at once.
-// `attention_merge` joins the parts.
+// Two kernels, as in flash decoding. `attention` takes one split of a sequence's tokens. It
+// computes the softmax state (the largest score, and the sum of the weights exp(score - largest))
+// and the weighted sum of the values. `attention_merge` merges the splits. The number of splits
+// does not depend on the lengths, which are read from device memory; so one captured launch serves
+// sequences that grow. Blocks whose split has no tokens exit at once.
 //
 //   q           (S, H, D) float, aligned to 16
-//   k, v        (pages, G, P, D) and k_scales, v_scales: see pages.h
-//   page_table  (S, max_pages) int; lengths (S,) int: 0 gives zeros
-//   outputs     (S, H, splits, D) float: each part's weighted sum of values, undivided
-//   stats       (S, H, splits, 2) float: each part's largest score and sum of weights
-//   out         (S, H * D) float, f16, or int8 with scales and sums (output.h; H * D is whole 32s)
+//   k, v        (pages, G, P, D), and k_scales, v_scales (pages, G, P, D / 32): see pages.h
+//   page_table  (S, max_pages) int: the page that holds tokens i * P to i * P + P - 1
+//   lengths     (S,) int: tokens of each sequence; 0 gives an output of zeros
+//   outputs     (S, H, splits, D) float: each split's weighted sum of values, not yet divided
+//   stats       (S, H, splits, 2) float: each split's largest score and sum of weights
+//   out         (S, H * D) float, f16 or Q8 (output.h), aligned to 16; Q8 needs H * D to be a
+//               multiple of 32
+// S sequences, H query heads, G KV heads, D dims, P tokens of a page.
 //
-// A block of `attention` has WAVES waves and works on up to QUERIES heads of one KV head; its grid
-// is (splits, G * parts, S), parts = ceil(H / G / QUERIES). kLanes neighbouring lanes read a token,
-// 8 dims each; a wave reads kStep tokens a step. Every group of kLanes lanes keeps its own running
-// maximum and sums, which meet at the end.
-// `attention_merge`: a thread a column of out; its grid is (ceil(H * D / 128), S).
-// Limits: D a multiple of 8 up to 256; P a power of two, at least 16. Launched by
-// gpu/ops/attention.py.
+// attention: a block of WAVES waves takes one split, and up to QUERIES query heads that share a KV
+// head. kLanes neighbouring lanes read one token, 8 dims each. A wave reads kStep tokens a step,
+// and the waves take turns. Each group of kLanes lanes keeps a softmax state of its own. At the end
+// the states of the lanes are merged, then those of the waves, through LDS.
+// Grid (splits, G * ceil(H / G / QUERIES), S).
+// attention_merge: a thread takes one column of out. Grid (ceil(H * D / 128), S).
+// Limits: D a multiple of 8 up to 256; P a power of two, at least 16.
+// Launched by rocmforge/gpu/ops/attention.py.
 #include "output.h"
 #include "pages.h"
 

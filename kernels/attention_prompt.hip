@@ -1,18 +1,26 @@
-// attention_prompt: causal softmax(scale * q k^T) v for many queries a sequence, through the paged
-// KV cache, on the matrix units. Query j of n of a sequence stands at position length - n + j.
+// attention_prompt: out = softmax(scale * q k^T) v with a causal mask, for many queries per
+// sequence (prefill), through the paged KV cache, on the matrix units. Query j of n stands at
+// position length - n + j of its sequence and sees the tokens up to there.
 //
-//   q           (T, H, D) float, aligned to 16; rounded to f16 with the scale in it
-//   k, v        (pages, G, P, D) and k_scales, v_scales: see pages.h; used as f16
-//   page_table  (S, max_pages) int; lengths (S,) int, tokens with the new ones; starts (S + 1,) int
-//   out         (T, H * D) float or f16
+//   q           (T, H, D) float, aligned to 16; scaled, then rounded to f16
+//   k, v        (pages, G, P, D), and k_scales, v_scales (pages, G, P, D / 32): see pages.h; used
+//               as f16
+//   page_table  (S, max_pages) int: the page that holds tokens i * P to i * P + P - 1
+//   lengths     (S,) int: tokens of each sequence, the new ones among them
+//   starts      (S + 1,) int: the row of q at which each sequence begins, and T
+//   out         (T, H * D) float or f16, aligned to 16
+// T queries of all sequences, S sequences, H query heads, G KV heads, D dims, P tokens of a page.
 //
-// A block has kQueries queries of one head, 16 a wave, and takes KEYS tokens a step: keys lie in
-// LDS as they come, values transposed. A wave computes S^T = K Q^T, whose columns are its queries,
-// keeps each column's running maximum and sum, and adds O^T += V^T P^T: the sums of the first
-// product become an operand of the second in registers (tile.h). While it computes, the next keys
-// or values are on their way. Grid: (H, ceil(most queries / kQueries), S); the last queries, which
-// see most, go first; blocks without queries exit at once. Limits: D a multiple of 8 up to 256; P a
-// power of two, at least 16. Launched by gpu/ops/attention_prompt.py.
+// This is flash attention. A block takes kQueries queries of one head, 16 per wave, and goes
+// through the tokens KEYS at a time. LDS holds the keys of a step row by row, and its values
+// transposed. A wave computes the scores S^T = K Q^T, whose columns are its queries. It updates the
+// softmax state of each column, which turns the scores into weights, and adds O^T += V^T P^T. The
+// weights are an operand of that product as the lanes hold them (as_operand in tile.h). While the
+// wave computes, the next keys or values are on their way from memory.
+// Grid (H, ceil(most queries of a sequence / kQueries), S). The blocks of the last queries, which
+// see the most tokens, come first; blocks without queries exit at once.
+// Limits: D a multiple of 8 up to 256; P a power of two, at least 16.
+// Launched by rocmforge/gpu/ops/attention_prompt.py.
 #include "output.h"
 #include "pages.h"
 #include "tile.h"

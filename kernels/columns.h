@@ -1,9 +1,10 @@
-// Columns of one row of logits, read by a block of THREADS threads, each AHEAD vectors at once, and
-// searches among them that sort nothing: by rank, and by column.
+// How a block of THREADS threads reads the columns of one row of logits, and how it finds columns
+// there without sorting: by their rank, or by a running sum.
 //
-// A rank is the logit's bits in order, then the column, the lower the higher. What is searched for
-// is told by a measure, a whole number for each column; sums of those do not depend on the order of
-// threads. It knows neither weights nor tokens.
+// Ranks order the columns by their logits; of equal logits, the lower column has the higher rank.
+// Each search takes a measure, which gives every column a whole number, and finds where the sum of
+// these numbers reaches a target. A sum of whole numbers does not depend on the order in which
+// threads add them.
 #pragma once
 
 #include "output.h"

@@ -1,12 +1,15 @@
-// out = the weights of raw rows: scale · (code − zero) + offset, scale · table[code], or the number
-// itself; in float32 bit for bit what rocmforge/gguf/quants.py gives.
+// dequantize: out = the weights of raw GGUF rows: scale * (code - zero) + offset, or scale *
+// table[code], or the number itself. The float32 weights are bit for bit those of
+// rocmforge/gguf/quants.py. Every product scale * code is exact in float32, so it does not matter
+// whether the compiler fuses it with the sum.
 //
 //   raw     (rows, row bytes) blocks or numbers of FORMAT as in a GGUF file, aligned to 16
-//   out     (rows, K) float32, or float16 if `half`, aligned to 16
-//   pieces  (rows · K + 8191) / 8192; the last one has `rest` columns, the others 8192
-// Every product scale · code is exact in float32, so that it does not matter whether the compiler
-// fuses it with the sum. Block i takes piece i of all rows' columns (raw.h); the threads store four
-// columns each, side by side.
+//   out     (rows, K) float32, or f16 if `half`, aligned to 16
+//   pieces  ceil(rows * K / 8192); the last one has `rest` columns, the others 8192
+//
+// Threads: block i takes piece i of the columns of all rows, one row after another. It decodes the
+// piece in LDS (raw.h); a thread stores four neighbouring columns at a time. Grid (pieces).
+// Limits: K whole blocks of FORMAT.
 // Launched by rocmforge/gpu/ops/dequantize.py.
 #include "raw.h"
 

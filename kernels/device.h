@@ -1,10 +1,10 @@
-// One face for every compiler that builds the kernels: clang and hiprtc for AMD (gfx9, gfx10,
-// gfx11, gfx12), NVRTC for NVIDIA (sm_80 and later), and a C++ compiler that runs the same source
-// on the CPU under the tests' stand-in of the HIP runtime (ROCMFORGE_HOST).
+// The same names for every compiler that builds the kernels: clang and hiprtc for AMD (gfx9 to
+// gfx12), NVRTC for NVIDIA (sm_80 and later), and a C++ compiler that runs the same source on the
+// CPU, under the tests' stand-in of the HIP runtime (ROCMFORGE_HOST).
 //
-// Types, thread indices, barriers, wave operations, f16, dot products of bytes, 16-byte loads.
-// It needs no vendor header. It knows no op, no format and no matrix unit (tile.h does).
-// The build passes WAVE (lanes of a wave: 32 or 64).
+// Here are types, thread indices, barriers, operations of a wave, f16, dot products of bytes and
+// loads of 16 bytes. Matrix units are in tile.h. No vendor header is needed. The build passes WAVE,
+// the lanes of a wave: 32 or 64.
 #pragma once
 
 #if !defined(WAVE)

@@ -1,75 +1,86 @@
-// Products of a few rows of packed weights with up to TOKENS tokens: decoding, where reading the
-// weights is the work. What matmul, gate_up_swiglu and swiglu_matmul share; it knows no output.
+// GEMV: products of rows of packed weights with up to TOKENS (at most 8) rows of activations. In
+// decode the work is to read the weights, so many loads of them are in flight here. matmul,
+// gate_up_swiglu and swiglu_matmul share this file.
 //
-// LANES neighbouring lanes share ROWS rows of each matrix, on one pass; a block of WAVES waves has
-// WAVES · WAVE / LANES such groups, on rows one after another, and may make several passes. Lane i
-// takes units i, i + LANES, … of its rows (packed.h) and has UNITS of each row in flight; the last
-// units of a row are loaded again by lanes that would stand behind its end, and meet activations of
-// zero. Weights of the first units are asked for before the activations (activations.h), and those
-// of the next ones before a barrier or a sum over lanes.
+// LANES neighbouring lanes are a group. In a pass, a group takes ROWS rows of each matrix. A block
+// of WAVES waves has WAVES * WAVE / LANES groups, on neighbouring rows, and may make several
+// passes. Lane i of a group takes units i, i + LANES, … of its rows (packed.h) and has UNITS of
+// each row in flight. At the end of a row, lanes without a unit load the row's last one again and
+// multiply it with activations of zero.
+//
+// The loads of the first weights are issued before the activations are read (activations.h), those
+// of the next weights before every barrier and before every sum over lanes.
 #pragma once
 
 #include "activations.h"
 
-// sums[t][r] += the products of one unit of kRows rows with all tokens.
+// sums[t][r] += the products of one unit of kRows dense rows with all tokens.
 template <class Format, int kRows>
-DEVICE void multiply(const typename Packed<Format>::Unit (&weights)[kRows],
-                     const Activations<Format>& x, int unit, float (&sums)[TOKENS][kRows]) {
+DEVICE void multiply_dense(const typename Packed<Format>::Unit (&weights)[kRows],
+                           const Activations<Format>& x, int unit, float (&sums)[TOKENS][kRows]) {
     using P = Packed<Format>;
-    if constexpr (P::kDense) {
-        float w[kRows][P::kColumns];
+    float w[kRows][P::kColumns];
+    UNROLL
+    for (int r = 0; r < kRows; ++r) P::values(weights[r], w[r]);
+    UNROLL
+    for (int t = 0; t < TOKENS; ++t) {
         UNROLL
-        for (int r = 0; r < kRows; ++r) P::values(weights[r], w[r]);
-        UNROLL
-        for (int t = 0; t < TOKENS; ++t) {
-            UNROLL
-            for (int i = 0; i < P::kColumns / 4; ++i) {
-                const u32x4 four = x.piece(t, unit, i);
-                const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-                UNROLL
-                for (int r = 0; r < kRows; ++r) {
-                    UNROLL
-                    for (int j = 0; j < 4; ++j) {
-                        sums[t][r] += w[r][4 * i + j] * bit_cast<float>(words[j]);
-                    }
-                    settle(sums[t][r]);
-                }
-            }
-        }
-    } else {
-        uint32_t w[kRows][P::kWords];
-        typename P::Scales s[kRows];
-        UNROLL
-        for (int r = 0; r < kRows; ++r) {
-            P::unpack(weights[r], w[r]);
-            s[r] = P::scales(weights[r]);
-        }
-        UNROLL
-        for (int t = 0; t < TOKENS; ++t) {
-            uint32_t codes[P::kWords];
-            UNROLL
-            for (int i = 0; i < P::kWords / 4; ++i) {
-                const u32x4 four = x.piece(t, unit, i);
-                codes[4 * i] = four.x, codes[4 * i + 1] = four.y;
-                codes[4 * i + 2] = four.z, codes[4 * i + 3] = four.w;
-            }
-            float x_scales[Activations<Format>::kScaleWords];
-            x.scales(t, unit, x_scales);
+        for (int i = 0; i < P::kColumns / 4; ++i) {
+            const u32x4 four = x.piece(t, unit, i);
+            const uint32_t words[4] = {four.x, four.y, four.z, four.w};
             UNROLL
             for (int r = 0; r < kRows; ++r) {
                 UNROLL
-                for (int sub = 0; sub < P::kSubs; ++sub) {
-                    int dot = 0;
-                    UNROLL
-                    for (int i = 0; i < P::kWords / P::kSubs; ++i) {
-                        const int word = sub * (P::kWords / P::kSubs) + i;
-                        dot = dot4(w[r][word], codes[word], dot);
-                    }
-                    sums[t][r] += s[r].scale[sub] * (x_scales[0] * static_cast<float>(dot));
-                    if constexpr (P::kHasOffset) sums[t][r] += s[r].offset[sub] * x_scales[1 + sub];
+                for (int j = 0; j < 4; ++j) {
+                    sums[t][r] += w[r][4 * i + j] * bit_cast<float>(words[j]);
                 }
                 settle(sums[t][r]);
             }
+        }
+    }
+}
+
+// sums[t][r] += the products of one unit of kRows quantized rows with all tokens. With weights
+// scale · code + offset and activations x_scale · x_code, a sub-block's product is
+//   scale · x_scale · Σ code · x_code + offset · x_scale · Σ x_code,
+// of which x_scales holds x_scale and x_scale · Σ x_code.
+template <class Format, int kRows>
+DEVICE void multiply_quantized(const typename Packed<Format>::Unit (&weights)[kRows],
+                               const Activations<Format>& x, int unit,
+                               float (&sums)[TOKENS][kRows]) {
+    using P = Packed<Format>;
+    uint32_t w[kRows][P::kWords];
+    typename P::Scales s[kRows];
+    UNROLL
+    for (int r = 0; r < kRows; ++r) {
+        P::unpack(weights[r], w[r]);
+        s[r] = P::scales(weights[r]);
+    }
+    UNROLL
+    for (int t = 0; t < TOKENS; ++t) {
+        uint32_t codes[P::kWords];
+        UNROLL
+        for (int i = 0; i < P::kWords / 4; ++i) {
+            const u32x4 four = x.piece(t, unit, i);
+            codes[4 * i] = four.x, codes[4 * i + 1] = four.y;
+            codes[4 * i + 2] = four.z, codes[4 * i + 3] = four.w;
+        }
+        float x_scales[Activations<Format>::kScaleWords];
+        x.scales(t, unit, x_scales);
+        UNROLL
+        for (int r = 0; r < kRows; ++r) {
+            UNROLL
+            for (int sub = 0; sub < P::kSubs; ++sub) {
+                int dot = 0;
+                UNROLL
+                for (int i = 0; i < P::kWords / P::kSubs; ++i) {
+                    const int word = sub * (P::kWords / P::kSubs) + i;
+                    dot = dot4(w[r][word], codes[word], dot);
+                }
+                sums[t][r] += s[r].scale[sub] * (x_scales[0] * static_cast<float>(dot));
+                if constexpr (P::kHasOffset) sums[t][r] += s[r].offset[sub] * x_scales[1 + sub];
+            }
+            settle(sums[t][r]);
         }
     }
 }
@@ -175,7 +186,12 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
                 const auto multiply_all = [&](const typename P::Unit(&some)[UNITS][kRows]) {
                     UNROLL
                     for (int i = 0; i < UNITS; ++i) {
-                        multiply<Format, kRows>(some[i], x, unit + own + i * LANES, sums);
+                        const int at = unit + own + i * LANES;
+                        if constexpr (P::kDense) {
+                            multiply_dense<Format, kRows>(some[i], x, at, sums);
+                        } else {
+                            multiply_quantized<Format, kRows>(some[i], x, at, sums);
+                        }
                     }
                 };
                 if constexpr (kAhead) {

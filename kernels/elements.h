@@ -1,7 +1,6 @@
-// Ops that work element by element: four neighbouring elements a thread, THREADS threads a block.
-//
-// An array counts as one long row, so that its last thread may have fewer than four. It knows no
-// op.
+// How threads share the elements of an op that works element by element: four neighbouring elements
+// a thread, THREADS threads a block. An array counts as one long row, so only its last thread may
+// have fewer than four.
 #pragma once
 
 #include "output.h"

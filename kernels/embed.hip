@@ -1,14 +1,17 @@
-// out[t] = row tokens[t] of a raw table as float32, and if wanted that row's RMSNorm at once:
-// normed[t] = out[t] / √(mean(out[t]²) + eps) · weight.
+// embed: out[t] = row tokens[t] of the token table as float32, and where wanted its RMSNorm,
+// normed[t] = out[t] / sqrt(mean(out[t]^2) + eps) * weight.
 //
 //   table   (V, row bytes) blocks or numbers of FORMAT as in a GGUF file, aligned to 16
-//   tokens  (T,) int32 below V
+//   tokens  (T,) int32, each below V
 //   weight  (K,) float32
 //   out     (T, K) float32, aligned to 16
-//   normed  (T, K) float32, float16 or Q8 (K then a multiple of 32) as `form` says, the number of a
-//           Form (output.h), or none where it is -1; aligned to 16
-// A block of 256 threads takes one token, four columns a thread, 1024 columns at a time; the raw
-// blocks come through LDS (raw.h). Each thread reads back only what it wrote itself.
+//   normed  (T, K) float32, f16 or Q8, aligned to 16; `dtype` is a number of Dtype (output.h), or
+//           -1 where no norm is wanted; Q8 needs K to be a multiple of 32
+//
+// Threads: a block of 256 takes one token and 1024 columns at a time, four columns a thread. Raw
+// blocks are decoded in LDS (raw.h). For the norm a thread reads back what it wrote itself.
+// Grid (T).
+// Limits: K whole blocks of FORMAT.
 // Launched by rocmforge/gpu/ops/embed.py.
 #include "output.h"
 #include "raw.h"

@@ -1,11 +1,17 @@
-// out (T, N) = g · sigmoid(g) · u of g = x · gateᵀ and u = x · upᵀ, for a few tokens.
+// gate_up_swiglu: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T: two GEMVs for one to
+// eight rows of x (decode), with SwiGLU at their end.
 //
-//   x         (T, K), T up to TOKENS: Q8 for quantized weights, float for dense ones (dot_rows.h)
-//   gate, up  (N, K) of FORMAT_0 and FORMAT_1, both quantized or both dense: streams of packed.h
-//   out       (T, N) float, f16 or int8 as OUT says (output.h), aligned to 16
-// The rows of a block, the same of both matrices, are a multiple of 32: their outputs meet in LDS,
-// and for Q8, where N is a multiple of 32 too, 32 lanes round 32 of them. Matrices of one format
-// are read together, others one after the other. Launched by rocmforge/gpu/ops/matmul.py.
+//   x         (T, K): Q8 for quantized weights, float for dense ones, aligned to 16 (activations.h)
+//   gate, up  (N, K) of FORMAT_0 and FORMAT_1, both quantized or both dense, packed (packed.h)
+//   out       (T, N) float, f16 or Q8 as OUT says (output.h), aligned to 16; Q8 needs N to be a
+//             multiple of 32
+//
+// Threads: a block takes kGroupRows rows, the same ones of gate and of up (dot_rows.h). It reads
+// matrices of one format together, others one after the other. The products meet in LDS. There a
+// wave takes neighbouring outputs, so that 32 lanes can round 32 of them to Q8.
+// Grid (ceil(N / kGroupRows)).
+// Limits: T at most TOKENS; K whole blocks of both formats.
+// Launched by rocmforge/gpu/ops/matmul.py.
 #include "dot_rows.h"
 #include "output.h"
 #include "swiglu.h"

@@ -1,8 +1,9 @@
-// How lanes share heads, and the rotation of a head: SPAN neighbouring lanes hold one head.
+// How lanes share heads, and how they rotate them. SPAN neighbouring lanes hold one head.
 //
-// SPAN is 8, 16 or 32, so that a head lies in one wave of 32 or 64. A lane has every SPAN-th vector
-// of VECTOR dims, ITEMS of them, all in registers (gpu/ops/heads.py chooses). A block has kHeads
-// heads of one token: its grid is (tokens, blocks of heads). It knows no op.
+// SPAN is 8, 16 or 32, so that a head lies within one wave, of 32 or of 64 lanes. Lane i of the
+// head holds its vectors i, i + SPAN, … of VECTOR dims, ITEMS of them, all in registers.
+// rocmforge/gpu/ops/heads.py chooses these constants. A block has kHeads heads of one token; its
+// grid is (tokens, ceil(heads / kHeads)).
 #pragma once
 
 #include "output.h"

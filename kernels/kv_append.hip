@@ -1,13 +1,15 @@
-// kv_append: keys and values of new tokens to their slots in the pages of one layer's cache.
+// kv_append: writes the keys and values of new tokens into the pages of one layer's KV cache.
 //
 //   k, v                (tokens, heads, dims) float, aligned to 16
-//   k_pages, v_pages    (pages, heads, page_size, dims) of the form KV, and
-//   k_scales, v_scales  (pages, heads, page_size, dims / 32) f16 for Q8Pages: see pages.h
-//   pages, offsets      (tokens,) int: page and slot of each token; a page below 0 writes nothing
+//   k_pages, v_pages    (pages, heads, page_size, dims) of the dtype KV, aligned to 16: pages.h
+//   k_scales, v_scales  (pages, heads, page_size, dims / 32) f16, for Q8Pages only
+//   pages, offsets      (tokens,) int: page and slot of each token; a token whose page is below 0
+//                       is not written
 //
-// SPAN lanes a head, a block for some heads of one token, first those of k: heads.h.
-// Limits: dims at most SPAN * ITEMS * VECTOR, a multiple of 32 for Q8Pages.
-// Launched by gpu/ops/kv_append.py.
+// Threads: SPAN lanes take a head, a block takes kHeads heads of one token, the heads of k before
+// those of v (heads.h). Grid (tokens, ceil(2 * heads / kHeads)).
+// Limits: dims at most SPAN * ITEMS * VECTOR; a multiple of 32 for Q8Pages.
+// Launched by rocmforge/gpu/ops/kv_append.py.
 #include "append.h"
 
 #if !defined(KV)

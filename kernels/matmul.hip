@@ -1,13 +1,15 @@
-// y (T, N) = x · Wᵀ + bias, or y += it, for a few tokens and up to three matrices of the same x.
+// matmul: out = x W^T + bias, or that is added to out: a GEMV for one to eight rows of x (decode),
+// with up to three matrices W in one launch.
 //
-//   x     (T, K), T up to TOKENS: Q8 for quantized weights, float for dense ones (dot_rows.h)
-//   W     (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, all quantized or all dense: streams of
-//   packed.h;
-//         K a multiple of their blocks
+//   x     (T, K): Q8 for quantized weights, float for dense ones, aligned to 16 (activations.h)
+//   W     (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, all quantized or all dense, packed (packed.h)
 //   bias  (N,) float, or null
-//   out   (T, N) float; += if `accumulate`, which may be x's own residual stream
-// Blocks take the rows of one matrix after the other, kPassRows of dot_rows.h each: those below
-// ends[0] the first one's, those below ends[1] the second one's. Rows from N on are not written.
+//   out   (T, N) float; with `accumulate` it is added to
+//
+// Threads: a block takes kPassRows rows of one matrix (dot_rows.h). Blocks below ends[0] take the
+// first matrix, those below ends[1] the second, the others the third. Rows past the end are not
+// written. Grid (ends[2]).
+// Limits: T at most TOKENS; K whole blocks of the formats.
 // Launched by rocmforge/gpu/ops/matmul.py.
 #include "product.h"
 

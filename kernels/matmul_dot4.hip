@@ -1,19 +1,22 @@
-// matmul of prompts without matrix units: y[t][n] = sum over k of x[t][k] * w[n][k], + bias[n], by
-// dot products of four bytes: activations rounded to int8, integer sums of 16 or 32 columns.
+// matmul_dot4: out[t][n] = sum over k of x[t][k] * w[n][k], + bias[n]: a GEMM for prompts (prefill)
+// on GPUs without matrix units. Activations are int8. dot4 multiplies four bytes at a time; a sum
+// stays an integer over 16 or 32 columns.
 //
-//   codes   (T, K) int8, aligned to 16; scales (T, K/32) float; sums (T, K/32) pairs of int16: x as
-//           gpu/arrays.py's Q8
-//   w       (N, K) in the layout of packed.h, of the quantized type FORMAT
-//   bias    (N,) float, or null
-//   out     (T, N): kStore float = y; kAdd float += y; kHalves f16, clamped to finite
+//   codes, scales, sums  x as Q8 of rocmforge/gpu/arrays.py: (T, K) int8 aligned to 16,
+//                        (T, K / 32) float, (T, K / 32) pairs of int16
+//   w                    (N, K) of the quantized FORMAT, packed (packed.h)
+//   bias                 (N,) float, or null
+//   out                  (T, N): kStore writes float, kAdd adds to float, kHalves writes f16 that
+//                        is kept finite
 //
-// A block makes TILE_TOKENS × TILE_ROWS sums in steps of GROUPS groups of 32 columns. A thread
-// makes THREAD_TILE × THREAD_TILE of them, of tokens kDown and rows kAcross apart, so that
-// neighbouring lanes read neighbouring lines in LDS. Each thread brings one group of a row or of a
-// token for the next step into registers while the block multiplies, then into the other half of
-// LDS. Grid: (ceil(T / TILE_TOKENS), ceil(N / TILE_ROWS)). Limits: T, N at least 1, K whole blocks
-// of the format; tokens and rows past the end are computed from the last one's data and not stored.
-// Launched by gpu/ops/matmul_dot4.py.
+// Threads: a block computes TILE_TOKENS x TILE_ROWS outputs, in steps of GROUPS groups of 32
+// columns. A thread computes THREAD_TILE x THREAD_TILE of them, of tokens kDown apart and rows
+// kAcross apart, so that neighbouring lanes read neighbouring lines in LDS. LDS holds two steps.
+// While the block multiplies one, each thread loads a group of a row or of a token of the next step
+// into registers, and then stores it. Grid (ceil(T / TILE_TOKENS), ceil(N / TILE_ROWS)).
+// Limits: T and N at least 1; K whole blocks of FORMAT. Tokens and rows past the end are computed
+// from the data of the last one and not stored.
+// Launched by rocmforge/gpu/ops/matmul_dot4.py.
 #include "packed_halves.h"
 
 #if !defined(FORMAT) || !defined(TILE_TOKENS) || !defined(TILE_ROWS) || !defined(THREAD_TILE) || \

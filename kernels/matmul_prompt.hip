@@ -1,25 +1,25 @@
-// matmul of prompts: y[t][n] = sum over k of x[t][k] * w[n][k], + bias[n]; halves multiplied on the
-// matrix units (tile.h), sums in float, weights dequantized to halves on their way into LDS.
-//
-// gate_up_swiglu_prompt: out = silu(x gate^T) * (x up^T), which takes w for the gates.
+// matmul_prompt: out[t][n] = sum over k of x[t][k] * w[n][k], + bias[n]: a GEMM for prompts
+// (prefill) on the matrix units (tile.h). Weights become f16 on their way into LDS; sums are float.
+// gate_up_swiglu_prompt: out = g * sigmoid(g) * u with g = x w^T and u = x up^T.
 //
 //   x       (T, K) f16, aligned to 16
-//   w, up   (N, K) in the layout of packed.h, of type FORMAT
-//   bias    (N,) float, or null; only of matmul_prompt
-//   out     (T, N): kStore float = y; kAdd float += y; kHalves, and gate_up_swiglu_prompt, f16
-//           clamped to finite
+//   w, up   (N, K) of FORMAT, packed (packed.h); up is for gate_up_swiglu_prompt only
+//   bias    (N,) float, or null; for matmul_prompt only
+//   out     (T, N): kStore writes float, kAdd adds to float, kHalves writes f16 that is kept
+//           finite, as gate_up_swiglu_prompt always does
 //
-// A block makes TILE_TOKENS × TILE_ROWS sums, each of its waves WAVE_TOKENS × WAVE_ROWS of them, in
-// steps of 32 * GROUPS columns. While the waves multiply what is in LDS, the next DEPTH steps are
-// on their way into registers; with two STAGES one is also stored beside, and a step needs one
-// barrier. In LDS a row of a step is kEights times 8 halves in an order that changes from row to
-// row, so that lanes at neighbouring rows use different banks. Grid: (ceil(T / TILE_TOKENS), ceil(N
-// / TILE_ROWS)): blocks that share weights follow one another. With an `up` a block serves
-// TILE_ROWS / 2 columns of out: the first half of each wave's rows are gates, the second half what
-// they scale, so that a lane holds both.
-// Limits: T, N, K at least 1; tokens and rows past the end are computed from the last one's data
-// and not stored, columns past the end have zero weights; LDS 64 * STAGES * GROUPS * (TILE_TOKENS +
-// TILE_ROWS) bytes. Launched by gpu/ops/matmul_prompt.py.
+// Threads: a block computes TILE_TOKENS x TILE_ROWS sums, each of its waves WAVE_TOKENS x WAVE_ROWS
+// of them, in steps of 32 * GROUPS columns. While the waves multiply a step in LDS, the next DEPTH
+// steps are on their way into registers. With two STAGES, LDS holds two steps, and a step needs one
+// barrier instead of two. The order of a row's columns in LDS, eight at a time, changes from row to
+// row, so that lanes at neighbouring rows use different banks.
+// Grid (ceil(T / TILE_TOKENS), ceil(N / TILE_ROWS)): blocks that share weights follow one another.
+// gate_up_swiglu_prompt: a block computes TILE_ROWS / 2 columns of out. The first half of each
+// wave's rows are rows of w, the second half the same rows of up, so that a wave holds both.
+// Limits: T, N and K at least 1. Tokens and rows past the end are computed from the data of the
+// last one and not stored; columns past the end have weights of zero. A block takes 64 * STAGES *
+// GROUPS * (TILE_TOKENS + TILE_ROWS) bytes of LDS.
+// Launched by rocmforge/gpu/ops/matmul_prompt.py.
 #include "packed_halves.h"
 #include "tile.h"
 

@@ -1,7 +1,7 @@
-// Vectors of floats in memory, and the forms in which an op writes activations: float, f16, int8.
+// Vectors of floats in memory, and the dtypes in which an op writes activations: float, f16, int8.
 //
-// A kernel picks the form by the macro OUT, one of Form's names; gpu/ops/output.py passes it and
-// the three pointers of Output. It knows no op.
+// The dtype is the macro OUT or an argument. rocmforge/gpu/ops/output.py passes it, and the three
+// pointers of Output.
 #pragma once
 
 #include "q8.h"

@@ -1,12 +1,16 @@
-// The packed streams of a weight matrix from the rows that a GGUF file holds: packed.h says what is
-// in them. MXFP6_E3M2 becomes BF16, which is exact.
+// pack: the packed streams of a weight matrix (packed.h) from the rows that a GGUF file holds.
+// MXFP6_E3M2 becomes BF16, which is exact.
 //
 //   raw     (rows, row bytes) blocks of FORMAT, aligned to 16
-//   codes, high, scales, supers   the streams, each from the place of the first of these rows;
-//           those that the format lacks are not touched
+//   codes, high, scales, supers
+//           the streams, each from where the first of these rows begins; streams that the format
+//           lacks are not touched
 //   groups  groups of 32 columns in these rows
-// Block i takes groups 256 i .. 256 i + 255, thread t the t-th of them; the raw blocks come through
-// LDS (raw.h), the streams are written 16, 8, 4 or fewer bytes a lane, side by side.
+//
+// Threads: a block takes 256 groups, a thread one of them. The raw blocks come through LDS (raw.h).
+// A lane writes 16, 8, 4 or fewer bytes of each stream, beside its neighbours'.
+// Grid (ceil(groups / 256)).
+// Limits: the rows are whole blocks of FORMAT.
 // Launched by rocmforge/gpu/ops/pack.py.
 #include "raw.h"
 

@@ -1,10 +1,9 @@
-// Units of packed.h as halves: scale · code + offset in f16, two columns in a word.
+// Units of packed.h as f16 weights, scale * code + offset, two columns in a word.
 //
-// Codes become halves exactly (as the last bits of 1024 + code), the zero (of formats with minima,
-// the middle code) is taken off exactly, and
-// one multiplication or FMA rounds the weight; scale and offset are rounded to f16 before. Weights
-// outside f16's range become ±65504; NaN stays NaN.
-// It knows no tile and no op.
+// Codes become f16 exactly, as the last bits of 1024 + code, and so does their distance from the
+// format's zero; formats with minima take the middle code as the zero. Scale and offset are rounded
+// to f16, and one multiplication or FMA then rounds the weight. Weights outside the range of f16
+// become ±65504; NaN stays NaN.
 #pragma once
 
 #include "packed.h"

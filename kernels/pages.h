@@ -1,9 +1,10 @@
-// Keys and values of one KV head as they lie in the pages of the cache: float16, Q8_0 or float32.
+// Keys and values in the pages of the KV cache, as f16, Q8_0 or float, and how they are read.
 //
-// A layer's pages are (pages, G, P, D), D fastest, aligned to 16 bytes; Q8_0 has int8 codes in that
-// shape and float16 scales (pages, G, P, D / 32). D is a multiple of 8, of 32 for Q8_0. A row is
-// the D numbers of one token: its number is (page * G + g) * P + slot.
-// It knows no page table and no op.
+//   pages   (pages, G, P, D) f16, int8 codes of Q8_0, or float; D fastest, aligned to 16
+//   scales  (pages, G, P, D / 32) f16, for Q8_0 only
+// G KV heads, P tokens of a page, D dims: a multiple of 8, and of 32 for Q8_0.
+//
+// A row is the D numbers of one token and KV head; its number is (page * G + g) * P + slot.
 #pragma once
 
 #include "device.h"

@@ -1,6 +1,5 @@
-// The best column of each part of a row: what argmax_parts writes and argmax and sample read.
-//
-// It knows no op and no sampling.
+// The best column of each part of a row of logits: argmax_parts writes it, argmax and sample read
+// it.
 #pragma once
 
 #include "device.h"

@@ -1,22 +1,24 @@
-// What a device can do at most: bytes read a second, and multiply-adds a second.
+// What a device can do at most: bytes read per second, and multiply-adds per second. They are the
+// ceilings of the roofline.
 //
-//   peak_reads  out[block] = Σ of the words that the block read, modulo 2^32; thread i of all n
-//               reads the 16-byte elements i, i + n, i + 2n, … of `data`, `loads` of them,
-//               beginning again at its end: after each round other threads read the same data
-//   peak_f32    out[block] = Σ over threads and chains of steps · (chain + 1), in float
-//   peak_int8   the same by dot4: Σ of 4 · steps · (chain + 1)
-//   peak_f16    the same by the matrix unit (tile.h) or what stands for it: chain c of each wave
-//               begins at c and adds a 16 × 16 × 16 product of ones in each step
+//   peak_reads  out[block] = sum of the words that the block read, modulo 2^32. Thread i of all n
+//               reads the 16-byte elements i, i + n, i + 2n, … of `data`, `loads` of them, and
+//               starts again at the end of the data. In each round another thread reads an element.
+//   peak_f32    out[block] = sum over threads and chains of steps * (chain + 1), in float
+//   peak_int8   the same by dot4: sums of 4 * steps * (chain + 1)
+//   peak_f16    the same by the matrix unit (tile.h), or by what replaces it: chain c of each wave
+//               starts at c and adds a 16 x 16 x 16 product of ones in each step
 //
 //   data   (elements,) of 16 bytes, aligned to 16
 //   out    (blocks,) uint32
 //
-// Each thread keeps CHAINS sums (a wave TILES tiles of sums) that do not wait for one another, so
-// that their number times the waves that a unit holds exceeds its latency. Operands stay in
-// registers, and the compiler must take them for new ones in each step: the sums are exact and tell
-// that every step was done.
-// Limits: loads and steps multiples of 8; steps · (CHAINS + 1) and 16 · steps below 2^24; elements
-// and all threads together below 2^31. Launched by gpu/ops/peaks.py.
+// Threads: each thread keeps CHAINS sums, or each wave TILES tiles of sums, that do not wait for
+// one another. So enough products are in flight to hide the latency of a unit. Operands stay in
+// registers, and the compiler must take them as new in each step. The sums are exact: they show
+// that every step was done. The grid is any number of blocks.
+// Limits: loads and steps multiples of 8; steps * (CHAINS + 1) and 16 * steps below 2^24; elements,
+// and the threads of all blocks, below 2^31.
+// Launched by rocmforge/gpu/ops/peaks.py.
 #include "tile.h"
 
 #if !defined(THREADS) || !defined(CHAINS) || !defined(TILES)

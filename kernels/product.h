@@ -1,5 +1,5 @@
-// One matrix times the activations of a few tokens, into float: what a block of matmul or of
-// swiglu_matmul does. It knows no source of activations.
+// One matrix times the activations of a few tokens, written as float: what a block of matmul or of
+// swiglu_matmul does.
 #pragma once
 
 #include "dot_rows.h"

@@ -1,10 +1,11 @@
-// Activations rounded to int8 in groups of 32 columns: x = scale * code (gpu/arrays.py: Q8).
+// How a wave rounds activations to int8 in groups of 32 columns: x = scale * code. The memory
+// layout is Q8 of rocmforge/gpu/arrays.py.
 //
-// 32 / kValues neighbouring lanes hold a group, kValues columns each in order, from a lane whose
-// number is a multiple of 32 / kValues; so it serves waves of 32 and of 64. The largest code is
-// 127 or up to 2.4 % less, whichever of four leaves the smallest error once the scale is refitted
-// by least squares: what the CPU backend does (rocmforge/cpu/panels.h).
-// It knows no op.
+// A lane holds kValues neighbouring columns, so 32 / kValues neighbouring lanes hold a group; the
+// first of them has a number that is a multiple of 32 / kValues. Waves of 32 and of 64 lanes do.
+// The largest code is 127, or up to 2.4 % less: of four candidates, the one with the smallest error
+// once the scale is fitted by least squares. The CPU backend does the same
+// (rocmforge/cpu/panels.h).
 #pragma once
 
 #include "device.h"

@@ -1,10 +1,12 @@
-// quantize: out = x in another form: int8 in groups of 32 (q8.h), or f16.
+// quantize: out = x in another dtype: int8 in groups of 32 columns (q8.h), or f16.
 //
-//   x    (rows, columns) float
-//   out  (rows, columns) f16 or int8 as OUT says (output.h)
+//   x    (rows, columns) float, aligned to 16
+//   out  (rows, columns) f16 or Q8 as OUT says (output.h), aligned to 16
 //
-// All aligned to 16. Four neighbouring elements a thread: elements.h.
-// Limits: columns a multiple of 32 for Q8. Launched by gpu/ops/quantize.py.
+// Threads: four neighbouring elements each (elements.h). Grid (ceil(rows * columns / (4 *
+// THREADS))).
+// Limits: columns a multiple of 32 for Q8.
+// Launched by rocmforge/gpu/ops/quantize.py.
 #include "elements.h"
 
 #if !defined(OUT)

@@ -1,10 +1,10 @@
-// Raw rows of a matrix, as a GGUF file has them, to codes and to numbers: what pack, dequantize and
-// embed share. It knows nothing of what becomes of the numbers.
+// How rows of a matrix, as a GGUF file has them, become codes and numbers. pack, dequantize and
+// embed share it.
 //
 // A block of kRawThreads threads takes kRawColumns columns at a time. Quantized blocks come through
-// LDS: they are of odd sizes and aligned to 2 bytes or to none, so that lanes could not load them
-// directly. Thread i decodes group i, 32 columns; then every thread reads what others decoded, four
-// columns at a time, in the order in which it stores them.
+// LDS: their sizes are odd and their alignment is 2 bytes or none, so lanes cannot load them
+// directly. Thread i decodes group i, which is 32 columns. Then each thread reads four columns at a
+// time, in the order in which it stores them; other threads may have decoded them.
 #pragma once
 
 #include "packed.h"

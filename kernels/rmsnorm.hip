@@ -1,15 +1,16 @@
-// rmsnorm: out = x / sqrt(mean(x^2) + eps) * weight over rows of x, after x += residual where there
-// is one.
+// rmsnorm: out = x / sqrt(mean(x^2) + eps) * weight over each row of x. Where there is a residual,
+// x += residual comes first.
 //
-//   x         (rows, columns) float; the sum is stored back where there is a residual
+//   x         (rows, columns) float; with a residual, the sum is stored back
 //   residual  (rows, columns) float, or null
 //   weight    (columns,) float
-//   out       (rows, columns) float, f16 or int8 as OUT says (output.h); float may be x itself
+//   out       (rows, columns) float, f16 or Q8 as OUT says (output.h); float may be x itself
+// All are aligned to 16.
 //
-// All aligned to 16. SPAN threads a row: rows.h. x is read once, but for what lies beyond the ITEMS
-// vectors that a thread keeps.
+// Threads: SPAN threads take a row (rows.h). A thread keeps its first ITEMS vectors of x in
+// registers and reads the others twice. Grid (ceil(rows / kRows)).
 // Limits: columns a multiple of VECTOR, and of 32 for Q8; sums of squares below 3e38.
-// Launched by gpu/ops/rmsnorm.py.
+// Launched by rocmforge/gpu/ops/rmsnorm.py.
 #include "rows.h"
 
 #if !defined(OUT)

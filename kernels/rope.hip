@@ -1,12 +1,14 @@
-// rope: pairs (a, b) of the first R dims of each head become (a cos - b sin, a sin + b cos).
+// rope: rotates pairs (a, b) of the first R dims of each head to (a cos - b sin, a sin + b cos).
 //
 //   x          (tokens, heads, dims) float; in place
 //   cos, sin   (context, R / 2) float
 //   positions  (tokens,) int: rows of cos and sin
+// All are aligned to 16. INTERLEAVED 1: pairs are dims (2i, 2i + 1); 0: (i, i + R / 2).
 //
-// All aligned to 16. SPAN lanes a head, a block for some heads of one token: heads.h.
-// INTERLEAVED 1: pairs are (2i, 2i + 1); 0: (i, i + R / 2).
-// Limits: dims at most SPAN * ITEMS * VECTOR; R even, at most dims. Launched by gpu/ops/rope.py.
+// Threads: SPAN lanes take a head, a block takes kHeads heads of one token (heads.h).
+// Grid (tokens, ceil(heads / kHeads)).
+// Limits: dims at most SPAN * ITEMS * VECTOR; R even, at most dims.
+// Launched by rocmforge/gpu/ops/rope.py.
 #include "heads.h"
 
 #if !defined(INTERLEAVED)

@@ -1,19 +1,22 @@
-// rope_kv_append: RMSNorm of each head of q and k where NORM is 1, rotation of both, q in place,
-// and k and v to their slots in the pages of one layer's cache.
+// rope_kv_append: rope of q, in place, and of k, then kv_append of k and v. Where NORM is 1,
+// RMSNorm of each head of q and k comes first.
 //
 //   q                   (tokens, heads, dims) float; in place
 //   k, v                (tokens, kv_heads, dims) float; not changed
 //   q_norm, k_norm      (dims,) float weights; null: no norm
 //   cos, sin            (context, R / 2) float
 //   positions           (tokens,) int: rows of cos and sin
-//   k_pages, v_pages    (pages, kv_heads, page_size, dims) of the form KV, and
-//   k_scales, v_scales  (pages, kv_heads, page_size, dims / 32) f16 for Q8Pages: see pages.h
-//   pages, offsets      (tokens,) int: page and slot of each token; a page below 0 writes nothing
+//   k_pages, v_pages    (pages, kv_heads, page_size, dims) of the dtype KV: pages.h
+//   k_scales, v_scales  (pages, kv_heads, page_size, dims / 32) f16, for Q8Pages only
+//   pages, offsets      (tokens,) int: page and slot of each token; a token whose page is below 0
+//                       is not written
+// All are aligned to 16. INTERLEAVED 1: pairs are dims (2i, 2i + 1); 0: (i, i + R / 2).
 //
-// All aligned to 16. SPAN lanes a head, a block for some heads of one token, in the order q, k, v:
-// heads.h. INTERLEAVED 1: pairs are (2i, 2i + 1); 0: (i, i + R / 2).
-// Limits: dims at most SPAN * ITEMS * VECTOR, a multiple of 32 for Q8Pages; R even, at most dims.
-// Launched by gpu/ops/rope_kv_append.py.
+// Threads: SPAN lanes take a head, a block takes kHeads heads of one token, in the order q, k, v
+// (heads.h). Grid (tokens, ceil((heads + 2 * kv_heads) / kHeads)).
+// Limits: dims at most SPAN * ITEMS * VECTOR, and a multiple of 32 for Q8Pages; R even, at most
+// dims.
+// Launched by rocmforge/gpu/ops/rope_kv_append.py.
 #include "append.h"
 
 #if !defined(INTERLEAVED) || !defined(NORM) || !defined(KV)

@@ -1,8 +1,9 @@
-// How threads share rows: SPAN neighbouring threads a row, THREADS / SPAN rows a block.
+// How threads share rows: SPAN neighbouring threads take a row, so a block takes THREADS / SPAN
+// rows.
 //
-// SPAN is THREADS, or a power of two from 8 to 32, which fits into a wave of 32 and of 64. A thread
-// has every SPAN-th vector of VECTOR columns and keeps the first ITEMS of them in registers
-// (gpu/ops/rows.py chooses). It knows no op.
+// SPAN is THREADS, or a power of two from 8 to 32, which lies within one wave, of 32 or of 64
+// lanes. Thread i of a row has its vectors i, i + SPAN, … of VECTOR columns and keeps the first
+// ITEMS of them in registers. rocmforge/gpu/ops/rows.py chooses these constants.
 #pragma once
 
 #include "output.h"

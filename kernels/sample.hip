@@ -1,18 +1,23 @@
-// sample: draws a column of each row of logits: temperature, top-k, top-p, min-p, then the column
-// at which the running sum of the kept weights exp((logit - top) / temperature) passes its share.
+// sample: draws a column of each row of logits. Temperature, top-k, top-p and min-p leave some
+// columns; out is the first of these at which the running sum of the weights exp((logit - top) /
+// temperature) exceeds the draw's share `uniform` of their total.
 //
 //   logits  (rows, columns) float, aligned to 16
 //   parts   (rows, kParts) Best, aligned to 16: what argmax_parts found
-//   draws   (rows,) Draw, aligned to 16
+//   draws   (rows,) Draw, aligned to 16: the parameters of each row
 //   out     (rows,) int; -1 where the row holds NaN or +inf, or nothing but -inf
 //
-// A block a row; a thread reads every THREADS-th vector of columns. Nothing is sorted: what
-// top-k and top-p keep is everything from one rank on (columns.h).
-//   1. A histogram over how far logits lie below the top tells between which two bins that rank is.
-//   2. What lies above the deeper bin is listed in LDS or, if that is too much, what lies between.
-//   3. find_rank searches the list, or the row where even that was too long.
-//   4. find_column draws from the list, or from the row where the list has not all that is kept.
-// Limits: columns a multiple of VECTOR, at most 2^21. Launched by gpu/ops/sample.py.
+// Nothing is sorted. What top-k and top-p keep is all columns from one rank on (columns.h), which
+// is found in four steps:
+//   1. A histogram over how far logits lie below the top tells between which two bins the rank is.
+//   2. The columns down to the deeper bin are listed in LDS, or if these are too many, only those
+//      between the two bins.
+//   3. find_rank searches the list, or the row where even that list was too long.
+//   4. find_column draws from the list, or from the row where the list lacks some kept columns.
+// Threads: a block takes a row; a thread reads every THREADS-th vector of VECTOR columns.
+// Grid (rows).
+// Limits: columns a multiple of VECTOR, at most 2^21.
+// Launched by rocmforge/gpu/ops/sample.py.
 #include "columns.h"
 
 constexpr int kBins = 2048;

@@ -1,10 +1,12 @@
-// softmax: out = exp(x - max(x)) / sum(exp(x - max(x))) over rows.
+// softmax: out = exp(x - max(x)) / sum(exp(x - max(x))) over each row of x.
 //
 //   x, out  (rows, columns) float, aligned to 16; may be the same
 //
-// SPAN threads a row: rows.h. x is read once, but for what lies beyond the ITEMS vectors that a
-// thread keeps. A row with NaN or +inf, or of nothing but -inf, becomes NaN.
-// Limits: columns a multiple of VECTOR. Launched by gpu/ops/softmax.py.
+// A row with NaN or +inf, or of nothing but -inf, becomes NaN.
+// Threads: SPAN threads take a row (rows.h). A thread keeps its first ITEMS vectors of x in
+// registers and reads the others three times. Grid (ceil(rows / kRows)).
+// Limits: columns a multiple of VECTOR.
+// Launched by rocmforge/gpu/ops/softmax.py.
 #include "rows.h"
 
 struct SoftmaxArgs {

@@ -1,4 +1,4 @@
-// The formula of SwiGLU, for the kernels that apply it. It knows no layout.
+// The formula of SwiGLU, gate * sigmoid(gate) * up, for the kernels that apply it.
 #pragma once
 
 #include "device.h"

@@ -1,10 +1,13 @@
 // swiglu: out = gate * sigmoid(gate) * up, element by element.
 //
 //   gate, up  (rows, columns) float
-//   out       (rows, columns) float, f16 or int8 as OUT says (output.h); float may be gate or up
+//   out       (rows, columns) float, f16 or Q8 as OUT says (output.h); float may be gate or up
+// All are aligned to 16.
 //
-// All aligned to 16. Four neighbouring elements a thread: elements.h.
-// Limits: columns a multiple of 32 for Q8. Launched by gpu/ops/swiglu.py.
+// Threads: four neighbouring elements each (elements.h). Grid (ceil(rows * columns / (4 *
+// THREADS))).
+// Limits: columns a multiple of 32 for Q8.
+// Launched by rocmforge/gpu/ops/swiglu.py.
 #include "elements.h"
 #include "swiglu.h"
 

@@ -1,12 +1,17 @@
-// y (T, N) = h W^T + bias, or y += it, of h = g * sigmoid(g) * u, for a few tokens.
+// swiglu_matmul: out = h W^T + bias, or that is added to out, with h = gate * sigmoid(gate) * up: a
+// GEMV for one to eight rows (decode).
 //
-//   gate, up  g and u, (T, K) float each, T up to TOKENS, aligned to 16
-//   W         (N, K) of FORMAT_0: streams of packed.h; K a multiple of its blocks
+//   gate, up  (T, K) float, aligned to 16
+//   W         (N, K) of FORMAT_0, packed (packed.h)
 //   bias      (N,) float, or null
-//   out       (T, N) float, neither gate nor up; += if `accumulate`
-// A block takes kPassRows rows of dot_rows.h, and computes all of h on the way into LDS, as many
-// columns at a time as there is room for: four neighbouring columns a thread. For quantized W, 8
-// neighbouring threads round 32 columns to int8, to the numbers that swiglu.hip would write.
+//   out       (T, N) float, neither gate nor up; with `accumulate` it is added to
+//
+// Threads: a block takes kPassRows rows of W (dot_rows.h). It computes all of h on the way into
+// LDS, as many columns at a time as LDS has room for, four neighbouring columns a thread. For
+// quantized W, 8 neighbouring threads round 32 columns to int8, to the numbers that swiglu.hip
+// would write.
+// Grid (ceil(N / kPassRows)).
+// Limits: T at most TOKENS; K whole blocks of FORMAT_0.
 // Launched by rocmforge/gpu/ops/swiglu_matmul.py.
 #include "product.h"
 #include "q8.h"

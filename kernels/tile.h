@@ -1,16 +1,18 @@
-// A 16 × 16 × 16 product of halves summed in float, by one wave, on whatever unit there is:
+// A 16 x 16 x 16 product of f16 with sums in float, by one wave, on whatever unit there is:
 //   D[m][n] += Σ_k A[m][k] · B[n][k]          A, B: 16 rows in LDS, k fastest;  D: in registers
-// WMMA of gfx11 and gfx12, MFMA of CDNA, mma.sync of NVIDIA, and dot products without such a unit
-// (gfx10, older, the host). It knows no op and no format. All lanes of a wave call everything.
+// The units are WMMA of gfx11 and gfx12 (waves of 32), MFMA of CDNA (waves of 64) and mma.sync of
+// NVIDIA (waves of 32). Elsewhere (gfx10, older GPUs, the host) dot products take their place. All
+// lanes of a wave call everything.
 //
 // TileA a; TileB b; TileC c;  c.clear(); a.load(lds, stride); b.load(…); c.mma(a, b);
 // c.each([&](int m, int n, float& value) { … });   visits the elements that this lane holds.
 //
-// Each *Map says what a lane holds: operand element e is (line(lane, e), k(lane, e)), a line being
-// a row of A or of B; sum v is (row(lane, v), column(lane, v)). AMD's instructions multiply what
-// stands at the same (lane group, element) of A and B, so any order of k serves that is the same
-// in both: a lane reads neighbours in memory where the documents spread them (gfx12).
-// tests/gpu/test_tile_maps.py checks the maps against the instructions' documents.
+// Each *Map says what a lane holds. Element e of an operand is (line(lane, e), k(lane, e)), where a
+// line is a row of A or of B; element v of the accumulator is (row(lane, v), column(lane, v)).
+// AMD's instructions multiply the elements of A and B that stand at the same place of the same
+// lanes. So any order of k will do, as long as A and B have the same: a lane reads neighbours in
+// memory where the documents spread them (gfx12). tests/gpu/test_tile_maps.py checks the maps
+// against the instructions' documents.
 #pragma once
 
 #include "device.h"
