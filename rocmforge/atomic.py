@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 SUFFIX = ".rocmforge-part"
+_OURS = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(SUFFIX)}", re.DOTALL)
 _NAME_BYTES = 200  # of a place's name, in that of what is written for it: 255 is a name's most
 _DAY_S = 86_400
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -112,19 +113,17 @@ def sweep(place: Path) -> None:
 
     An older folder that was moved away for a new one, which never came, comes back.
     """
-    unlocked = rf"\.{re.escape(place.name)}\.[a-z0-9_]{{8}}|.+\.[0-9a-f]{{32}}\.part"  # once ours
-    ours = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(SUFFIX)}|{unlocked}", re.DOTALL)
     with contextlib.suppress(OSError):
         for name in os.listdir(place.parent):
-            if found := ours.fullmatch(name):
-                _sweep(place.with_name(name), place.with_name(found[1] or place.name))
+            if found := _OURS.fullmatch(name):
+                _sweep(place.with_name(name), place.with_name(found[1]))
 
 
 def _sweep(left: Path, place: Path) -> None:
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         stack.callback(os.close, handle)
-        if not _is_abandoned(left, handle):
+        if not _is_abandoned(handle):
             return
         if not left.is_dir():
             left.unlink()
@@ -134,17 +133,15 @@ def _sweep(left: Path, place: Path) -> None:
         shutil.rmtree(left)
 
 
-def _is_abandoned(left: Path, handle: int) -> bool:
+def _is_abandoned(handle: int) -> bool:
     """Whether nobody holds it; without locks, whether it is a day old."""
-    locks = True
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks
-        locks = False
-    sure = locks and left.name.endswith(SUFFIX)
-    return sure or os.fstat(handle).st_mtime < time.time() - _DAY_S
+        return os.fstat(handle).st_mtime < time.time() - _DAY_S
+    return True
 
 
 def _beside(place: Path) -> Path:

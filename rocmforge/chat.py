@@ -6,6 +6,7 @@ A turn prefills only what the sequence does not hold yet. This file knows the en
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Generator, Sequence
 
 import numpy as np
@@ -155,7 +156,7 @@ class Conversation:
 
         Message and reply join the conversation when the iteration ends, early or not, if at least
         one token came. Where they could fill the context, the oldest messages and their replies
-        are dropped until half of it is free; what opens the conversation stays.
+        are dropped until half of what they may take is free; what opens the conversation stays.
 
         Raises
         ------
@@ -164,17 +165,30 @@ class Conversation:
         TokenizerError
             There is no chat template, or it refuses the conversation.
         """
-        ctx, first = self._sequence.ctx, len(self._opening)
+        ctx = self._sequence.ctx
         messages = [*self.messages, {"role": "user", "content": text}]
         prompt, ids = self._prompt(messages)
         if len(ids) > ctx - min(self._params.max_tokens, ctx // 4):
-            while len(ids) > ctx // 2 and len(messages) > first + 1:
-                del messages[first : first + 2]
-                prompt, ids = self._prompt(messages)
+            messages = self._shortened(messages)
+            prompt, ids = self._prompt(messages)
         if not 0 < len(ids) <= ctx:
             raise ValueError(f"message: got {len(ids)} tokens, wanted 1 to {ctx} (ctx)")
         self.dropped = len(self.messages) + 1 - len(messages)
         return self._reply(messages, prompt, ids)
+
+    def _shortened(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+        """Drop as few of the oldest messages, with their replies, as `ask` says."""
+        first = len(self._opening)
+        pairs = (len(messages) - first - 1) // 2
+
+        def without(dropped: int) -> list[dict[str, str]]:
+            return messages[:first] + messages[first + 2 * dropped :]
+
+        def length(dropped: int) -> int:
+            return len(self._prompt(without(dropped))[1])
+
+        most = (self._sequence.ctx + length(pairs)) // 2
+        return without(bisect_left(range(pairs), True, key=lambda dropped: length(dropped) <= most))
 
     def _prompt(self, messages: list[dict[str, str]]) -> tuple[str, list[int]]:
         prompt = self._tokenizer.apply_chat_template(messages)

@@ -184,7 +184,7 @@ def chat(args: argparse.Namespace) -> int:
 
 
 def _chat_sampling(path: str) -> dict[str, Any]:
-    """How a model's file wants to be sampled, where it says so, else CHAT_SAMPLING."""
+    """How a model's file wants to be sampled; CHAT_SAMPLING where it names no temperature."""
     found: dict[str, Any] = {}
     with GGUFFile(path) as file:
         for key, field in _FILE_SAMPLING.items():
@@ -195,7 +195,7 @@ def _chat_sampling(path: str) -> dict[str, Any]:
                     found[field] = value
             except ValueError as error:
                 say(f"{key} of the file is ignored: {error}")
-    return found or dict(CHAT_SAMPLING)
+    return found if "temperature" in found else {**CHAT_SAMPLING, **found}
 
 
 def _lines(interactive: bool) -> Iterator[str]:

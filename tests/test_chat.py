@@ -251,6 +251,36 @@ def test_the_oldest_messages_are_dropped_where_the_context_would_be_full(
     assert conversation.length <= recorder.ctx
 
 
+def test_a_long_opening_leaves_room_for_what_was_said(
+    recorder: Recorder, tokenizer: Tokenizer
+) -> None:
+    params = SamplingParams(max_tokens=10, ignore_eos=True)
+    opening = "word " * 40
+    conversation = Conversation(recorder, tokenizer, params, system=opening)
+    for i in range(12):
+        list(conversation.ask(f"Message {i}"))
+        assert conversation.length <= recorder.ctx
+        assert conversation.messages[0] == {"role": "system", "content": opening}
+        assert len(conversation.messages) >= min(2 * i + 3, 5)  # one exchange before this one
+    assert conversation.dropped < len(conversation.messages)
+
+
+def test_messages_are_dropped_after_few_looks(
+    recorder: Recorder, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation = Conversation(recorder, tokenizer, SamplingParams(max_tokens=2))
+    said = [{"role": role, "content": "hi"} for _ in range(100) for role in ("user", "assistant")]
+    conversation.messages = said
+    rendered = []
+    apply = tokenizer.apply_chat_template
+    monkeypatch.setattr(
+        tokenizer, "apply_chat_template", lambda m: rendered.append(len(m)) or apply(m)
+    )
+    list(conversation.ask("Hello"))
+    assert conversation.dropped > 100
+    assert len(rendered) < 12
+
+
 def test_a_reply_may_fill_the_context(recorder: Recorder, tokenizer: Tokenizer) -> None:
     params = SamplingParams(max_tokens=1000, ignore_eos=True)
     conversation = Conversation(recorder, tokenizer, params)

@@ -419,6 +419,11 @@ FILE_SAMPLING = {
         ),
         (FILE_SAMPLING, [], {"temperature": 0.25, "top_k": 20, "repetition_penalty": 1.5}),
         (FILE_SAMPLING, ["--top-k", "0"], {"temperature": 0.25, "repetition_penalty": 1.5}),
+        (
+            {"general.sampling.top_k": 20, "general.sampling.top_p": 7.0},
+            [],
+            {"temperature": 0.5, "min_p": 0.05, "repetition_penalty": 1.1, "top_k": 20},
+        ),
     ],
 )
 def test_chat_samples_as_asked_else_as_the_file_says_else_by_its_own_defaults(

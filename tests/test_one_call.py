@@ -180,6 +180,10 @@ def test_every_door_is_refused_while_another_thread_is_inside(
     ):
         with pytest.raises(EngineInUseError, match=r"in use by Engine.prefill in thread 'worker'"):
             call()
+    with pytest.raises(KeyboardInterrupt), engine:  # which closing does not hide
+        raise KeyboardInterrupt
+    with pytest.raises(EngineInUseError), engine:
+        pass
     engine.release(engine)
     leave.set()
     other.join()

@@ -3,20 +3,22 @@
 Many processes, and many commits of the benchmarks, share one directory: an entry's name is the
 digest of everything that went into it, it is written under a temporary name and renamed, and it
 carries the digest of its content, so that a damaged one counts as missing. What another user could
-have written is not run: the folder and the entry are looked at, not the folders above. This file
-knows no compiler, no kernel and no device.
+have written is not run: the folder and the entry are looked at, not the folders above.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import stat
-import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from rocmforge.atomic import whole_file
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -29,8 +31,9 @@ def cache_key(parts: Mapping[str, object]) -> str:
 class CodeCache:
     """Bytes by name, in one directory.
 
-    Where it cannot be written, or others than its user and root may write it, it warns once and
-    keeps nothing. An entry that others may write counts as missing, and the first one is warned of.
+    Where others than its user and root may write it, it warns once, and takes and keeps nothing.
+    Where it cannot be written, it warns once and keeps nothing. An entry that others may write
+    counts as missing, and the first one is warned of.
 
     Parameters
     ----------
@@ -40,73 +43,86 @@ class CodeCache:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._usable = True
+        self._writable = True
+        self._folder_refused = False
         self._entry_refused = False
 
     def get(self, name: str) -> bytes | None:
         """Return an entry's content; None where it is missing, damaged or open to others."""
-        path = self.directory / name
         try:
-            if not self._folder_is_safe():
-                return None
-            status = path.lstat()
-            wrong = _open_to_others(status) if stat.S_ISREG(status.st_mode) else "is no file"
-            if wrong:
-                self._refuse_entry(path, wrong)
-                return None
-            entry = path.read_bytes()
-        except OSError:
+            with _opened(self.directory, os.O_DIRECTORY) as folder:
+                entry = self._read(folder, name) if self._is_safe(folder) else b""
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                self._refuse_entry(name, "is no file")
             return None
         digest, content = entry[:_DIGEST_BYTES], entry[_DIGEST_BYTES:]
         return content if hashlib.sha256(content).digest() == digest else None
 
     def put(self, name: str, content: bytes) -> None:
         """Keep an entry in place of what stood there."""
-        if not self._usable:
+        if not self._writable:
             return
         try:
             _make(self.directory)
-            if self._folder_is_safe():
-                self._write(self.directory / name, hashlib.sha256(content).digest() + content)
+            with _opened(self.directory, os.O_DIRECTORY) as folder:
+                safe = self._is_safe(folder)
+            if safe:
+                with whole_file(self.directory / name, 0o600) as file:
+                    file.write(hashlib.sha256(content).digest() + content)
         except OSError as error:
-            self._give_up(f"cannot be kept in {self.directory} ({error})")
+            self._writable = False
+            _warn_of_folder(f"cannot be kept in {self.directory} ({error})")
 
-    def _folder_is_safe(self) -> bool:
-        """Whether none but we and root may write the directory."""
-        if self._usable:
-            folder = self.directory
-            wrong = _open_to_others(folder.lstat()) or _open_to_others(folder.stat())
+    def _is_safe(self, folder: int) -> bool:
+        """Whether none but we and root may write the directory, or the link to it."""
+        wrong = _open_to_others(self.directory.lstat()) or _open_to_others(os.fstat(folder))
+        if wrong and not self._folder_refused:
+            self._folder_refused = True
+            _warn_of_folder(
+                f"are neither taken from {self.directory} nor kept there, since it {wrong}; "
+                "`chmod go-w` mends that where it is yours"
+            )
+        return not wrong
+
+    def _read(self, folder: int, name: str) -> bytes:
+        with _opened(name, os.O_NOFOLLOW | os.O_NONBLOCK, folder) as handle:
+            status = os.fstat(handle)
+            wrong = _open_to_others(status) if stat.S_ISREG(status.st_mode) else "is no file"
             if wrong:
-                self._give_up(f"are neither taken from {folder} nor kept there, since it {wrong}")
-        return self._usable
+                self._refuse_entry(name, wrong)
+                return b""
+            with open(handle, "rb", closefd=False) as file:
+                return file.read()
 
-    def _give_up(self, why: str) -> None:
-        self._usable = False
-        warnings.warn(
-            f"compiled kernels {why}: every start will compile them again; "
-            "ROCMFORGE_CACHE names another directory",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-
-    def _refuse_entry(self, path: Path, why: str) -> None:
+    def _refuse_entry(self, name: str, why: str) -> None:
         if not self._entry_refused:
             self._entry_refused = True
             warnings.warn(
-                f"compiled kernel {path} {why}: it, and others like it, are compiled again",
+                f"compiled kernel {self.directory / name} {why}: it, and others like it, are "
+                "compiled again",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
-    def _write(self, path: Path, entry: bytes) -> None:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(entry)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+
+@contextlib.contextmanager
+def _opened(path: Path | str, flags: int, folder: int | None = None) -> Iterator[int]:
+    """Open something to read; what is checked by its handle is what is read."""
+    handle = os.open(path, os.O_RDONLY | flags, dir_fd=folder)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _warn_of_folder(why: str) -> None:
+    warnings.warn(
+        f"compiled kernels {why}: every start will compile them again; "
+        "ROCMFORGE_CACHE names another directory",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def _make(folder: Path) -> None:

@@ -20,7 +20,7 @@ import gguf
 import numpy as np
 
 from rocmforge import env
-from rocmforge.atomic import whole_file
+from rocmforge.atomic import sweep, whole_file
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.config import ModelConfig
@@ -144,6 +144,7 @@ def make_model(
         shape = _with_rope_factor(shape, rope_factor)
     plan = _plan(shape, find_mix(mix))
     target = Path(path)
+    sweep(target)  # what a killed run left may be all that is in the way
     _check_room(target.parent, plan.nbytes + _HEADER_RESERVE)
     metadata = _metadata(plan, rope_scaling or {})
     with whole_file(target) as out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import warnings
 from collections.abc import Callable
@@ -131,3 +132,37 @@ def test_ours_and_roots_are_taken_and_a_link_to_a_safe_folder_too(
         if os.geteuid() == 0:
             monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
             assert CodeCache(folder).get("name") == b"content"
+
+
+def test_where_it_cannot_be_written_it_is_still_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = CodeCache(folder)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("rocmforge.gpu.code_cache.whole_file", refuse)
+    with pytest.warns(RuntimeWarning, match=f"cannot be kept in {folder}.*No space"):
+        cache.put("other", b"content")
+    with warnings.catch_warnings():  # said once
+        warnings.simplefilter("error")
+        cache.put("third", b"content")
+    assert cache.get("name") == b"content"
+
+
+def test_an_entry_is_read_from_the_folder_that_was_looked_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped = folder.with_name("swapped")
+    CodeCache(swapped).put("name", b"evil")
+    look = os.fstat
+
+    def look_and_swap(handle: int) -> os.stat_result:
+        if swapped.exists():
+            folder.rename(folder.with_name("looked at"))
+            swapped.rename(folder)
+        return look(handle)
+
+    monkeypatch.setattr(os, "fstat", look_and_swap)
+    assert CodeCache(folder).get("name") == b"content"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -198,10 +199,10 @@ def test_processes_that_start_together_leave_one_whole_entry(sources: Path) -> N
 def test_an_interrupted_write_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: Path, target: Path) -> None:
+    def interrupted(source: Path, target: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", interrupted)
+    monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         CodeCache(tmp_path).put("name", b"content")
     assert list(tmp_path.iterdir()) == []

@@ -18,6 +18,7 @@ import pytest
 from gguf_files import write_gguf
 from tool_modules import tool_module
 
+from rocmforge.atomic import SUFFIX
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.quants import dequantize
 from rocmforge.gguf.reader import GGUFFile
@@ -299,6 +300,19 @@ def test_too_little_room_is_said_before_writing(
         make_model(tmp_path / "model.gguf", "tiny", "F16")
     with pytest.raises(ValueError, match=r"got .*missing, wanted one that exists"):
         make_model(tmp_path / "missing" / "model.gguf", "tiny", "F16")
+
+
+def test_what_a_killed_run_left_is_removed_before_room_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / f".model.gguf.0123abcd{SUFFIX}"
+    left.touch()
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: usage._replace(free=0 if left.exists() else usage.free)
+    )
+    make_model(tmp_path / "model.gguf", "tiny", "Q4_0")
+    assert not left.exists()
 
 
 def test_cached_models_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -378,10 +378,10 @@ def test_memory_of_the_longest_text() -> None:
 @pytest.mark.parametrize("source", [*LONG, *REFUSED])
 def test_limits_of_time(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "SECONDS", 0.1)
-    wanted = r"takes more than 0\.1 s" if source in LONG else r"tokenizer\.chat_template: "
     start = time.monotonic()
-    with pytest.raises(TokenizerError, match=wanted):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.chat_template: ") as raised:
         render(source)
+    assert ("takes more than 0.1 s" in str(raised.value)) == (source in LONG)
     assert time.monotonic() - start < 30  # 0.2 on a quiet machine
 
 
