@@ -22,6 +22,7 @@ case "$*" in
 *--no-build-isolation*)
     echo '  [12/50] Building CXX object CMakeFiles/ops_avx2.dir/rocmforge/cpu/rope.cpp.o'
     exec {build} ;;
+*no-such-package*) echo 'no matching distribution'; exit 1 ;;
 *) echo "pip $*" >>.venv/said ;;
 esac
 """
@@ -98,6 +99,16 @@ def test_packages_of_a_gpu_are_installed_where_there_is_one(setup: Setup, tmp_pa
     done = setup("python3", gpu="echo 'hip-python==6.4.*'")
     assert "packages for this machine's GPU: " in done.out
     assert said.read_text().splitlines()[-1].endswith(" hip-python==6.4.*")
+
+
+def test_without_the_package_of_its_gpu_a_machine_is_set_up_all_the_same(
+    setup: Setup, tmp_path: Path
+) -> None:
+    done = setup("python3", gpu="echo no-such-package")
+    assert done.code == 0
+    assert "no matching distribution" in done.err
+    assert "going on without the GPU" in done.err
+    assert (tmp_path / ".venv/ready").exists()
 
 
 def test_an_extra_installs_only_what_it_needs(setup: Setup, tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ gpu_packages=$(.venv/bin/python -c \
 if [ -n "$gpu_packages" ]; then
     set -f # a version's asterisk is no file name
     # shellcheck disable=SC2086
-    step "packages for this machine's GPU" pip_install $gpu_packages
+    (step "packages for this machine's GPU" pip_install $gpu_packages) ||
+        echo "rocmforge: going on without the GPU; 'rocmforge devices' says what it lacks" >&2
 fi
 touch .venv/ready
