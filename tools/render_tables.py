@@ -1,4 +1,4 @@
-"""Write the measured tables of README.md and docs/PERFORMANCE.md from the files under baselines/.
+"""Write the measured tables of README.md and docs/ from the files under baselines/.
 
 Each table stands between `<!-- name:begin -->` and `<!-- name:end -->`. With --check nothing is
 written and the exit code is 1 where a table is not what the files say. It measures nothing.
@@ -44,19 +44,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     reports, formats, gpus = (_read(pattern) for pattern in (PEER, FORMATS, GPUS))
     baselines = _read(BASELINES)
+    docs = REPO / "docs"
     stale = False
     for path, name, text in (
-        (REPO / "docs" / "PERFORMANCE.md", "peer", _peer_table(reports)),
-        (REPO / "docs" / "PERFORMANCE.md", "formats", _formats_table(formats)),
-        (REPO / "docs" / "PERFORMANCE.md", "gpu", "".join(map(_gpu_tables, gpus))),
-        (REPO / "docs" / "PERFORMANCE.md", "suites", _suites_table(baselines, coverage())),
-        (REPO / "docs" / "PERFORMANCE.md", "rooflines", "\n".join(map(_rooflines, baselines))),
-        (REPO / "docs" / "PERFORMANCE.md", "isas", "\n".join(map(_isas, baselines))),
-        (REPO / "docs" / "PERFORMANCE.md", "noise", "".join(map(_noise_table, _paths(NOISE)))),
-        (REPO / "docs" / "PERFORMANCE.md", "alarms", "".join(map(_alarms, _read(ALARMS)))),
-        (REPO / "docs" / "PERFORMANCE.md", "trials", "\n".join(map(_trials, _read(TRIALS)))),
-        (REPO / "docs" / "PERFORMANCE.md", "commits", "\n".join(map(_commits, _read(COMMITS)))),
-        (REPO / "docs" / "PERFORMANCE.md", "steps", "\n".join(map(_detectors, _read(DETECTORS)))),
+        (docs / "PERFORMANCE.md", "peer", _peer_table(reports)),
+        (docs / "PERFORMANCE.md", "formats", _formats_table(formats)),
+        (docs / "PERFORMANCE.md", "gpu", "".join(map(_gpu_tables, gpus))),
+        (docs / "PERFORMANCE.md", "suites", _suites_table(baselines, coverage())),
+        (docs / "PERFORMANCE.md", "rooflines", "\n".join(map(_rooflines, baselines))),
+        (docs / "PERFORMANCE.md", "isas", "\n".join(map(_isas, baselines))),
+        (docs / "VALIDATION.md", "noise", "".join(map(_noise_table, _paths(NOISE)))),
+        (docs / "VALIDATION.md", "alarms", "".join(map(_alarms, _read(ALARMS)))),
+        (docs / "VALIDATION.md", "trials", "\n".join(map(_trials, _read(TRIALS)))),
+        (docs / "EXPERIMENTS.md", "commits", "\n".join(map(_commits, _read(COMMITS)))),
+        (docs / "VALIDATION.md", "steps", "\n".join(map(_detectors, _read(DETECTORS)))),
         (REPO / "README.md", "speed", _readme_table(reports)),
         (REPO / "README.md", "gpu", "".join(map(_readme_gpu_table, gpus))),
     ):

@@ -20,7 +20,7 @@ FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 """The rules that a pass can do without, in the order of trying."""
 GAINS: tuple[Fusion, ...] = ("embed_rmsnorm", "rope_kv_append", "gate_up_swiglu")
 """Those that passes take. `swiglu_matmul` computes SwiGLU anew in every block: on an H200 that
-costs more than the launch that it saves (docs/PERFORMANCE.md)."""
+costs more than the launch that it saves (docs/EXPERIMENTS.md)."""
 
 
 def gpu_rules(
