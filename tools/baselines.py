@@ -35,7 +35,6 @@ from rocmforge.bench.files import read_json
 from rocmforge.bench.llama_bench import ENVIRONMENT as LLAMA_CPP
 from rocmforge.bench.llama_bench import read_llama_bench
 from rocmforge.bench.noise import known_noise
-from rocmforge.bench.prototype import ENVIRONMENT as PROTOTYPE
 from rocmforge.bench.records import ResultSet
 from rocmforge.bench.report import plain_table, print_table, wide_console
 from rocmforge.bench.results import ResultsDirectory
@@ -44,7 +43,7 @@ from rocmforge.hardware import Hardware, detect, hardware_tag
 
 BASELINES = Path("baselines")
 OWN_RESULTS = Path(".asv") / "baselines"
-KINDS = {LLAMA_CPP: "imported from llama-bench", PROTOTYPE: "prototype"}
+KINDS = {LLAMA_CPP: "imported from llama-bench"}
 EPILOG = """\
 exit codes:
   0  done; compare: nothing worse
@@ -244,10 +243,6 @@ def _refresh(args: argparse.Namespace) -> int:
     if not path.exists():
         raise MeasurementError(f"{path}: no baseline to refresh: baselines.py save makes one")
     stored = load_baseline(path)
-    if stored.unsaid:
-        raise ResultFileError(
-            path, "form", got="the prototype's", wanted="one of baselines.py save"
-        )
     labels = {record.label for record in fresh.records}
     same = tuple(record for record in stored.records if record.label in labels)
     noise = known_noise(BASELINES, fresh.hardware)

@@ -1,8 +1,7 @@
 """Baselines: one JSON file per kind of machine, with statistics and samples of every benchmark.
 
 `baselines.<benchmark>` holds name, timestamp, hardware, metrics and metadata; the names of the
-metrics end in their unit, samples are in the benchmark's own. Knows records, not asv's files and
-no verdict.
+metrics end in their unit, samples are in the benchmark's own.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from rocmforge.bench.files import (
     write_json,
 )
 from rocmforge.bench.machine import LARGEST, LONGEST
-from rocmforge.bench.prototype import HARDWARE as HARDWARE_KEYS
-from rocmforge.bench.prototype import is_prototype, read_prototype
 from rocmforge.bench.records import Direction, Record, ResultSet, Status
 from rocmforge.bench.statistics import Summary
 from rocmforge.errors import MeasurementError, ResultFileError
@@ -35,6 +32,9 @@ from rocmforge.hardware import Hardware, hardware_tag
 
 SCHEMA_VERSION = 1
 SAMPLE_DIGITS = 6
+HARDWARE_KEYS = (
+    *("gpu_name", "gpu_architecture", "rocm_version", "cpu_arch", "os", "python_version"),
+)
 _NUMBERS = ("cpu_count", "ram_bytes", "power_cap_watts")
 _MS_PER = {"seconds": 1e3, "s": 1e3, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}
 _STATISTICS = {
@@ -203,8 +203,6 @@ def save_refreshed(path: Path, fresh: ResultSet) -> int:
 def load_baseline(path: Path) -> ResultSet:
     """Read a baseline; its medians become the records' values, in the benchmarks' own units.
 
-    One of the earlier prototype is read too, by `prototype.read_prototype`.
-
     Raises
     ------
     ResultFileError
@@ -212,8 +210,6 @@ def load_baseline(path: Path) -> ResultSet:
         something; the message names the file and the entry.
     """
     document = read_json(path)
-    if is_prototype(document):
-        return read_prototype(path, document)
     entries = typed_field(path, document, "baselines", dict, "an object")
     metadata = typed_field(path, document, "metadata", dict, "an object")
     version = metadata.get("schema_version")

@@ -206,7 +206,7 @@ def compare(
     mismatches = tuple(
         difference
         for difference in differences(before.hardware, after.hardware)
-        if difference.field not in {*upgraded, *before.unsaid, *after.unsaid}
+        if difference.field not in upgraded
     )
     old, new = _by_label(before.records, select), _by_label(after.records, select)
     pairs = {label: (old.get(label), new.get(label)) for label in {**old, **new}}
@@ -374,11 +374,6 @@ def _notes(
 ) -> tuple[str, ...]:
     named = {difference.field for difference in mismatches}
     notes = []
-    for side, other in ((before, after), (after, before)):
-        fields = [key for key in sorted(side.unsaid) if getattr(other.hardware, key) is not None]
-        if fields:
-            notes.append(f"{side.source} has no place for {', '.join(fields)}: not compared")
-    named |= before.unsaid | after.unsaid
     for field in ("rocm_version", "driver_version", "os", "python_version"):
         old, new = getattr(before.hardware, field), getattr(after.hardware, field)
         if field == "python_version" and (not old or not new or _same_release(old, new)):

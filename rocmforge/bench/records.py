@@ -91,7 +91,6 @@ class Record:
 class ResultSet:
     """All records of one run: one machine, one commit, one environment.
 
-    ``unsaid`` names the fields of the hardware that the file's form has no place for;
     ``uncommitted_changes`` says that the tree differed from the commit.
     """
 
@@ -102,5 +101,4 @@ class ResultSet:
     environment: str
     hardware: Hardware
     records: tuple[Record, ...]
-    unsaid: frozenset[str] = frozenset()
     uncommitted_changes: bool = False

@@ -30,11 +30,6 @@ A, B = "a" * 40, "b" * 40
 LABEL = "m.track_ms(1)"
 CHECK = tool_module("check_regressions")
 BASELINES = tool_module("baselines")
-CARD = {
-    **dict.fromkeys(("gpu_name", "gpu_architecture", "rocm_version", "python_version")),
-    "cpu_arch": "x86_64",
-    "os": "linux",
-}
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,6 @@ KINDS = {
     "conditions": Kind(f"conditions/{B}/report.json", CHECK, BOTH),
     "settings": Kind("asv.conf.json", CHECK, BOTH),
     "llama-bench": Kind("llama.json", BASELINES, ("import", "llama.json", "--out", "out.json"), ()),
-    "prototype": Kind("proto.json", BASELINES, ("compare", "proto.json", "proto2.json"), ()),
     "refreshed": Kind(
         "old.json",
         BASELINES,
@@ -94,16 +88,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     report.rename(report.with_name("report.json"))
     write(tmp_path / "asv.conf.json", {"version": 1, "regressions_thresholds": {".*": 0.1}})
     write(tmp_path / "llama.json", [LLAMA_BENCH])
-    names = ("avg_ms", "min_ms", "p50_ms", "p95_ms", "p99_ms", "max_ms")
-    entry = {
-        "name": "m",
-        "timestamp": 1_705_312_800,
-        "hardware": CARD,
-        "metrics": {**dict.fromkeys(names, 1.5), "iterations": 9},
-        "metadata": {},
-    }
-    for name in ("proto.json", "proto2.json"):
-        write(tmp_path / name, {"baselines": {"m": entry}, "metadata": {}})
     return tmp_path
 
 
@@ -272,7 +256,6 @@ JUDGED = {
     "baseline": ("baselines", LABEL, "metrics"),
     "noise": ("benchmarks", LABEL, "medians"),
     "llama-bench": (0, "samples_ts"),
-    "prototype": ("baselines", "m", "metrics"),
 }
 NUMBERS = {**JUDGED, "conditions": ("conditions",)}
 NO_NUMBER = ("NaN", "Infinity", "-Infinity", "true", "object", "nested")
