@@ -18,28 +18,28 @@
 #endif
 
 constexpr int kThreads = WAVES * WAVE;
-constexpr int kPassRows = kThreads / LANES * ROWS;  // of each matrix, that a block takes in a pass
-constexpr int kStep = LANES * UNITS;                // units of a row that are worked on at once
+constexpr int kPassRows = kThreads / LANES * ROWS;  // of a matrix, in a pass of a block
+constexpr int kStep = LANES * UNITS;                // units of a row, at a time
 static_assert(LANES <= WAVE && LANES % 8 == 0 && TOKENS <= 8 && TOKENS * ROWS <= LANES);
 
-// The activations of a launch: K columns, T tokens. A Source (Input below is the plainest) has
-//   kShare<Format>, how many neighbouring threads bring a slot, and
-//   fill_slot(activations, slot, span), which all of them call to store their shares of it.
+// The activations of a launch: `tokens` rows of `columns` numbers. A Source has two members:
+//   kShare<Format>: how many neighbouring threads fill one slot;
+//   fill_slot(activations, slot, span): each of these threads calls it and stores its share.
 template <class Source>
 struct Batch {
     Source in;
     int columns, tokens;
 };
 
-// What belongs into a slot: numbers of a row of `columns` from number `index` of (T, K) on, as many
-// as there is room for and `left`, which may be none or negative; zeros behind them.
+// The numbers of one slot, from number `index` of x (T, K) on. Of the row of `columns`, `left`
+// numbers are left; that may be none, or below 0. Zeros fill the rest of the slot.
 struct Span {
     uint32_t index;
     int left, columns;
 };
 
-// Activations in LDS. A x_scales is a slot's scale, and if the format has offsets the scale times
-// the sum of the slot's codes, or times those of its halves.
+// What a slot has beside its columns: nothing if they are float; else their scale and, if the
+// format has offsets, the scale times the sum of the codes, of the slot or of each half of it.
 template <class Format, bool kDense = Packed<Format>::kDense>
 struct SlotScales {
     static constexpr int kWords = !Packed<Format>::kHasOffset  ? 1
@@ -55,7 +55,7 @@ template <class Format>
 struct Activations {
     using P = Packed<Format>;
     static constexpr int kSlotColumns = P::kDense ? 8 : 32;
-    static constexpr int kSlotUnits = kSlotColumns / P::kColumns;  // 1, or 2 of 16 bytes
+    static constexpr int kSlotUnits = kSlotColumns / P::kColumns;  // a unit has 32 bytes, or 16
     static constexpr int kScaleWords = SlotScales<Format>::kWords;
     static constexpr int kChunk = SLOTS * kSlotUnits / TOKENS / kStep * kStep;  // units of a row
     static constexpr int kChunkSlots = kChunk / kSlotUnits;
@@ -64,7 +64,8 @@ struct Activations {
 
     u32x4* lds;
 
-    // Brings `count` units from unit `first` on, and zeros up to a multiple of kStep.
+    // Fills LDS with `count` units of each row from unit `first` on, and with zeros up to a
+    // multiple of kStep.
     template <class Source>
     DEVICE void stage(const Batch<Source>& batch, int first, int count) const {
         constexpr int kShare = Source::template kShare<Format>;
@@ -83,7 +84,8 @@ struct Activations {
         }
     }
 
-    // What sources store: 16 bytes, or 4 of them, of a slot, and its x_scales.
+    // What a Source calls: it stores half a slot (16 bytes), one word of a slot, or its scales.
+    // `sums` is a word of Q8 (rocmforge/gpu/arrays.py): the sums of the codes of both halves.
     DEVICE void store_half(int slot, int i, u32x4 bytes) const { lds[half(slot, i)] = bytes; }
     DEVICE void store_word(int slot, int i, uint32_t word) const {
         reinterpret_cast<uint32_t*>(lds + half(slot, i / 4))[i % 4] = word;
@@ -103,11 +105,12 @@ struct Activations {
         }
     }
 
-    // 16 bytes of a token's activations: the i-th of those that a unit meets.
+    // Piece i, 16 bytes, of the activations that a unit of weights is multiplied with.
     DEVICE u32x4 piece(int token, int unit, int i) const {
         if constexpr (kSlotUnits == 2) return lds[token * kChunk + unit];
         return lds[half(token * kChunk + unit, i)];
     }
+    // The scales beside them: the scale, then for each offset the scale times the sum of the codes.
     DEVICE void scales(int token, int unit, float* words) const {
         const int at = token * kChunkSlots + unit / kSlotUnits;
         if constexpr (kScaleWords == 4) {
@@ -129,7 +132,8 @@ struct Activations {
     }
 };
 
-// Four floats of which `left` are in the row; rows of other lengths than 4n are not aligned.
+// Four floats, zeros where the row has none left. Rows are aligned to 16 only if their columns are
+// a multiple of 4.
 DEVICE u32x4 four_floats(const float* x, int left, int columns) {
     if (columns % 4 == 0 && left > 0) return load<u32x4>(x);
     uint32_t words[4] = {0, 0, 0, 0};
@@ -140,9 +144,9 @@ DEVICE u32x4 four_floats(const float* x, int left, int columns) {
     return {words[0], words[1], words[2], words[3]};
 }
 
-// x (T, K): Q8, that is codes (T, K) int8, scales (T, K / 32) float and sums (T, K / 32)
-// (gpu/arrays.py), for quantized weights; float for dense ones. Aligned to 16. A thread copies
-// whole slots.
+// x (T, K) as it lies in memory. For quantized weights it is Q8 (rocmforge/gpu/arrays.py): codes
+// (T, K) int8, scales (T, K / 32) float, sums (T, K / 32). For dense weights it is float. All are
+// aligned to 16. A thread copies whole slots.
 struct Input {
     const uint8_t* x;
     const float* scales;

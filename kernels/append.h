@@ -5,7 +5,9 @@
 #include "heads.h"
 #include "pages.h"
 
-// A vector of dims of one row, for each form of the pages. All lanes of the wave must call.
+// store_row writes VECTOR neighbouring dims of a row, from number `at` of the pages on; there is
+// one for each dtype of the pages. All lanes of the wave must call it; those with `valid` false
+// write nothing.
 
 DEVICE void store_row(F16Pages, void* pages, void*, u64 at, const float (&x)[VECTOR], bool valid) {
     if (!valid) return;
@@ -23,8 +25,9 @@ DEVICE void store_row(F32Pages, void* pages, void*, u64 at, const float (&x)[VEC
     if (valid) store_floats(static_cast<float*>(pages) + at, x);
 }
 
-// Codes are x / scale rounded, the scale the largest of 32 sizes / 127, itself rounded first. NaN
-// and infinities make a scale that is not finite, and so NaN of the whole group.
+// Q8_0: the scale is the largest |x| of 32 dims / 127, rounded to f16; a code is x / scale,
+// rounded. If x holds NaN or an infinity, the scale is not finite, and so the whole group reads as
+// NaN.
 DEVICE void store_row(Q8Pages, void* pages, void* scales, u64 at, const float (&x)[VECTOR],
                       bool valid) {
     const f16 scale = to_f16(clamp_to_f16(largest_size<kGroup / VECTOR>(x) * (1.0f / 127.0f)));
@@ -49,7 +52,7 @@ DEVICE void store_row(Q8Pages, void* pages, void* scales, u64 at, const float (&
     if (at % kGroup == 0) static_cast<f16*>(scales)[at / kGroup] = scale;
 }
 
-// A lane's head to row `row` of the pages. All lanes of the wave must call.
+// Writes a lane's part of a head to row `row` of the pages. All lanes of the wave must call.
 template <class Pages>
 DEVICE void append_head(void* pages, void* scales, u64 row, int dims, const Head& x, bool valid) {
     UNROLL

@@ -44,24 +44,24 @@ constexpr int kStep = kSlots * TOKENS;
 constexpr int kRound = kStep * WAVES;
 constexpr int kPages = kStep <= 16 ? 1 : TOKENS;  // a short step lies in one page
 constexpr int kMergeThreads = 128;
-constexpr float kLowest = -1e30f;  // a maximum over nothing; finite, so that differences are
+constexpr float kLowest = -1e30f;  // the maximum of no scores; finite, so that no difference is NaN
 static_assert(HEAD_DIM % 8 == 0 && kLanes <= WAVE);
 static_assert(kStep > 16 || 16 % kStep == 0, "a short step must not cross a page");
 
-// Tokens of a part: whole rounds, so that only the last part has idle waves.
-DEVICE int part_tokens(int length, int splits) {
+// Tokens of a split: whole rounds, so that only a sequence's last split has idle waves.
+DEVICE int split_tokens(int length, int splits) {
     const int even = (length + splits - 1) / splits;
     return maximum((even + kRound - 1) / kRound, 1) * kRound;
 }
 
-// The softmax state of one query over some tokens; kLanes neighbouring lanes hold 8 dims of it
-// each.
+// The softmax state of one query over some tokens, and its output; kLanes neighbouring lanes hold 8
+// dims of it each.
 struct SoftmaxState {
     float largest = kLowest;  // of the scores
     float total = 0.0f;       // of the weights exp(score - largest)
-    float out[8] = {};        // sums of weight * value
+    float out[8] = {};        // sum of weight * value
 
-    // Takes the scores of TOKENS more tokens and turns them into weights.
+    // Takes the scores of TOKENS more tokens. They become the weights exp(score - largest).
     DEVICE void add_scores(float (&scores)[TOKENS]) {
         float top = largest;
         UNROLL for (int u = 0; u < TOKENS; ++u) top = maximum(top, scores[u]);
@@ -75,7 +75,7 @@ struct SoftmaxState {
         }
     }
 
-    // Merges the states of lanes that are kMask, 2 kMask, 4 kMask, ... apart.
+    // Merges the states of lanes that are kMask, 2 kMask, 4 kMask, … apart.
     template <int kMask>
     DEVICE void merge_lanes() {
         if constexpr (kMask < WAVE) {
@@ -105,16 +105,16 @@ struct AttentionArgs {
     float scale;
 };
 
-// The tokens that a block takes: first to last - 1 of sequence s, which is one part of it.
+// The tokens that a block takes: first to last - 1 of sequence s, its split number `index`.
 struct Split {
-    int s, split, length, first, last;
+    int s, index, length, first, last;
 
     DEVICE explicit Split(const AttentionArgs& a) {
         s = block_z();
-        split = block_x();
+        index = block_x();
         length = a.lengths[s];
-        const int tokens = part_tokens(length, a.splits);
-        first = split * tokens;
+        const int tokens = split_tokens(length, a.splits);
+        first = index * tokens;
         last = minimum(first + tokens, length);
     }
 };
@@ -143,7 +143,7 @@ DEVICE void load_queries(const AttentionArgs& a, int s, const HeadGroup& group, 
     }
 }
 
-// Loads keys and values of kStep tokens: token u of this lane is number token_of(start, u).
+// Loads the keys and values of a step. token_of(start, u) is the number of this lane's token u.
 template <class TokenOf>
 DEVICE void load_tokens(const AttentionArgs& a, int kv_head, int dim, const int (&pages)[kPages],
                         int start, const TokenOf& token_of, KV::Eight (&keys)[TOKENS],
@@ -156,7 +156,7 @@ DEVICE void load_tokens(const AttentionArgs& a, int kv_head, int dim, const int 
     }
 }
 
-// Scores of this lane's tokens, from token `start` of the step on, for each query.
+// The scores of this lane's tokens for each query; -infinity from token `last` on.
 DEVICE void score(const float (&q)[QUERIES][8], const KV::Eight (&keys)[TOKENS], int start,
                   int slot, int last, float (&scores)[QUERIES][TOKENS]) {
     UNROLL for (int u = 0; u < TOKENS; ++u) {
@@ -171,6 +171,7 @@ DEVICE void score(const float (&q)[QUERIES][8], const KV::Eight (&keys)[TOKENS],
     }
 }
 
+// out += weight * value over the lane's tokens of the step.
 DEVICE void accumulate(const float (&weights)[QUERIES][TOKENS], const KV::Eight (&values)[TOKENS],
                        SoftmaxState (&states)[QUERIES]) {
     UNROLL for (int u = 0; u < TOKENS; ++u) {
@@ -201,7 +202,7 @@ struct DimState {
     float largest, total, out;
 };
 
-// Dim d of the state that the waves have together for query h.
+// Dim d of the state that all waves have together for query h.
 DEVICE DimState merge_waves(const WaveOutputs& outputs, const WaveStats& stats, int h, int d) {
     float top = stats[0][h][0], total = 0.0f, out = 0.0f;
     UNROLL for (int w = 1; w < WAVES; ++w) top = maximum(top, stats[w][h][0]);
@@ -216,8 +217,8 @@ DEVICE DimState merge_waves(const WaveOutputs& outputs, const WaveStats& stats, 
 KERNEL(attention, AttentionArgs, WAVES* WAVE) {
     SHARED WaveOutputs outputs;
     SHARED WaveStats stats;
-    const Split part(a);
-    if (part.first >= part.length) return;
+    const Split split(a);
+    if (split.first >= split.length) return;
     const HeadGroup group(a);
     // What this lane reads in every load: which of kSlots tokens, and which 8 dims of it. Lanes
     // past the dims read dim 0 and count for nothing.
@@ -225,12 +226,12 @@ KERNEL(attention, AttentionArgs, WAVES* WAVE) {
     const bool idle = dim >= HEAD_DIM;
     const int read_dim = idle ? 0 : dim;
     float q[QUERIES][8];
-    load_queries(a, part.s, group, read_dim, idle, q);
+    load_queries(a, split.s, group, read_dim, idle, q);
 
     // Tokens past the end are read as the last one, and score() gives them a weight of zero.
-    const int* const table = a.page_table + static_cast<u64>(part.s) * a.max_pages;
+    const int* const table = a.page_table + static_cast<u64>(split.s) * a.max_pages;
     const auto token_of = [&](int start, int u) {
-        return minimum(start + u * kSlots + slot, part.last - 1);
+        return minimum(start + u * kSlots + slot, split.last - 1);
     };
     int pages[kPages];
     const auto look_up = [&](int start) {
@@ -238,15 +239,15 @@ KERNEL(attention, AttentionArgs, WAVES* WAVE) {
     };
 
     SoftmaxState states[QUERIES];
-    int start = part.first + static_cast<int>(wave()) * kStep;
-    if (start < part.last) look_up(start);
-    for (; start < part.last; start += kRound) {
+    int start = split.first + static_cast<int>(wave()) * kStep;
+    if (start < split.last) look_up(start);
+    for (; start < split.last; start += kRound) {
         KV::Eight keys[TOKENS], values[TOKENS];
         load_tokens(a, group.kv_head, read_dim, pages, start, token_of, keys, values);
-        look_up(minimum(start + kRound, part.last - 1));
+        look_up(minimum(start + kRound, split.last - 1));
 
         float weights[QUERIES][TOKENS];
-        score(q, keys, start, slot, part.last, weights);
+        score(q, keys, start, slot, split.last, weights);
         UNROLL for (int h = 0; h < QUERIES; ++h) states[h].add_scores(weights[h]);
         accumulate(weights, values, states);
     }
@@ -260,7 +261,7 @@ KERNEL(attention, AttentionArgs, WAVES* WAVE) {
         const int h = i / HEAD_DIM, d = i % HEAD_DIM;
         const DimState merged = merge_waves(outputs, stats, h, d);
         const u64 row =
-            (static_cast<u64>(part.s) * a.heads + group.first + h) * a.splits + part.split;
+            (static_cast<u64>(split.s) * a.heads + group.first + h) * a.splits + split.index;
         a.outputs[row * HEAD_DIM + d] = merged.out;
         if (d == 0) {
             a.stats[2 * row] = merged.largest;
@@ -280,7 +281,7 @@ struct MergeArgs {
 KERNEL(attention_merge, MergeArgs, kMergeThreads) {
     const int s = block_y(), columns = a.heads * HEAD_DIM;
     const int column = block_x() * kMergeThreads + thread_x();
-    const int length = a.lengths[s], tokens = part_tokens(length, a.splits);
+    const int length = a.lengths[s], tokens = split_tokens(length, a.splits);
     const int used = (length + tokens - 1) / tokens;
     const int in_row = minimum(column, columns - 1);  // threads past the row keep its waves whole
     const u64 first = (static_cast<u64>(s) * a.heads + in_row / HEAD_DIM) * a.splits;

@@ -14,9 +14,9 @@
 // This is flash attention. A block takes kQueries queries of one head, 16 per wave, and goes
 // through the tokens KEYS at a time. LDS holds the keys of a step row by row, and its values
 // transposed. A wave computes the scores S^T = K Q^T, whose columns are its queries. It updates the
-// softmax state of each column, which turns the scores into weights, and adds O^T += V^T P^T. The
-// weights are an operand of that product as the lanes hold them (as_operand in tile.h). While the
-// wave computes, the next keys or values are on their way from memory.
+// softmax state of each column, which turns the scores into weights, and adds O^T += V^T P^T;
+// as_operand of tile.h makes the weights an operand of that product. While the wave computes, the
+// next keys or values are on their way from memory.
 // Grid (H, ceil(most queries of a sequence / kQueries), S). The blocks of the last queries, which
 // see the most tokens, come first; blocks without queries exit at once.
 // Limits: D a multiple of 8 up to 256; P a power of two, at least 16.
@@ -39,7 +39,7 @@ constexpr int kThreads = WAVES * WAVE;
 constexpr int kQueries = WAVES * 16;
 constexpr int kDims = (HEAD_DIM + 15) / 16 * 16;
 constexpr int kEights = HEAD_DIM / 8;
-constexpr int kStride = kDims + 8;  // of queries and keys: lines of a tile begin in different banks
+constexpr int kStride = kDims + 8;  // of queries and keys; a tile's lines begin in different banks
 constexpr int kKeyTiles = KEYS / 16;
 constexpr int kDimTiles = kDims / 16;
 constexpr int kValueStride = KEYS + 8;
@@ -48,12 +48,12 @@ constexpr int kQueryHalves = kQueries * kStride;
 constexpr int kTileHalves = kKeyHalves + kDims * (kValueStride + 1);
 constexpr int kLine = 16 + 4;  // floats between the outputs of two queries
 constexpr int kLineHalves = WAVES * 16 * kLine * 2;
-// One memory serves the queries, the steps and the outputs, one after another.
+// The same LDS holds first the queries, then the steps, then the outputs.
 constexpr int kStepHalves = largest_of(kTileHalves, kLineHalves, Q_IN_LDS ? 0 : kQueryHalves);
 constexpr int kMemoryHalves = kStepHalves + (Q_IN_LDS ? kQueryHalves : 0) + WAVES * kExchangeHalves;
 constexpr int kKeyLoads = (KEYS * kEights + kThreads - 1) / kThreads;
 constexpr int kValueLoads = (KEYS / 2 * kEights + kThreads - 1) / kThreads;
-constexpr float kLowest = -1e30f;  // a maximum over nothing; finite, so that differences are
+constexpr float kLowest = -1e30f;  // the maximum of no scores; finite, so that no difference is NaN
 static_assert(HEAD_DIM % 8 == 0 && KEYS % 16 == 0);
 static_assert(kMemoryHalves * 2 <= 48 * 1024);
 
@@ -212,6 +212,7 @@ using QueryTiles = TileB[Q_IN_LDS ? 1 : kDimTiles];
 using Scores = TileC[kKeyTiles];   // tokens down, queries across
 using Outputs = TileC[kDimTiles];  // dims down, queries across: sums of weight * value
 
+// scores = K Q^T of a step.
 DEVICE void score(const f16* keys, const f16* queries, QueryTiles& query_tiles, Scores& scores) {
     UNROLL for (int t = 0; t < kKeyTiles; ++t) {
         scores[t].clear();
@@ -234,7 +235,7 @@ DEVICE void mask(int at, const int (&visible)[kColumns], Scores& scores) {
     }
 }
 
-// Joins what the lanes hold that have sums of the same queries.
+// Joins the values of the lanes that hold sums of the same queries.
 template <int kMask = Map::kColumnLanes, class Join>
 DEVICE float over_column(float value, Join join) {
     if constexpr (kMask < WAVE) {
@@ -245,12 +246,12 @@ DEVICE float over_column(float value, Join join) {
 }
 
 // The softmax state of the wave's 16 queries over the tokens so far. `largest` is the same in all
-// lanes of a query, `total` is the lane's own part of the sum of the weights.
+// lanes of a query; `total` is the lane's own part of the sum of the weights.
 struct SoftmaxState {
     float largest[kColumns], total[kColumns];
 
-    // Takes the scores of KEYS more tokens and turns them into weights exp(score - largest). What
-    // is in `out` shrinks as the largest score grows.
+    // Takes the scores of KEYS more tokens. They become the weights exp(score - largest). Where
+    // `largest` grows, the outputs so far are scaled down.
     DEVICE void add_scores(Scores& scores, Outputs& out) {
         const auto max = [](float x, float y) { return maximum(x, y); };
         float top[kColumns], factor[kColumns];
@@ -374,6 +375,7 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
         if constexpr (LOAD_AHEAD) load_values(at);
         if (at < reach.wave_end) {
             score(keys, queries, query_tiles, scores);
+            // Only where some token of the step comes after the wave's first query.
             if (at + KEYS > reach.before + reach.wave_first + 1) mask(at, visible, scores);
             state.add_scores(scores, out);
         }
@@ -387,6 +389,7 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
         block_sync();
     }
 
+    // The sums become factors: out / total is stored.
     const auto add = [](float x, float y) { return x + y; };
     UNROLL for (int c = 0; c < kColumns; ++c) {
         state.total[c] = 1.0f / over_column(state.total[c], add);

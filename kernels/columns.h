@@ -23,8 +23,8 @@ DEVICE u64 rank_of(int column, float logit) {
     return static_cast<u64>(order_key(logit)) << kColumnBits | (kColumnMask - column);
 }
 
-// Calls f(column, logit) for this thread's share of the vectors in which the columns from first to
-// last - 1 of a row lie: a few of their neighbours come too.
+// Calls f(column, logit) for this thread's share of columns first to last - 1 of a row. Threads
+// read whole vectors, so f gets a few neighbours of these columns too.
 template <class F>
 DEVICE void for_each_of_row(const float* logits, int first, int last, F f) {
     constexpr int kStep = THREADS * VECTOR;
@@ -44,16 +44,16 @@ DEVICE void for_each_of_row(const float* logits, int first, int last, F f) {
     }
 }
 
-// Some columns of a row: those of a list in LDS, in any order, or all.
+// The columns that a search looks at: those of a list in LDS, in any order, or the whole row.
 struct Columns {
     const float* logits;
     int columns;  // of the row
     const float* values;
     const int* ids;
-    int count;     // of the list; below 0: all of the row
-    bool partial;  // whether what is found will be asked of columns that the list has not
+    int count;     // of the list; below 0: search the whole row
+    bool partial;  // whether the rank will be compared with columns that the list lacks
 
-    // Columns from first to last - 1, and perhaps others.
+    // Calls f(column, logit) for columns first to last - 1, and perhaps for others.
     template <class F>
     DEVICE void for_each(int first, int last, F f) const {
         if (count < 0) {
@@ -62,19 +62,19 @@ struct Columns {
         }
         for (int i = static_cast<int>(thread_x()); i < count; i += THREADS) f(ids[i], values[i]);
     }
-    // Waves that have something to do.
+    // How many waves have columns to look at.
     DEVICE int waves() const {
         return count < 0 ? kWaves : minimum((count + WAVE - 1) / WAVE, kWaves);
     }
 };
 
-// Memory in LDS of block_sums.
+// LDS for block_sums.
 struct SumScratch {
     u64 partial[kWaves][4];
     u64 total[4];
 };
 
-// Sums over the block of what the first `waves` waves hold; all threads have them.
+// Sums over the block of what its first `waves` waves hold; all threads get them.
 template <int kSums>
 DEVICE void block_sums(u64 (&sums)[kSums], int waves, SumScratch& scratch) {
     if (static_cast<int>(wave()) < waves) {
@@ -98,16 +98,18 @@ DEVICE void block_sums(u64 (&sums)[kSums], int waves, SumScratch& scratch) {
     for (int i = 0; i < kSums; ++i) sums[i] = scratch.total[i];
 }
 
-// The highest rank from which on the measures add up to a target or more; it may be lower where no
-// column with a measure lies between; 0 where all do not add up to it. target_of(sum of all) gives
-// the target, at least 1; measure(rank, logit) a column's.
+// Finds the rank down to which the measures, from the highest rank on, add up to a target. The
+// result may be lower than that rank if no column with a measure lies between them. It is 0 if all
+// measures together do not reach the target. target_of(sum of all) gives the target, at least 1;
+// measure(rank, logit) gives the number of a column.
 template <class Target, class Measure>
 DEVICE u64 find_rank(const Columns& columns, SumScratch& scratch, Target target_of,
                      Measure measure) {
     u64 rank = 0, target = 0;
-    u64 reached = 0, above = 0;  // sums from `rank` on, and from the next higher that was tried
+    u64 reached = 0,
+        above = 0;  // sums from `rank` up, and from the next higher rank that was tried
     for (int shift = kRankBits - 2; shift >= 0; shift -= 2) {
-        if (shift == kColumnBits - 2) {  // the logit is found: is it there only once?
+        if (shift == kColumnBits - 2) {  // the logit is known; done if only one column has it
             const float logit = from_order_key(static_cast<uint32_t>(rank >> kColumnBits));
             if (reached - above == measure(rank | kColumnMask, logit)) break;
         }
@@ -134,8 +136,8 @@ DEVICE u64 find_rank(const Columns& columns, SumScratch& scratch, Target target_
     return rank;
 }
 
-// The first column at which the running sum of the measures, in the order of columns, reaches
-// target_of(sum of all), which lies between 1 and that sum.
+// Finds the first column at which the running sum of the measures, in the order of the columns,
+// reaches target_of(sum of all), a number from 1 to that sum.
 template <class Target, class Measure>
 DEVICE int find_column(const Columns& columns, SumScratch& scratch, Target target_of,
                        Measure measure) {
@@ -160,8 +162,8 @@ DEVICE int find_column(const Columns& columns, SumScratch& scratch, Target targe
     return first;
 }
 
-// Of kBins bins in LDS, those at which the running sum of value(bin) reaches each of two targets;
-// kBins where it does not.
+// Finds the bins, of kBins in LDS, at which the running sum of value(bin) reaches each of two
+// targets; kBins where it does not.
 template <int kBins, class Value>
 DEVICE void find_bins(const u64 (&targets)[2], int* found, SumScratch& scratch, Value value) {
     constexpr int kOwn = kBins / THREADS;
@@ -169,21 +171,21 @@ DEVICE void find_bins(const u64 (&targets)[2], int* found, SumScratch& scratch, 
     const int first = static_cast<int>(thread_x()) * kOwn;
     u64 sum = 0;
     for (int i = 0; i < kOwn; ++i) sum += value(first + i);
-    u64 reach = sum;  // of all bins up to this thread's last
+    u64 prefix = sum;  // sum of all bins up to this thread's last one
     for (unsigned step = 1; step < WAVE; step *= 2) {
         const unsigned source = lane() >= step ? lane() - step : lane();
-        const u64 low = shuffle(static_cast<uint32_t>(reach), source);
-        const u64 high = shuffle(static_cast<uint32_t>(reach >> 32), source);
-        if (lane() >= step) reach += high << 32 | low;
+        const u64 low = shuffle(static_cast<uint32_t>(prefix), source);
+        const u64 high = shuffle(static_cast<uint32_t>(prefix >> 32), source);
+        if (lane() >= step) prefix += high << 32 | low;
     }
-    if (lane() == WAVE - 1) scratch.partial[wave()][0] = reach;
+    if (lane() == WAVE - 1) scratch.partial[wave()][0] = prefix;
     if (thread_x() < 2) found[thread_x()] = kBins;
     block_sync();
-    for (unsigned w = 0; w < wave(); ++w) reach += scratch.partial[w][0];
+    for (unsigned w = 0; w < wave(); ++w) prefix += scratch.partial[w][0];
     UNROLL
     for (int t = 0; t < 2; ++t) {
-        u64 running = reach - sum;
-        if (running >= targets[t] || reach < targets[t]) continue;
+        u64 running = prefix - sum;
+        if (running >= targets[t] || prefix < targets[t]) continue;
         int bin = first;
         while ((running += value(bin)) < targets[t]) ++bin;
         found[t] = bin;

@@ -49,10 +49,10 @@ static_assert(WAVE == __AMDGCN_WAVEFRONT_SIZE__, "WAVE does not fit the target")
 #endif
 #endif
 
-// ---- types ---------------------------------------------------------------------------------
+// ---- types -------------------------------------------------------------------------------------
 
 #if !defined(ROCMFORGE_HOST)
-using int8_t = signed char;  // hiprtc may have some of these already: the same types
+using int8_t = signed char;  // hiprtc may define some of these already, as the same types
 using uint8_t = unsigned char;
 using int16_t = short;
 using uint16_t = unsigned short;
@@ -67,13 +67,13 @@ using u64 = unsigned long;
 using u64 = uint64_t;
 #endif
 
-// A half as it lies in memory. Arithmetic is done in float.
+// An f16 as it lies in memory. Arithmetic is done in float.
 struct f16 {
     uint16_t bits;
 };
 static_assert(sizeof(f16) == 2);
 
-// Sixteen bytes in one load or store; the address must be aligned to 16.
+// Sixteen bytes, moved by one load or store; the address must be aligned to 16.
 struct alignas(16) u32x4 {
     uint32_t x, y, z, w;
 };
@@ -83,22 +83,22 @@ struct alignas(8) u32x2 {
 
 // ---- kernels, memory spaces, barriers ---------------------------------------------------------
 
-// A kernel takes one struct by value: on every platform the packed argument buffer is that struct.
-// KERNEL(name, Args, threads) { … a.x … } defines it, threads being the block's fixed size.
+// A kernel takes one struct by value: on every platform, that struct is the packed buffer of
+// arguments. KERNEL(name, Args, threads) { … a.x … } defines a kernel; `threads` is its block size.
 #if defined(ROCMFORGE_HOST)
 
 struct HostDim {
     unsigned x, y, z;
 };
 
-// What the stand-in gives a kernel: who this thread is, and the two ways to wait for others.
+// What the stand-in gives a kernel: the indices of this thread, and two ways to wait for others.
 struct HostThread {
     HostDim thread, block, grid;
 };
 struct HostRuntime {
     const HostThread* (*self)();
     void (*block_barrier)();
-    // Every lane of the wave gives a value and gets that of lane `source`; all lanes must call.
+    // Every lane of the wave must call. Each gives a value and gets that of lane `source`.
     uint64_t (*exchange)(uint64_t value, unsigned source);
 };
 extern "C" {
@@ -111,7 +111,7 @@ __attribute__((weak, visibility("default"))) const HostRuntime* rocmforge_host;
     extern "C" __attribute__((visibility("default"))) const unsigned name##_threads = threads;    \
     extern "C" __attribute__((visibility("default"))) const unsigned name##_bytes = sizeof(Args); \
     extern "C" __attribute__((visibility("default"))) void name(const Args& a)
-#define UNROLL  // unrolled, the largest kernels compile twenty times longer and run no faster here
+#define UNROLL  // on a CPU, unrolled kernels compile up to twenty times longer and run no faster
 
 DEVICE unsigned thread_x() {
     return rocmforge_host->self()->thread.x;
@@ -197,7 +197,7 @@ DEVICE void wave_sync() {
 #endif
 #endif
 
-// A function of constants, which the compiler computes, and which kernels may call as well.
+// A function that the compiler can compute from constants, and that kernels can call as well.
 #if defined(ROCMFORGE_CUDA)
 #define CONSTEXPR __host__ __device__ __forceinline__ constexpr
 #else
@@ -269,7 +269,7 @@ DEVICE float bf16_to_float(uint16_t bits) {
     return bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// Halves of a word, low first.
+// The two f16 of a word, low first.
 DEVICE float low_half(uint32_t word) {
     return to_float(f16{static_cast<uint16_t>(word)});
 }
@@ -369,8 +369,8 @@ DEVICE int maximum(int x, int y) {
     return x > y ? x : y;
 }
 
-// The value is computed before this point. Without it AMD's compiler moves long sums past later
-// branches and keeps all that they need in registers until then.
+// Makes the compiler compute the value before this point. Without it AMD's compiler moves long sums
+// past later branches and keeps everything they need in registers until then.
 DEVICE void settle(float& value) {
 #if defined(ROCMFORGE_AMD)
     asm volatile("" : "+v"(value));
@@ -393,8 +393,8 @@ DEVICE int dot4(uint32_t a, uint32_t b, int c) {
 #endif
 }
 
-// The bytes that eight nibbles pick from a table of sixteen (four words, first entry lowest): byte
-// i of `low` by the low nibble of byte i, byte i of `high` by the high one.
+// Looks eight nibbles up in a table of sixteen bytes (four words, first entry lowest). Byte i of
+// `low` is the entry of the low nibble of byte i, byte i of `high` that of its high nibble.
 DEVICE void lookup16(const uint32_t (&table)[4], uint32_t nibbles, uint32_t& low, uint32_t& high) {
 #if defined(ROCMFORGE_CUDA)
     const auto permute = [](uint32_t a, uint32_t b, uint32_t select) {
@@ -402,7 +402,7 @@ DEVICE void lookup16(const uint32_t (&table)[4], uint32_t nibbles, uint32_t& low
         asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
         return r;
     };
-    // A selector's nibble takes one of eight bytes; the table's half is chosen by a second step.
+    // A selector picks one of eight bytes; a second step chooses between the table's halves.
     const uint32_t within = nibbles & 0x77777777u;
     const uint32_t half = (nibbles & 0x88888888u) >> 1 | 0x32103210u;
     const uint32_t a =
@@ -479,7 +479,7 @@ DEVICE int shuffle(int value, unsigned source) {
     return static_cast<int>(shuffle(static_cast<uint32_t>(value), source));
 }
 
-// Sum and maximum over groups of kLanes neighbouring lanes (a power of two); every lane has it.
+// Sum and maximum over groups of kLanes neighbouring lanes (a power of two); every lane gets it.
 template <int kLanes = WAVE, class T>
 DEVICE T wave_sum(T value) {
     if constexpr (kLanes > 32) value += shuffle_xor<(WAVE > 32 ? 32 : 1)>(value);
@@ -501,8 +501,8 @@ DEVICE float wave_max(float value) {
     return value;
 }
 
-// Sum over a block of kThreads threads; `scratch` holds kThreads / WAVE values in LDS. Begins and
-// ends with a barrier, so that the scratch may be used again.
+// Sum over a block of kThreads threads; every thread gets it. `scratch` is kThreads / WAVE values
+// in LDS. There is a barrier at the start and one at the end, so the scratch may be used again.
 template <int kThreads, class T>
 DEVICE T block_sum(T value, T* scratch) {
     value = wave_sum(value);
@@ -516,7 +516,7 @@ DEVICE T block_sum(T value, T* scratch) {
 }
 
 // ---- memory
-// ----------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------
 
 // One load of sizeof(T) bytes, which must be 4, 8 or 16, from an aligned address.
 template <class T>
@@ -524,7 +524,8 @@ DEVICE T load(const void* address) {
     return *static_cast<const T*>(address);
 }
 
-// Adds to a word in LDS that other threads of the block add to as well; what it was before.
+// Adds to a word in LDS to which other threads of the block add as well; returns what it was
+// before.
 DEVICE uint32_t shared_add(uint32_t* word, uint32_t value) {
 #if defined(ROCMFORGE_HOST)
     const uint32_t before = *word;
@@ -537,7 +538,7 @@ DEVICE uint32_t shared_add(uint32_t* word, uint32_t value) {
 #endif
 }
 
-// The same for what is read only once, such as weights: it need not stay in the caches.
+// A load of 16 bytes that are read only once, such as weights: they need not stay in the caches.
 DEVICE u32x4 load_once(const void* address) {
 #if defined(ROCMFORGE_CUDA)
     u32x4 v;

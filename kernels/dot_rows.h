@@ -14,7 +14,7 @@
 
 #include "activations.h"
 
-// sums[t][r] += the products of one unit of kRows dense rows with all tokens.
+// sums[t][r] += the products of one unit of each of kRows dense rows with all tokens.
 template <class Format, int kRows>
 DEVICE void multiply_dense(const typename Packed<Format>::Unit (&weights)[kRows],
                            const Activations<Format>& x, int unit, float (&sums)[TOKENS][kRows]) {
@@ -40,10 +40,10 @@ DEVICE void multiply_dense(const typename Packed<Format>::Unit (&weights)[kRows]
     }
 }
 
-// sums[t][r] += the products of one unit of kRows quantized rows with all tokens. With weights
-// scale · code + offset and activations x_scale · x_code, a sub-block's product is
-//   scale · x_scale · Σ code · x_code + offset · x_scale · Σ x_code,
-// of which x_scales holds x_scale and x_scale · Σ x_code.
+// sums[t][r] += the products of one unit of each of kRows quantized rows with all tokens. A weight
+// is scale * code + offset, an activation x_scale * x_code. So the product of a sub-block is
+//   scale * (x_scale * Σ code * x_code) + offset * (x_scale * Σ x_code).
+// x_scales holds x_scale and then x_scale * Σ x_code of each sub-block.
 template <class Format, int kRows>
 DEVICE void multiply_quantized(const typename Packed<Format>::Unit (&weights)[kRows],
                                const Activations<Format>& x, int unit,
@@ -85,8 +85,8 @@ DEVICE void multiply_quantized(const typename Packed<Format>::Unit (&weights)[kR
     }
 }
 
-// Sums over kLanes neighbouring lanes, of several values at once: value i is returned to the i-th
-// of as many equal parts of these lanes as there are values.
+// Sums several values at once over kLanes neighbouring lanes. The lanes are as many equal parts as
+// there are values; those of part i get the sum of value i.
 template <int kLanes, int kValues>
 DEVICE float sum_lanes(const float (&values)[kValues]) {
     if constexpr (kValues == 1) {
@@ -96,7 +96,8 @@ DEVICE float sum_lanes(const float (&values)[kValues]) {
         float halves[kValues / 2];
         UNROLL
         for (int i = 0; i < kValues / 2; ++i) {
-            // By name: a choice of two places would be an index known only at run time.
+            // Both are named, because an index known only at run time would put the array into
+            // memory.
             const float low = values[i], high = values[kValues / 2 + i];
             halves[i] = (upper ? high : low) + shuffle_xor<kLanes / 2>(upper ? low : high);
         }
@@ -104,9 +105,9 @@ DEVICE float sum_lanes(const float (&values)[kValues]) {
     }
 }
 
-// Which product of a pass a lane gets, and whether it is the one to write it.
+// The product of a pass that sum_lanes gives this lane, and whether this lane is to write it.
 struct OwnProduct {
-    int token, row;  // row of those of a pass
+    int token, row;  // row: of the block's rows in a pass
     bool writes;
 
     DEVICE OwnProduct() {
@@ -118,15 +119,15 @@ struct OwnProduct {
     }
 };
 
-// Calls finish(first, products) for each of kPasses passes over rows first .. first + kPassRows -
-// 1, from row `start` on: products[m] of a lane is that of matrix m with its OwnProduct. Rows from
-// `rows` on repeat the last one. Every thread of the block calls.
+// Computes kPasses passes of kPassRows rows from row `start` on, and after each calls finish(first,
+// products): `first` is the pass's first row, products[m] the lane's OwnProduct of matrix m. Rows
+// past the end, `rows`, repeat the last one. All threads of the block must call.
 template <class Format, int kMatrices, int kPasses, class Source, class Finish>
 DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
                      const Batch<Source>& batch, u32x4* lds, const Finish& finish) {
     using P = Packed<Format>;
     constexpr int kRows = kMatrices * ROWS, kChunk = Activations<Format>::kChunk;
-    // With so few weights in flight, the next ones are asked for before these are used.
+    // With so few weights in flight, the next ones are loaded before these are used.
     constexpr bool kAhead = TOKENS == 1 && kRows * UNITS <= 2;
     const Activations<Format> x{lds};
     const int columns = batch.columns;
@@ -219,7 +220,7 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
     }
 }
 
-// For blocks that own whole groups of 32 rows.
+// For blocks that take whole groups of 32 rows.
 constexpr int kGroupPasses = kPassRows < 32 ? 32 / kPassRows : 1;
 constexpr int kGroupRows = kGroupPasses * kPassRows;
 

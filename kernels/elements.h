@@ -26,8 +26,8 @@ DEVICE void load_elements(const float* from, u64 index, u64 count, float (&to)[k
     for (int i = 0; i < kVector; ++i) to[i] = index + i < count ? from[index + i] : 0.0f;
 }
 
-// Writes up to four elements in a form. Q8 needs a whole number of groups: a thread has four or
-// none.
+// Writes up to four elements in a dtype. For Q8, `count` is a multiple of 32, so a thread has four
+// or none.
 template <Dtype kDtype>
 DEVICE void store_elements(const Output& out, u64 index, u64 count, const float (&x)[kVector]) {
     if constexpr (kDtype == Dtype::Q8) {

@@ -28,7 +28,7 @@ struct EmbedArgs {
 
 constexpr int kStep = 4 * kRawThreads;
 
-// Four columns of a row that begin at element `at`; `left` columns of the row are left there. All
+// Stores four columns of a row from element `at` on, of which `left` are still in the row. All
 // lanes of the wave must call.
 template <Dtype kDtype>
 DEVICE void store_columns(const Output& out, u64 at, int left, bool aligned, const float (&x)[4]) {

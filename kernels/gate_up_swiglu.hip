@@ -23,7 +23,8 @@ struct GateUpArgs {
     Batch<Input> batch;
 };
 
-// results[t][r] = the output of row `start` + r. The same lane writes and reads one of them.
+// results[t][r] = the output of row `start` + r. With two formats, the lane that reads g there is
+// the one that wrote it.
 template <class Gate, class Up>
 struct Both {
     static DEVICE void run(const GateUpArgs& a, int start, u32x4* lds,

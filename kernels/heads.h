@@ -17,10 +17,10 @@ static_assert(VECTOR == 1 || VECTOR == 4);
 
 constexpr int kHeads = THREADS / SPAN;
 
-// What a lane holds of a head.
+// A lane's part of a head.
 using Head = float[ITEMS][VECTOR];
 
-// The head of this lane among those of its token.
+// Number of this lane's head among the heads of its token.
 DEVICE int head_index() {
     return static_cast<int>(block_y()) * kHeads + static_cast<int>(thread_x()) / SPAN;
 }
@@ -29,7 +29,7 @@ DEVICE int head_dim(int i) {
     return (static_cast<int>(thread_x()) % SPAN + i * SPAN) * VECTOR;
 }
 
-// The lane's part of the `dims` floats from `from` on; zeros where it has none.
+// Loads the lane's part of the `dims` floats from `from` on; zeros where it has none.
 DEVICE void load_head(const float* from, int dims, bool valid, Head& x) {
     UNROLL
     for (int i = 0; i < ITEMS; ++i) {
@@ -47,19 +47,18 @@ DEVICE void store_head(float* to, int dims, const Head& x) {
 
 // ---- rotation: pairs (2i, 2i + 1) if kInterleaved, else (i, i + rotated / 2) --------------------
 
-// Whether partners of a rotation lie in one vector.
+// Whether the two dims of a pair lie in one vector.
 template <bool kInterleaved>
 constexpr bool kOwnPartners = kInterleaved && VECTOR == 4;
 
-// First dim of the vector that is rotated against that at `dim`.
+// First dim of the vector that holds the partners of the vector at `dim`.
 template <bool kInterleaved>
 DEVICE int partner_dim(int dim, int rotated) {
     if constexpr (kInterleaved) return dim ^ 1;
     return dim < rotated / 2 ? dim + rotated / 2 : dim - rotated / 2;
 }
 
-// What the lane's numbers are rotated against, out of `from`, where the lane's head lies, or out of
-// the norm's weights.
+// Loads the partners of the lane's dims, from a head or from the weights of its norm.
 template <bool kInterleaved>
 DEVICE void load_partners(const float* from, int rotated, bool valid, Head& y) {
     UNROLL

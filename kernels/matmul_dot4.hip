@@ -28,9 +28,9 @@ using Weights = Packed<FORMAT>;
 
 constexpr int kDown = TILE_TOKENS / THREAD_TILE, kAcross = TILE_ROWS / THREAD_TILE;
 constexpr int kThreads = kDown * kAcross;
-constexpr int kSubs = Weights::kSubs;  // with a scale each
+constexpr int kSubs = Weights::kSubs;  // sub-blocks of a group that have a scale of their own
 constexpr int kUnits = 32 / Weights::kColumns;
-constexpr int kLine = 12;  // words from line to line: eight neighbours begin in different banks
+constexpr int kLine = 12;  // words from line to line; eight neighbours begin in different banks
 static_assert(kThreads == (TILE_TOKENS + TILE_ROWS) * GROUPS, "a group for each thread");
 
 enum Result { kStore, kAdd, kHalves };
@@ -63,7 +63,8 @@ DEVICE void load_line(const void* from, uint32_t (&words)[8]) {
     words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
 }
 
-// A thread's part of the way from memory to LDS: `line` counts rows first, then tokens.
+// What a thread loads from memory and stores to LDS: a group of a row of weights, or of a token.
+// `line` counts the block's groups of rows, or those of tokens.
 struct Loads {
     Weights::Unit units[kUnits];
     uint32_t x[8], x_sums;
@@ -115,7 +116,7 @@ struct Loads {
     }
 };
 
-// The sums of a thread.
+// The sums that a thread computes.
 struct Accumulators {
     float y[THREAD_TILE][THREAD_TILE];  // tokens, rows
 

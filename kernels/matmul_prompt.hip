@@ -37,9 +37,10 @@ constexpr int kWavesDown = TILE_TOKENS / WAVE_TOKENS;
 constexpr int kThreads = WAVE * kWavesDown * (TILE_ROWS / WAVE_ROWS);
 constexpr int kTilesDown = WAVE_TOKENS / 16, kTilesAcross = WAVE_ROWS / 16;
 constexpr int kRowUnits = kStep / Weights::kColumns;
-constexpr int kUnits = TILE_ROWS * kRowUnits / kThreads;  // that a thread loads a step
+constexpr int kUnits =
+    TILE_ROWS * kRowUnits / kThreads;  // of weights that a thread loads in a step
 constexpr int kXUnits = TILE_TOKENS * kEights / kThreads;
-constexpr int kLine = WAVE_ROWS + 8;  // floats between lines in LDS when the sums leave
+constexpr int kLine = WAVE_ROWS + 8;  // floats from line to line of the outputs in LDS
 static_assert(kUnits * kThreads == TILE_ROWS * kRowUnits, "weights divide among the threads");
 static_assert(kXUnits * kThreads == TILE_TOKENS * kEights, "activations divide too");
 static_assert(kTilesAcross % 2 == 0, "gates, and what they scale");
@@ -62,7 +63,8 @@ struct Stage {
 
 static_assert(sizeof(Stage) * STAGES >= kThreads / WAVE * 16 * kLine * 4, "room for the lines");
 
-// Where eight halves of a row are; the order repeats after 16 rows at the latest.
+// Where eight neighbouring f16 of a row are in a step. Their order repeats after 16 rows at the
+// latest.
 DEVICE int place(int row, int eight) {
     return row * kStep + 8 * (eight ^ row * kEights / 8 % kEights);
 }
@@ -75,7 +77,7 @@ DEVICE int first_row() {
     return block_y() * (kGated ? TILE_ROWS / 2 : TILE_ROWS);
 }
 
-// Where row `local` of a block's tile comes from: a row, and whether of `up`.
+// The row of weights that row `local` of a block's tile is, and whether it is one of `up`.
 template <bool kGated>
 struct WeightRow {
     int row;
@@ -100,7 +102,7 @@ struct WeightRow {
     }
 };
 
-// Eight activations; past the end of a row any of the row's, since weights are zero there.
+// Eight activations. Past the end of a row they are any of the row's: weights are zero there.
 DEVICE u32x4 load_x(const Args& a, int token, int column) {
     if constexpr (!ALIGNED) {
         const PackedMatrix x = {reinterpret_cast<const uint8_t*>(a.x), nullptr, nullptr, nullptr};
@@ -111,8 +113,8 @@ DEVICE u32x4 load_x(const Args& a, int token, int column) {
     }
 }
 
-// One unit of weights; past the end of a row zeros, without a branch, which would split the loop's
-// body for the compiler.
+// One unit of weights, zeros past the end of a row. There is no branch, because one would split the
+// loop's body for the compiler's scheduler.
 template <class Weights, bool kGated>
 DEVICE typename Weights::Unit load_w(const Args& a, const WeightRow<kGated>& from, int column) {
     const PackedMatrix matrix = from.matrix(a);
@@ -132,7 +134,7 @@ DEVICE typename Weights::Unit load_w(const Args& a, const WeightRow<kGated>& fro
     }
 }
 
-// What a thread brings from memory to LDS in a step.
+// A thread's share of a step on its way from memory to LDS.
 template <bool kGated>
 struct Loads {
     u32x4 x[kXUnits];
@@ -179,7 +181,7 @@ struct Loads {
     }
 };
 
-// The sums of one wave; its first token and row in the block's tile.
+// The sums that a wave computes, and their first token and row in the block's tile.
 struct Accumulators {
     TileC tiles[kTilesDown][kTilesAcross];
     int token, row;
@@ -211,8 +213,8 @@ struct Accumulators {
         }
     }
 
-    // Writes what becomes of the sums, 16 tokens at a time through the wave's own `lines` in LDS,
-    // so that neighbouring lanes write neighbours.
+    // Writes the outputs, 16 tokens at a time, through the wave's own `lines` in LDS, so that
+    // neighbouring lanes write neighbours.
     template <bool kGated>
     DEVICE void finish(const Args& a, float* lines) {
         constexpr int outputs = kGated ? WAVE_ROWS / 2 : WAVE_ROWS;
@@ -259,8 +261,8 @@ DEVICE void compute(const Args& a, Stage (&stages)[STAGES]) {
         UNROLL
         for (int j = 0; j < kTilesAcross; ++j) sums.tiles[i][j].clear();
     }
-    // Fetching stops at the last step, which comes again and is not used, so that no load has a
-    // condition.
+    // Past the last step the last one is loaded again, and not used, so that no load is
+    // conditional.
     const int last = (a.columns - 1) / kStep;
     Loads<kGated> loads[DEPTH];
     UNROLL

@@ -8,14 +8,14 @@
 
 enum class Dtype { F32, F16, Q8 };
 
-// Where activations go. Only Q8 has scales and sums; see gpu/arrays.py for the shapes.
+// Where activations go. Only Q8 has scales and sums; rocmforge/gpu/arrays.py gives the shapes.
 struct Output {
     void* values;  // float, f16, or int8 codes
     float* scales;
     uint32_t* sums;
 };
 
-// kValues neighbouring floats; four need an address aligned to 16.
+// Loads or stores kValues neighbouring floats; four need an address aligned to 16.
 template <int kValues>
 DEVICE void load_floats(const float* from, float (&to)[kValues]) {
     if constexpr (kValues == 4) {
@@ -39,15 +39,15 @@ DEVICE void store_floats(float* to, const float (&from)[kValues]) {
     }
 }
 
-// The nearest number that f16 can hold; infinities and NaN stay what they are.
+// The nearest number within the range of f16; infinities and NaN stay what they are.
 DEVICE float clamp_to_f16(float x) {
     constexpr float kLargest = 65504.0f;
     if (x > kLargest && x < infinity()) return kLargest;
     return x < -kLargest && x > -infinity() ? -kLargest : x;
 }
 
-// Writes a lane's values from element `index` on. For Q8 every lane of the wave must call, with
-// zeros and `valid` false where it has none, and lanes hold groups as q8.h says.
+// Writes a lane's values from element `index` on. For Q8 all lanes of the wave must call, and hold
+// groups as q8.h says; a lane without values passes zeros and `valid` false.
 template <Dtype kDtype, int kValues>
 DEVICE void store_as(const Output& out, u64 index, const float (&x)[kValues], bool valid) {
     if constexpr (kDtype == Dtype::Q8) {

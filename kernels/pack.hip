@@ -20,7 +20,8 @@ struct PackArgs {
     int groups;
 };
 
-// Bits from.. and from + 1 of each byte of four words, word j's moved to bits 2j.
+// Gathers 2 bits of each byte of four words, bits `from` and from + 1: those of word j become bits
+// 2j and 2j + 1 of the same byte.
 DEVICE uint32_t pairs(const uint32_t* w, int from) {
     uint32_t bits = 0;
     UNROLL
@@ -98,7 +99,7 @@ DEVICE void write(const Raw<Block>& raw, int count, u64 first, const PackArgs& a
     }
 }
 
-// BF16 numbers instead of streams, four columns a thread at a time.
+// Writes BF16 numbers instead of streams, four columns a thread at a time.
 template <>
 DEVICE void write(const Raw<MXFP6_E3M2>& raw, int count, u64 first, const PackArgs& a) {
     u32x2* out = reinterpret_cast<u32x2*>(a.codes + first * 64);

@@ -24,7 +24,8 @@
 
 #include "blocks.h"
 
-// Four pointers as they stand in a kernel's arguments; streams that a format lacks are null.
+// The streams of a matrix, as they stand in a kernel's arguments; those that a format lacks are
+// null.
 struct PackedMatrix {
     const uint8_t *codes, *high, *scales, *supers;
 };
@@ -50,7 +51,7 @@ struct Packed {
         (Block::kScale == Scale::kHalf ? 2 : kSubs) * (kHasMins && !kNibbles ? 2 : 1);
     static constexpr int kSuperBytes = kHasMins ? 4 : 2;
 
-    // What the loads bring; nothing is decoded yet, so that many can be in flight.
+    // A unit as it was loaded. Nothing is decoded yet, so that many can be in flight.
     struct Unit {
         uint32_t codes[kCodesBytes / 4], high[kHighBytes ? kHighBytes / 4 : 1];
         uint32_t scale, super;
@@ -59,8 +60,8 @@ struct Packed {
         float scale[kSubs], offset[kSubs];
     };
 
-    // The matrix from a unit on, so that units at constant distances (multiples of 8) from there
-    // have constant addresses.
+    // The matrix from a unit on. From there, units at constant distances (multiples of 8) have
+    // constant addresses.
     static DEVICE PackedMatrix from(const PackedMatrix& m, u64 unit) {
         const u64 group = kColumns == 32 ? unit : unit / 2;
         return {m.codes + unit * kCodesBytes, m.high + unit * kHighBytes,
@@ -88,7 +89,7 @@ struct Packed {
         return u;
     }
 
-    // Codes, one a byte, in the order of columns: signed if kSigned, else 0 .. 2^kBits - 1.
+    // The codes, one a byte, in the order of the columns: signed if kSigned, else 0 to 2^kBits - 1.
     static DEVICE void unpack(const Unit& u, uint32_t (&w)[kWords]) {
         if constexpr (kLookup) {
             const uint32_t table[4] = {kTableWord<Block, 0>, kTableWord<Block, 1>,
@@ -208,7 +209,8 @@ struct PackedDense {
     static DEVICE Unit load(const PackedMatrix& m, u64 unit) {
         return load_once(m.codes + unit * 16);
     }
-    // Columns `first`.. of a row of `columns` numbers at any alignment; zeros past its end.
+    // kColumns columns from `first` on of a row of `columns` numbers, at any alignment; zeros past
+    // its end.
     static DEVICE Unit load_row(const PackedMatrix& m, u64 row, int columns, int first) {
         uint32_t words[4] = {0, 0, 0, 0};
         UNROLL

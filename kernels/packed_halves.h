@@ -55,8 +55,8 @@ DEVICE uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
 #endif
 }
 
-// 1024 + each of the word's bytes 2 · kPair and 2 · kPair + 1: a byte in the lowest bits of a half
-// whose exponent makes them ones.
+// 1024 + byte, for bytes 2 * kPair and 2 * kPair + 1 of a word. The exponent of 1024 makes the
+// lowest bit of an f16 count one, so a byte in the low bits adds itself.
 template <int kPair>
 DEVICE uint32_t bytes_above_1024(uint32_t word) {
 #if defined(ROCMFORGE_CUDA)
@@ -69,7 +69,7 @@ DEVICE uint32_t bytes_above_1024(uint32_t word) {
 #endif
 }
 
-// The number as a half, within the finite halves; NaN stays NaN.
+// The number as f16, kept within the finite ones; NaN stays NaN.
 DEVICE f16 to_finite_f16(float x) {
     return to_f16(x > kLargestHalf ? kLargestHalf : x < -kLargestHalf ? -kLargestHalf : x);
 }
@@ -77,19 +77,20 @@ DEVICE uint32_t pack_finite_halves(float low, float high) {
     return to_finite_f16(low).bits | static_cast<uint32_t>(to_finite_f16(high).bits) << 16;
 }
 
-// The pair with infinities replaced by the largest finite half.
+// The pair, with infinities replaced by the largest finite f16.
 DEVICE uint32_t finite_halves(uint32_t pair) {
     const uint32_t low = (pair & 0x7fffu) == 0x7c00u, high = (pair & 0x7fff0000u) == 0x7c000000u;
     return pair - low - (high << 16);
 }
 
-// `pairs` of a unit: column 2i in the low half of pairs[i].
+// pairs() gives a unit's weights: column 2i in the low half of word i.
 template <class Block>
 struct PackedHalves {
     using Weights = Packed<Block>;
     static constexpr int kPairs = Weights::kColumns / 2, kSubs = Weights::kSubs;
-    // What is taken off the codes, as unsigned bytes. Where there are minima it is the middle,
-    // which the offset gets back: scale and offset then nearly cancel nowhere, and round less.
+    // What is subtracted from the codes, as unsigned bytes. For formats with minima it is the
+    // middle code, and the offset makes up for it: then scale * code and offset do not nearly
+    // cancel, and lose less by rounding.
     static constexpr int kMiddle = Weights::kHasMins ? 1 << (Block::kBits - 1) : 0;
     static constexpr int kZero = Weights::kSigned ? 128 : Block::kZero + kMiddle;
     static constexpr uint32_t kFlip = Weights::kSigned ? 0x80808080u : 0;

@@ -14,8 +14,11 @@ DEVICE u32x4 pack_eight(const float (&x)[8]) {
             pack_halves(x[6], x[7])};
 }
 
-// Each type: Eight, eight numbers of a row as they are loaded by load_eight; widen gives them as
-// float, halves as float16.
+// Each type below has
+//   Eight: eight neighbouring numbers of a row, as they lie in memory;
+//   load_eight: loads them;
+//   widen: gives them as float;
+//   halves: gives them as f16.
 
 struct F16Pages {
     using Eight = u32x4;

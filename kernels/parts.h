@@ -4,9 +4,9 @@
 
 #include "device.h"
 
-constexpr int kParts = 64;  // of a row; PARTS of gpu/ops/argmax.py
+constexpr int kParts = 64;  // of a row; PARTS of rocmforge/gpu/ops/argmax.py
 
-// Numbers in their order as unsigned integers: NaN lowest, -0 and 0 the same.
+// An unsigned integer that orders floats: NaN is lowest, -0 and 0 are the same.
 DEVICE uint32_t order_key(float x) {
     const uint32_t bits = bit_cast<uint32_t>(x + 0.0f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0;
@@ -16,7 +16,8 @@ DEVICE float from_order_key(uint32_t key) {
     return bit_cast<float>(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// The best of some columns; the largest rank wins: the larger number, then the lower column.
+// The best of some columns: the one with the larger number, then the lower column. `rank` is the
+// number's order key, then the column, inverted.
 struct alignas(16) Best {
     u64 rank;
     uint32_t nan;  // whether one of the columns is NaN
@@ -37,7 +38,7 @@ struct alignas(16) Best {
         return static_cast<int>(0xffffffffu - static_cast<uint32_t>(rank));
     }
 
-    // Joins what all lanes of the wave hold.
+    // The best of all lanes of the wave, in every lane.
     DEVICE void join() {
         if constexpr (WAVE > 32) add(from_lane<(WAVE > 32 ? 32 : 1)>());
         add(from_lane<16>());
@@ -55,7 +56,7 @@ struct alignas(16) Best {
 };
 static_assert(sizeof(Best) == 16);
 
-// The best of a row out of those of its parts; all lanes of the wave must call.
+// The best column of a row, from its parts; all lanes of the wave must call.
 DEVICE Best best_of_parts(const Best* parts) {
     Best best = {0, 0, 0};
     for (int i = static_cast<int>(lane()); i < kParts; i += WAVE) best.add(parts[i]);

@@ -25,19 +25,19 @@
 #error "THREADS, CHAINS and TILES have to be passed by the build"
 #endif
 
-constexpr int kLoads = 8;  // on their way at once
-constexpr int kSteps = 8;  // without a branch
+constexpr int kLoads = 8;  // that a thread has in flight
+constexpr int kSteps = 8;  // between two branches
 constexpr int kWaves = THREADS / WAVE;
 
 struct ReadArgs {
     const u32x4* data;
     uint32_t* out;
-    int elements, loads, threads;  // of all blocks
+    int elements, loads, threads;  // threads of all blocks
 };
 
 struct ProductArgs {
     uint32_t* out;
-    int steps, one;  // one is 1, which the compiler does not know
+    int steps, one;  // one is 1; the compiler must not know that
 };
 
 DEVICE void store_sum(uint32_t* out, uint32_t sum, uint32_t* scratch) {
@@ -45,7 +45,7 @@ DEVICE void store_sum(uint32_t* out, uint32_t sum, uint32_t* scratch) {
     if (thread_x() == 0) out[block_x()] = sum;
 }
 
-// The value may be another from here on.
+// Makes the compiler take the value as unknown from here on.
 #if defined(ROCMFORGE_CUDA)
 DEVICE void do_not_optimize(float& value) {
     asm volatile("" : "+f"(value));
@@ -66,7 +66,7 @@ DEVICE void do_not_optimize(T& value) {
 
 KERNEL(peak_reads, ReadArgs, THREADS) {
     SHARED uint32_t scratch[kWaves];
-    // Threads of all blocks come to the data's beginning again and again: positions modulo its end.
+    // All threads together pass over the data again and again, so positions wrap at its end.
     const unsigned elements = a.elements, stride = a.threads % elements;
     unsigned at = (block_x() * THREADS + thread_x()) % elements;
     uint32_t sum = 0;
@@ -86,8 +86,8 @@ KERNEL(peak_reads, ReadArgs, THREADS) {
 
 KERNEL(peak_f32, ProductArgs, THREADS) {
     SHARED uint32_t scratch[kWaves];
-    // Two factors, since gfx11 and gfx12 issue two multiply-adds at once where no register is in
-    // both.
+    // Two factors, because gfx11 and gfx12 issue two multiply-adds at once only if they share no
+    // register.
     const float one = static_cast<float>(a.one);
     float x[2] = {one, one}, y[CHAINS], sums[CHAINS];
     UNROLL

@@ -4,14 +4,14 @@
 
 #include "dot_rows.h"
 
-// out (T, N) = or += x W^T + bias; the bias (N,) may be null.
+// out (T, N) = x W^T + bias, or that is added to out; the bias (N,) may be null.
 struct Product {
     PackedMatrix matrix;
     const float* bias;
     float* out;
 };
 
-// Block number `block` of a matrix of `rows` rows takes kPassRows of them.
+// Computes the kPassRows rows of block number `block`, of a matrix of `rows` rows.
 template <class Format, class Source>
 DEVICE void multiply_rows(const Product& p, int rows, int block, bool accumulate,
                           const Batch<Source>& batch, u32x4* lds) {
@@ -19,7 +19,7 @@ DEVICE void multiply_rows(const Product& p, int rows, int block, bool accumulate
     const int start = block * kPassRows, row = start + own.row;
     const bool present = own.writes && own.token < batch.tokens && row < rows;
     float* out = p.out + static_cast<u64>(own.token) * rows + row;
-    float addend = 0.0f;  // asked for early: bias and what is there already
+    float addend = 0.0f;  // bias and earlier output, loaded early
     if (present && p.bias) addend = p.bias[row];
     if (present && accumulate) addend += *out;
     const PackedMatrix matrices[1] = {p.matrix};

@@ -12,9 +12,9 @@
 
 constexpr int kGroup = 32;                // columns that share a scale
 constexpr int kScaleCandidates = 4;       // scales tried
-constexpr float kSmallestGroup = 1e-35f;  // groups whose values are all smaller count as zeros
+constexpr float kSmallestGroup = 1e-35f;  // a group of only smaller values counts as zeros
 
-// The largest code that is tried, as a part of 127.
+// The largest code of candidate k, as a part of 127.
 DEVICE constexpr float candidate(int k) {
     return 1.0f - 0.008f * static_cast<float>(k);
 }
@@ -23,13 +23,13 @@ template <int kValues>
 struct Q8Values {
     int codes[kValues];
     float scale;    // the same in all lanes of a group, NaN where x holds NaN or an infinity
-    uint32_t sums;  // of the codes of the group's halves, as int16, first half low; in all lanes
+    uint32_t sums;  // of the codes of both halves of the group, int16, first half low; in all lanes
 };
 
-// The largest of the 32 sizes, in all lanes of a group; NaN wins, then infinity.
+// The largest |x| of a group, in all its lanes; NaN counts as largest, then infinity.
 template <int kLanes, int kValues>
 DEVICE float largest_size(const float (&x)[kValues]) {
-    uint32_t bits = 0;  // of sizes, which order as integers
+    uint32_t bits = 0;  // of |x|, which order like integers
     UNROLL
     for (int i = 0; i < kValues; ++i) {
         const uint32_t size = bit_cast<uint32_t>(x[i]) & 0x7fffffffu;
@@ -44,8 +44,8 @@ DEVICE float largest_size(const float (&x)[kValues]) {
     return bit_cast<float>(bits);
 }
 
-// Sums of each of some values over kLanes neighbouring lanes, side by side: shuffles take long, but
-// many can be under way.
+// Sums each of kCount values over kLanes neighbouring lanes. Shuffles take long, so those of all
+// values are issued together.
 template <int kLanes, int kCount>
 DEVICE void sums_of_lanes(float (&values)[kCount]) {
     if constexpr (kLanes > 1) {
@@ -58,7 +58,7 @@ DEVICE void sums_of_lanes(float (&values)[kCount]) {
     }
 }
 
-// Rounds a group; all lanes of the wave must call, those without a group of their own with zeros.
+// Rounds a group. All lanes of the wave must call; lanes without a group pass zeros.
 template <int kValues>
 DEVICE Q8Values<kValues> q8_round(const float (&x)[kValues]) {
     static_assert(kValues == 1 || kValues == 4);
@@ -66,7 +66,7 @@ DEVICE Q8Values<kValues> q8_round(const float (&x)[kValues]) {
     const float largest = largest_size<kLanes>(x);
     const bool usable = largest > kSmallestGroup && largest < infinity();  // NaN is not
     const float inverse = usable ? 127.0f / largest : 0.0f;
-    float sums[2 * kScaleCandidates] = {};  // for each step x * code, then code^2
+    float sums[2 * kScaleCandidates] = {};  // for each candidate x * code, then for each code^2
     UNROLL
     for (int k = 0; k < kScaleCandidates; ++k) {
         UNROLL
@@ -77,7 +77,7 @@ DEVICE Q8Values<kValues> q8_round(const float (&x)[kValues]) {
         }
     }
     sums_of_lanes<kLanes>(sums);
-    // The error is |x|^2 - dot^2 / norm.
+    // With the scale fitted, the error is |x|^2 - dot^2 / norm; the smallest is wanted.
     float dot = sums[0], norm = sums[kScaleCandidates], step = inverse;
     UNROLL
     for (int k = 1; k < kScaleCandidates; ++k) {

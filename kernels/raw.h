@@ -12,8 +12,8 @@
 constexpr int kRawThreads = 256;
 constexpr int kRawColumns = 32 * kRawThreads;
 
-// Copies bytes to LDS, starting from the aligned address below them, and says where they begin.
-// What `from` points into must begin at an address aligned to 16. Needs a barrier after it.
+// Copies bytes to LDS from the aligned address below them on, and returns where they begin there.
+// The memory that holds `from` must begin at an address aligned to 16. A barrier must follow.
 DEVICE int stage_bytes(const uint8_t* from, int nbytes, u32x4* lds) {
     const int shift = static_cast<int>(reinterpret_cast<u64>(from) % 16);
     const uint8_t* start = from - shift;
@@ -24,7 +24,7 @@ DEVICE int stage_bytes(const uint8_t* from, int nbytes, u32x4* lds) {
     return shift;
 }
 
-// What a code counts, in steps of the scale.
+// The number that a code stands for, in steps of the scale.
 template <class Block>
 DEVICE int number(int code) {
     if constexpr (HasLut<Block> || Block::kBits == 8) return static_cast<int8_t>(code);
@@ -35,7 +35,7 @@ DEVICE int number<MXFP6_E3M2>(int code) {
     return MXFP6_E3M2::sixteenths(code);
 }
 
-// Up to kRawColumns columns in LDS: as blocks, and as codes with their scales.
+// Up to kRawColumns columns in LDS: their blocks, and their codes and scales.
 template <class Block>
 struct Raw {
     static constexpr int kColumns = Block::kColumns, kBytes = sizeof(Block);
@@ -46,8 +46,8 @@ struct Raw {
     uint32_t codes[kRawThreads][8];
     float scale[kRawThreads][kSubs], offset[kRawThreads][kSubs];
 
-    // Brings columns from the start of a block. Begins with a barrier; needs one after it before
-    // a thread reads what others decoded.
+    // Loads and decodes `columns` columns from the start of a block. Begins with a barrier; another
+    // one must follow before a thread reads what others decoded.
     DEVICE void fetch(const uint8_t* from, int columns) {
         block_sync();
         const int shift = stage_bytes(from, columns / kColumns * kBytes, bytes);
@@ -85,7 +85,8 @@ struct Raw {
     }
 };
 
-// Numbers need no LDS: `from` is where the columns begin; those past the end are zeros.
+// Rows of plain numbers need no LDS: `from` is where the columns begin; those past the end are
+// zeros.
 template <class Number>
 struct RawNumbers {
     static constexpr int kColumns = 1, kBytes = Number::kBytes;

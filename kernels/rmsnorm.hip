@@ -27,7 +27,7 @@ struct RmsnormArgs {
     float eps;
 };
 
-// A vector of x, the residual added and stored; zeros where the thread has none.
+// Loads a vector of x; adds the residual and stores the sum. Zeros where the thread has none.
 DEVICE void load_vector(const RmsnormArgs& a, const RowPart& part, int i, float (&x)[VECTOR]) {
     UNROLL
     for (int j = 0; j < VECTOR; ++j) x[j] = 0.0f;
@@ -59,7 +59,7 @@ DEVICE void store_normalized(const RmsnormArgs& a, const RowPart& part, int i, f
 KERNEL(rmsnorm, RmsnormArgs, THREADS) {
     SHARED float scratch[kWaves];
     const RowPart part(a.rows, a.columns);
-    float held[ITEMS][VECTOR], weight[ITEMS][VECTOR];  // weights come while the sum is waited for
+    float held[ITEMS][VECTOR], weight[ITEMS][VECTOR];  // loaded early, beside x
     float squares = 0.0f;
     UNROLL
     for (int i = 0; i < ITEMS; ++i) {

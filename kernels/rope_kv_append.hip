@@ -48,8 +48,8 @@ struct RopeKvAppendArgs {
 
 constexpr bool kInterleaved = INTERLEAVED != 0;
 
-// x and its partners divided by the root of the mean of x^2, times the weights, where there are
-// any.
+// Head norm: divides x and its partners by sqrt(mean(x^2) + eps) and multiplies them with the
+// weights. Where `weight` is null, nothing changes.
 DEVICE void normalize(const RopeKvAppendArgs& a, const float* weight, Head& x, Head& partners) {
     float squares = 0.0f;
     UNROLL

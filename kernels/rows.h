@@ -20,7 +20,7 @@ constexpr int kWaves = THREADS / WAVE;
 
 // This thread's part of a row of a (rows, columns) array.
 struct RowPart {
-    bool inside;  // whether there is such a row
+    bool inside;  // whether the row exists
     u64 start;    // element at which the row begins
     int vectors;  // of a row
     int first;    // this thread's first vector
@@ -33,11 +33,11 @@ struct RowPart {
         first = static_cast<int>(thread_x()) % SPAN;
     }
 
-    // Whether this thread has a vector i, and where it begins.
+    // Whether this thread has a vector i, and the vector's first column.
     DEVICE bool has(int i) const { return inside && first + i * SPAN < vectors; }
     DEVICE int column(int i) const { return (first + i * SPAN) * VECTOR; }
 
-    // Vectors of the thread that has most: as many for all threads of a block.
+    // The most vectors that a thread has; the same for all threads of a block.
     DEVICE int most_items() const { return (vectors + SPAN - 1) / SPAN; }
 };
 

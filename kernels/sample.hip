@@ -21,11 +21,11 @@
 #include "columns.h"
 
 constexpr int kBins = 2048;
-constexpr int kListed = 4096;            // columns that LDS has room for
-constexpr float kBinsPerLogit = 64.0f;   // of the histogram of counts
-constexpr float kBinsPerDepth = 128.0f;  // of that of weights: depth is (top - logit) / temperature
-constexpr float kOne = 0x1p42f;          // the top's weight
-constexpr float kBinOne = 0x1p14f;       // what a bin counts for a weight at its upper edge
+constexpr int kListed = 4096;            // most columns of the list in LDS
+constexpr float kBinsPerLogit = 64.0f;   // of a histogram of counts
+constexpr float kBinsPerDepth = 128.0f;  // of weights: depth is (top - logit) / temperature
+constexpr float kOne = 0x1p42f;          // the weight of the top logit
+constexpr float kBinOne = 0x1p14f;       // what a weight at the upper edge of a bin adds to it
 
 struct Draw {
     double uniform;  // in [0, 1)
@@ -45,7 +45,7 @@ struct SampleArgs {
     int columns;
 };
 
-// What logits weigh, and in which bin of the histogram they are.
+// The weight of a logit, and its bin in the histogram.
 struct Scale {
     float top;
     float inverse;  // 1 / temperature
@@ -53,24 +53,24 @@ struct Scale {
 
     DEVICE float weight(float logit) const { return fast_exp((logit - top) * inverse); }
     DEVICE u64 fixed(float logit) const { return static_cast<u64>(weight(logit) * kOne); }
-    // kBins for all that lies too deep.
+    // kBins if the logit lies below all bins.
     DEVICE int bin(float logit) const {
         const float at = (top - logit) * bins_per_logit;
         return at < static_cast<float>(kBins) ? static_cast<int>(at) : kBins;
     }
-    // The weight as a part of that at its bin's upper edge, rounded down.
+    // The weight relative to the one at its bin's upper edge, in fixed point, rounded down.
     DEVICE uint32_t part_of_bin(float logit, int bin) const {
         const float edge = static_cast<float>(bin) * (1.0f / kBinsPerDepth);
         return static_cast<uint32_t>(fast_exp((logit - top) * inverse + edge) * kBinOne);
     }
-    // A bin's sum of such parts as a weight.
+    // The weight of a bin that has this sum of such parts.
     static DEVICE u64 weight_of_bin(uint32_t parts, int bin) {
         const float edge = fast_exp(static_cast<float>(bin) * (-1.0f / kBinsPerDepth));
         return static_cast<u64>(static_cast<float>(parts) * edge * (kOne / kBinOne));
     }
 };
 
-// The least whole number that is at least share * total, but 1 to total.
+// share * total rounded up to a whole number from 1 to total.
 DEVICE u64 part_of(double share, u64 total) {
     const double goal = share * static_cast<double>(total);
     u64 part = static_cast<u64>(goal);
@@ -87,10 +87,10 @@ struct Row {
     bool by_count, by_weight;  // whether top-k, and whether top-p, leaves anything out
 };
 
-// The bins between which the last kept column lies: neither before the first nor after the last.
+// The bins between which the last kept column lies; they may hold it themselves.
 struct BinRange {
     int first, last;
-    u64 total;  // weight of the whole row; 0 where top-k cuts first
+    u64 total;  // weight of the whole row, where top-p alone cuts
 };
 
 // Step 1: a histogram of the row, and where in it top-k, or else top-p, stops.
@@ -110,7 +110,7 @@ DEVICE BinRange find_bin_range(const Row& row, uint32_t (&bins)[kBins], int (&fo
     const u64 total = sums[0];
     u64 targets[2];
     targets[0] = targets[1] = static_cast<u64>(row.draw.top_k);
-    if (!by_count) {  // parts are rounded down, by at most one in 16000
+    if (!by_count) {  // the bins' parts are rounded down, by at most one in 16000
         const double goal = row.draw.top_p * static_cast<double>(total);
         targets[0] = static_cast<u64>(goal * (1 - 1e-4));
         targets[1] = static_cast<u64>(goal * (1 + 2e-5)) + 1;
@@ -125,20 +125,20 @@ DEVICE BinRange find_bin_range(const Row& row, uint32_t (&bins)[kBins], int (&fo
 struct List {
     const float* values;
     const int* ids;
-    int count;     // below 0: there is no list, or it was too long
+    int count;     // below 0: there is no list, because it was too long or no bin limits it
     u64 above[2];  // count and weight of the columns whose bins lie before the list's
-    // The list where it has all that may be drawn, else below 0: the row must be read.
+    // The length of the list if it has every column that may be drawn, else -1: read the row.
     DEVICE int count_all() const { return above[0] == 0 ? count : -1; }
 };
 
-// Step 2: lists the columns from the top to the range's last bin, or if those are too many, from
-// its first bin on.
+// Step 2: lists the columns of the bins from the top one to the range's last. If these are too
+// many, only those from the range's first bin on.
 DEVICE List list_columns(const Row& row, const BinRange& range, float (&values)[kListed],
                          int (&ids)[kListed], uint32_t& listed, SumScratch& scratch) {
     int count = -1;
     u64 above[2] = {};
     for (int from = 0; range.last < kBins && count < 0; from = range.first) {
-        block_sync();  // all threads have read what an earlier round left
+        block_sync();  // every thread has read the list's length of the round before
         if (thread_x() == 0) listed = 0;
         above[0] = above[1] = 0;
         block_sync();
@@ -189,7 +189,7 @@ DEVICE u64 lowest_kept_rank(const Row& row, const List& list, u64 total, SumScra
     return lowest;
 }
 
-// Step 4: the column at which the running sum of the kept weights passes its share.
+// Step 4: the column at which the running sum of the kept weights exceeds its share.
 DEVICE int draw_column(const Row& row, const List& list, u64 lowest, SumScratch& scratch) {
     return find_column(
         Columns{row.logits, row.columns, list.values, list.ids, list.count_all(), false}, scratch,
@@ -233,7 +233,7 @@ KERNEL(sample, SampleArgs, THREADS) {
 
     BinRange range = {0, kBins, 0};
     if (by_count || by_weight) range = find_bin_range(row, bins, found, scratch);
-    if (draw.min_p > 0.0f && !by_count) {
+    if (draw.min_p > 0.0f && !by_count) {  // deeper bins hold only weights below min_p
         const float depth = minimum(-fast_log(draw.min_p), 100.0f);
         range.last = minimum(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
     }

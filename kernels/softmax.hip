@@ -16,7 +16,7 @@ struct SoftmaxArgs {
     int columns;
 };
 
-// A vector of x; -inf where the thread has none.
+// Loads a vector of x; -inf where the thread has none.
 DEVICE void load_vector(const SoftmaxArgs& a, const RowPart& part, int i, float (&x)[VECTOR]) {
     UNROLL
     for (int j = 0; j < VECTOR; ++j) x[j] = -infinity();

@@ -38,7 +38,7 @@ struct GateUp {
                           {bit_cast<uint32_t>(x[0]), bit_cast<uint32_t>(x[1]),
                            bit_cast<uint32_t>(x[2]), bit_cast<uint32_t>(x[3])});
         } else {
-            // The lanes of a wave round together: each of them brings a slot, or none does.
+            // q8_round needs all lanes of a wave: each of them fills a slot, or none does.
             static_assert(kStep / Activations<Format>::kSlotUnits % (WAVE / kShare<Format>) == 0);
             const Q8Values<4> rounded = q8_round(x);
             const int (&codes)[4] = rounded.codes;

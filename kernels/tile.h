@@ -26,7 +26,7 @@ struct WmmaGfx11Map {
     static CONSTEXPR int k(int, int e) { return e; }
     static CONSTEXPR int row(int lane, int v) { return 2 * v + lane / 16; }
     static CONSTEXPR int column(int lane, int) { return lane % 16; }
-    // Columns that a lane's sums lie in, and after how many lanes the columns come again.
+    // How many columns a lane's sums lie in, and after how many lanes the same columns come again.
     static constexpr int kColumns = 1, kColumnLanes = 16;
     static CONSTEXPR int column_index(int) { return 0; }
 };
@@ -56,8 +56,9 @@ struct MfmaMap {
     static CONSTEXPR int column_index(int) { return 0; }
 };
 
-// PTX ISA 9.7.14, mma.m16n8k16 with f16, twice side by side: register e / 2 holds two neighbours
-// in k. A goes down before right, B's two halves of n one after the other; D likewise.
+// PTX ISA 9.7.14, two mma.m16n8k16 with f16 side by side: register e / 2 of an operand holds two
+// neighbours in k. The registers of A go down first, then right; those of B hold one half of n
+// after the other, and so do D's.
 struct MmaSyncMap {
     static constexpr int kLanes = 32, kHalves = 8, kValues = 8;
     static CONSTEXPR int line_a(int lane, int e) { return lane / 4 + 8 * (e / 2 % 2); }
@@ -70,8 +71,8 @@ struct MmaSyncMap {
     static CONSTEXPR int column_index(int v) { return v % 2 + v / 4 * 2; }
 };
 
-// No matrix unit: a lane computes its sums alone, from whole lines of A and B. A lane's lines are
-// 8 or 4 apart, so that the lanes of one load read neighbouring lines.
+// Without a matrix unit, a lane computes its sums alone, from whole lines of A and B. Its lines of
+// A are lanes / 4 apart and those of B 4, so that the lanes of one load read neighbouring lines.
 template <int lanes>
 struct DotMap {
     static constexpr int kLanes = lanes, kValues = 256 / lanes;
@@ -82,8 +83,8 @@ struct DotMap {
     static CONSTEXPR int column_index(int v) { return v % kColumns; }
 };
 
-// Where eight neighbours in k of a row lie, for rows `stride` halves apart. Any function of
-// (row, eight), eight 0 or 1, that gives an address aligned to 16 will do: see load_from.
+// Where eight neighbours in k of a row lie, for rows that are `stride` numbers apart. load_from
+// takes any function of (row, eight), with eight 0 or 1, that gives an address aligned to 16.
 struct TileRows {
     const f16* lds;
     int stride;
@@ -97,7 +98,7 @@ struct TileRows {
 struct TileOperand {
     uint32_t words[4];
 
-    // Lane l gives the address of line l % 8 of the l / 8-th 8 × 8 part.
+    // Lane l gives the address of line l % 8 of 8 x 8 part l / 8.
     DEVICE void read(const f16* address) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -148,7 +149,7 @@ using TileMap = WmmaGfx12Map;
 using TileMap = MfmaMap;
 #endif
 
-// A and B are held alike.
+// A and B are held in the same way.
 struct TileOperand {
     typedef _Float16 Halves __attribute__((ext_vector_type(TileMap::kHalves)));
     Halves halves;
@@ -193,8 +194,8 @@ struct TileAccumulator {
 typedef _Float16 TilePair __attribute__((ext_vector_type(2)));
 #endif
 
-// Whole lines, as halves where two are multiplied at once, else as floats. The host converts once
-// a load; what it reads must be there until the load returns, as on a GPU.
+// Whole lines, as pairs of f16 where a dot product of two is there, else as float. The host
+// converts them once per load; LDS must not change until the load returns, as on a GPU.
 template <int lines>
 struct TileLines {
 #if defined(ROCMFORGE_HALF_DOT)
@@ -261,7 +262,7 @@ struct TileAccumulator {
 struct TileC : TileAccumulator {
     DEVICE void clear() { UNROLL for (int v = 0; v < Map::kValues; ++v) values[v] = 0.0f; }
 
-    // See device.h; MFMA's compiler does well without.
+    // settle of device.h; MFMA's compiler does well without.
     DEVICE void settle() {
 #if !defined(ROCMFORGE_CDNA)
         UNROLL for (int v = 0; v < Map::kValues; ++v) {
@@ -272,7 +273,7 @@ struct TileC : TileAccumulator {
 #endif
     }
 
-    // f(row, column, value) for each element of this lane; value may be changed.
+    // Calls f(row, column, value) for each element of this lane; f may change the value.
     template <class Function>
     DEVICE void each(Function f) {
         UNROLL for (int v = 0; v < Map::kValues; ++v) {
@@ -285,8 +286,9 @@ struct TileC : TileAccumulator {
 
 static_assert(TileC::Map::kLanes == WAVE, "the matrix unit wants another wave size");
 
-// The sums, rounded, as an operand of the next product: returns B with B[n][k] = c's D[k][n].
-// `lds` holds kExchangeHalves of this wave alone; units whose lanes can pass the sums need none.
+// The sums, rounded to f16, as an operand of the next product: returns B with B[n][k] = c's
+// D[k][n]. `lds` is kExchangeHalves f16 of this wave alone; units whose lanes can pass the sums on
+// need none.
 #if defined(ROCMFORGE_CUDA)
 constexpr int kExchangeHalves = 0;
 DEVICE TileB as_operand(const TileC& c, f16*) {
@@ -299,7 +301,7 @@ DEVICE TileB as_operand(const TileC& c, f16*) {
 }
 #elif defined(ROCMFORGE_GFX11)
 constexpr int kExchangeHalves = 0;
-// Lanes l and l + 16 hold the even and the odd k of line l, and both need all.
+// Lane l holds the even k of line l, lane l + 16 the odd ones, and both need all of them.
 DEVICE TileB as_operand(const TileC& c, f16*) {
     uint32_t words[8];
     const bool odd = lane() >= 16;
@@ -316,7 +318,7 @@ DEVICE TileB as_operand(const TileC& c, f16*) {
 }
 #elif defined(ROCMFORGE_GFX12) || defined(ROCMFORGE_CDNA)
 constexpr int kExchangeHalves = 0;
-// A lane's sums stand where its operand's elements do.
+// Whether a lane's sums are the elements that it holds of the operand.
 CONSTEXPR bool sums_are_operands() {
     for (int lane = 0; lane < TileMap::kLanes; ++lane) {
         for (int e = 0; e < TileMap::kHalves; ++e) {
@@ -337,7 +339,7 @@ DEVICE TileB as_operand(const TileC& c, f16*) {
 #else
 constexpr int kExchangeHalves = 16 * 16;
 DEVICE TileB as_operand(const TileC& c, f16* lds) {
-    wave_sync();  // the tile that was here before has been read
+    wave_sync();  // every lane has read the tile that was here before
     UNROLL for (int v = 0; v < TileC::Map::kValues; ++v) {
         const int k = TileC::Map::row(lane(), v), n = TileC::Map::column(lane(), v);
         lds[16 * n + k] = to_f16(c.values[v]);
