@@ -25,7 +25,7 @@ from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.batch_shape import Shape
 from rocmforge.gpu.dtypes import lower
 from rocmforge.gpu.executor import GpuExecutor
-from rocmforge.gpu.fusion import FUSIONS, GAINS, gpu_rules
+from rocmforge.gpu.fusion import FUSIONS, gpu_rules
 from rocmforge.gpu.lowering import BuildRecorder, Emitter
 from rocmforge.ops import cases, reference
 from rocmforge.ops.matrix import Matrix
@@ -233,7 +233,7 @@ def stepper(model: str, rules: str, device: str) -> Engine:
 
 def chosen(rules: str) -> tuple[Any, ...]:
     """Turn a parameter into rules."""
-    return {"default": GAINS, "none": ()}.get(rules, (rules,))
+    return {"default": FUSIONS, "none": ()}.get(rules, (rules,))
 
 
 def graph_of(engine: Engine) -> Any:

@@ -29,7 +29,6 @@ FILES = (
     "sample.hip",
     "softmax.hip",
     "swiglu.hip",
-    "swiglu_matmul.hip",
 )
 ARCHITECTURES = ("gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx90a", "gfx942")
 

@@ -1,13 +1,10 @@
 // The activations of a GEMV: up to TOKENS (at most 8) rows of x in LDS, as the lanes read them that
 // multiply packed weights with them.
 //
-// LDS holds one chunk of the columns at a time. A Source fills it: it copies x from memory (Input,
-// below) or computes it (GateUp of swiglu_matmul.hip).
-//
-// LDS has SLOTS slots of 32 bytes. A slot is 32 columns of int8 and their scale, or 8 columns of
-// float. Where a unit of weights (packed.h) meets a whole slot, the halves of all slots lie in two
-// arrays, so that neighbouring lanes read neighbouring banks. Where a unit meets half a slot, the
-// slots lie one after another.
+// LDS holds one chunk of the columns at a time, in SLOTS slots of 32 bytes. A slot is 32 columns of
+// int8 and their scale, or 8 columns of float. Where a unit of weights (packed.h) meets a whole
+// slot, the halves of all slots lie in two arrays, so that neighbouring lanes read neighbouring
+// banks. Where a unit meets half a slot, the slots lie one after another.
 #pragma once
 
 #include "packed.h"
@@ -22,21 +19,32 @@ constexpr int kPassRows = kThreads / LANES * ROWS;  // of a matrix, in a pass of
 constexpr int kStep = LANES * UNITS;                // units of a row, at a time
 static_assert(LANES <= WAVE && LANES % 8 == 0 && TOKENS <= 8 && TOKENS * ROWS <= LANES);
 
-// The activations of a launch: `tokens` rows of `columns` numbers. A Source has two members:
-//   kShare<Format>: how many neighbouring threads fill one slot;
-//   fill_slot(activations, slot, span): each of these threads calls it and stores its share.
-template <class Source>
+// x (T, K) as it lies in memory. For quantized weights it is Q8 (rocmforge/gpu/arrays.py): codes
+// (T, K) int8, scales (T, K / 32) float, sums (T, K / 32). For dense weights it is float. All are
+// aligned to 16.
+struct Input {
+    const uint8_t* x;
+    const float* scales;
+    const uint32_t* sums;
+};
+
+// The activations of a launch: `tokens` rows of `columns` numbers.
 struct Batch {
-    Source in;
+    Input in;
     int columns, tokens;
 };
 
-// The numbers of one slot, from number `index` of x (T, K) on. Of the row of `columns`, `left`
-// numbers are left; that may be none, or below 0. Zeros fill the rest of the slot.
-struct Span {
-    uint32_t index;
-    int left, columns;
-};
+// Four floats, zeros where the row has none left. Rows are aligned to 16 only if their columns are
+// a multiple of 4.
+DEVICE u32x4 four_floats(const float* x, int left, int columns) {
+    if (columns % 4 == 0 && left > 0) return load<u32x4>(x);
+    uint32_t words[4] = {0, 0, 0, 0};
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        if (i < left) words[i] = bit_cast<uint32_t>(x[i]);
+    }
+    return {words[0], words[1], words[2], words[3]};
+}
 
 // What a slot has beside its columns: nothing if they are float; else their scale and, if the
 // format has offsets, the scale times the sum of the codes, of the slot or of each half of it.
@@ -66,42 +74,17 @@ struct Activations {
 
     // Fills LDS with `count` units of each row from unit `first` on, and with zeros up to a
     // multiple of kStep.
-    template <class Source>
-    DEVICE void stage(const Batch<Source>& batch, int first, int count) const {
-        constexpr int kShare = Source::template kShare<Format>;
+    DEVICE void stage(const Batch& batch, int first, int count) const {
         constexpr int kTokenThreads = kThreads / TOKENS;
-        static_assert(kTokenThreads % kShare == 0, "a slot is of one token");
-        const int token = thread_x() / kTokenThreads, own = thread_x() % kTokenThreads / kShare;
+        const int token = thread_x() / kTokenThreads, own = thread_x() % kTokenThreads;
         const int slots = (count + kStep - 1) / kStep * (kStep / kSlotUnits);
         const int full = token < batch.tokens ? (count + kSlotUnits - 1) / kSlotUnits : 0;
         const int start = first * P::kColumns;
         const int end = minimum(batch.columns - start, full * kSlotColumns);
         const uint32_t row = static_cast<uint32_t>(token) * batch.columns + start;
-        for (int slot = own; slot < slots; slot += kTokenThreads / kShare) {
+        for (int slot = own; slot < slots; slot += kTokenThreads) {
             const int column = slot * kSlotColumns;
-            batch.in.fill_slot(*this, token * kChunkSlots + slot,
-                               Span{row + column, end - column, batch.columns});
-        }
-    }
-
-    // What a Source calls: it stores half a slot (16 bytes), one word of a slot, or its scales.
-    // `sums` is a word of Q8 (rocmforge/gpu/arrays.py): the sums of the codes of both halves.
-    DEVICE void store_half(int slot, int i, u32x4 bytes) const { lds[half(slot, i)] = bytes; }
-    DEVICE void store_word(int slot, int i, uint32_t word) const {
-        reinterpret_cast<uint32_t*>(lds + half(slot, i / 4))[i % 4] = word;
-    }
-    DEVICE void store_scales(int slot, float scale, uint32_t sums) const {
-        const int first = static_cast<int16_t>(sums), second = static_cast<int>(sums) >> 16;
-        if constexpr (kScaleWords == 4) {
-            reinterpret_cast<u32x4*>(scale_words())[slot] = {
-                bit_cast<uint32_t>(scale), bit_cast<uint32_t>(scale * static_cast<float>(first)),
-                bit_cast<uint32_t>(scale * static_cast<float>(second)), 0};
-        } else if constexpr (kScaleWords == 2) {
-            reinterpret_cast<u32x2*>(scale_words())[slot] = {
-                bit_cast<uint32_t>(scale),
-                bit_cast<uint32_t>(scale * static_cast<float>(first + second))};
-        } else if constexpr (kScaleWords == 1) {
-            scale_words()[slot] = scale;
+            fill_slot(batch, token * kChunkSlots + slot, row + column, end - column);
         }
     }
 
@@ -126,54 +109,48 @@ struct Activations {
     }
 
   private:
-    DEVICE float* scale_words() const { return reinterpret_cast<float*>(lds + 2 * SLOTS); }
-    static DEVICE int half(int slot, int i) {
-        return kSlotUnits == 2 ? 2 * slot + i : i * SLOTS + slot;
-    }
-};
-
-// Four floats, zeros where the row has none left. Rows are aligned to 16 only if their columns are
-// a multiple of 4.
-DEVICE u32x4 four_floats(const float* x, int left, int columns) {
-    if (columns % 4 == 0 && left > 0) return load<u32x4>(x);
-    uint32_t words[4] = {0, 0, 0, 0};
-    UNROLL
-    for (int i = 0; i < 4; ++i) {
-        if (i < left) words[i] = bit_cast<uint32_t>(x[i]);
-    }
-    return {words[0], words[1], words[2], words[3]};
-}
-
-// x (T, K) as it lies in memory. For quantized weights it is Q8 (rocmforge/gpu/arrays.py): codes
-// (T, K) int8, scales (T, K / 32) float, sums (T, K / 32). For dense weights it is float. All are
-// aligned to 16. A thread copies whole slots.
-struct Input {
-    const uint8_t* x;
-    const float* scales;
-    const uint32_t* sums;
-
-    template <class Format>
-    static constexpr int kShare = 1;
-
-    template <class Format>
-    DEVICE void fill_slot(const Activations<Format>& to, int slot, const Span& span) const {
+    // Copies the numbers of one slot, from number `index` of x (T, K) on. `left` numbers are left
+    // in their row; that may be none, or below 0. Zeros fill the rest of the slot.
+    DEVICE void fill_slot(const Batch& batch, int slot, uint32_t index, int left) const {
+        const Input& in = batch.in;
         u32x4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
         float scale = 0.0f;
         uint32_t sum = 0;
-        if (span.left > 0) {
-            if constexpr (Packed<Format>::kDense) {
-                const float* from = reinterpret_cast<const float*>(x) + span.index;
-                low = four_floats(from, span.left, span.columns);
-                high = four_floats(from + 4, span.left - 4, span.columns);
+        if (left > 0) {
+            if constexpr (P::kDense) {
+                const float* from = reinterpret_cast<const float*>(in.x) + index;
+                low = four_floats(from, left, batch.columns);
+                high = four_floats(from + 4, left - 4, batch.columns);
             } else {
-                low = load<u32x4>(x + span.index);
-                high = load<u32x4>(x + span.index + 16);
-                scale = scales[span.index / 32];
-                if constexpr (Activations<Format>::kScaleWords > 1) sum = sums[span.index / 32];
+                low = load<u32x4>(in.x + index);
+                high = load<u32x4>(in.x + index + 16);
+                scale = in.scales[index / 32];
+                if constexpr (kScaleWords > 1) sum = in.sums[index / 32];
             }
         }
-        to.store_half(slot, 0, low);
-        to.store_half(slot, 1, high);
-        to.store_scales(slot, scale, sum);
+        lds[half(slot, 0)] = low;
+        lds[half(slot, 1)] = high;
+        store_scales(slot, scale, sum);
+    }
+
+    // `sums` is a word of Q8: the sums of the codes of both halves of a slot.
+    DEVICE void store_scales(int slot, float scale, uint32_t sums) const {
+        const int first = static_cast<int16_t>(sums), second = static_cast<int>(sums) >> 16;
+        if constexpr (kScaleWords == 4) {
+            reinterpret_cast<u32x4*>(scale_words())[slot] = {
+                bit_cast<uint32_t>(scale), bit_cast<uint32_t>(scale * static_cast<float>(first)),
+                bit_cast<uint32_t>(scale * static_cast<float>(second)), 0};
+        } else if constexpr (kScaleWords == 2) {
+            reinterpret_cast<u32x2*>(scale_words())[slot] = {
+                bit_cast<uint32_t>(scale),
+                bit_cast<uint32_t>(scale * static_cast<float>(first + second))};
+        } else if constexpr (kScaleWords == 1) {
+            scale_words()[slot] = scale;
+        }
+    }
+
+    DEVICE float* scale_words() const { return reinterpret_cast<float*>(lds + 2 * SLOTS); }
+    static DEVICE int half(int slot, int i) {
+        return kSlotUnits == 2 ? 2 * slot + i : i * SLOTS + slot;
     }
 };

@@ -1,6 +1,6 @@
 // GEMV: products of rows of packed weights with up to TOKENS (at most 8) rows of activations. In
-// decode the work is to read the weights, so many loads of them are in flight here. matmul,
-// gate_up_swiglu and swiglu_matmul share this file.
+// decode the work is to read the weights, so many loads of them are in flight here. matmul and
+// gate_up_swiglu share this file.
 //
 // LANES neighbouring lanes are a group. In a pass, a group takes ROWS rows of each matrix. A block
 // of WAVES waves has WAVES * WAVE / LANES groups, on neighbouring rows, and may make several
@@ -122,9 +122,9 @@ struct OwnProduct {
 // Computes kPasses passes of kPassRows rows from row `start` on, and after each calls finish(first,
 // products): `first` is the pass's first row, products[m] the lane's OwnProduct of matrix m. Rows
 // past the end, `rows`, repeat the last one. All threads of the block must call.
-template <class Format, int kMatrices, int kPasses, class Source, class Finish>
+template <class Format, int kMatrices, int kPasses, class Finish>
 DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
-                     const Batch<Source>& batch, u32x4* lds, const Finish& finish) {
+                     const Batch& batch, u32x4* lds, const Finish& finish) {
     using P = Packed<Format>;
     constexpr int kRows = kMatrices * ROWS, kChunk = Activations<Format>::kChunk;
     // With so few weights in flight, the next ones are loaded before these are used.

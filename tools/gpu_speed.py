@@ -1,6 +1,6 @@
 """How fast a GPU runs models and matrix products, as a table and JSON.
 
-Copy bandwidth, GEMV of each format in GB/s, a feed-forward part in three ways, decode and prefill
+Copy bandwidth, GEMV of each format in GB/s, a feed-forward part in two ways, decode and prefill
 of models of random weights, and where the time from opening a file to the first token goes. Times
 of kernels are device times, those of models are of the engine's own calls. It judges nothing.
 """
@@ -35,7 +35,6 @@ from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
 from rocmforge.gpu.ops.quantize import quantize
 from rocmforge.gpu.ops.swiglu import swiglu
-from rocmforge.gpu.ops.swiglu_matmul import swiglu_matmul
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.presets import find_preset
@@ -209,7 +208,7 @@ def _check(backend: GpuBackend, name: str) -> None:
 
 
 def _feed_forward(backend: GpuBackend) -> Iterator[dict[str, Any]]:
-    """Time gate, up, SwiGLU and down of one token in three ways, weights in no cache."""
+    """Time gate, up, SwiGLU and down of one token in two ways, weights in no cache."""
     kernels, runtime = backend.kernels, backend.kernels.runtime
     for preset in FEED_FORWARDS:
         config = find_preset(preset).config
@@ -270,7 +269,7 @@ def _copies(runtime: Runtime, matrices: Sequence[DeviceMatrix], address: int) ->
 def _ways(
     kernels: Kernels, matrices: Sequence[DeviceMatrix], x: Q8, out: int
 ) -> dict[str, list[Launch]]:
-    """Launches of a feed-forward part, fused in three ways; what is between lies after `out`."""
+    """Launches of a feed-forward part, fused in two ways; what is between lies after `out`."""
     gate, up, down = matrices
     gates = out + 4 * down.rows
     ups = gates + 4 * gate.rows
@@ -280,11 +279,9 @@ def _ways(
     between = swiglu(kernels, gate=gates, up=ups, out=mixed, rows=1, columns=up.rows)
     last = matmul(kernels, x=mixed, weights=(down,), outs=(out,), biases=(None,), tokens=1)
     early = gate_up_swiglu(kernels, x=x, gate=gate, up=up, out=mixed, tokens=1)
-    late = swiglu_matmul(kernels, gate=gates, up=ups, weight=down, out=out, bias=None, tokens=1)
     return {
         "matmul, swiglu, matmul": [first, between, last],
         "gate_up_swiglu, matmul": [early, last],
-        "matmul, swiglu_matmul": [first, late],
     }
 
 

@@ -23,7 +23,7 @@ from rocmforge.gpu.batch_shape import Shape
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Kernels, Progress
 from rocmforge.gpu.dtypes import F32, Place, Step, lifetimes, lower
-from rocmforge.gpu.fusion import GAINS, Fusion, gpu_rules
+from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import VECTOR_ROWS, BuildRecorder, Emitter
@@ -81,7 +81,7 @@ class GpuExecutor:
         kernels: Kernels,
         cache: DeviceKVCache,
         ctx: int,
-        fused: Collection[Fusion] = GAINS,
+        fused: Collection[Fusion] = FUSIONS,
     ) -> None:
         self.cache = cache
         self._graph = graph

@@ -15,18 +15,15 @@ from rocmforge.gpu.lowering import VECTOR_ROWS
 from rocmforge.plan import fusion
 from rocmforge.plan.graph import GateUpSwiglu, Op, Tensor
 
-Fusion = Literal["embed_rmsnorm", "rope_kv_append", "gate_up_swiglu", "swiglu_matmul"]
+Fusion = Literal["embed_rmsnorm", "rope_kv_append", "gate_up_swiglu"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 """The rules that a pass can do without, in the order of trying."""
-GAINS: tuple[Fusion, ...] = ("embed_rmsnorm", "rope_kv_append", "gate_up_swiglu")
-"""Those that passes take. `swiglu_matmul` computes SwiGLU anew in every block: on an H200 that
-costs more than the launch that it saves (docs/EXPERIMENTS.md)."""
 
 
 def gpu_rules(
     shape: Shape,
     reading: Callable[[Op, Tensor], Sequence[str]],
-    fused: Collection[Fusion] = GAINS,
+    fused: Collection[Fusion] = FUSIONS,
 ) -> list[fusion.Rule]:
     """Return the rules of a pass, as `fusion.fuse` takes them.
 
@@ -43,7 +40,6 @@ def gpu_rules(
         "embed_rmsnorm": fusion.embed_rmsnorm,
         "rope_kv_append": fusion.rope_kv_append,
         "gate_up_swiglu": _gate_up_swiglu(shape, reading),
-        "swiglu_matmul": _swiglu_matmul(shape),
     }
     return [fusion.select_rmsnorm, *(every[name] for name in FUSIONS if name in fused)]
 
@@ -64,15 +60,5 @@ def _gate_up_swiglu(shape: Shape, reading: Callable[[Op, Tensor], Sequence[str]]
             if forms != {F16} or {*reading(op, op.x)} != {F16}:
                 return None
         return found
-
-    return rule
-
-
-def _swiglu_matmul(shape: Shape) -> fusion.Rule:
-    """For a few rows."""
-
-    def rule(ops: Sequence[Op]) -> tuple[Op, int] | None:
-        found = fusion.swiglu_matmul(ops)
-        return found if found and shape.rows(found[0].writes[0]) <= VECTOR_ROWS else None
 
     return rule

@@ -33,7 +33,6 @@ from rocmforge.gpu.ops.rmsnorm import rmsnorm
 from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
 from rocmforge.gpu.ops.swiglu import swiglu
-from rocmforge.gpu.ops.swiglu_matmul import swiglu_matmul
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.plan.graph import (
     Attention,
@@ -50,7 +49,6 @@ from rocmforge.plan.graph import (
     RopeKvAppend,
     SelectRmsnorm,
     Swiglu,
-    SwigluMatmul,
     Tensor,
 )
 
@@ -291,8 +289,6 @@ class _Pass:
                 rows, columns = shape.rows(op.out), op.out.columns
                 gate, up = self.f32(op.gate), self.f32(op.up)
                 return [swiglu(kernels, gate=gate, up=up, out=out, rows=rows, columns=columns)]
-            case SwigluMatmul() as op:
-                return [self.swiglu_matmul(op)]
             case Convert() as op:
                 out = self.form(op.x, op.form)
                 rows, columns = shape.rows(op.x), op.x.columns
@@ -367,18 +363,6 @@ class _Pass:
                 )
             )
         return launches
-
-    def swiglu_matmul(self, op: SwigluMatmul) -> Launch:
-        return swiglu_matmul(
-            self.kernels,
-            gate=self.f32(op.gate),
-            up=self.f32(op.up),
-            weight=op.weight,
-            out=self.f32(op.out),
-            bias=None if op.bias is None else self.constant(op.bias),
-            tokens=self.shape.rows(op.out),
-            accumulate=op.accumulate,
-        )
 
     def prompt_matmul(
         self, op: Matmul, rows: int, weight: DeviceMatrix, out: int, bias: int | None

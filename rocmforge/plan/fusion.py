@@ -22,7 +22,6 @@ from rocmforge.plan.graph import (
     SelectOutputs,
     SelectRmsnorm,
     Swiglu,
-    SwigluMatmul,
     Tensor,
 )
 
@@ -78,20 +77,6 @@ def gate_up_swiglu(ops: Sequence[Op]) -> tuple[Op, int] | None:
         return None
     gate, up = matmul.weights
     return GateUpSwiglu(matmul.x, gate, up, swiglu.out), 2
-
-
-def swiglu_matmul(ops: Sequence[Op]) -> tuple[Op, int] | None:
-    """SwiGLU and the one matmul that reads it → one op."""
-    if len(ops) < 2 or not (isinstance(ops[0], Swiglu) and isinstance(ops[1], Matmul)):
-        return None
-    swiglu, matmul = ops[0], ops[1]
-    if len(matmul.weights) != 1 or matmul.x != swiglu.out:
-        return None
-    (weight,), (out,), (bias,) = matmul.weights, matmul.outs, matmul.biases
-    # The fused op leaves what SwiGLU wrote unwritten, and reads both of its inputs to the end.
-    if out in (swiglu.gate, swiglu.up, swiglu.out) or readers(ops[2:], swiglu.out):
-        return None
-    return SwigluMatmul(swiglu.gate, swiglu.up, weight, out, bias, matmul.accumulate), 2
 
 
 def embed_rmsnorm(ops: Sequence[Op]) -> tuple[Op, int] | None:

@@ -218,28 +218,6 @@ class GateUpSwiglu(Record):
 
 
 @dataclass(frozen=True)
-class SwigluMatmul:
-    """Fused: out = or += swiglu(gate, up) · weightᵀ + bias."""
-
-    gate: Tensor
-    up: Tensor
-    weight: Any
-    out: Tensor
-    bias: Floats | None
-    accumulate: bool = False
-
-    @property
-    def reads(self) -> tuple[Tensor, ...]:
-        """Gate and up, and what is added to."""
-        return (self.gate, self.up, self.out) if self.accumulate else (self.gate, self.up)
-
-    @property
-    def writes(self) -> tuple[Tensor, ...]:
-        """Out."""
-        return (self.out,)
-
-
-@dataclass(frozen=True)
 class EmbedRmsnorm(Record):
     """Fused: x = the embedding's rows of the batch's tokens, out = RMSNorm of x."""
 
@@ -277,7 +255,6 @@ Op = (
     | RopeKvAppend
     | EmbedRmsnorm
     | GateUpSwiglu
-    | SwigluMatmul
     | SelectRmsnorm
 )
 

@@ -8,7 +8,7 @@ import pytest
 
 from rocmforge.gpu.batch_shape import Shape
 from rocmforge.gpu.dtypes import F32
-from rocmforge.gpu.fusion import FUSIONS, GAINS, Fusion, gpu_rules
+from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules
 from rocmforge.gpu.lowering import activation_form
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.plan.fusion import fuse
@@ -50,7 +50,6 @@ def fused_names(
 
 
 FIRST = ["GateUpSwiglu", "Matmul"]
-LAST = ["Matmul", "SwigluMatmul"]
 APART = ["Matmul", "Swiglu", "Matmul"]
 
 
@@ -61,9 +60,9 @@ APART = ["Matmul", "Swiglu", "Matmul"]
         ("sm_90", 40, ("Q4_K", "Q4_K", "Q6_K"), FIRST),
         ("sm_90", 40, ("F16", "F16", "Q8_0"), FIRST),
         # Gate and up of two formats; a few rows only.
-        ("sm_90", 1, ("Q4_K", "Q5_K", "Q6_K"), LAST),
-        ("gfx1100", 8, ("F16", "Q8_0", "F16"), LAST),
-        ("gfx942", 8, ("Q8_0", "F16", "Q4_0"), LAST),
+        ("sm_90", 1, ("Q4_K", "Q5_K", "Q6_K"), APART),
+        ("gfx1100", 8, ("F16", "Q8_0", "F16"), APART),
+        ("gfx942", 8, ("Q8_0", "F16", "Q4_0"), APART),
         ("gfx942", 9, ("Q8_0", "F16", "Q4_0"), APART),
         ("sm_90", 40, ("Q4_K", "Q5_K", "Q6_K"), APART),
         # Prompts of gfx1030 read int8, unless the weights are plain numbers.
@@ -82,11 +81,9 @@ def test_a_feed_forward_part_fuses_where_a_kernel_writes_what_is_read(
 def test_the_rules_can_be_chosen() -> None:
     formats = ("Q4_K", "Q4_K", "Q4_K")
     assert fused_names("sm_90", 1, formats, ()) == APART
-    assert fused_names("sm_90", 1, formats, ("swiglu_matmul",)) == LAST
     assert fused_names("sm_90", 1, formats, ("gate_up_swiglu",)) == FIRST
-    assert fused_names("sm_90", 1, formats, ("swiglu_matmul", "gate_up_swiglu")) == FIRST
-    assert fused_names("sm_90", 1, formats, GAINS) == FIRST
-    assert fused_names("sm_90", 1, ("Q4_K", "Q5_K", "Q6_K"), GAINS) == APART
+    assert fused_names("sm_90", 1, formats, FUSIONS) == FIRST
+    assert fused_names("sm_90", 1, ("Q4_K", "Q5_K", "Q6_K"), FUSIONS) == APART
     shape = Shape(1, 1, None, True, 1)
-    counts = [len(gpu_rules(shape, reading_on("sm_90", 1), FUSIONS[:n])) for n in range(5)]
-    assert counts == [1, 2, 3, 4, 5]
+    counts = [len(gpu_rules(shape, reading_on("sm_90", 1), FUSIONS[:n])) for n in range(4)]
+    assert counts == [1, 2, 3, 4]

@@ -16,7 +16,7 @@ from rocmforge.errors import MeasurementError
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
 
-WAYS = ["matmul, swiglu, matmul", "gate_up_swiglu, matmul", "matmul, swiglu_matmul"]
+WAYS = ["matmul, swiglu, matmul", "gate_up_swiglu, matmul"]
 
 
 @pytest.fixture
@@ -35,19 +35,21 @@ def test_each_way_of_a_feed_forward_part_is_checked_and_timed(
     rows = list(tool._feed_forward(GpuBackend(kernels)))
     assert [(row["model"], row["way"]) for row in rows] == [("tiny", way) for way in WAYS]
     assert all(row["microseconds"] > 0 for row in rows)
-    assert "feed-forward of tiny: matmul, swiglu_matmul" in capsys.readouterr().out
+    assert "feed-forward of tiny: gate_up_swiglu, matmul" in capsys.readouterr().out
 
 
 def test_a_wrong_kernel_is_not_timed(
     kernels: Kernels, tool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = tool.swiglu_matmul
+    right = tool.gate_up_swiglu
 
-    def wrong(*arguments: Any, gate: int, up: int, **options: Any) -> Any:
+    def wrong(*arguments: Any, gate: Any, up: Any, **options: Any) -> Any:
         return right(*arguments, gate=up, up=gate, **options)
 
-    monkeypatch.setattr(tool, "swiglu_matmul", wrong)
-    with pytest.raises(MeasurementError, match="part of tiny, matmul, swiglu_matmul: wrong result"):
+    monkeypatch.setattr(tool, "gate_up_swiglu", wrong)
+    with pytest.raises(
+        MeasurementError, match="of tiny, gate_up_swiglu, matmul: wrong result"
+    ):
         list(tool._feed_forward(GpuBackend(kernels)))
 
 

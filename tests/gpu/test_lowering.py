@@ -37,12 +37,12 @@ def feed_forward(gate: str, up: str, down: str) -> list[Op]:
     ]
 
 
-def test_mixed_gate_and_up_are_launched_with_swiglu_in_the_last_matmul() -> None:
+def test_mixed_gate_and_up_are_launched_with_swiglu_between_the_matmuls() -> None:
     """Of dense and quantized gates, too, whose matmuls read x in two forms."""
     for gate, up, wanted in (
         ("Q4_K", "Q4_K", ["quantize", "gate_up_swiglu", "matmul"]),
-        ("Q4_K", "Q5_K", ["quantize", "matmul", "swiglu_matmul"]),
-        ("Q4_K", "F16", ["quantize", "matmul", "matmul", "swiglu_matmul"]),
+        ("Q4_K", "Q5_K", ["quantize", "matmul", "swiglu", "matmul"]),
+        ("Q4_K", "F16", ["quantize", "matmul", "matmul", "swiglu", "matmul"]),
     ):
         shape = Shape(3, 3, None, True, 1)
         found = emitter("gfx1100")

@@ -15,7 +15,6 @@ from rocmforge.plan.fusion import (
     gate_up_swiglu,
     rope_kv_append,
     select_rmsnorm,
-    swiglu_matmul,
 )
 from rocmforge.plan.graph import (
     Embed,
@@ -31,7 +30,6 @@ from rocmforge.plan.graph import (
     SelectOutputs,
     SelectRmsnorm,
     Swiglu,
-    SwigluMatmul,
     Tensor,
 )
 
@@ -101,43 +99,6 @@ def test_projections_stay_where_one_is_read_again_or_has_a_bias() -> None:
     assert fuse(again, RULES) == again
     biased = [replace(feed_forward(GATE)[0], biases=(NORM, None)), feed_forward(GATE)[1]]
     assert fuse(biased, RULES) == biased
-
-
-@pytest.mark.parametrize("out", [GATE, ACT])
-@pytest.mark.parametrize("accumulate", [False, True])
-def test_swiglu_and_the_matmul_that_reads_it_become_one_op(out: Tensor, accumulate: bool) -> None:
-    down = Matmul(out, ("d",), (X,), (NORM,), accumulate)
-    first, fused = fuse([*feed_forward(out), down], (swiglu_matmul,))
-    assert first == feed_forward(out)[0]
-    assert isinstance(fused, SwigluMatmul)
-    assert (fused.gate, fused.up, fused.weight, fused.out) == (GATE, UP, "d", X)
-    assert fused.bias is NORM
-    assert fused.reads == ((GATE, UP, X) if accumulate else (GATE, UP))
-    assert fused.writes == (X,)
-
-
-def test_swiglu_stays_where_it_is_read_again_or_by_two_matrices_or_overwritten() -> None:
-    down = Matmul(ACT, ("d",), (X,), (None,))
-    later = Rmsnorm(ACT, NORM, 1e-5, H)
-    for ops in (
-        [Swiglu(GATE, UP, ACT), down, later],
-        [Swiglu(GATE, UP, ACT), Matmul(ACT, ("d", "e"), (X, H), (None, None))],
-        [Swiglu(GATE, UP, ACT), replace(down, outs=(GATE,))],
-        [Swiglu(GATE, UP, ACT), replace(down, outs=(ACT,))],
-        [Swiglu(GATE, UP, ACT), replace(down, x=UP)],
-        [Swiglu(GATE, UP, ACT), later, down],
-        [Swiglu(GATE, UP, ACT)],
-    ):
-        assert fuse(ops, (swiglu_matmul,)) == ops
-    rewritten = [Swiglu(GATE, UP, ACT), down, Rmsnorm(X, NORM, 1e-5, ACT), later]
-    assert names(fuse(rewritten, (swiglu_matmul,))) == ["SwigluMatmul", "Rmsnorm", "Rmsnorm"]
-
-
-def test_gate_and_up_go_with_swiglu_before_the_matmul_after_it_does() -> None:
-    down = Matmul(GATE, ("d",), (X,), (None,), accumulate=True)
-    ops = [*feed_forward(GATE), down]
-    assert names(fuse(ops, (gate_up_swiglu, swiglu_matmul))) == ["GateUpSwiglu", "Matmul"]
-    assert names(fuse(ops, (swiglu_matmul,))) == ["Matmul", "SwigluMatmul"]
 
 
 def test_wanted_rows_and_their_norm_become_one_op() -> None:

@@ -1,6 +1,6 @@
 """Constants and arguments that the ops for a few tokens share: those of kernels/dot_rows.h.
 
-matmul, gate_up_swiglu and swiglu_matmul are built on it. It launches nothing.
+matmul and gate_up_swiglu are built on it. It launches nothing.
 """
 
 from __future__ import annotations
@@ -50,18 +50,11 @@ _WAVES_ROWS_UNITS: Mapping[str, Mapping[str, tuple[tuple[int, int, int], ...]]] 
             "bytes": ((8, 2, 1), (8, 2, 1), (8, 2, 1), (16, 2, 1)),
             "dense": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
         },
-        "swiglu_matmul": {
-            "nibbles": ((16, 2, 2), (16, 2, 1), (16, 2, 1), (16, 2, 1)),
-            "planes": ((16, 2, 1), (16, 2, 1), (16, 2, 1), (16, 2, 1)),
-            "bytes": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
-            "dense": ((16, 2, 2), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
-        },
     }
 )
 """WAVES, ROWS and UNITS for each of TOKENS: the best of up to 20 on an H200 (2026-11) for Q4_K,
 Q6_K, Q8_0 and F16, one for each kind. Matrices were 4096 × 4096 and 4096 × 11008 (few rows),
-22016 × 4096 and 32000 × 4096 (many rows), twice 11008 × 4096 (gate and up). Those of swiglu_matmul
-were not searched for: each block computes SwiGLU anew, so that they are few and large."""
+22016 × 4096 and 32000 × 4096 (many rows), twice 11008 × 4096 (gate and up)."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +107,7 @@ def choose(architecture: str, name: str, rows: int, tokens: int, op: str = "matm
     tokens
         T, 1 to MAX_TOKENS.
     op
-        "matmul", "gate_up_swiglu" or "swiglu_matmul".
+        "matmul" or "gate_up_swiglu".
     """
     at = next(i for i, held in enumerate(TOKENS) if held >= tokens)
     held = TOKENS[at]
