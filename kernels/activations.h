@@ -128,10 +128,12 @@ struct Activations {
                 if constexpr (kScaleWords > 1) sum = in.sums[index / 32];
             }
         }
-        lds[half(slot, 0)] = low;
-        lds[half(slot, 1)] = high;
+        store_half(slot, 0, low);
+        store_half(slot, 1, high);
         store_scales(slot, scale, sum);
     }
+
+    DEVICE void store_half(int slot, int i, u32x4 bytes) const { lds[half(slot, i)] = bytes; }
 
     // `sums` is a word of Q8: the sums of the codes of both halves of a slot.
     DEVICE void store_scales(int slot, float scale, uint32_t sums) const {

@@ -20,7 +20,7 @@ struct GateUpArgs {
     PackedMatrix gate, up;
     Output out;
     int rows;
-    Batch<Input> batch;
+    Batch batch;
 };
 
 // results[t][r] = the output of row `start` + r. With two formats, the lane that reads g there is
