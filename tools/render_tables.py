@@ -222,7 +222,7 @@ def _rooflines(baseline: dict[str, Any]) -> str:
         ]
         for fmt in WEIGHT_FORMATS
     ]
-    heads = ("format", "one token", "beside the median", "128 tokens", "beside the median")
+    heads = ("format", "one token", "from the median", "128 tokens", "from the median")
     intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"
     return "\n".join([intro, "", *_table(heads, cells)]) + "\n"
 
@@ -400,7 +400,7 @@ def _readme_gpu_table(report: dict[str, Any]) -> str:
         )
         for model in report["models"]
     ]
-    columns = ("model (random weights)", "decode", f"prompt of {prompt}")
+    columns = ("model (random weights)", "decode", f"prefill of {prompt}")
     return "\n".join([intro, "", *_table(columns, rows)]) + "\n"
 
 
@@ -419,11 +419,11 @@ def _readme_table(reports: list[dict[str, Any]]) -> str:
     if not chosen:
         return ""
     tags = ", ".join(sorted({report["hardware_tag"] for report in chosen}))
-    intro = f"Measured beside llama.cpp in turns on `{tags}`, median tokens/s"
+    intro = f"Runs interleaved with llama.cpp on `{tags}`, median tokens/s"
     columns = ("model (random weights)", "decode", "llama.cpp", "ratio")
-    columns += ("prompt of 128", "llama.cpp", "ratio")
+    columns += ("prefill of 128", "llama.cpp", "ratio")
     lines = [
-        f"{intro} ([more](docs/PERFORMANCE.md)):",
+        f"{intro} ([more](docs/PERFORMANCE.md#beside-llamacpp-on-a-cpu)):",
         "",
         *_table(columns, ()),
     ]
