@@ -20,6 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from rich.table import Table
 
 from rocmforge.errors import RocmforgeError
+from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.mixes import mix_names
 from rocmforge.model.presets import PRESETS
 from rocmforge.model.synthetic import cached_model, make_model, plan_model
@@ -75,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mix", default="Q4_K_M", help="formats (see --list)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layers", type=int, help="keep only the first N blocks")
-    parser.add_argument("--architecture", help="llama, qwen2 or qwen3 instead of the preset's")
+    parser.add_argument(
+        "--architecture", help=f"instead of the preset's: {', '.join(ARCHITECTURES)}"
+    )
     parser.add_argument(
         "--rope-scaling",
         type=_scaling_item,

@@ -1,7 +1,7 @@
 // The weight formats by number, and the matrix that `pack` makes for `matmul`.
 //
 // Shared by the op files, which are compiled once per instruction set, and by the bindings.
-// It knows nothing of how a packed tile looks inside: packed.h does.
+// packed.h has the layout of a packed tile.
 #pragma once
 
 #include <cstddef>
@@ -9,32 +9,32 @@
 
 namespace rocmforge {
 
+// Every format once, in the order of rocmforge/gguf/formats.py; enum, names and cases follow.
+// Quantized formats have integer codes and a block of their name in kernels/blocks.h. Dense ones
+// are kept as floats; each has cases of its own in pack.cpp, matmul.cpp and dequantize.cpp.
+// clang-format off
+#define ROCMFORGE_QUANTIZED_FORMATS(X)      \
+    X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) \
+    X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) \
+    X(IQ4_NL) X(MXFP4) X(MXFP6_E2M3)
+#define ROCMFORGE_FORMATS(X) \
+    X(F32) X(F16) X(BF16)    \
+    ROCMFORGE_QUANTIZED_FORMATS(X) X(MXFP6_E3M2)
+// clang-format on
+
+#define ROCMFORGE_VALUE(name) name,
+#define ROCMFORGE_NAME(name) #name,
+
 enum class Format : int {
-    F32,
-    F16,
-    BF16,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q2_K,
-    Q3_K,
-    Q4_K,
-    Q5_K,
-    Q6_K,
-    IQ4_NL,
-    MXFP4,
-    MXFP6_E2M3,
-    MXFP6_E3M2,
-    BF16_PAIRS,  // in no file: what `pack` can make of F32, F16 and BF16
+    // BF16_PAIRS stands in no file: `pack` makes it of F32, F16 and BF16.
+    ROCMFORGE_FORMATS(ROCMFORGE_VALUE) BF16_PAIRS,
 };
 
-constexpr const char* kFormatNames[] = {
-    "F32",  "F16",  "BF16", "Q4_0", "Q4_1",   "Q5_0",  "Q5_1",       "Q8_0",       "Q2_K",
-    "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2",
-};
+constexpr const char* kFormatNames[] = {ROCMFORGE_FORMATS(ROCMFORGE_NAME)};
 constexpr int kFormats = sizeof(kFormatNames) / sizeof(kFormatNames[0]);
+
+#undef ROCMFORGE_VALUE
+#undef ROCMFORGE_NAME
 
 constexpr int64_t kTileRows = 16;
 

@@ -13,7 +13,6 @@
 // scales become bytes: +2.8 % and +2.3 %), Q3_K (+3.6 %) and MXFP6 (+32 %): codes of E2M3 become
 // bytes, those of E3M2 floats of 8 bits, which lie as [column][16] behind the scales of 16 blocks.
 // F32, F16 and BF16 lie as [column][16], pairs of BF16 as [column / 2][16][2].
-// It knows nothing of activations or threads.
 #pragma once
 
 #include "blocks.h"
@@ -144,40 +143,19 @@ struct Packed {
 // Calls f with the block type of a quantized format: visit(format, [](auto block) { ... }).
 template <class Function>
 void visit_block(Format format, Function&& f) {
+#define ROCMFORGE_CASE(name) \
+    case Format::name:       \
+        return f(name{});
     switch (format) {
-        case Format::Q4_0:
-            return f(Q4_0{});
-        case Format::Q4_1:
-            return f(Q4_1{});
-        case Format::Q5_0:
-            return f(Q5_0{});
-        case Format::Q5_1:
-            return f(Q5_1{});
-        case Format::Q8_0:
-            return f(Q8_0{});
-        case Format::Q2_K:
-            return f(Q2_K{});
-        case Format::Q3_K:
-            return f(Q3_K{});
-        case Format::Q4_K:
-            return f(Q4_K{});
-        case Format::Q5_K:
-            return f(Q5_K{});
-        case Format::Q6_K:
-            return f(Q6_K{});
-        case Format::IQ4_NL:
-            return f(IQ4_NL{});
-        case Format::MXFP4:
-            return f(MXFP4{});
-        case Format::MXFP6_E2M3:
-            return f(MXFP6_E2M3{});
+        ROCMFORGE_QUANTIZED_FORMATS(ROCMFORGE_CASE)
         case Format::F32:
         case Format::F16:
         case Format::BF16:
         case Format::MXFP6_E3M2:
         case Format::BF16_PAIRS:
-            return;  // handled by their callers: no integer codes
+            return;  // their callers handle them: they have no integer codes
     }
+#undef ROCMFORGE_CASE
 }
 
 }  // namespace rocmforge::ROCMFORGE_ISA

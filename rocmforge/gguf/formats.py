@@ -1,7 +1,7 @@
 """The tensor formats: how many weights a block holds and how many bytes it takes.
 
-The one table from which every other module takes sizes. It knows no file and no block's inside:
-`quants` decodes and encodes the bytes, `reader` finds them.
+`FORMATS` is the one table: names, sizes and GGUF's type ids follow from it, and tests hold the
+compiled modules against it. `quants` decodes and encodes the bytes, `reader` finds them in a file.
 """
 
 from __future__ import annotations
@@ -111,6 +111,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     }
 )
 """Every supported format by name, in the order of the documentation."""
+
+PLAIN_FORMATS = tuple(name for name, fmt in FORMATS.items() if fmt.block_len == 1)
+"""Those that are not quantized: F32, F16, BF16."""
 
 K_FALLBACK: Mapping[str, str] = MappingProxyType(
     {

@@ -1,7 +1,7 @@
 """Range-checked and total reading of the metadata keys of one architecture.
 
 Every key under the architecture's prefix is honoured, known to be without effect, or refused by
-name; none is ignored silently. This file knows which keys those are, not what they mean.
+name; none is ignored silently. `config` says what the honoured ones mean.
 """
 
 from __future__ import annotations

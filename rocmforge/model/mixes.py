@@ -1,7 +1,7 @@
 """Which tensor gets which format: llama.cpp's file types, and one format for everything.
 
-The rules are those of llama.cpp's quantizer for dense models without importance data. Knows
-names and shapes; touches no weights.
+The rules are those of llama.cpp's quantizer for dense models without importance data. They read
+names and shapes of tensors alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rocmforge.gguf.formats import FORMATS, K_FALLBACK
+from rocmforge.gguf.formats import FORMATS, K_FALLBACK, PLAIN_FORMATS
 from rocmforge.model.config import ModelConfig
 
 PURE = "-pure"
@@ -62,13 +62,12 @@ _FILE_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
 _PURE_FILE_TYPES: Mapping[str, int] = MappingProxyType(
     dict(_FILE_TYPES.values()) | {"Q3_K": 11, "Q4_K": 14, "Q5_K": 16}
 )
-_UNQUANTIZED = ("F32", "F16", "BF16")
 
 
 def mix_names() -> tuple[str, ...]:
     """Return every name that `find_mix` takes."""
     formats = [name for name in _PURE_FILE_TYPES if name not in _FILE_TYPES]
-    pure = [f"{name}{PURE}" for name in _PURE_FILE_TYPES if name not in _UNQUANTIZED]
+    pure = [f"{name}{PURE}" for name in _PURE_FILE_TYPES if name not in PLAIN_FORMATS]
     return (*_FILE_TYPES, *formats, *pure)
 
 
@@ -89,7 +88,7 @@ def find_mix(name: str) -> Mix:
     """
     if name in _FILE_TYPES:
         base, number = _FILE_TYPES[name]
-        return Mix(name, base, number, pure=base in _UNQUANTIZED)
+        return Mix(name, base, number, pure=base in PLAIN_FORMATS)
     base = name.removesuffix(PURE)
     if base not in _PURE_FILE_TYPES:
         raise ValueError(f"mix: got {name!r}, wanted one of {', '.join(mix_names())}")

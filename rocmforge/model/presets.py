@@ -1,7 +1,7 @@
 """Shapes of published models, and a tiny one, as configurations without a file.
 
-For the model maker and for arithmetic about models too large to make. Knows no weights; the
-figures are those of each model's published config.json.
+For the model maker, and to compute with models too large to make. The numbers are those of each
+model's published config.json.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.model.config import ARCHITECTURES, ModelConfig, RopeConfig
+from rocmforge.model.architectures import ARCHITECTURES
+from rocmforge.model.config import ModelConfig, RopeConfig
 
 Vocabulary = Literal["llama-spm", "llama-bpe", "qwen2"]
 
@@ -83,7 +84,7 @@ def with_architecture(config: ModelConfig, architecture: str) -> ModelConfig:
     config
         The shape.
     architecture
-        ``"llama"``, ``"qwen2"`` or ``"qwen3"``.
+        A name of `ARCHITECTURES`.
 
     Raises
     ------
@@ -94,12 +95,13 @@ def with_architecture(config: ModelConfig, architecture: str) -> ModelConfig:
         raise ValueError(
             f"architecture: got {architecture!r}, wanted one of {', '.join(ARCHITECTURES)}"
         )
+    row = ARCHITECTURES[architecture]
     return replace(
         config,
-        architecture=architecture,
-        rope=replace(config.rope, layout=ARCHITECTURES[architecture]),
-        qkv_bias=architecture == "qwen2",
-        qk_norm=architecture == "qwen3",
+        architecture=row.name,
+        rope=replace(config.rope, layout=row.rope_layout),
+        qkv_bias=row.qkv_bias,
+        qk_norm=row.qk_norm,
     )
 
 

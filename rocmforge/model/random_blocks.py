@@ -1,8 +1,7 @@
 """Random weights written directly as blocks of a format, without quantizing any float.
 
-The bits of the quants are random, the scales are drawn so that the weights have the standard
-deviation asked for and a mean near zero. Nothing is tiled or repeated. Knows block layouts and
-no model.
+The bits of the codes are random. The scales are drawn so that the weights have the standard
+deviation asked for and a mean near zero. Nothing is tiled or repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.gguf.formats import FORMATS, Format
+from rocmforge.gguf.formats import FORMATS, PLAIN_FORMATS, Format
 from rocmforge.gguf.quants import dequantize, quantize
 
 Bytes = NDArray[np.uint8]
@@ -59,7 +58,6 @@ _LAYOUTS: Mapping[str, _Layout] = MappingProxyType(
         "IQ4_NL": _Layout(0),
     }
 )
-_FLOATS = ("F32", "F16", "BF16")
 
 
 class RandomBytes:
@@ -124,7 +122,7 @@ def random_blocks(fmt: Format, weights: int, std: float, source: RandomBytes) ->
     ValueError
         If there is no layout for the format, or `weights` is no multiple of its block length.
     """
-    if fmt.name not in _LAYOUTS and fmt.name not in (*_FLOATS, "MXFP4"):
+    if fmt.name not in _LAYOUTS and fmt.name not in (*PLAIN_FORMATS, "MXFP4"):
         raise ValueError(f"format: got {fmt.name}, wanted one with a GGUF type")
     if weights % fmt.block_len:
         raise ValueError(f"weights: got {weights}, wanted a multiple of {fmt.block_len}")
@@ -136,7 +134,7 @@ def random_blocks(fmt: Format, weights: int, std: float, source: RandomBytes) ->
 
 
 def _filler(fmt: Format, std: float) -> Callable[[RandomBytes, int], Bytes]:
-    if fmt.name in _FLOATS:
+    if fmt.name in PLAIN_FORMATS:
         values = (_normal_quantiles() * std).astype(np.float32)
         table = quantize(values, fmt).view(f"<u{fmt.block_bytes}")
         return functools.partial(_float_blocks, table)

@@ -1,8 +1,8 @@
 """Writes synthetic GGUF models: a preset's shape, random weights in any format or mix, a tokenizer.
 
 Everything streams to disk, so that memory stays at some megabytes whatever the model's size, and
-everything follows from the seed. Knows how a file is put together; shapes, mixes, blocks and
-vocabulary come from the modules beside it.
+everything follows from the seed. Shapes, mixes, blocks and vocabulary come from the modules beside
+this one, which puts the file together.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rocmforge import env
 from rocmforge.atomic import sweep, whole_file
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.writer import pad, write_header
+from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import Mix, find_mix, tensor_format
 from rocmforge.model.presets import Preset, find_preset, llama3_freq_factors
@@ -33,6 +34,7 @@ from rocmforge.model.weights import Progress, tensor_shapes
 _QUANTIZATION_VERSION = 2
 _HEADER_RESERVE = 32 << 20
 _SOURCES = (
+    "architectures.py",
     "mixes.py",
     "presets.py",
     "random_blocks.py",
@@ -201,7 +203,7 @@ def _revision() -> str:
 
 
 def _with_rope_factor(preset: Preset, factor: float) -> Preset:
-    if preset.config.architecture != "llama":
+    if not ARCHITECTURES[preset.config.architecture].rope_factors:
         raise ValueError(
             f"rope_factor: got {factor} for {preset.config.architecture}, "
             "wanted none; only llama has frequency factors"

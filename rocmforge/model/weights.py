@@ -1,8 +1,8 @@
 """The weights of a model: the name and shape of every tensor, and loading them all.
 
 Loading is total: a tensor that the architecture does not have, or lacks, or that has another
-shape, is an error which lists it. This file does not know what a packed matrix looks like; a
-backend's `pack` turns the bytes of the file into whatever its matmul reads.
+shape, is an error which lists it. A backend's `pack` turns the bytes of a matrix into the layout
+that its matmul reads.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.errors import ModelError
+from rocmforge.gguf.formats import PLAIN_FORMATS
 from rocmforge.gguf.quants import dequantize
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
+from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
 
 W = TypeVar("W")
@@ -24,7 +26,6 @@ Pack = Callable[[TensorInfo, NDArray[np.uint8]], W]
 Progress = Callable[[int, int], None]
 Vector = NDArray[np.float32]
 
-_VECTOR_FORMATS = ("F32", "F16", "BF16")
 _LISTED = 12
 
 
@@ -152,8 +153,10 @@ def load_weights(
         Tensors are missing, unknown, of another shape or, for vectors, of a quantized format;
         lists them. Or a rotary frequency factor is not positive.
     """
-    # The factors belong to llama alone; elsewhere they are an unknown tensor.
-    has_freqs = config.architecture == "llama" and "rope_freqs.weight" in file.tensors
+    # In an architecture without factors the tensor is unknown, and an error says so.
+    has_freqs = (
+        ARCHITECTURES[config.architecture].rope_factors and "rope_freqs.weight" in file.tensors
+    )
     shapes = tensor_shapes(config, rope_freqs=has_freqs)
     _check_total(file, shapes)
     loaded = [name for name in shapes if name != "token_embd.weight" or config.tied_output]
@@ -245,10 +248,10 @@ def _check_total(file: GGUFFile, shapes: dict[str, tuple[int, ...]]) -> None:
     quantized = [
         f"{name} (got {file.tensors[name].format.name})"
         for name, shape in present.items()
-        if len(shape) == 1 and file.tensors[name].format.name not in _VECTOR_FORMATS
+        if len(shape) == 1 and file.tensors[name].format.name not in PLAIN_FORMATS
     ]
     if quantized:
-        wanted = ", ".join(_VECTOR_FORMATS)
+        wanted = ", ".join(PLAIN_FORMATS)
         problems.append(f"vectors of a format other than {wanted}: {_listing(quantized)}")
     if problems:
         raise ModelError(f"{file.path}: {'; '.join(problems)}")

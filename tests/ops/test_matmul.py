@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from rocmforge import ops
 from rocmforge.cpu import _cpu
-from rocmforge.cpu.backend import DENSE_FORMATS, PLAIN_FORMATS, CpuBackend, instruction_sets
-from rocmforge.gguf.formats import FORMATS
+from rocmforge.cpu.backend import DENSE_FORMATS, CpuBackend, instruction_sets
+from rocmforge.gguf.formats import FORMATS, PLAIN_FORMATS
 from rocmforge.ops import Matrix, cases, reference
 
 ISAS = instruction_sets()
-BLOCKS = tuple(name for name in FORMATS if name not in ("F32", "F16", "BF16"))
+BLOCKS = tuple(name for name in FORMATS if name not in PLAIN_FORMATS)
 EXACT_TOLERANCE, INT8_TOLERANCE = (cases.TOLERANCES[name] for name in ("exact", "int8"))
 INT8 = tuple(name for name in FORMATS if name not in DENSE_FORMATS)
 Floats = NDArray[np.float32]
