@@ -38,6 +38,9 @@ APART = {"bench": ("atomic", "errors", "env", "hardware", "timing")}
 ONLY_IMPORTER = {"hip": "gpu/hip.py", "cuda": "gpu/cuda.py"}
 """Packages of a GPU's maker, and the one module that may import each."""
 
+FRONT_DOOR = ("engine", "errors", "sampling_params", "text")
+"""What rocmforge/__init__.py may import under `if TYPE_CHECKING`: it loads these at first use."""
+
 HEIGHT = {unit: height for height, units in enumerate(LAYERS) for unit in units}
 
 
@@ -64,14 +67,27 @@ def wrong_imports(package: Path) -> list[str]:
             if own not in HEIGHT and own not in APART:
                 found.append(f"{name}: the unit {own!r} stands in no layer")
                 continue
-        for line, imported in imports(ast.parse(path.read_text("utf-8"))):
-            problem = what_is_wrong(name, own, imported)
+        tree = ast.parse(path.read_text("utf-8"))
+        typed = {line for line, _ in imports(for_types(tree))} if not own else set()
+        for line, imported in imports(tree):
+            problem = what_is_wrong(name, own, imported, line in typed)
             if problem:
                 found.append(f"{name}:{line}: {problem}")
     return found
 
 
-def what_is_wrong(name: str, own: str, imported: str) -> str | None:
+def for_types(tree: ast.Module) -> ast.Module:
+    """What stands in the module's `if TYPE_CHECKING:`."""
+    found = [
+        statement
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+    ]
+    return ast.Module(found, [])
+
+
+def what_is_wrong(name: str, own: str, imported: str, typed: bool) -> str | None:
     if imported.startswith("."):
         return f"relative import {imported!r}"
     top, _, rest = imported.partition(".")
@@ -81,6 +97,8 @@ def what_is_wrong(name: str, own: str, imported: str) -> str | None:
         return None
     unit = rest.partition(".")[0]
     if unit == own or not unit:
+        return None
+    if typed and unit in FRONT_DOOR:
         return None
     if own in APART:
         return None if unit in APART[own] else f"{own!r} must know nothing of {unit!r}"
@@ -132,6 +150,19 @@ def test_gpu_packages_have_one_importer_in_tools_and_benchmarks_too(repo: Path) 
         ("ops/api.py", "from ..cpu import backend", "relative import '..cpu.backend'"),
         ("kv/page_table.py", "from . import allocator", "relative import '..allocator'"),
         ("__init__.py", "from rocmforge.errors import X", "'errors' does not lie below"),
+        ("__init__.py", "if TYPE_CHECKING:\n    import rocmforge.cpu", "'cpu' does not lie below"),
+        ("__init__.py", "if X:\n    from rocmforge.engine import E", "'engine' does not lie below"),
+        (
+            "__init__.py",
+            "if TYPE_CHECKING:\n    pass\nelse:\n    import rocmforge.errors",
+            "'errors' does not lie below",
+        ),
+        ("kv/allocator.py", "from rocmforge import Engine", "'Engine' is no unit"),
+        (
+            "kv/allocator.py",
+            "if TYPE_CHECKING:\n    from rocmforge.engine import Engine",
+            "'engine' does not lie below 'kv'",
+        ),
         ("bench/compare.py", "import rocmforge.model.config", "must know nothing of 'model'"),
         ("bench/compare.py", "from rocmforge.gguf import x", "must know nothing of 'gguf'"),
         ("cli.py", "from rocmforge.bench import x", "'bench' stands apart"),
@@ -157,6 +188,7 @@ def test_a_planted_import_is_found(name: str, source: str, message: str, tmp_pat
         ("kv/page_table.py", "from rocmforge.kv.allocator import x\nimport rocmforge.errors"),
         ("bench/compare.py", "from rocmforge.bench.files import x\nimport rocmforge.hardware"),
         ("cli.py", "from rocmforge import errors as wrong, cpu"),
+        ("__init__.py", "if TYPE_CHECKING:\n    from rocmforge.text.tokenizer import Tokenizer"),
         ("ops/api.py", "import numpy, hipify, rocmforge_other.engine"),
     ],
 )
