@@ -1,7 +1,6 @@
 """Every environment variable that ROCmForge reads: name, type, default, one line of meaning.
 
-Read at the time of the call, never at import, so that a test or a benchmark can set one.
-This file knows no other module of the package but the errors.
+Each is read at the time of the call, never at import, so that a test or a benchmark can set one.
 """
 
 from __future__ import annotations
@@ -123,10 +122,29 @@ def cache_folder(name: str) -> Path:
     return folder
 
 
+TEST_MODEL = ("ROCFORGE_TEST_MODEL", "ROCMFORGE_TEST_MODEL")
+"""Two names of one variable."""
+
+
 def test_model() -> Path | None:
-    """ROCFORGE_TEST_MODEL (path of a GGUF file): for the inference benchmarks; default: none."""
-    value = os.environ.get("ROCFORGE_TEST_MODEL", "")
-    return Path(value) if value else None
+    """ROCFORGE_TEST_MODEL, or ROCMFORGE_TEST_MODEL (path): a GGUF file to measure; default: none.
+
+    Raises
+    ------
+    ValueError
+        Both are set, to different values.
+    """
+    name = test_model_name()
+    return Path(os.environ[name]) if name else None
+
+
+def test_model_name() -> str | None:
+    """Return which of `TEST_MODEL` is set, for messages; errors as `test_model`."""
+    found = {name: os.environ[name] for name in TEST_MODEL if os.environ.get(name)}
+    if len(set(found.values())) > 1:
+        got = " and ".join(f"{name}={value!r}" for name, value in found.items())
+        raise ValueError(f"test model: got {got}, wanted one of them, or the same file in both")
+    return next(iter(found), None)
 
 
 CONDITIONS = "ROCMFORGE_CONDITIONS"
@@ -179,7 +197,7 @@ READERS: Mapping[str, Callable[[], object]] = MappingProxyType(
         "ROCMFORGE_THREADS": threads,
         "ROCMFORGE_CACHE": cache_dir,
         CONDITIONS: conditions_dir,
-        "ROCFORGE_TEST_MODEL": test_model,
+        **dict.fromkeys(TEST_MODEL, test_model),
     }
 )
 """Every variable of ours, and the function that reads it."""

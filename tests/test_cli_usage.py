@@ -75,7 +75,7 @@ def test_a_variable_that_nothing_reads_is_named_with_its_nearest(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCMFORGE_DEVCE", "cpu")
-    monkeypatch.setenv("ROCMFORGE_TEST_MODEL", "m.gguf")
+    monkeypatch.setenv("ROCMFORGE_TEST_MODELS", "m.gguf")
     assert main(["info", "--json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["supported"]
@@ -83,7 +83,7 @@ def test_a_variable_that_nothing_reads_is_named_with_its_nearest(
         f"rocmforge: warning: {name} is set, and nothing reads it; wanted {nearest}?"
         for name, nearest in (
             ("ROCMFORGE_DEVCE", "ROCMFORGE_DEVICE"),
-            ("ROCMFORGE_TEST_MODEL", "ROCFORGE_TEST_MODEL"),
+            ("ROCMFORGE_TEST_MODELS", "ROCMFORGE_TEST_MODEL"),
         )
     ]
 

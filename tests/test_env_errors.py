@@ -28,6 +28,7 @@ READERS = {
     "ROCMFORGE_CACHE": env.cache_dir,
     "ROCMFORGE_CONDITIONS": env.conditions_dir,
     "ROCFORGE_TEST_MODEL": env.test_model,
+    "ROCMFORGE_TEST_MODEL": env.test_model,
 }
 
 
@@ -64,6 +65,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ROCFORGE_TEST_MODEL", None, None),
         ("ROCFORGE_TEST_MODEL", "", None),
         ("ROCFORGE_TEST_MODEL", "m.gguf", Path("m.gguf")),
+        ("ROCMFORGE_TEST_MODEL", "m.gguf", Path("m.gguf")),
     ],
 )
 def test_what_is_read(
@@ -72,6 +74,20 @@ def test_what_is_read(
     if value is not None:
         monkeypatch.setenv(name, value)
     assert READERS[name]() == wanted
+
+
+def test_the_test_model_may_have_two_names_but_not_two_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert env.test_model_name() is None
+    monkeypatch.setenv("ROCMFORGE_TEST_MODEL", "a.gguf")
+    assert env.test_model_name() == "ROCMFORGE_TEST_MODEL"
+    monkeypatch.setenv("ROCFORGE_TEST_MODEL", "a.gguf")
+    assert env.test_model() == Path("a.gguf")
+    monkeypatch.setenv("ROCFORGE_TEST_MODEL", "b.gguf")
+    message = "got ROCFORGE_TEST_MODEL='b.gguf' and ROCMFORGE_TEST_MODEL='a.gguf', wanted one"
+    with pytest.raises(ValueError, match=message):
+        env.check()
 
 
 @pytest.mark.parametrize(
