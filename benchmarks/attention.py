@@ -8,14 +8,13 @@ same work op by op; q8_0 caches are an engine's, in `inference.py`.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 from rocmforge import ops
-from rocmforge.backend import MAX_HEAD_DIM
 from rocmforge.ops import cases, reference
+from rocmforge.plan.protocols import MAX_HEAD_DIM
 from rocmforge.timing import seconds_per_call
 
 from .common import DEVICES, Timed, backend, checked, clock, track
@@ -35,7 +34,7 @@ def prepared(case: cases.AttentionCase, device: str) -> Callable[[], Any]:
     if case.head_dim > MAX_HEAD_DIM:
         raise NotImplementedError(f"head dim {case.head_dim}: there are kernels up to 256")
     inputs = case.inputs()
-    arguments = [getattr(inputs, field.name) for field in dataclasses.fields(inputs)]
+    arguments = inputs.arguments
     call = functools.partial(ops.attention, *arguments, on)
     wanted = reference.attention(*arguments)
     tolerance = case.tolerance(on.attention_precision(max(case.queries)))

@@ -17,16 +17,12 @@ from typing import Any
 import numpy as np
 
 from rocmforge import ops
-from rocmforge.cpu.backend import CpuBackend
 from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.backend import GpuBackend
-from rocmforge.gpu.batch_shape import Shape
+from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.dtypes import lower
-from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.fusion import FUSIONS, gpu_rules
-from rocmforge.gpu.lowering import BuildRecorder, Emitter
 from rocmforge.ops import cases, reference
 from rocmforge.ops.matrix import Matrix
 from rocmforge.plan.fusion import fuse
@@ -45,7 +41,7 @@ from .common import (
 from .memory import counted
 
 WAYS = ("fused", "unfused")
-STEP = Shape(tokens=1, sequences=1, outputs=None, single=True, longest=1)
+STEP = BatchShape(tokens=1, sequences=1, outputs=None, single=True, longest=1)
 MODEL = inference.WHOLE[1]
 F32 = np.dtype(np.float32).itemsize
 ATTENTION = dict(zip(attention.WORK, cases.ATTENTION_MODELS["1.1B"], strict=True))
@@ -105,7 +101,6 @@ def gated(fmt: str, tokens: int, way: str) -> Callable[[], Any]:
     """Return a checked SwiGLU of two products with 4096 × 4096 weights: one op, or two."""
     case = cases.MatmulCase(tokens, matmul.N, matmul.N, fmt)
     on = backend("cpu")
-    assert isinstance(on, CpuBackend)
     x, gate = case.inputs()
     up = Matrix(np.ascontiguousarray(gate.data[::-1]), gate.format)
     wanted = reference.swiglu(reference.matmul(x, gate), reference.matmul(x, up))
@@ -148,10 +143,7 @@ def attended(work: str, way: str, device: str) -> Callable[[], Any]:
         return attention.prepared(case, device)
     on = backend(device)
     given = case.inputs()
-    wanted = reference.attention(
-        given.q, given.k_pages, given.v_pages, given.page_table, given.lengths, given.starts,
-        given.scale,
-    )  # fmt: skip
+    wanted = reference.attention(*given.arguments)
     length, queries, group = case.lengths[0], case.queries[0], case.heads // case.kv_heads
     pages = given.page_table[0, : -(-length // case.page_size)]
     k = given.k_pages[pages].transpose(1, 0, 3, 2).reshape(case.kv_heads, -1, case.head_dim)
@@ -224,8 +216,7 @@ def stepper(model: str, rules: str, device: str) -> Engine:
     """Return an engine on a GPU whose executor takes some of the rules, its logits checked."""
     ctx = inference.DECODE_CONTEXT + inference.GROWTH
     own = inference.engine(model, device, ctx, 1)
-    assert isinstance(own.backend, GpuBackend)
-    executor = GpuExecutor(graph_of(own), own.backend.kernels, own.cache, own.ctx, chosen(rules))
+    executor = own.backend.executor(graph_of(own), own.cache, own.ctx, chosen(rules))
     made = Engine(ExitStack(), own.config, executor, own.backend, own.ctx, own.weight_bytes)
     check_engine(made, model_path(model))
     return made
@@ -258,7 +249,7 @@ class DecodeStep:
         """Kernels of a step, which a replayed graph launches all at once."""
         sequence = self.engine.add_sequence(2)
         self.engine.prefill(sequence, [3])  # a single token: the step's shape, not yet captured
-        with counted(self.engine.backend, "launch") as calls:
+        with counted(self.engine.backend.kernels.runtime, "launch") as calls:
             self.engine.decode([sequence], [3])
         self.engine.remove_sequence(sequence)
         if not calls["launch"]:
@@ -269,11 +260,10 @@ class DecodeStep:
         """Activations that the step's kernels read and write, weights and cache left out."""
         engine = self.engine
         graph = graph_of(engine)
-        recorder = BuildRecorder(engine.backend.kernels.runtime)
-        emitter = Emitter(recorder, graph.geometry, engine.cache, engine.ctx, lambda _: 0)
-        reading, writing = emitter.reading(STEP), emitter.writing(STEP)
+        lowering = engine._executor._lowering
+        reading, writing = lowering.reading(STEP), lowering.writing(STEP)
         steps = lower(fuse(graph.ops, gpu_rules(STEP, reading, chosen(rules))), reading, writing)
-        return sum(emitter.nbytes(p, STEP) for s in steps for p in (*s.reads, *s.writes))
+        return sum(lowering.nbytes(p, STEP) for s in steps for p in (*s.reads, *s.writes))
 
     track_decode_ms_per_token.unit = "ms"
     track_decode_ms_per_token.rounds = ROUNDS

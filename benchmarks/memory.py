@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from rocmforge import ops
-from rocmforge.cpu.cache import PagedKVCache, pages_for_context
+from rocmforge.cpu.cache import PagedKVCache
 from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
-from rocmforge.gpu.backend import GpuBackend
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.allocator import BlockAllocator
-from rocmforge.kv.page_table import PageTable
+from rocmforge.kv.page_table import PageTable, pages_for_context
 from rocmforge.model.presets import preset_config
 from rocmforge.ops import cases
 from rocmforge.sampling import SamplingParams
@@ -163,8 +162,7 @@ class Appender:
                 self.v[new],
                 cache.k[0],
                 cache.v[0],
-                table[0, slot],
-                offsets.astype(np.int32),
+                ops.Slots(table[0, slot], offsets.astype(np.int32)),
                 self.backend,
             )
         return sequence
@@ -243,10 +241,9 @@ def watched(owner: object, after: Callable[[str], None], *names: str) -> Iterato
 
 @contextmanager
 def counted(owner: object, *names: str) -> Iterator[Counter[str]]:
-    """Count the calls of some methods of a backend's runtime, or of any other object."""
-    target = owner.kernels.runtime if isinstance(owner, GpuBackend) else owner
+    """Count the calls of some methods of an object, as of a GPU's runtime."""
     calls: Counter[str] = Counter()
-    with watched(target, lambda name: calls.update([name]), *names):
+    with watched(owner, lambda name: calls.update([name]), *names):
         yield calls
 
 
@@ -301,7 +298,9 @@ class DeviceAllocations:
         self.steps = Steps(model, device)
 
     def track_allocations(self, model: str, device: str) -> int:
-        with counted(self.steps.engine.backend, "allocate", "allocate_pinned") as calls:
+        with counted(
+            self.steps.engine.backend.kernels.runtime, "allocate", "allocate_pinned"
+        ) as calls:
             self.steps.run(STEPS)
         return calls.total()
 
@@ -316,9 +315,7 @@ def device_memory(model: str, device: str) -> tuple[int, int]:
     not counted.
     """
     name, path = device_name(device), model_path(model)
-    on = backend(device)
-    assert isinstance(on, GpuBackend)
-    runtime = on.kernels.runtime
+    runtime = backend(device).kernels.runtime
     free = [runtime.memory_info()[0]]
     with (
         watched(runtime, lambda _: free.append(runtime.memory_info()[0]), "allocate"),

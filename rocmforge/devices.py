@@ -1,7 +1,7 @@
 """The devices of this machine, and the backend for one of them.
 
 A device that was asked for and cannot be had is an error that says why, never a silent change to
-another. It knows no model and no op.
+another.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from types import MappingProxyType
+from typing import Any
 
 from rocmforge import env
 from rocmforge.cpu.backend import CpuBackend, available_threads, instruction_sets
@@ -21,6 +22,7 @@ from rocmforge.gpu.choose_device import Choice, choose_device, why_unsupported
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
 from rocmforge.hardware import detect, find_rocm
+from rocmforge.plan.protocols import Backend
 
 _LISTS: MappingProxyType[str, Callable[[], list[DeviceProperties]]] = MappingProxyType(
     {"hip": hip.devices, "cuda": cuda.devices}
@@ -114,7 +116,7 @@ def default_device(device: str | None = None) -> Choice:
     return choose_device(found, kind, index)
 
 
-def open_backend(device: str | None = None, threads: int | None = None) -> CpuBackend | GpuBackend:
+def open_backend(device: str | None = None, threads: int | None = None) -> Backend[Any]:
     """Return the backend of a device.
 
     Parameters

@@ -15,24 +15,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rocmforge.backend import Backend, Floats, HostBackend
-from rocmforge.cpu.cache import PagedKVCache, pages_for_context
-from rocmforge.cpu.executor import HostExecutor
+from rocmforge.array_types import Floats
 from rocmforge.devices import open_backend
 from rocmforge.errors import EngineInUseError
 from rocmforge.generation import Generation
 from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
-from rocmforge.gpu.backend import GpuBackend
-from rocmforge.gpu.cache import DeviceKVCache
-from rocmforge.gpu.executor import GpuExecutor
+from rocmforge.kv.page_table import pages_for_context
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.weights import Progress, load_weights
 from rocmforge.one_call import Calls, one_call
-from rocmforge.plan.executor import Cache, Executor
-from rocmforge.plan.graph import Embedding, Graph
+from rocmforge.plan.graph import Embedding
+from rocmforge.plan.protocols import Backend, Cache, Executor
 from rocmforge.sampling import SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
 
@@ -102,7 +98,7 @@ class Engine:
         Parameters
         ----------
         path
-            GGUF file of architecture llama, qwen2 or qwen3.
+            GGUF file of one of the architectures in `rocmforge.model.architectures`.
         device
             "auto", "cpu", "hip", "cuda", or a GPU with its number, as "hip:1"; None:
             `ROCMFORGE_DEVICE`, else "auto": the best GPU, or the CPU where there is none.
@@ -150,13 +146,8 @@ class Engine:
                 raise ValueError(f"sequences: got {sequences}, wanted at least 1")
             pages = pages_for_context(size, sequences, page_size)
             heads, head_dim = config.n_kv_heads, config.head_dim
-            shape = (config.n_layers, heads, head_dim, pages, page_size)
-            cache: DeviceKVCache | PagedKVCache
-            if isinstance(backend, GpuBackend):
-                cache = DeviceKVCache(backend.kernels.runtime, *shape, kv_dtype)
-                resources.callback(cache.close)
-            else:
-                cache = PagedKVCache(*shape, kv_dtype)
+            cache = backend.cache(config.n_layers, heads, head_dim, pages, page_size, kv_dtype)
+            resources.callback(cache.close)
             weight_bytes = 0
 
             def pack(info: TensorInfo, raw: NDArray[np.uint8]) -> Any:
@@ -173,10 +164,9 @@ class Engine:
             table = weights.token_embd
             embedding = Embedding(file.tensor(table.name), table.format)
             graph = decoder_graph(config, weights, embedding)
-            executor = _executor(graph, backend, cache, size)
+            executor = backend.executor(graph, cache, size)
             resources.callback(executor.close)
-            if isinstance(executor, GpuExecutor):
-                executor.prepare(compile_progress)
+            executor.prepare(compile_progress)
             return cls(resources.pop_all(), config, executor, backend, size, weight_bytes)
 
     def __enter__(self) -> Engine:
@@ -384,20 +374,6 @@ class Engine:
         if wrong.size:
             raise ValueError(f"ids: got {wrong[0]}, wanted 0 to {self.config.vocab_size - 1}")
         return tokens.astype(np.int64)
-
-
-def _executor(
-    graph: Graph,
-    backend: HostBackend[Any] | GpuBackend,
-    cache: DeviceKVCache | PagedKVCache,
-    ctx: int,
-) -> Executor:
-    if isinstance(backend, GpuBackend):
-        assert not isinstance(cache, PagedKVCache)
-        backend.finish_packing()
-        return GpuExecutor(graph, backend.kernels, cache, ctx)
-    assert isinstance(cache, PagedKVCache)
-    return HostExecutor(graph, backend, cache)
 
 
 def _context(config: ModelConfig, ctx: int | None) -> int:

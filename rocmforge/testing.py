@@ -1,7 +1,7 @@
 """The numpy reference as a backend, and a model's reference logits kept on disk.
 
 What an engine is checked against before its speed counts: the same decoder, every op computed by
-`rocmforge.ops.reference` in float64. Slow on purpose; knows no compiled kernel.
+`rocmforge.ops.reference` in float64. Slow on purpose.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge import env
+from rocmforge.array_types import Bytes, Floats
 from rocmforge.atomic import whole_file
-from rocmforge.backend import Bytes, Floats, Ints, Precision
-from rocmforge.cpu.cache import PagedKVCache, pages_for_context
-from rocmforge.cpu.executor import HostExecutor
+from rocmforge.cpu.executor import OnHost
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import Format
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
+from rocmforge.kv.batch import Queries, Slots
+from rocmforge.kv.page_table import pages_for_context
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.weights import load_weights
@@ -33,6 +34,7 @@ from rocmforge.ops import reference
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
 from rocmforge.plan.graph import Embedding
+from rocmforge.plan.protocols import Precision
 
 _CHUNK_WEIGHTS = 8 << 20  # weights dequantized to float64 at a time: 64 MiB
 _PAGE_SIZE = 32
@@ -82,8 +84,8 @@ class ReferenceMatrix(Matrix):
         return int(self.data.nbytes)
 
 
-class ReferenceBackend:
-    """Every op of the `HostBackend` protocol by the numpy reference, float32 between ops."""
+class ReferenceBackend(OnHost):
+    """Every op by the numpy reference, float32 between ops."""
 
     name = "reference"
 
@@ -153,30 +155,22 @@ class ReferenceBackend:
         out[:] = reference.swiglu(gate, up)
 
     def kv_append(
-        self,
-        k: Floats,
-        v: Floats,
-        k_pages: NDArray[Any],
-        v_pages: NDArray[Any],
-        pages: Ints,
-        offsets: Ints,
+        self, k: Floats, v: Floats, k_pages: NDArray[Any], v_pages: NDArray[Any], slots: Slots
     ) -> None:
         """Write k, v (T, G, D) into slots of one layer's pages."""
-        reference.kv_append(k, v, k_pages, v_pages, pages, offsets)
+        reference.kv_append(k, v, k_pages, v_pages, slots)
 
     def attention(
         self,
         q: Floats,
         k_pages: NDArray[Any],
         v_pages: NDArray[Any],
-        page_table: Ints,
-        lengths: Ints,
-        starts: Ints,
+        queries: Queries,
         scale: float,
         out: Floats,
     ) -> None:
         """Causal attention of q (T, H, D) over one layer's pages."""
-        out[:] = reference.attention(q, k_pages, v_pages, page_table, lengths, starts, scale)
+        out[:] = reference.attention(q, k_pages, v_pages, queries, scale)
 
     def record(self, calls: Callable[[], None]) -> Callable[[], None]:
         """Run ops, and return what runs them again."""
@@ -212,7 +206,7 @@ def reference_logits(path: str | os.PathLike[str], ids: Sequence[int]) -> NDArra
     with GGUFFile(path) as file:
         config = ModelConfig.from_gguf(file)
         pages = pages_for_context(tokens.size, 1, _PAGE_SIZE)
-        cache = PagedKVCache(
+        cache = backend.cache(
             config.n_layers, config.n_kv_heads, config.head_dim, pages, _PAGE_SIZE, "f32"
         )
 
@@ -222,7 +216,7 @@ def reference_logits(path: str | os.PathLike[str], ids: Sequence[int]) -> NDArra
         weights = load_weights(file, config, pack)
         table = weights.token_embd
         embedding = Embedding(file.tensor(table.name), table.format)
-        executor = HostExecutor(decoder_graph(config, weights, embedding), backend, cache)
+        executor = backend.executor(decoder_graph(config, weights, embedding), cache, tokens.size)
         rows = np.arange(tokens.size, dtype=np.int32)
         return executor.forward(tokens, [cache.table.add_sequence()], [tokens.size], rows)
 

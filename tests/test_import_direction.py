@@ -15,9 +15,9 @@ import pytest
 PACKAGE = "rocmforge"
 
 LAYERS = (
-    ("errors", "env", "demo", "atomic"),
+    ("errors", "env", "demo", "atomic", "array_types"),
     ("hardware", "gguf", "timing", "one_call", "sampling_params"),
-    ("backend", "kv", "sampling", "text"),
+    ("kv", "sampling", "text"),
     ("plan",),
     ("cpu", "gpu"),
     ("ops",),

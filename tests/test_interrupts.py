@@ -204,7 +204,7 @@ def test_an_interrupt_on_a_model_loses_no_page_and_changes_no_token(
         with interrupt_before(-1) as ran:
             run_and_close(engine)
         for point in np.random.default_rng(1).integers(1, ran[0] + 1, 25).tolist():
-            cast(Any, engine._executor)._programs.clear()  # they are recorded anew
+            cast(Any, engine._executor)._passes.clear()  # they are recorded anew
             with interrupt_before(point), suppress(KeyboardInterrupt):
                 run_and_close(engine)
             assert n_free(engine) == engine.cache.table.allocator.n_pages, point

@@ -110,7 +110,6 @@ def measure(
         report.update(commit=commit, uncommitted_changes=False)
     if kernels:
         backend = open_backend(device)
-        assert isinstance(backend, GpuBackend)
         runtime = backend.kernels.runtime
         report["copy_gb_per_second"] = _copy_speed(runtime)
         _say("device copy, read + written", report["copy_gb_per_second"], "GB/s")

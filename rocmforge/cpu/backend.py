@@ -1,7 +1,7 @@
 """The CPU backend: the compiled ops of rocmforge.cpu._cpu behind the Backend protocol.
 
-Chooses the instruction set and the number of threads; the kernels do the rest. It knows nothing
-of models, and checks nothing that `rocmforge.ops` checks.
+Chooses the instruction set and the number of threads; the kernels do the rest. Arguments are those
+that `rocmforge.ops` or an executor has checked.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rocmforge import env
-from rocmforge.backend import Bytes, Floats, Ints, Precision
+from rocmforge.array_types import Bytes, Floats
+from rocmforge.cpu.executor import OnHost
 from rocmforge.errors import DeviceError, MeasurementError
-from rocmforge.gguf.formats import Format
+from rocmforge.gguf.formats import PLAIN_FORMATS, Format
+from rocmforge.kv.batch import Queries, Slots
+from rocmforge.plan.protocols import Precision
 
 try:
     from rocmforge.cpu import _cpu
@@ -28,7 +31,6 @@ except ImportError as error:
     ) from error
 
 
-PLAIN_FORMATS = ("F32", "F16", "BF16")
 DENSE_FORMATS = (*PLAIN_FORMATS, "MXFP6_E3M2")  # whose activations are not rounded to int8
 TILE_ROWS = 16  # rows that the packed layout interleaves
 PIECE_BYTES = 16 << 20  # of a matrix packed at once
@@ -42,7 +44,7 @@ def available_threads() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class CpuBackend:
+class CpuBackend(OnHost):
     """The ops of the CPU, on one instruction set and a fixed number of threads.
 
     Parameters
@@ -177,30 +179,23 @@ class CpuBackend:
         self._kernels.swiglu(gate, up, out)
 
     def kv_append(
-        self,
-        k: Floats,
-        v: Floats,
-        k_pages: NDArray[Any],
-        v_pages: NDArray[Any],
-        pages: Ints,
-        offsets: Ints,
+        self, k: Floats, v: Floats, k_pages: NDArray[Any], v_pages: NDArray[Any], slots: Slots
     ) -> None:
         """Write k, v (T, G, D) into slots of one layer's pages."""
-        self._kernels.kv_append(k, v, k_pages, v_pages, pages, offsets)
+        self._kernels.kv_append(k, v, k_pages, v_pages, slots.pages, slots.offsets)
 
     def attention(
         self,
         q: Floats,
         k_pages: NDArray[Any],
         v_pages: NDArray[Any],
-        page_table: Ints,
-        lengths: Ints,
-        starts: Ints,
+        queries: Queries,
         scale: float,
         out: Floats,
     ) -> None:
         """Causal attention of q (T, H, D) over one layer's pages."""
-        self._kernels.attention(q, k_pages, v_pages, page_table, lengths, starts, scale, out)
+        table, lengths, starts = queries.page_table, queries.lengths, queries.starts
+        self._kernels.attention(q, k_pages, v_pages, table, lengths, starts, scale, out)
 
     def record(self, calls: Callable[[], None]) -> Callable[[], None]:
         """Run ops, and return what runs them again without Python between them."""

@@ -1,18 +1,15 @@
 """Storage of keys and values in pages, on the host, and the page table that says whose they are.
 
 Keys lie transposed inside a page (tokens run fastest), so that the scores of one query against
-P tokens are P vector lanes; values lie token by token. This file does not write them: the
-backend's op `kv_append` does. It does not know the model, rotation, or attention.
+P tokens are P vector lanes; values lie token by token. The backend's op `kv_append` writes them.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.cpu.memory import aligned_zeros
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
 
@@ -20,28 +17,6 @@ DTYPES: dict[str, np.dtype[np.floating]] = {
     "f16": np.dtype(np.float16),
     "f32": np.dtype(np.float32),
 }
-ALIGNMENT = 64  # bytes: one cache line, one AVX-512 register
-
-
-def pages_for_context(n_tokens: int, n_sequences: int, page_size: int) -> int:
-    """Pages that let each of many sequences grow to a full context: S * ceil(n / P).
-
-    Parameters
-    ----------
-    n_tokens
-        Context of one sequence, in tokens, at least 1.
-    n_sequences
-        S, at least 1.
-    page_size
-        P, tokens in a page, at least 1.
-
-    Raises
-    ------
-    ValueError
-        One of them is below 1.
-    """
-    _at_least_one(n_tokens=n_tokens, n_sequences=n_sequences, page_size=page_size)
-    return n_sequences * -(-n_tokens // page_size)
 
 
 class PagedKVCache:
@@ -87,7 +62,10 @@ class PagedKVCache:
     ) -> None:
         if dtype not in DTYPES:
             raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)}")
-        _at_least_one(n_layers=n_layers, n_kv_heads=n_kv_heads, head_dim=head_dim, n_pages=n_pages)
+        counts = {"n_layers": n_layers, "n_kv_heads": n_kv_heads, "head_dim": head_dim}
+        for name, count in {**counts, "n_pages": n_pages}.items():
+            if count < 1:
+                raise ValueError(f"{name}: got {count}, wanted at least 1")
         self.n_layers = n_layers
         self.n_kv_heads = n_kv_heads
         self.head_dim = head_dim
@@ -120,6 +98,9 @@ class PagedKVCache:
         """Bytes of the whole pool, touched or not; the page table is not counted."""
         return self.k.nbytes + self.v.nbytes
 
+    def close(self) -> None:
+        """Nothing to do: memory goes with the object."""
+
     def gather(self, layer: int, sequence: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Copy the keys and values of one sequence out of their pages, to look at them.
 
@@ -148,25 +129,3 @@ class PagedKVCache:
         k = self.k[layer, pages].transpose(0, 3, 1, 2).reshape(shape)[:n]
         v = self.v[layer, pages].transpose(0, 2, 1, 3).reshape(shape)[:n]
         return k.astype(np.float32), v.astype(np.float32)
-
-
-def _at_least_one(**counts: int) -> None:
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name}: got {count}, wanted at least 1")
-
-
-def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return zeros that begin with a cache line: stores of whole vectors would cross two otherwise.
-
-    Raises
-    ------
-    MemoryError
-        There is not so much.
-    """
-    nbytes = dtype.itemsize * math.prod(shape)
-    if nbytes + ALIGNMENT > np.iinfo(np.intp).max:
-        raise MemoryError
-    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    skip = -raw.ctypes.data % ALIGNMENT
-    return raw[skip : skip + nbytes].view(dtype).reshape(shape)

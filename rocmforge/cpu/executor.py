@@ -1,23 +1,25 @@
 """Running a graph on a backend whose arrays are the host's: one call of the backend a record.
 
 Keeps the buffers between passes. A pass of single tokens, as in decoding, is recorded and run again
-without Python between its ops. It knows no model and no text.
+without Python between its ops.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.backend import Floats, HostBackend, Ints
-from rocmforge.cpu.cache import PagedKVCache, aligned_zeros
+from rocmforge.array_types import Floats, Ints
+from rocmforge.cpu.cache import PagedKVCache
+from rocmforge.cpu.memory import aligned_zeros
 from rocmforge.kv.batch import Batch, extend
 from rocmforge.plan.fusion import fuse, gate_up_swiglu
 from rocmforge.plan.graph import (
@@ -34,43 +36,85 @@ from rocmforge.plan.graph import (
     SelectOutputs,
     Swiglu,
     Tensor,
+    rotations,
 )
+from rocmforge.plan.protocols import Backend, Progress, W
 
 KEPT = 16  # recorded passes
-Shape = tuple[int, int, int]
+PassKey = tuple[int, int, int]
 """Of a pass of single tokens: tokens, rows whose logits are wanted, most pages of a sequence."""
 
 
+class HostBackend(Backend[W], Protocol[W]):
+    """What `HostExecutor` asks of a backend besides."""
+
+    def record(self, calls: Callable[[], None]) -> Callable[[], None]:
+        """Run `calls`, and return what runs the same ops again.
+
+        They then read what their arrays hold by that time. It keeps arrays and matrices alive.
+        """
+
+    def gate_up_swiglu(self, x: Floats, gate: W, up: W, out: Floats) -> None:
+        """Out (T, N) = swiglu(x · gateᵀ, x · upᵀ) of x (T, K) and two matrices (N, K)."""
+
+
+class OnHost:
+    """Base of backends whose arrays are the host's: cache, executor and clock."""
+
+    def cache(
+        self,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        n_pages: int,
+        page_size: int,
+        dtype: str,
+    ) -> PagedKVCache:
+        """Return an empty KV cache in host memory; see `Backend.cache`."""
+        return PagedKVCache(n_layers, n_kv_heads, head_dim, n_pages, page_size, dtype)
+
+    def executor(
+        self: HostBackend[Any], graph: Graph, cache: PagedKVCache, ctx: int
+    ) -> HostExecutor:
+        """Return what runs a graph; see `Backend.executor`."""
+        return HostExecutor(graph, self, cache)
+
+    def seconds(self) -> float:
+        """Wall-clock time: an op is done when its call returns."""
+        return time.perf_counter()
+
+
 @dataclass(frozen=True)
-class Inputs:
-    """What changes from one pass to the next of the same shape, as the ops read it."""
+class BatchArrays:
+    """What ops read of a batch: where its tokens stand, and the angles there.
 
-    cos: Floats
-    sin: Floats
-    pages: Ints
-    offsets: Ints
-    page_table: Ints
-    lengths: Ints
-    starts: Ints
+    Parameters
+    ----------
+    batch
+        The batch.
+    tables
+        Cosines and sines (T, R / 2) for each rotation of the graph.
+    """
 
-    @classmethod
-    def of(cls, batch: Batch, rotation: Rotation) -> Inputs:
-        """Of a batch: where its tokens stand, and the angles there."""
-        cos, sin = rotation.table(batch.positions)
-        where = batch.pages, batch.offsets, batch.page_table, batch.lengths, batch.starts
-        return cls(cos, sin, *where)
+    batch: Batch
+    tables: dict[Rotation, tuple[Floats, Floats]]
 
-    def take(self, other: Inputs) -> None:
-        """Hold what another one of the same shape holds, in the same memory."""
-        for name in self.__dataclass_fields__:
-            getattr(self, name)[:] = getattr(other, name)
+    def take(self, other: BatchArrays) -> None:
+        """Hold what another one of the same shapes holds, in the same memory."""
+        for field in _BATCH_FIELDS:
+            getattr(self.batch, field)[:] = getattr(other.batch, field)
+        for rotation, (cos, sin) in self.tables.items():
+            cos[:], sin[:] = other.tables[rotation]
+
+
+_BATCH_FIELDS = tuple(field.name for field in fields(Batch))
 
 
 @dataclass(frozen=True)
-class _Program:
+class _RecordedPass:
     """A recorded pass: its parts, None where Python has to do the op, and what they read."""
 
-    inputs: Inputs
+    arrays: BatchArrays
     parts: Sequence[Callable[[], None] | None]
 
 
@@ -91,32 +135,38 @@ class HostExecutor:
         self.graph = graph
         self.backend = backend
         self.cache = cache
+        self._rotations = rotations(graph.ops)
         self._buffers: dict[str, Floats] = {}
         self._grown = 0  # times that one was
-        self._programs: OrderedDict[Shape, _Program] = OrderedDict()  # use the buffers
+        self._passes: OrderedDict[PassKey, _RecordedPass] = OrderedDict()  # use the buffers
         self._ops = fuse(graph.ops, (gate_up_swiglu,))
         by_python = itertools.groupby(self._ops, self._needs_python)
         self._parts = [(needs, list(ops)) for needs, ops in by_python]
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Nothing to do: the kernels came compiled."""
 
     def forward(
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
-        inputs = Inputs.of(extend(self.cache.table, sequences, counts), self.graph.rotation)
+        batch = extend(self.cache.table, sequences, counts)
+        tables = {rotation: rotation.table(batch.positions) for rotation in self._rotations}
+        arrays = BatchArrays(batch, tables)
         if max(counts) > 1:
-            run = _Run(self, tokens, rows, inputs)
+            run = _Run(self, tokens, rows, arrays)
             run.steps(self._ops)
             return run.logits
-        shape = tokens.size, rows.size, inputs.page_table.shape[1]
-        program = self._programs.get(shape)
-        if program is None:
-            return self._record(shape, tokens, rows, inputs)
-        self._programs.move_to_end(shape)
-        program.inputs.take(inputs)
-        run = _Run(self, tokens, rows, program.inputs)
-        for (_, ops), recorded in zip(self._parts, program.parts, strict=True):
-            if recorded:
-                recorded()
+        key = tokens.size, rows.size, batch.page_table.shape[1]
+        recorded = self._passes.get(key)
+        if recorded is None:
+            return self._record(key, tokens, rows, arrays)
+        self._passes.move_to_end(key)
+        recorded.arrays.take(arrays)
+        run = _Run(self, tokens, rows, recorded.arrays)
+        for (_, ops), part in zip(self._parts, recorded.parts, strict=True):
+            if part:
+                part()
             else:
                 run.steps(ops)
         return run.logits
@@ -126,10 +176,10 @@ class HostExecutor:
         return isinstance(op, (Embed, SelectOutputs)) or self.graph.logits in op.writes
 
     def _record(
-        self, shape: Shape, tokens: NDArray[np.int64], rows: Ints, inputs: Inputs
+        self, key: PassKey, tokens: NDArray[np.int64], rows: Ints, arrays: BatchArrays
     ) -> Floats:
         """Run a pass of single tokens; keep what runs it again, unless buffers grew meanwhile."""
-        run = _Run(self, tokens, rows, inputs)
+        run = _Run(self, tokens, rows, arrays)
         grown = self._grown
         parts: list[Callable[[], None] | None] = []
         for needs_python, ops in self._parts:
@@ -138,9 +188,9 @@ class HostExecutor:
                 steps()
             parts.append(None if needs_python else self.backend.record(steps))
         if grown == self._grown:
-            self._programs[shape] = _Program(inputs, parts)
-        if len(self._programs) > KEPT:
-            self._programs.popitem(last=False)
+            self._passes[key] = _RecordedPass(arrays, parts)
+        if len(self._passes) > KEPT:
+            self._passes.popitem(last=False)
         return run.logits
 
     def close(self) -> None:
@@ -151,7 +201,7 @@ class HostExecutor:
         held = self._buffers.get(name)
         if held is None or held.size < rows * columns:
             self._grown += 1
-            self._programs.clear()
+            self._passes.clear()
             held = self._buffers[name] = aligned_zeros((rows * columns,), np.dtype(np.float32))
         return held[: rows * columns].reshape(rows, columns)
 
@@ -160,15 +210,14 @@ class _Run:
     """One pass of one batch."""
 
     def __init__(
-        self, executor: HostExecutor, tokens: NDArray[np.int64], rows: Ints, inputs: Inputs
+        self, executor: HostExecutor, tokens: NDArray[np.int64], rows: Ints, arrays: BatchArrays
     ) -> None:
         self.executor = executor
         self.backend = executor.backend
         self.graph = executor.graph
-        self.geometry = executor.graph.geometry
         self.tokens = tokens
         self.rows = rows
-        self.inputs = inputs
+        self.arrays = arrays
         self.logits = np.empty((rows.size, self.graph.logits.columns), np.float32)
 
     def array(self, tensor: Tensor) -> Floats:
@@ -177,12 +226,17 @@ class _Run:
         rows = self.tokens.size if tensor.rows == "tokens" else self.rows.size
         return self.executor.buffer(tensor.name, rows, tensor.columns)
 
+    def heads(self, tensor: Tensor, head_dim: int) -> Floats:
+        """A tensor as (T, heads, D)."""
+        return self.array(tensor).reshape(self.tokens.size, -1, head_dim)
+
     def steps(self, ops: Sequence[Op]) -> None:
         for op in ops:
             self.step(op)
 
     def step(self, op: Op) -> None:
-        backend, array = self.backend, self.array
+        backend, array, heads = self.backend, self.array, self.heads
+        batch, cache = self.arrays.batch, self.executor.cache
         match op:
             case Matmul():
                 outs = [array(out) for out in op.outs]
@@ -192,14 +246,15 @@ class _Run:
                 x, out = array(op.x).reshape(shape), array(op.out).reshape(shape)
                 backend.rmsnorm(x, op.weight, op.eps, out)
             case Rope():
-                heads = (self.tokens.size, -1, self.geometry.head_dim)
-                interleaved = self.geometry.interleaved
-                cos, sin = self.inputs.cos, self.inputs.sin
-                backend.rope(array(op.x).reshape(heads), cos, sin, interleaved)
+                cos, sin = self.arrays.tables[op.rotation]
+                backend.rope(heads(op.x, op.head_dim), cos, sin, op.rotation.interleaved)
             case KvAppend():
-                self._kv_append(op)
+                k, v = heads(op.k, op.head_dim), heads(op.v, op.head_dim)
+                backend.kv_append(k, v, cache.k[op.layer], cache.v[op.layer], batch)
             case Attention():
-                self._attention(op)
+                q, out = heads(op.q, op.head_dim), heads(op.out, op.head_dim)
+                k_pages, v_pages = cache.k[op.layer], cache.v[op.layer]
+                backend.attention(q, k_pages, v_pages, batch, op.scale, out)
             case GateUpSwiglu():
                 backend.gate_up_swiglu(array(op.x), op.gate, op.up, array(op.out))
             case Swiglu():
@@ -211,24 +266,3 @@ class _Run:
                 array(op.out)[:] = array(op.x)[self.rows]
             case _:
                 raise NotImplementedError(f"no host backend runs {type(op).__name__}")
-
-    def _kv_append(self, op: KvAppend) -> None:
-        shape = (self.tokens.size, self.geometry.kv_heads, self.geometry.head_dim)
-        k, v = self.array(op.k).reshape(shape), self.array(op.v).reshape(shape)
-        cache, inputs = self.executor.cache, self.inputs
-        pages, offsets = inputs.pages, inputs.offsets
-        self.backend.kv_append(k, v, cache.k[op.layer], cache.v[op.layer], pages, offsets)
-
-    def _attention(self, op: Attention) -> None:
-        shape = (self.tokens.size, self.geometry.heads, self.geometry.head_dim)
-        cache, inputs = self.executor.cache, self.inputs
-        self.backend.attention(
-            self.array(op.q).reshape(shape),
-            cache.k[op.layer],
-            cache.v[op.layer],
-            inputs.page_table,
-            inputs.lengths,
-            inputs.starts,
-            op.scale,
-            self.array(op.out).reshape(shape),
-        )

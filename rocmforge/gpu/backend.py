@@ -1,54 +1,58 @@
 """The ops of a GPU on arrays of the host: each call uploads, runs the kernels, and downloads.
 
-For tests, benchmarks and users of `rocmforge.ops`; an engine keeps its tensors on the device and
-asks only `pack` of this. An op takes the same way from its record to launches as in an engine.
-It checks nothing that `rocmforge.ops` checks, and knows no model.
+For tests, benchmarks and users of `rocmforge.ops`, which has checked the arguments. An engine asks
+only `pack`, `cache` and `executor` of this: its tensors stay on the device. Ops that an engine runs
+take the same way here, from their record to launches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.backend import Bytes, Floats, Ints, Precision
+from rocmforge.array_types import Bytes, Floats
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import Format
 from rocmforge.gpu import arrays
-from rocmforge.gpu.batch_shape import Inputs, Shape
+from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape
+from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, lifetimes, lower
+from rocmforge.gpu.executor import GpuExecutor
+from rocmforge.gpu.fusion import FUSIONS, Fusion
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.lowering import Emitter, activation_form
+from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops.dequantize import dequantize
 from rocmforge.gpu.ops.pack import pack
 from rocmforge.gpu.ops.peaks import ELEMENT, PeakLaunch, blocks, peak_products, peak_reads
+from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.softmax import softmax
+from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.gpu.upload import Uploader
+from rocmforge.kv.batch import Queries, Slots
+from rocmforge.plan.arena import assign
 from rocmforge.plan.graph import (
     Attention,
-    Geometry,
+    Graph,
     KvAppend,
     Matmul,
     Op,
     Rmsnorm,
-    Rope,
     Swiglu,
     Tensor,
 )
-from rocmforge.plan.memory import assign
+from rocmforge.plan.protocols import Precision
 
 MOST_READ = 1 << 30  # bytes that a ceiling is read from; no cache holds them
 
-NO_INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 NO_PAGES = np.empty((0, 1, 16, 16), np.float16)
-NO_GEOMETRY = Geometry(1, 1, 1, 0, False)
 
 
 class GpuBackend:
@@ -58,16 +62,11 @@ class GpuBackend:
     ----------
     kernels
         The device and its kernels.
-
-    Attributes
-    ----------
-    device_seconds : float
-        Device time of all ops so far, without the copies: a clock for benchmarks.
     """
 
     def __init__(self, kernels: Kernels) -> None:
         self.kernels = kernels
-        self.device_seconds = 0.0
+        self._seconds = 0.0
         self.name = kernels.runtime.platform
         self._runtime = kernels.runtime
         self._uploader: Uploader | None = None
@@ -121,6 +120,34 @@ class GpuBackend:
             self._runtime.close,
         )
 
+    def cache(
+        self,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        n_pages: int,
+        page_size: int,
+        dtype: str,
+    ) -> DeviceKVCache:
+        """Return an empty KV cache in device memory; see `Backend.cache`."""
+        shape = (n_layers, n_kv_heads, head_dim, n_pages, page_size)
+        return DeviceKVCache(self._runtime, *shape, dtype)
+
+    def executor(
+        self,
+        graph: Graph,
+        cache: DeviceKVCache,
+        ctx: int,
+        fused: Collection[Fusion] = FUSIONS,
+    ) -> GpuExecutor:
+        """Return what runs a graph; see `Backend.executor`, and `GpuExecutor` for `fused`."""
+        self.finish_packing()
+        return GpuExecutor(graph, self.kernels, cache, ctx, fused)
+
+    def seconds(self) -> float:
+        """Device time of all ops so far, without the copies."""
+        return self._seconds
+
     def matmul(
         self,
         x: Floats,
@@ -142,7 +169,7 @@ class GpuBackend:
         """Of the kernel that the number of tokens and the architecture lead to."""
         architecture = self._runtime.properties.architecture
         names: dict[str, Precision] = {F32: "exact", F16: "half", Q8: "int8"}
-        return names[activation_form(architecture, fmt, tokens)]
+        return names[activation_dtype(architecture, fmt, tokens)]
 
     def attention_precision(self, queries: int) -> Precision:
         """Of `attention_prompt`, unless each sequence has one query."""
@@ -187,20 +214,25 @@ class GpuBackend:
     def rope(self, x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None:
         """Rotate pairs of x (T, heads, D) in place."""
         tokens, heads, head_dim = x.shape
-        whole = Tensor("x", heads * head_dim)
-        geometry = Geometry(heads, heads, head_dim, 2 * cos.shape[1], interleaved)
-        described = {"cos": cos, "sin": sin, "positions": np.arange(tokens, dtype=np.int32)}
-        flat = x.reshape(tokens, -1)
-        self._run(Rope(whole), {whole: flat}, {whole: flat}, described, geometry)
+        with _Memory(self._runtime) as memory:
+            at = memory.upload(x)
+            launch = rope(
+                self.kernels,
+                x=at,
+                cos=memory.upload(cos),
+                sin=memory.upload(sin),
+                positions=memory.upload(np.arange(tokens, dtype=np.int32)),
+                tokens=tokens,
+                heads=heads,
+                head_dim=head_dim,
+                rotated=2 * cos.shape[1],
+                interleaved=interleaved,
+            )
+            self._enqueue([launch])
+            self._runtime.copy_to_host(x, at)
 
     def kv_append(
-        self,
-        k: Floats,
-        v: Floats,
-        k_pages: NDArray[Any],
-        v_pages: NDArray[Any],
-        pages: Ints,
-        offsets: Ints,
+        self, k: Floats, v: Floats, k_pages: NDArray[Any], v_pages: NDArray[Any], slots: Slots
     ) -> None:
         """Write k, v (T, G, D) into slots of one layer's pages."""
         tokens, kv_heads, head_dim = k.shape
@@ -208,11 +240,10 @@ class GpuBackend:
         with _Memory(self._runtime) as memory:
             cache = _Pages(memory, k_pages, v_pages)
             self._run(
-                KvAppend(keys, values, 0),
+                KvAppend(keys, values, 0, head_dim),
                 {keys: k.reshape(tokens, -1), values: v.reshape(tokens, -1)},
                 {},
-                {"pages": pages, "offsets": offsets},
-                Geometry(kv_heads, kv_heads, head_dim, 0, False),
+                vars(slots),
                 cache,
             )
             cache.download(k_pages, v_pages)
@@ -222,9 +253,7 @@ class GpuBackend:
         q: Floats,
         k_pages: NDArray[Any],
         v_pages: NDArray[Any],
-        page_table: Ints,
-        lengths: Ints,
-        starts: Ints,
+        queries: Queries,
         scale: float,
         out: Floats,
     ) -> None:
@@ -232,14 +261,13 @@ class GpuBackend:
         tokens, heads, head_dim = q.shape
         if head_dim % 8:
             raise ValueError(f"q: got head dim {head_dim}, wanted a multiple of 8 on a GPU")
-        queries, mixed = (Tensor(name, heads * head_dim) for name in ("q", "out"))
+        queried, mixed = (Tensor(name, heads * head_dim) for name in ("q", "out"))
         with _Memory(self._runtime) as memory:
             self._run(
-                Attention(queries, 0, mixed, scale),
-                {queries: q.reshape(tokens, -1)},
+                Attention(queried, 0, mixed, scale, k_pages.shape[1], head_dim),
+                {queried: q.reshape(tokens, -1)},
                 {mixed: out.reshape(tokens, -1)},
-                {"page_table": page_table, "lengths": lengths, "starts": starts},
-                Geometry(heads, k_pages.shape[1], head_dim, 0, False),
+                vars(queries),
                 _Pages(memory, k_pages, v_pages),
             )
 
@@ -290,9 +318,9 @@ class GpuBackend:
         """Run a launch again and again, check its sum, and yield what it does in a second."""
         sums = np.empty(blocks(self.kernels), np.uint32)
         while True:
-            before = self.device_seconds
+            before = self._seconds
             self._enqueue([peak.launch])
-            took = self.device_seconds - before
+            took = self._seconds - before
             self._runtime.copy_to_host(sums, out)
             if peak.total(sums) != peak.wanted:
                 raise MeasurementError(
@@ -306,41 +334,40 @@ class GpuBackend:
         reads: Mapping[Tensor, Floats],
         writes: Mapping[Tensor, Floats],
         described: Mapping[str, NDArray[Any]] | None = None,
-        geometry: Geometry = NO_GEOMETRY,
         cache: _Pages | None = None,
     ) -> None:
         """Run one record: tensors up, its launches, tensors down."""
         described = described or {}
         rows = next(iter(reads.values())).shape[0]
         with _Memory(self._runtime) as memory:
-            inputs = {name: memory.upload(array) for name, array in described.items()}
+            addresses = {name: memory.upload(array) for name, array in described.items()}
             if "page_table" in described:
-                inputs["max_pages"] = described["page_table"].shape[1]
+                addresses["max_pages"] = described["page_table"].shape[1]
             counts = np.diff(described["starts"]) if "starts" in described else np.ones(rows, int)
-            shape = Shape(
+            shape = BatchShape(
                 rows, len(counts), None, bool((counts == 1).all()), int(counts.max(initial=1))
             )
             ctx = int(described["lengths"].max()) if "lengths" in described else 1
             pages = cache or _Pages(memory, NO_PAGES, NO_PAGES)
-            emitter = Emitter(self.kernels, geometry, pages, ctx, memory.upload)
-            steps = lower([op], emitter.reading(shape), emitter.writing(shape))
+            lowering = Lowering(self.kernels, pages, ctx, memory.upload, lambda _: (0, 0))
+            steps = lower([op], lowering.reading(shape), lowering.writing(shape))
             held = lifetimes(
                 steps,
-                lambda place: emitter.nbytes(place, shape),
+                lambda place: lowering.nbytes(place, shape),
                 [(tensor, F32) for tensor in reads],
             )
             offsets, total = assign(held)
-            base = memory.empty(total + emitter.scratch_bytes(shape))
+            base = memory.empty(total + lowering.scratch_bytes(steps, shape))
             for tensor, array in reads.items():
                 self._runtime.copy_to_device(base + offsets[tensor, F32], array)
-            launches = emitter.launches(
-                steps,
+            run = PassLowering(
+                lowering,
                 shape,
-                Inputs(**{**NO_INPUTS.__dict__, **inputs}),
+                BatchAddresses(**addresses),
                 lambda place: base + offsets[place],
                 base + total,
             )
-            self._enqueue(launches)
+            self._enqueue(run.launches(steps))
             for tensor, array in writes.items():
                 self._runtime.copy_to_host(array, base + offsets[tensor, F32])
 
@@ -352,7 +379,7 @@ class GpuBackend:
             launch.enqueue(runtime)
         runtime.record_event(end)
         runtime.synchronize_event(end)
-        self.device_seconds += runtime.elapsed_seconds(start, end)
+        self._seconds += runtime.elapsed_seconds(start, end)
 
 
 class _Memory:

@@ -1,7 +1,4 @@
-"""What the launches of a pass depend on: the shape of its batch, and where its description lies.
-
-It knows no op, no kernel and no address of a tensor.
-"""
+"""What the launches of a pass depend on: the shape of its batch, and where its description lies."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from rocmforge.plan.graph import Tensor
 
 
 @dataclass(frozen=True)
-class Shape:
+class BatchShape:
     """What the launches of a pass depend on.
 
     Parameters
@@ -43,8 +40,8 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Addresses of what describes a batch: int32 arrays, and the tables cos and sin (ctx, R / 2).
+class BatchAddresses:
+    """Addresses of the int32 arrays that describe a batch; 0 for those that no op reads.
 
     Parameters
     ----------
@@ -54,17 +51,13 @@ class Inputs:
         (S, max_pages).
     lengths, starts
         (S,) and (S + 1,).
-    cos, sin
-        float32 by position.
     """
 
-    tokens: int
-    positions: int
-    pages: int
-    offsets: int
-    page_table: int
-    max_pages: int
-    lengths: int
-    starts: int
-    cos: int
-    sin: int
+    tokens: int = 0
+    positions: int = 0
+    pages: int = 0
+    offsets: int = 0
+    page_table: int = 0
+    max_pages: int = 0
+    lengths: int = 0
+    starts: int = 0

@@ -3,16 +3,16 @@
 Both keys and values lie token by token: a page of a layer is (G, P, D), the head dim fastest. The
 kernels `kv_append` and `rope_kv_append` write it. It does not know the model nor attention.
 
-Letters of shapes: see rocmforge/backend.py.
+Letters of shapes: see rocmforge/array_types.py.
 """
 
 from __future__ import annotations
 
-from rocmforge.backend import MAX_HEAD_DIM
 from rocmforge.errors import DeviceError
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
+from rocmforge.plan.protocols import MAX_HEAD_DIM
 
 KV_DTYPES = ("f16", "f32", "q8_0")
 Q8_GROUP = 32  # values that share one f16 scale

@@ -1,8 +1,7 @@
 """Kernels by name: compiled at run time for the open device, kept in memory and on disk.
 
 A kernel file and its `-D` macros make one module; its functions are found by name. The sources are
-those of the installed package. This file knows no op, no shape and no vendor: `Runtime.compile`
-is the vendor's compiler.
+those of the installed package. `Runtime.compile` is the vendor's compiler.
 """
 
 from __future__ import annotations
@@ -228,6 +227,39 @@ class Kernels:
             code = self.runtime.compile(source, file, headers, options)
             self._cache.put(name, code)
         return code
+
+
+class BuildRecorder:
+    """Stands where `Kernels` do and only notes what would be compiled.
+
+    Parameters
+    ----------
+    runtime
+        The device.
+
+    Attributes
+    ----------
+    builds : list of Build
+        What was asked for.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.builds: list[Build] = []
+
+    def launch(
+        self,
+        file: str,
+        name: str,
+        defines: Mapping[str, int | str] | None,
+        grid: tuple[int, int, int],
+        threads: int,
+        layout: str,
+        *values: int | float,
+    ) -> Launch:
+        """Note the kernel; the launch that comes back cannot run."""
+        self.builds.append(Build(file, {name: layout}, defines))
+        return Launch(name, None, grid, threads, Arguments(layout, values, self.runtime.platform))
 
 
 def _variant(file: str, defines: Defines | None) -> _Variant:

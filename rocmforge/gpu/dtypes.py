@@ -1,7 +1,7 @@
-"""In which forms each tensor of a pass is written and read: float32, float16 or int8.
+"""In which dtypes each tensor of a pass is written and read: float32, float16 or int8 (Q8).
 
-Consumers say what they read; a producer that can write just that does, for any other form a
-conversion is put after it. It knows no device and no address.
+Consumers say what they read. A producer that can write just that does; for any other dtype a
+conversion is put after it.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from rocmforge.plan.arena import Lifetime
 from rocmforge.plan.graph import Op, Tensor
-from rocmforge.plan.memory import Lifetime
 
 F32, F16, Q8 = "f32", "f16", "q8"
 
 Place = tuple[Tensor, str]
-"""A tensor in one form: what has memory of its own."""
+"""A tensor in one dtype: what has memory of its own."""
 
 
 @dataclass(frozen=True)
 class Convert:
-    """X, written as float32, once more in another form."""
+    """X, written as float32, once more in another dtype."""
 
     x: Tensor
-    form: str
+    dtype: str
 
 
 @dataclass(frozen=True)
 class Step:
-    """An op, with the forms of what it reads and writes.
+    """An op, with the dtypes of what it reads and writes.
 
     Parameters
     ----------
@@ -42,9 +42,9 @@ class Step:
     reads: tuple[Place, ...]
     writes: tuple[Place, ...]
 
-    def form(self, tensor: Tensor) -> str:
-        """Form in which the op writes a tensor."""
-        return next(form for written, form in self.writes if written == tensor)
+    def dtype(self, tensor: Tensor) -> str:
+        """Dtype in which the op writes a tensor."""
+        return next(dtype for written, dtype in self.writes if written == tensor)
 
 
 def lower(
@@ -52,16 +52,16 @@ def lower(
     reading: Callable[[Op, Tensor], Sequence[str]],
     writing: Callable[[Op], Sequence[str]],
 ) -> list[Step]:
-    """Choose the form of every tensor, and put the conversions in.
+    """Choose the dtype of every tensor, and put the conversions in.
 
     Parameters
     ----------
     ops
         A pass.
     reading
-        Forms in which an op reads a tensor: several where its matrices differ.
+        Dtypes in which an op reads a tensor: several where its matrices differ.
     writing
-        Forms that an op can write; float32 is among them, or they are all that its readers read.
+        Dtypes that an op can write; float32 is among them, or they are all that its readers read.
 
     Returns
     -------
@@ -76,11 +76,11 @@ def lower(
             later.setdefault(tensor, set()).update(reading(op, tensor))
     needed.reverse()
     steps = [step for tensor, wanted in later.items() for step in _conversions(tensor, wanted)]
-    for op, forms in zip(ops, needed, strict=True):
-        direct = {tensor: _direct(writing(op), wanted) for tensor, wanted in forms.items()}
-        reads = tuple((t, form) for t in dict.fromkeys(op.reads) for form in reading(op, t))
+    for op, read in zip(ops, needed, strict=True):
+        direct = {tensor: _direct(writing(op), wanted) for tensor, wanted in read.items()}
+        reads = tuple((t, dtype) for t in dict.fromkeys(op.reads) for dtype in reading(op, t))
         steps.append(Step(op, reads, tuple(direct.items())))
-        for tensor, wanted in forms.items():
+        for tensor, wanted in read.items():
             steps += _conversions(tensor, wanted - {direct[tensor]})
     return steps
 
@@ -95,7 +95,7 @@ def lifetimes(
     steps
         From `lower`.
     nbytes
-        Size of a tensor in a form.
+        Size of a tensor in a dtype.
     given
         What is there before the first step.
     """
@@ -116,17 +116,17 @@ def lifetimes(
     return found
 
 
-def _conversions(tensor: Tensor, forms: set[str]) -> list[Step]:
+def _conversions(tensor: Tensor, dtypes: set[str]) -> list[Step]:
     return [
-        Step(Convert(tensor, form), ((tensor, F32),), ((tensor, form),))
-        for form in sorted(forms - {F32})
+        Step(Convert(tensor, dtype), ((tensor, F32),), ((tensor, dtype),))
+        for dtype in sorted(dtypes - {F32})
     ]
 
 
 def _direct(possible: Sequence[str], wanted: set[str]) -> str:
-    """The one form that is wanted where the producer can write it, else float32."""
+    """The one dtype that is wanted where the producer can write it, else float32."""
     if len(wanted) == 1 and (only := next(iter(wanted))) in possible:
         return only
     if F32 not in possible:
-        raise ValueError(f"forms: got a producer of {possible} for readers of {sorted(wanted)}")
+        raise ValueError(f"dtypes: got a producer of {possible} for readers of {sorted(wanted)}")
     return F32

@@ -2,7 +2,7 @@
 
 A pass of single tokens is captured into a graph of the device and replayed: what differs from
 token to token (ids, positions, page table, lengths) lies in device memory, where one copy brings
-it. It knows no model and no text.
+it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.backend import Floats, Ints
+from rocmforge.array_types import Floats, Ints
 from rocmforge.errors import DeviceError
-from rocmforge.gpu.batch_shape import Shape
+from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.cache import DeviceKVCache
-from rocmforge.gpu.compiler import Kernels, Progress
+from rocmforge.gpu.compiler import BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F32, Place, Step, lifetimes, lower
 from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.lowering import VECTOR_ROWS, BuildRecorder, Emitter
+from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
+from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.release import release_all
 from rocmforge.kv.batch import extend
+from rocmforge.plan.arena import assign
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.graph import Graph
-from rocmforge.plan.memory import assign
+from rocmforge.plan.graph import Graph, Rotation, rotations
+from rocmforge.plan.protocols import Progress
 
-PROGRAMS = 32  # batch shapes whose launches are kept
+PASSES = 32  # batch shapes whose launches are kept
 PREPARED = (1, 32, 512)  # tokens of the passes whose kernels are compiled ahead
 LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for more than a few
 
 
 @dataclass
-class _Program:
+class _CapturedPass:
     """The launches of one batch shape; `graph` once they were captured."""
 
     launches: list[Launch]
@@ -88,14 +90,13 @@ class GpuExecutor:
         self._runtime = kernels.runtime
         self._fused = fused
         self._constants: dict[int, tuple[int, Any]] = {}
-        self._cos, self._sin = graph.rotation.table(np.arange(ctx))
+        self._tables = {r: r.table(np.arange(ctx)) for r in rotations(graph.ops)}
         max_pages = -(-ctx // cache.page_size)
-        self._inputs = InputBlock(self._runtime, max_pages, LEAST_ROOM, VECTOR_ROWS)
+        self._inputs = InputBlock(self._runtime, max_pages, LEAST_ROOM, GEMV_ROWS)
         self._kernels = kernels
-        self._ctx = ctx
-        self._emitter = Emitter(kernels, graph.geometry, cache, ctx, self._constant)
-        self._plans: dict[Shape, _Plan] = {}
-        self._programs: OrderedDict[Shape, _Program] = OrderedDict()
+        self._lowering = Lowering(kernels, cache, ctx, self._constant, self._table)
+        self._plans: dict[BatchShape, _Plan] = {}
+        self._passes: OrderedDict[BatchShape, _CapturedPass] = OrderedDict()
         self._arena = (0, 0)
         self._logits: NDArray[np.uint8] | None = None  # page-locked
         self._stream: Any = self._runtime.create_stream()  # None: closed
@@ -116,13 +117,12 @@ class GpuExecutor:
             A kernel does not compile.
         """
         recorder = BuildRecorder(self._runtime)
-        emitter = Emitter(recorder, self._graph.geometry, self.cache, self._ctx, self._constant)
-        inputs = self._inputs.addresses(self._constant, self._cos, self._sin)
+        lowering = replace(self._lowering, kernels=recorder)
+        batch = self._inputs.addresses()
         for tokens in PREPARED:
             outputs = None if tokens == 1 else (tokens - 1,)
-            shape = Shape(tokens, 1, outputs, tokens == 1, tokens)
-            steps = self._steps(shape)
-            emitter.launches(steps, shape, inputs, lambda place: 0, 0)
+            shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens)
+            PassLowering(lowering, shape, batch, lambda place: 0, 0).launches(self._steps(shape))
         self._kernels.prepare(recorder.builds, progress)
 
     def forward(
@@ -130,7 +130,7 @@ class GpuExecutor:
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
         every = rows.size == tokens.size and bool((rows == np.arange(rows.size)).all())
-        shape = Shape(
+        shape = BatchShape(
             tokens=tokens.size,
             sequences=len(counts),
             outputs=None if every else tuple(rows.tolist()),
@@ -141,10 +141,10 @@ class GpuExecutor:
             self._forget()
             self._inputs.grow(tokens.size, len(counts))
         logits = self._host_logits(shape)
-        program = self._program(shape)
+        kept = self._pass(shape)
         # Nothing can fail from here on that leaves sequences longer than what was written.
         self._inputs.fill(tokens, extend(self.cache.table, sequences, counts))
-        self._run(program, shape, logits)
+        self._run(kept, shape, logits)
         own: Floats = logits.copy()
         return own
 
@@ -157,12 +157,12 @@ class GpuExecutor:
         if stream is None:
             return
         self._stream = None
-        programs, self._programs = self._programs, OrderedDict()
+        passes, self._passes = self._passes, OrderedDict()
         constants, self._constants = self._constants, {}
         (arena, _), self._arena = self._arena, (0, 0)
         logits, self._logits = self._logits, None
         releases: list[Callable[[], None]] = [runtime.synchronize, self._inputs.close]
-        releases += [partial(self._drop, program) for program in programs.values()]
+        releases += [partial(self._drop, kept) for kept in passes.values()]
         releases += [partial(runtime.free, address) for address, _ in constants.values()]
         if arena:
             releases.append(partial(runtime.free, arena))
@@ -170,46 +170,46 @@ class GpuExecutor:
             releases.append(partial(runtime.free_pinned, logits))
         release_all(*releases, partial(runtime.destroy_stream, stream))
 
-    def _run(self, program: _Program, shape: Shape, logits: Floats) -> None:
+    def _run(self, kept: _CapturedPass, shape: BatchShape, logits: Floats) -> None:
         """Enqueue and wait; single tokens are captured the second time, and then replayed."""
         runtime, stream = self._runtime, self._stream
-        if shape.single and program.ran and program.graph is None:
-            program.graph = self._capture(program, logits)
-        if program.graph is None:
-            self._enqueue(program, logits)
+        if shape.single and kept.ran and kept.graph is None:
+            kept.graph = self._capture(kept, logits)
+        if kept.graph is None:
+            self._enqueue(kept, logits)
         else:
-            runtime.launch_graph(program.graph, stream)
+            runtime.launch_graph(kept.graph, stream)
         runtime.synchronize(stream)
-        program.ran = True
+        kept.ran = True
 
-    def _capture(self, program: _Program, logits: Floats) -> Any:
-        """Collect a program into a graph; whatever goes wrong, the stream is usable afterwards."""
+    def _capture(self, kept: _CapturedPass, logits: Floats) -> Any:
+        """Collect a pass into a graph; whatever goes wrong, the stream is usable afterwards."""
         self._runtime.begin_capture(self._stream)
         try:
-            self._enqueue(program, logits)
+            self._enqueue(kept, logits)
         except BaseException:
             with suppress(DeviceError):
                 self._runtime.destroy_graph(self._runtime.end_capture(self._stream))
             raise
         return self._runtime.end_capture(self._stream)
 
-    def _enqueue(self, program: _Program, logits: Floats) -> None:
+    def _enqueue(self, kept: _CapturedPass, logits: Floats) -> None:
         self._inputs.send(self._stream)
-        for launch in program.launches:
+        for launch in kept.launches:
             launch.enqueue(self._runtime, self._stream)
-        self._runtime.copy_to_host(logits, program.logits, self._stream)
+        self._runtime.copy_to_host(logits, kept.logits, self._stream)
 
-    def _program(self, shape: Shape) -> _Program:
-        program = self._programs.get(shape)
-        if program is None:
-            program = self._build(shape)
-            self._programs[shape] = program
-            if len(self._programs) > PROGRAMS:
-                self._drop(self._programs.popitem(last=False)[1])
-        self._programs.move_to_end(shape)
-        return program
+    def _pass(self, shape: BatchShape) -> _CapturedPass:
+        kept = self._passes.get(shape)
+        if kept is None:
+            kept = self._build(shape)
+            self._passes[shape] = kept
+            if len(self._passes) > PASSES:
+                self._drop(self._passes.popitem(last=False)[1])
+        self._passes.move_to_end(shape)
+        return kept
 
-    def _build(self, shape: Shape) -> _Program:
+    def _build(self, shape: BatchShape) -> _CapturedPass:
         room = _room(shape)
         if room not in self._plans:
             self._plans[room] = self._plan(room)
@@ -219,31 +219,27 @@ class GpuExecutor:
         def address(place: Place) -> int:
             return base + plan.offsets[place]
 
-        launches = self._emitter.launches(
-            plan.steps,
-            shape,
-            self._inputs.addresses(self._constant, self._cos, self._sin),
-            address,
-            base + plan.nbytes,
+        lowering = PassLowering(
+            self._lowering, shape, self._inputs.addresses(), address, base + plan.nbytes
         )
-        return _Program(launches, address((self._graph.logits, F32)))
+        return _CapturedPass(lowering.launches(plan.steps), address((self._graph.logits, F32)))
 
-    def _steps(self, room: Shape) -> list[Step]:
-        reading, writing = self._emitter.reading(room), self._emitter.writing(room)
+    def _steps(self, room: BatchShape) -> list[Step]:
+        reading, writing = self._lowering.reading(room), self._lowering.writing(room)
         rules = gpu_rules(room, reading, self._fused)
         return lower(fuse(self._graph.ops, rules), reading, writing)
 
-    def _plan(self, room: Shape) -> _Plan:
-        emitter = self._emitter
+    def _plan(self, room: BatchShape) -> _Plan:
+        lowering = self._lowering
         steps = self._steps(room)
-        held = lifetimes(steps, lambda place: emitter.nbytes(place, room))
+        held = lifetimes(steps, lambda place: lowering.nbytes(place, room))
         # The logits are copied to the host after the last step.
         held[self._graph.logits, F32].read(len(steps))
         offsets, total = assign(held)
-        return _Plan(steps, offsets, total, emitter.scratch_bytes(room))
+        return _Plan(steps, offsets, total, lowering.scratch_bytes(steps, room))
 
     def _reserve(self, nbytes: int) -> int:
-        """Address of the arena, at least so large; programs made for a smaller one are dropped."""
+        """Address of the arena, at least so large; passes made for a smaller one are dropped."""
         address, size = self._arena
         if size < nbytes:
             self._forget()
@@ -267,7 +263,12 @@ class GpuExecutor:
             held = self._constants[id(array)] = (address, array)  # holding it keeps the id its own
         return held[0]
 
-    def _host_logits(self, shape: Shape) -> Floats:
+    def _table(self, rotation: Rotation) -> tuple[int, int]:
+        """Addresses of a rotation's cosines and sines."""
+        cos, sin = self._tables[rotation]
+        return self._constant(cos), self._constant(sin)
+
+    def _host_logits(self, shape: BatchShape) -> Floats:
         """Page-locked memory (rows, V) for the logits."""
         rows, columns = shape.output_rows, self._graph.logits.columns
         nbytes = 4 * rows * columns
@@ -281,16 +282,16 @@ class GpuExecutor:
         return floats.reshape(rows, columns)
 
     def _forget(self) -> None:
-        """Drop all programs: an address that they hold is about to change."""
-        while self._programs:
-            self._drop(self._programs.popitem()[1])
+        """Drop all passes: an address that they hold is about to change."""
+        while self._passes:
+            self._drop(self._passes.popitem()[1])
 
-    def _drop(self, program: _Program) -> None:
-        if program.graph is not None:
-            self._runtime.destroy_graph(program.graph)
+    def _drop(self, kept: _CapturedPass) -> None:
+        if kept.graph is not None:
+            self._runtime.destroy_graph(kept.graph)
 
 
-def _room(shape: Shape) -> Shape:
+def _room(shape: BatchShape) -> BatchShape:
     """The largest shape that shares a plan with this one."""
     tokens = _rounded(shape.tokens)
     outputs = _rounded(shape.output_rows)
@@ -304,4 +305,4 @@ def _room(shape: Shape) -> Shape:
 
 
 def _rounded(rows: int) -> int:
-    return VECTOR_ROWS if rows <= VECTOR_ROWS else max(LEAST_ROOM, 1 << (rows - 1).bit_length())
+    return GEMV_ROWS if rows <= GEMV_ROWS else max(LEAST_ROOM, 1 << (rows - 1).bit_length())

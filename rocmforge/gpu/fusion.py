@@ -1,7 +1,7 @@
 """Which fusion rules a GPU takes: those for which it has a kernel, given the shape of the batch.
 
 `plan/fusion.py` has the rules; what is asked here is whether a kernel runs what they give, by
-formats, forms and rows. It knows no model and launches nothing.
+formats, dtypes and rows.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal, get_args
 
-from rocmforge.gpu.batch_shape import Shape
+from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.dtypes import F16
-from rocmforge.gpu.lowering import VECTOR_ROWS
+from rocmforge.gpu.lowering import GEMV_ROWS
 from rocmforge.plan import fusion
 from rocmforge.plan.graph import GateUpSwiglu, Op, Tensor
 
@@ -21,7 +21,7 @@ FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 
 
 def gpu_rules(
-    shape: Shape,
+    shape: BatchShape,
     reading: Callable[[Op, Tensor], Sequence[str]],
     fused: Collection[Fusion] = FUSIONS,
 ) -> list[fusion.Rule]:
@@ -32,7 +32,7 @@ def gpu_rules(
     shape
         The batch.
     reading
-        Forms in which an op reads a tensor, of `Emitter.reading`.
+        Dtypes in which an op reads a tensor, of `Lowering.reading`.
     fused
         The rules wanted. `select_rmsnorm` always is: no kernel selects rows alone.
     """
@@ -44,7 +44,9 @@ def gpu_rules(
     return [fusion.select_rmsnorm, *(every[name] for name in FUSIONS if name in fused)]
 
 
-def _gate_up_swiglu(shape: Shape, reading: Callable[[Op, Tensor], Sequence[str]]) -> fusion.Rule:
+def _gate_up_swiglu(
+    shape: BatchShape, reading: Callable[[Op, Tensor], Sequence[str]]
+) -> fusion.Rule:
     """For matrices of one format; in a prompt, the kernel reads halves and writes halves."""
 
     def rule(ops: Sequence[Op]) -> tuple[Op, int] | None:
@@ -54,10 +56,10 @@ def _gate_up_swiglu(shape: Shape, reading: Callable[[Op, Tensor], Sequence[str]]
             return None
         if op.gate.kernel_format != op.up.kernel_format:
             return None
-        if shape.tokens > VECTOR_ROWS:
+        if shape.tokens > GEMV_ROWS:
             later = fusion.readers(ops[found[1] :], op.out)
-            forms = {form for reader in later for form in reading(reader, op.out)}
-            if forms != {F16} or {*reading(op, op.x)} != {F16}:
+            dtypes = {dtype for reader in later for dtype in reading(reader, op.out)}
+            if dtypes != {F16} or {*reading(op, op.x)} != {F16}:
                 return None
         return found
 

@@ -1,7 +1,4 @@
-"""What describes a batch, where a GPU's kernels find it: brought there by one copy a pass.
-
-It knows which arrays there are and where each begins, but no kernel, no model and no text.
-"""
+"""What describes a batch, where a GPU's kernels find it: brought there by one copy a pass."""
 
 from __future__ import annotations
 
@@ -12,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.backend import Floats
 from rocmforge.errors import DeviceError
-from rocmforge.gpu.batch_shape import Inputs
+from rocmforge.gpu.batch_shape import BatchAddresses
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv.batch import Batch
@@ -91,10 +87,10 @@ class InputBlock:
         assert self._host is not None
         self._runtime.copy_to_device(self._address, self._host, stream)
 
-    def addresses(self, constant: Any, cos: Floats, sin: Floats) -> Inputs:
+    def addresses(self) -> BatchAddresses:
         """Where the kernels find the arrays."""
         size = 4 * self._tokens
-        return Inputs(
+        return BatchAddresses(
             tokens=self._address,
             positions=self._address + size,
             pages=self._address + 2 * size,
@@ -103,8 +99,6 @@ class InputBlock:
             max_pages=self._max_pages,
             lengths=self._address + 4 * self._lengths,
             starts=self._address + 4 * self._starts,
-            cos=constant(cos),
-            sin=constant(sin),
         )
 
     @property

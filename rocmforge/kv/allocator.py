@@ -2,8 +2,7 @@
 
 A page belongs to the holder whose name it bears, as long as that holder exists. So a holder gives
 back all its pages in one step, by ceasing to exist, and an interrupt (Ctrl-C) between any two steps
-leaves no page that is nobody's. This file does not know what a page or a holder is, or that there
-is a cache.
+leaves no page that is nobody's.
 """
 
 from __future__ import annotations

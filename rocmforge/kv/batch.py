@@ -1,7 +1,7 @@
 """Where the new tokens of one forward pass stand in their sequences and in the pages.
 
-Lengthens the sequences of a page table and describes the result as the kernels read it. It does
-not know what a page stores, nor the model.
+`extend` lengthens the sequences of a page table and describes the result as the kernels read it.
+What kv_append reads is `Slots`, what attention reads is `Queries`; a `Batch` is both.
 """
 
 from __future__ import annotations
@@ -10,35 +10,57 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rocmforge.array_types import Ints
 from rocmforge.kv.page_table import PageTable
 
 
 @dataclass(frozen=True)
-class Batch:
-    """New tokens of S sequences, those of the first one first; every array is int32.
+class Slots:
+    """Where keys and values of new tokens go.
+
+    Parameters
+    ----------
+    pages, offsets
+        (T,) int32: page of each token, and its slot in it, 0 to P - 1.
+    """
+
+    pages: Ints
+    offsets: Ints
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Which keys the new tokens of S sequences see; every array is int32.
+
+    Parameters
+    ----------
+    page_table
+        (S, M) pages of each sequence in order.
+    lengths
+        (S,) tokens in the cache, the new ones included.
+    starts
+        (S + 1,): the new tokens of sequence s are those from starts[s] to starts[s + 1] - 1. They
+        are its last tokens: new token j of n stands at position length - n + j and sees the keys
+        up to there.
+    """
+
+    page_table: Ints
+    lengths: Ints
+    starts: Ints
+
+
+@dataclass(frozen=True)
+class Batch(Slots, Queries):
+    """The new tokens of S sequences, those of the first one first.
 
     Parameters
     ----------
     positions
-        (T,) of each token in its sequence.
-    pages, offsets
-        (T,) page and slot that take its key and value.
-    page_table
-        (S, M) pages of each sequence.
-    lengths
-        (S,) tokens with the new ones.
-    starts
-        (S + 1,) first token of each sequence.
+        (T,) int32, of each token in its sequence.
     """
 
-    positions: NDArray[np.int32]
-    pages: NDArray[np.int32]
-    offsets: NDArray[np.int32]
-    page_table: NDArray[np.int32]
-    lengths: NDArray[np.int32]
-    starts: NDArray[np.int32]
+    positions: Ints
 
 
 def extend(table: PageTable, sequences: Sequence[int], counts: Sequence[int]) -> Batch:

@@ -1,8 +1,7 @@
 """Which pages each sequence holds, in order, and how many tokens it has.
 
 Token t of a sequence lies in slot t % P of its page number t // P. The table is one 2-D array, a
-row a sequence, so that a decode step reads the rows of its batch with one copy. This file does
-not know what a page stores, how many layers there are, or who writes.
+row a sequence, so that a decode step reads the rows of its batch with one copy.
 """
 
 from __future__ import annotations
@@ -21,6 +20,30 @@ from rocmforge.kv.allocator import BlockAllocator
 NO_PAGE = -1
 FIRST_ROWS = 4
 FIRST_COLUMNS = 16
+
+
+def pages_for_context(n_tokens: int, n_sequences: int, page_size: int) -> int:
+    """Pages that let each of many sequences grow to a full context: S * ceil(n / P).
+
+    Parameters
+    ----------
+    n_tokens
+        Context of one sequence, in tokens, at least 1.
+    n_sequences
+        S, at least 1.
+    page_size
+        P, tokens in a page, at least 1.
+
+    Raises
+    ------
+    ValueError
+        One of them is below 1.
+    """
+    given = {"n_tokens": n_tokens, "n_sequences": n_sequences, "page_size": page_size}
+    for name, count in given.items():
+        if count < 1:
+            raise ValueError(f"{name}: got {count}, wanted at least 1")
+    return n_sequences * -(-n_tokens // page_size)
 
 
 class _Sequence(NamedTuple):

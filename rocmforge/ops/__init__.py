@@ -4,6 +4,7 @@
 tests and benchmarks run. This file only names the public parts.
 """
 
+from rocmforge.kv.batch import Queries, Slots
 from rocmforge.ops.api import (
     Weights,
     attention,
@@ -20,6 +21,8 @@ from rocmforge.ops.matrix import Matrix
 
 __all__ = [
     "Matrix",
+    "Queries",
+    "Slots",
     "Weights",
     "attention",
     "dequantize",

@@ -1,7 +1,7 @@
 """The public ops: arguments checked at the door, then one call of the backend.
 
-The same functions serve tests, benchmarks and users; the decoder calls the backend directly, with
-buffers of its own. It knows no kernel and no model. Letters of shapes: see rocmforge/backend.py.
+Tests, benchmarks and users call these functions. Executors call the backend directly, with buffers
+of their own. Letters of shapes: see rocmforge/array_types.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.backend import MAX_HEAD_DIM, Backend, Floats, Ints
+from rocmforge.array_types import Floats, Ints
 from rocmforge.gguf.quants import describe
 from rocmforge.kv import PAGE_SIZES
+from rocmforge.kv.batch import Queries, Slots
 from rocmforge.ops.matrix import Matrix
+from rocmforge.plan.protocols import MAX_HEAD_DIM, Backend
 
 
 @dataclass(frozen=True)
@@ -258,8 +260,7 @@ def kv_append(
     v: Floats,
     k_pages: NDArray[Any],
     v_pages: NDArray[Any],
-    pages: Ints,
-    offsets: Ints,
+    slots: Slots,
     backend: Backend[Any],
 ) -> None:
     """Write new keys and values into one layer of a paged KV cache.
@@ -270,8 +271,8 @@ def kv_append(
         (T, G, D) float32.
     k_pages, v_pages
         (n, G, D, P) and (n, G, P, D), float16 or float32; written.
-    pages, offsets
-        (T,) int32: page 0 to n − 1 and slot 0 to P − 1 of each token.
+    slots
+        Page 0 to n − 1, and slot in it, of each token.
     backend
         The device.
 
@@ -285,20 +286,18 @@ def kv_append(
     _check_pages(k_pages, v_pages, k.shape[1], k.shape[2])
     if not (k_pages.flags.writeable and v_pages.flags.writeable):
         raise ValueError("k_pages, v_pages: got read-only arrays, wanted writeable ones")
-    _check("pages", pages, np.int32, (k.shape[0],))
-    _check("offsets", offsets, np.int32, (k.shape[0],))
-    _check_range("pages", pages, k_pages.shape[0])
-    _check_range("offsets", offsets, k_pages.shape[3])
-    backend.kv_append(k, v, k_pages, v_pages, pages, offsets)
+    _check("pages", slots.pages, np.int32, (k.shape[0],))
+    _check("offsets", slots.offsets, np.int32, (k.shape[0],))
+    _check_range("pages", slots.pages, k_pages.shape[0])
+    _check_range("offsets", slots.offsets, k_pages.shape[3])
+    backend.kv_append(k, v, k_pages, v_pages, slots)
 
 
 def attention(
     q: Floats,
     k_pages: NDArray[Any],
     v_pages: NDArray[Any],
-    page_table: Ints,
-    lengths: Ints,
-    starts: Ints,
+    queries: Queries,
     scale: float,
     backend: Backend[Any],
 ) -> Floats:
@@ -311,13 +310,8 @@ def attention(
     k_pages, v_pages
         (n, G, D, P) and (n, G, P, D), float16 or float32; P is 16, 32 or 64; G divides H, and
         head h reads KV head h // (H / G).
-    page_table
-        (S, M) int32: pages of each sequence in order.
-    lengths
-        (S,) int32: tokens in the cache, the queries' own included.
-    starts
-        (S + 1,) int32: sequence s has the queries starts[s] to starts[s + 1] − 1, which are its
-        last tokens; query j of n stands at position length − n + j and sees up to there.
+    queries
+        Which sequence each query belongs to, and which keys it sees.
     scale
         Usually 1 / √D.
     backend
@@ -346,6 +340,7 @@ def attention(
     if q.shape[1] % k_pages.shape[1]:
         got, heads = k_pages.shape[1], q.shape[1]
         raise ValueError(f"k_pages: got {got} KV heads, wanted a divisor of {heads}")
+    page_table, lengths, starts = queries.page_table, queries.lengths, queries.starts
     _check("lengths", lengths, np.int32, (None,))
     sequences, page_size = lengths.shape[0], k_pages.shape[3]
     _check("page_table", page_table, np.int32, (sequences, None))
@@ -362,7 +357,7 @@ def attention(
     for row, n in zip(page_table, used, strict=True):
         _check_range("page_table", row[:n], k_pages.shape[0])
     out = np.empty_like(q)
-    backend.attention(q, k_pages, v_pages, page_table, lengths, starts, scale, out)
+    backend.attention(q, k_pages, v_pages, queries, scale, out)
     return out
 
 

@@ -1,7 +1,7 @@
 """The one list of shapes per op that correctness tests and benchmarks run, with their arithmetic.
 
 Each case makes its own seeded inputs and states flops, bytes and tolerance, so that a test and a
-benchmark of the same name mean the same work. It knows no device and measures nothing.
+benchmark of the same name mean the same work.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.backend import Precision
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.kv import PAGE_SIZES
+from rocmforge.kv.batch import Queries, Slots
 from rocmforge.ops.matrix import Matrix
+from rocmforge.plan.protocols import Precision
 
 TOLERANCES: Mapping[Precision, float] = {"exact": 2e-6, "half": 2e-3, "bf16": 4e-3, "int8": 0.012}
 """Relative RMS that rounding may cost; Gaussian data costs 2e-4 to 1e-3 and 0.005."""
@@ -124,7 +126,7 @@ class AttentionCase:
 
 @dataclass(frozen=True)
 class AttentionInputs:
-    """Arguments of `ops.attention`, in its order."""
+    """What goes into `ops.attention`."""
 
     q: NDArray[np.float32]
     k_pages: NDArray[np.floating]
@@ -133,6 +135,12 @@ class AttentionInputs:
     lengths: NDArray[np.int32]
     starts: NDArray[np.int32]
     scale: float
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As `ops.attention` takes them."""
+        queries = Queries(self.page_table, self.lengths, self.starts)
+        return self.q, self.k_pages, self.v_pages, queries, self.scale
 
 
 @dataclass(frozen=True)
@@ -268,7 +276,7 @@ class KvAppendCase:
 
 @dataclass(frozen=True)
 class KvAppendInputs:
-    """Arguments of `ops.kv_append`, in its order."""
+    """What goes into `ops.kv_append`."""
 
     k: NDArray[np.float32]
     v: NDArray[np.float32]
@@ -276,6 +284,11 @@ class KvAppendInputs:
     v_pages: NDArray[np.floating]
     pages: NDArray[np.int32]
     offsets: NDArray[np.int32]
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """As `ops.kv_append` takes them."""
+        return self.k, self.v, self.k_pages, self.v_pages, Slots(self.pages, self.offsets)
 
 
 def _matmuls(name: str) -> tuple[MatmulCase, ...]:

@@ -1,7 +1,6 @@
 """The numpy reference of every op: the formula itself, in float64, one function an op.
 
-What kernels are checked against, in tests and before a benchmark times anything. Slow on purpose;
-it knows no device and no memory layout but those of the arguments.
+What kernels are checked against, in tests and before a benchmark times anything. Slow on purpose.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.kv.batch import Queries, Slots
 from rocmforge.ops.matrix import Matrix
 
 Array = NDArray[Any]
@@ -67,32 +67,22 @@ def swiglu(gate: Array, up: Array) -> Result:
     return product
 
 
-def kv_append(
-    k: Array, v: Array, k_pages: Array, v_pages: Array, pages: Array, offsets: Array
-) -> None:
+def kv_append(k: Array, v: Array, k_pages: Array, v_pages: Array, slots: Slots) -> None:
     """Write k, v (T, G, D) to k_pages (n, G, D, P) and v_pages (n, G, P, D)."""
-    k_pages[pages, :, :, offsets] = k
-    v_pages[pages, :, offsets, :] = v
+    k_pages[slots.pages, :, :, slots.offsets] = k
+    v_pages[slots.pages, :, slots.offsets, :] = v
 
 
-def attention(
-    q: Array,
-    k_pages: Array,
-    v_pages: Array,
-    page_table: Array,
-    lengths: Array,
-    starts: Array,
-    scale: float,
-) -> Result:
+def attention(q: Array, k_pages: Array, v_pages: Array, queries: Queries, scale: float) -> Result:
     """Causal softmax(scale · q kᵀ) v for each sequence; query j of n is at length − n + j."""
     heads, head_dim = q.shape[1], q.shape[2]
     kv_heads, page_size = k_pages.shape[1], k_pages.shape[3]
     out = np.empty(q.shape, np.float64)
-    for s, length in enumerate(lengths):
-        used = page_table[s, : -(-int(length) // page_size)]
+    for s, length in enumerate(queries.lengths):
+        used = queries.page_table[s, : -(-int(length) // page_size)]
         k = k_pages[used].transpose(1, 0, 3, 2).reshape(kv_heads, -1, head_dim)[:, :length]
         v = v_pages[used].transpose(1, 0, 2, 3).reshape(kv_heads, -1, head_dim)[:, :length]
-        rows = slice(int(starts[s]), int(starts[s + 1]))
+        rows = slice(int(queries.starts[s]), int(queries.starts[s + 1]))
         n = rows.stop - rows.start
         visible = np.arange(length)[None, :] <= int(length) - n + np.arange(n)[:, None]
         for h in range(heads):

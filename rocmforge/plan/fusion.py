@@ -1,8 +1,8 @@
 """Which neighbouring ops of a graph become one kernel: rules, and the pass that applies them.
 
 A rule looks at the ops from one place on and says what replaces how many of them; a pass without
-rules leaves the graph as the model wrote it. It knows no device: for which there are kernels is for
-the executor to say.
+rules leaves the graph as the model wrote it. An executor names the rules for which its device has
+kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rope_kv_append(ops: Sequence[Op]) -> tuple[Op, int] | None:
     """[norm q,] rotate q, [norm k,] rotate k, append k and v → one op."""
     at = 0
     norms: list[Rmsnorm | None] = []
-    rotated: list[Tensor] = []
+    ropes: list[Rope] = []
     for _ in range(2):
         first = ops[at] if at < len(ops) else None
         norm = first if isinstance(first, Rmsnorm) and first.x == first.out else None
@@ -42,10 +42,13 @@ def rope_kv_append(ops: Sequence[Op]) -> tuple[Op, int] | None:
         if not isinstance(rope, Rope) or (norm is not None and norm.out != rope.x):
             return None
         norms.append(norm)
-        rotated.append(rope.x)
+        ropes.append(rope)
         at += 1
     append = ops[at] if at < len(ops) else None
-    if not isinstance(append, KvAppend) or append.k != rotated[1]:
+    if not isinstance(append, KvAppend) or append.k != ropes[1].x:
+        return None
+    q, k = ropes
+    if (q.rotation, q.head_dim) != (k.rotation, k.head_dim) or append.head_dim != k.head_dim:
         return None
     if readers(ops[at + 1 :], append.k):  # the fused op leaves k as it was
         return None
@@ -54,13 +57,15 @@ def rope_kv_append(ops: Sequence[Op]) -> tuple[Op, int] | None:
         return None
     some = q_norm or k_norm
     fused = RopeKvAppend(
-        q=rotated[0],
+        q=q.x,
         k=append.k,
         v=append.v,
         q_norm=q_norm.weight if q_norm else None,
         k_norm=k_norm.weight if k_norm else None,
         eps=some.eps if some else 0.0,
         layer=append.layer,
+        rotation=q.rotation,
+        head_dim=q.head_dim,
     )
     return fused, at + 1
 

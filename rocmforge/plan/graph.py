@@ -2,9 +2,10 @@
 
 A model emits them once (`rocmforge.model.decoder`), as a straight list; an executor runs them for
 any batch. Activations are named and have a number of columns; how many rows they have is known
-when a batch comes. This file knows no model, no device and no batch.
+when a batch comes. What belongs to one op (its rotation, its head dim, its scale) stands on its
+record, because layers of a model may differ in it.
 
-Letters of shapes: see rocmforge/backend.py.
+Letters of shapes: see rocmforge/array_types.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.backend import Floats
+from rocmforge.array_types import Floats
 from rocmforge.gguf.formats import Format
 
 
@@ -47,9 +48,9 @@ class Embedding:
     format: Format
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rotation:
-    """The angles of rotary position embedding.
+    """A rotary position embedding; executors make one table of angles for each.
 
     Parameters
     ----------
@@ -57,10 +58,18 @@ class Rotation:
         (R / 2,) float64, radians per position.
     magnitude
         Multiplies cos and sin.
+    interleaved
+        Pairs are (2i, 2i + 1), else (i, i + R / 2).
     """
 
     frequencies: NDArray[np.float64]
     magnitude: float
+    interleaved: bool
+
+    @property
+    def rotated(self) -> int:
+        """R."""
+        return 2 * self.frequencies.size
 
     def table(self, positions: NDArray[np.integer[Any]]) -> tuple[Floats, Floats]:
         """Cosines and sines (n, R / 2) of n positions: magnitude · cos(position · frequency)."""
@@ -70,7 +79,7 @@ class Rotation:
         return cos, sin
 
 
-class Record:
+class OpRecord:
     """An op whose tensors are those fields that READS and WRITES name."""
 
     READS: ClassVar[tuple[str, ...]] = ()
@@ -88,8 +97,8 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Embed(Record):
-    """Out = the embedding's rows of the batch's tokens."""
+class Embed(OpRecord):
+    """Out = the embedding's rows of the batch's tokens; a model's scale of them belongs here."""
 
     WRITES = ("out",)
 
@@ -98,7 +107,7 @@ class Embed(Record):
 
 
 @dataclass(frozen=True)
-class Rmsnorm(Record):
+class Rmsnorm(OpRecord):
     """Out = x / √(mean(x²) + eps) · weight over each `weight.size` columns; may be in place."""
 
     READS = ("x",)
@@ -111,7 +120,7 @@ class Rmsnorm(Record):
 
 
 @dataclass(frozen=True)
-class SelectOutputs(Record):
+class SelectOutputs(OpRecord):
     """Out = those rows of x whose logits are wanted."""
 
     READS = ("x",)
@@ -143,17 +152,19 @@ class Matmul:
 
 
 @dataclass(frozen=True)
-class Rope(Record):
+class Rope(OpRecord):
     """X (T, heads · D) turned by the tokens' positions, in place."""
 
     READS = ("x",)
     WRITES = ("x",)
 
     x: Tensor
+    rotation: Rotation
+    head_dim: int
 
 
 @dataclass(frozen=True)
-class KvAppend(Record):
+class KvAppend(OpRecord):
     """Keys and values (T, G · D) into a layer's pages."""
 
     READS = ("k", "v")
@@ -161,11 +172,15 @@ class KvAppend(Record):
     k: Tensor
     v: Tensor
     layer: int
+    head_dim: int
 
 
 @dataclass(frozen=True)
-class Attention(Record):
-    """Out (T, H · D) = causal softmax(scale · q kᵀ) v over a layer's pages."""
+class Attention(OpRecord):
+    """Out (T, H · D) = causal softmax(scale · q kᵀ) v over a layer's pages of G KV heads.
+
+    A layer's window, soft cap or sinks belong here.
+    """
 
     READS = ("q",)
     WRITES = ("out",)
@@ -174,11 +189,18 @@ class Attention(Record):
     layer: int
     out: Tensor
     scale: float
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.q.columns // self.head_dim
 
 
 @dataclass(frozen=True)
-class Swiglu(Record):
-    """Out = gate · sigmoid(gate) · up; may be in place."""
+class Swiglu(OpRecord):
+    """Out = gate · sigmoid(gate) · up; may be in place. Other activations belong here."""
 
     READS = ("gate", "up")
     WRITES = ("out",)
@@ -189,7 +211,7 @@ class Swiglu(Record):
 
 
 @dataclass(frozen=True)
-class RopeKvAppend(Record):
+class RopeKvAppend(OpRecord):
     """Fused: per-head norms where given, rotation of q and k, and k, v into a layer's pages."""
 
     READS = ("q", "k", "v")
@@ -202,10 +224,12 @@ class RopeKvAppend(Record):
     k_norm: Floats | None
     eps: float
     layer: int
+    rotation: Rotation
+    head_dim: int
 
 
 @dataclass(frozen=True)
-class GateUpSwiglu(Record):
+class GateUpSwiglu(OpRecord):
     """Fused: out = swiglu(x · gateᵀ, x · upᵀ)."""
 
     READS = ("x",)
@@ -218,7 +242,7 @@ class GateUpSwiglu(Record):
 
 
 @dataclass(frozen=True)
-class EmbedRmsnorm(Record):
+class EmbedRmsnorm(OpRecord):
     """Fused: x = the embedding's rows of the batch's tokens, out = RMSNorm of x."""
 
     WRITES = ("x", "out")
@@ -231,7 +255,7 @@ class EmbedRmsnorm(Record):
 
 
 @dataclass(frozen=True)
-class SelectRmsnorm(Record):
+class SelectRmsnorm(OpRecord):
     """Fused: out = RMSNorm of those rows of x whose logits are wanted."""
 
     READS = ("x",)
@@ -260,27 +284,6 @@ Op = (
 
 
 @dataclass(frozen=True)
-class Geometry:
-    """What attention and rotation need to know of a model.
-
-    Parameters
-    ----------
-    heads, kv_heads, head_dim
-        H, G and D.
-    rotated
-        R.
-    interleaved
-        Pairs of the rotation are (2i, 2i + 1), else (i, i + R / 2).
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    rotated: int
-    interleaved: bool
-
-
-@dataclass(frozen=True)
 class Graph:
     """A forward pass.
 
@@ -290,13 +293,12 @@ class Graph:
         In order.
     logits
         The tensor (outputs, V) that the pass is for.
-    rotation
-        Of every `Rope`.
-    geometry
-        Of every `Rope` and `Attention`.
     """
 
     ops: Sequence[Op]
     logits: Tensor
-    rotation: Rotation
-    geometry: Geometry
+
+
+def rotations(ops: Sequence[Op]) -> tuple[Rotation, ...]:
+    """Return the different rotations of a pass."""
+    return tuple(dict.fromkeys(op.rotation for op in ops if isinstance(op, Rope | RopeKvAppend)))

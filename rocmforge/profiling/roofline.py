@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from rocmforge.backend import Backend
+from rocmforge.plan.protocols import Backend
 
 PRECISIONS = ("f32", "f16", "int8")
 FEWEST = 3

@@ -38,9 +38,9 @@ def steps() -> Iterator[NDArray[np.float32]]:
 
 def test_recorded_passes_give_what_others_give(monkeypatch: pytest.MonkeyPatch) -> None:
     replayed = []
-    take = host.Inputs.take
+    take = host.BatchArrays.take
     monkeypatch.setattr(
-        host.Inputs, "take", lambda self, other: (replayed.append(1), take(self, other))
+        host.BatchArrays, "take", lambda self, other: (replayed.append(1), take(self, other))
     )
     recorded = list(steps())
     count = len(replayed)

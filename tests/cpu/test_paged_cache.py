@@ -7,7 +7,8 @@ import psutil
 import pytest
 from kv.plain_cache import Append, Batch, plain_append, run_random_operations
 
-from rocmforge.cpu.cache import PagedKVCache, pages_for_context
+from rocmforge.cpu.cache import PagedKVCache
+from rocmforge.kv.page_table import pages_for_context
 
 
 def test_random_operations_agree_with_a_plain_cache() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rocmforge.cpu import _cpu
 from rocmforge.cpu.backend import CpuBackend
+from rocmforge.kv.batch import Slots
 from rocmforge.ops import cases, reference
 
 
@@ -77,7 +78,7 @@ def test_pages_are_checked_each_time() -> None:
     pages, offsets = np.zeros(1, np.int32), np.zeros(1, np.int32)
     k_pages, v_pages = np.zeros((2, 1, 16, 16), np.float32), np.zeros((2, 1, 16, 16), np.float32)
     k = np.ones((1, 1, 16), np.float32)
-    again = backend.record(lambda: backend.kv_append(k, k, k_pages, v_pages, pages, offsets))
+    again = backend.record(lambda: backend.kv_append(k, k, k_pages, v_pages, Slots(pages, offsets)))
     pages[0] = 1
     again()
     assert k_pages[1, 0, :, 0].all()

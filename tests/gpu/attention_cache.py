@@ -43,9 +43,8 @@ def make(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
         v_codes, v_scales, v = quantize(v)
         cache = DeviceCache(k_codes, v_codes, k_scales, v_scales)
         given = dataclasses.replace(given, k_pages=k.transpose(0, 1, 3, 2), v_pages=v)
-    arguments = (getattr(given, field.name) for field in dataclasses.fields(given))
     with np.errstate(invalid="ignore"):
-        return given, cache, reference.attention(*arguments)
+        return given, cache, reference.attention(*given.arguments)
 
 
 def quantize(

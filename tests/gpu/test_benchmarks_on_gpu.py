@@ -84,7 +84,7 @@ def test_generating_allocates_no_device_memory(suites: dict[str, Any]) -> None:
     benchmark.setup(MODEL, "gpu")
     assert benchmark.track_allocations(MODEL, "gpu") == 0
     runtime = benchmark.steps.engine.backend.kernels.runtime
-    with memory.counted(benchmark.steps.engine.backend, "allocate") as calls:
+    with memory.counted(benchmark.steps.engine.backend.kernels.runtime, "allocate") as calls:
         runtime.free(runtime.allocate(64))
     assert calls == {"allocate": 1}
 

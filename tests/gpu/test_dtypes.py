@@ -37,7 +37,7 @@ def test_a_producer_writes_what_its_consumer_reads() -> None:
     assert steps[1].reads == ((H, Q8),)
     assert steps[1].writes == ((GATE, F32), (UP, F32))
     assert steps[2].reads == ((GATE, F32), (UP, F32))
-    assert steps[2].form(GATE) == Q8
+    assert steps[2].dtype(GATE) == Q8
     assert steps[3].reads == ((GATE, Q8), (X, F32))
 
 
@@ -45,7 +45,7 @@ def test_what_a_producer_cannot_write_is_converted_after_it() -> None:
     steps = lower(OPS, reads_as(F16), writes)
     kinds = [type(step.op).__name__ for step in steps]
     assert kinds == ["Rmsnorm", "Convert", "Matmul", "Swiglu", "Convert", "Matmul"]
-    assert steps[0].form(H) == F32
+    assert steps[0].dtype(H) == F32
     assert (steps[1].op, steps[1].reads) == (Convert(H, F16), ((H, F32),))
     assert steps[2].reads == ((H, F16),)
 
@@ -53,7 +53,7 @@ def test_what_a_producer_cannot_write_is_converted_after_it() -> None:
 def test_two_forms_are_one_float32_and_conversions() -> None:
     steps = lower(OPS, reads_as(F16, Q8), writes)
     assert [step.op for step in steps[:3]] == [OPS[0], Convert(H, F16), Convert(H, Q8)]
-    assert steps[0].form(H) == F32
+    assert steps[0].dtype(H) == F32
 
 
 def test_lifetimes_end_with_the_last_reader_and_begin_with_each_writer() -> None:

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rocmforge.engine import Engine
-from rocmforge.gpu import lowering as emit
+from rocmforge.gpu import pass_lowering
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules
 from rocmforge.gpu.launch import Launch
@@ -60,7 +60,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return call
 
     for name in ("gate_up_swiglu", "swiglu"):
-        monkeypatch.setattr(emit, name, watch(getattr(emit, name)))
+        monkeypatch.setattr(pass_lowering, name, watch(getattr(pass_lowering, name)))
     return names
 
 

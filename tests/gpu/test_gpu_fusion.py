@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
-from rocmforge.gpu.batch_shape import Shape
+from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.dtypes import F32
 from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules
-from rocmforge.gpu.lowering import activation_form
+from rocmforge.gpu.lowering import activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.plan.fusion import fuse
 from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, Swiglu, Tensor
@@ -20,13 +20,13 @@ H, GATE, UP, X = (
 
 
 def reading_on(architecture: str, tokens: int) -> Callable[[Op, Tensor], Sequence[str]]:
-    """As `Emitter.reading` says, for the ops of a feed-forward part."""
+    """As `Lowering.reading` says, for the ops of a feed-forward part."""
 
     def reading(op: Op, tensor: Tensor) -> Sequence[str]:
         if isinstance(op, GateUpSwiglu):
-            return (activation_form(architecture, op.gate.format, tokens),)
+            return (activation_dtype(architecture, op.gate.format, tokens),)
         if isinstance(op, Matmul) and tensor == op.x:
-            return [activation_form(architecture, w.format, tokens) for w in op.weights]
+            return [activation_dtype(architecture, w.format, tokens) for w in op.weights]
         return (F32,)
 
     return reading
@@ -44,7 +44,7 @@ def fused_names(
         Swiglu(GATE, UP, GATE),
         Matmul(GATE, (DeviceMatrix.at(0, formats[2], 256, 512),), (X,), (None,), accumulate=True),
     ]
-    shape = Shape(tokens, 1, None, tokens == 1, tokens)
+    shape = BatchShape(tokens, 1, None, tokens == 1, tokens)
     rules = gpu_rules(shape, reading_on(architecture, tokens), fused)
     return [type(op).__name__ for op in fuse(ops, rules)]
 
@@ -84,6 +84,6 @@ def test_the_rules_can_be_chosen() -> None:
     assert fused_names("sm_90", 1, formats, ("gate_up_swiglu",)) == FIRST
     assert fused_names("sm_90", 1, formats, FUSIONS) == FIRST
     assert fused_names("sm_90", 1, ("Q4_K", "Q5_K", "Q6_K"), FUSIONS) == APART
-    shape = Shape(1, 1, None, True, 1)
+    shape = BatchShape(1, 1, None, True, 1)
     counts = [len(gpu_rules(shape, reading_on("sm_90", 1), FUSIONS[:n])) for n in range(4)]
     assert counts == [1, 2, 3, 4]

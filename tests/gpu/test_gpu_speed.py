@@ -47,9 +47,7 @@ def test_a_wrong_kernel_is_not_timed(
         return right(*arguments, gate=up, up=gate, **options)
 
     monkeypatch.setattr(tool, "gate_up_swiglu", wrong)
-    with pytest.raises(
-        MeasurementError, match="of tiny, gate_up_swiglu, matmul: wrong result"
-    ):
+    with pytest.raises(MeasurementError, match="of tiny, gate_up_swiglu, matmul: wrong result"):
         list(tool._feed_forward(GpuBackend(kernels)))
 
 

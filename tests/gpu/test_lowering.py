@@ -1,30 +1,31 @@
-"""What the emitter launches and in which forms: told by the architecture alone, with no device."""
+"""What is launched and in which dtypes: told by the architecture alone, with no device."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
-from rocmforge.gpu.backend import NO_INPUTS
-from rocmforge.gpu.batch_shape import Shape
+from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape
+from rocmforge.gpu.compiler import BuildRecorder
 from rocmforge.gpu.dtypes import F16, F32, Q8, lower
 from rocmforge.gpu.fusion import FUSIONS, gpu_rules
-from rocmforge.gpu.lowering import BuildRecorder, Emitter, activation_form
+from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.graph import Geometry, Matmul, Op, Swiglu, Tensor
+from rocmforge.plan.graph import Matmul, Op, Swiglu, Tensor
 
 H, GATE, UP, X = (
     Tensor(name, columns) for name, columns in (("h", 256), ("g", 512), ("u", 512), ("x", 256))
 )
 
 
-def emitter(architecture: str) -> Emitter:
+def lowering(architecture: str) -> Lowering:
     properties = DeviceProperties(0, "GPU", architecture, 32, 60, 1 << 34, 65536, False)
     runtime: Any = SimpleNamespace(properties=properties, platform="hip")
     pages: Any = None
-    return Emitter(BuildRecorder(runtime), Geometry(4, 4, 64, 64, False), pages, 64, id)
+    return Lowering(BuildRecorder(runtime), pages, 64, id, lambda _: (0, 0))
 
 
 def feed_forward(gate: str, up: str, down: str) -> list[Op]:
@@ -38,24 +39,24 @@ def feed_forward(gate: str, up: str, down: str) -> list[Op]:
 
 
 def test_mixed_gate_and_up_are_launched_with_swiglu_between_the_matmuls() -> None:
-    """Of dense and quantized gates, too, whose matmuls read x in two forms."""
+    """Of dense and quantized gates, too, whose matmuls read x in two dtypes."""
     for gate, up, wanted in (
         ("Q4_K", "Q4_K", ["quantize", "gate_up_swiglu", "matmul"]),
         ("Q4_K", "Q5_K", ["quantize", "matmul", "swiglu", "matmul"]),
         ("Q4_K", "F16", ["quantize", "matmul", "matmul", "swiglu", "matmul"]),
     ):
-        shape = Shape(3, 3, None, True, 1)
-        found = emitter("gfx1100")
+        shape = BatchShape(3, 3, None, True, 1)
+        found = lowering("gfx1100")
         reading = found.reading(shape)
         ops = fuse(feed_forward(gate, up, "Q6_K"), gpu_rules(shape, reading, FUSIONS))
         steps = lower(ops, reading, found.writing(shape))
-        launches = found.launches(steps, shape, NO_INPUTS, lambda place: 0, 0)
+        launches = PassLowering(found, shape, BatchAddresses(), lambda place: 0, 0).launches(steps)
         assert [launch.name for launch in launches] == wanted
 
 
-def test_the_form_of_activations_follows_rows_format_and_architecture() -> None:
-    assert activation_form("gfx1100", "Q4_0", 8) == Q8
-    assert activation_form("gfx1100", "F16", 8) == F32
-    assert activation_form("gfx1100", "Q4_0", 9) == F16
-    assert activation_form("gfx1030", "Q4_0", 9) == Q8
-    assert activation_form("gfx1030", "BF16", 9) == F16
+def test_the_dtype_of_activations_follows_rows_format_and_architecture() -> None:
+    assert activation_dtype("gfx1100", "Q4_0", 8) == Q8
+    assert activation_dtype("gfx1100", "F16", 8) == F32
+    assert activation_dtype("gfx1100", "Q4_0", 9) == F16
+    assert activation_dtype("gfx1030", "Q4_0", 9) == Q8
+    assert activation_dtype("gfx1030", "BF16", 9) == F16

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from gguf_files import write_gguf
 
-from rocmforge.backend import MAX_HEAD_DIM
 from rocmforge.errors import ModelError, RocmforgeError, UnsupportedModelError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.config import ModelConfig, RopeConfig
+from rocmforge.plan.protocols import MAX_HEAD_DIM
 
 
 def read(path: Path, **arguments: Any) -> ModelConfig:

@@ -32,15 +32,11 @@ MORE = (
 def case_data(case: AttentionCase) -> tuple[AttentionInputs, NDArray[np.float64]]:
     given = case.inputs()
     with np.errstate(invalid="ignore"):
-        return given, reference.attention(*arguments(given))
-
-
-def arguments(given: AttentionInputs) -> tuple[object, ...]:
-    return tuple(getattr(given, field.name) for field in dataclasses.fields(given))
+        return given, reference.attention(*given.arguments)
 
 
 def attend(given: AttentionInputs, backend: CpuBackend) -> NDArray[np.float32]:
-    return ops.attention(*arguments(given), backend)
+    return ops.attention(*given.arguments, backend)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -103,7 +99,7 @@ def test_equal_and_huge_scores(isa: str, size: float) -> None:
     given, _ = case_data(case)
     given = dataclasses.replace(given, q=given.q * np.float32(size))
     with np.errstate(invalid="ignore"):
-        wanted = reference.attention(*arguments(given))
+        wanted = reference.attention(*given.arguments)
     got = attend(given, CpuBackend(1, isa=isa))
     # At 1e4 a float32 score is off by 1e-3, and so is a weight between two near-equal tokens.
     assert cases.relative_rms(got, wanted) <= (2e-6 if size == 0 else 3e-3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 from kv.plain_cache import Batch, run_random_operations, slots_of
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 from rocmforge import ops
 from rocmforge.cpu.backend import CpuBackend, instruction_sets
 from rocmforge.cpu.cache import PagedKVCache
+from rocmforge.kv.batch import Slots
 from rocmforge.ops import cases, reference
 
 ISAS = instruction_sets()
@@ -22,9 +21,9 @@ def test_random_operations_agree_with_a_plain_cache(isa: str) -> None:
     backend = CpuBackend(2, isa=isa)
 
     def append(cache: PagedKVCache, layer: int, batch: Batch) -> None:
-        pages, offsets = slots_of(cache, batch)
-        if pages.size:
-            ops.kv_append(batch.k, batch.v, cache.k[layer], cache.v[layer], pages, offsets, backend)
+        slots = Slots(*slots_of(cache, batch))
+        if slots.pages.size:
+            ops.kv_append(batch.k, batch.v, cache.k[layer], cache.v[layer], slots, backend)
 
     run_random_operations(append, examples=20)
 
@@ -33,10 +32,10 @@ def test_random_operations_agree_with_a_plain_cache(isa: str) -> None:
 @pytest.mark.parametrize("case", cases.KV_APPEND_CHECKS, ids=str)
 def test_kv_append_agrees_with_the_reference(case: cases.KvAppendCase, isa: str) -> None:
     given = case.inputs()
-    k, v, *got, pages, offsets = (getattr(given, field.name) for field in fields(given))
+    k, v, *got, slots = given.arguments
     wanted = [array.copy() for array in got]
-    ops.kv_append(k, v, *got, pages, offsets, CpuBackend(2, isa=isa))
-    reference.kv_append(k, v, *wanted, pages, offsets)
+    ops.kv_append(k, v, *got, slots, CpuBackend(2, isa=isa))
+    reference.kv_append(k, v, *wanted, slots)
     for written, array in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(written, array)  # tolerance 0, and NaN where nothing goes
         assert (~np.isnan(array)).sum() == case.bytes // 2 // (4 + array.itemsize)
@@ -61,7 +60,7 @@ def test_every_rounding_to_half_is_numpys(isa: str) -> None:
     page, offset = np.divmod(np.arange(n, dtype=np.int32), np.int32(64))
     k_pages = np.zeros((page[-1] + 1, 1, 80, 64), np.float16)
     v_pages = np.zeros((page[-1] + 1, 1, 64, 80), np.float16)
-    ops.kv_append(x, x, k_pages, v_pages, page, offset, CpuBackend(1, isa=isa))
+    ops.kv_append(x, x, k_pages, v_pages, Slots(page, offset), CpuBackend(1, isa=isa))
     with np.errstate(over="ignore"):
         wanted = x.astype(np.float16)
     np.testing.assert_array_equal(v_pages.reshape(-1, 1, 80)[:n], wanted)
@@ -104,5 +103,7 @@ GOOD = {
     ],
 )
 def test_the_door_names_what_is_wrong(name: str, value: object, message: str) -> None:
+    given = {**GOOD, name: value}
+    slots = Slots(given.pop("pages"), given.pop("offsets"))
     with pytest.raises(ValueError, match=message):
-        ops.kv_append(**{**GOOD, name: value}, backend=CpuBackend(1))
+        ops.kv_append(**given, slots=slots, backend=CpuBackend(1))

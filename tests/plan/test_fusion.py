@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from rocmforge.plan.graph import (
     Rmsnorm,
     Rope,
     RopeKvAppend,
+    Rotation,
     SelectOutputs,
     SelectRmsnorm,
     Swiglu,
@@ -36,6 +38,7 @@ from rocmforge.plan.graph import (
 X, H, Q, K, V = (Tensor(name, 64) for name in ("x", "h", "q", "k", "v"))
 GATE, UP, ACT = (Tensor(name, 96) for name in ("gate", "up", "act"))
 NORM = np.ones(32, np.float32)
+TURN, OTHER = (Rotation(np.ones(16), 1.0, interleaved) for interleaved in (True, False))
 RULES = (rope_kv_append, gate_up_swiglu, select_rmsnorm)
 
 
@@ -48,8 +51,8 @@ def rotation(*, norms: bool) -> list[Op]:
     for x, weight in ((Q, NORM), (K, NORM + 1)):
         if norms:
             ops.append(Rmsnorm(x, weight, 1e-5, x))
-        ops.append(Rope(x))
-    return [*ops, KvAppend(K, V, 3)]
+        ops.append(Rope(x, TURN, 32))
+    return [*ops, KvAppend(K, V, 3, 32)]
 
 
 def feed_forward(out: Tensor) -> list[Op]:
@@ -61,6 +64,7 @@ def test_rotation_and_append_become_one_op(norms: bool) -> None:
     (op,) = fuse(rotation(norms=norms), RULES)
     assert isinstance(op, RopeKvAppend)
     assert (op.q, op.k, op.v, op.layer) == (Q, K, V, 3)
+    assert (op.rotation, op.head_dim) == (TURN, 32)
     if norms:
         assert op.q_norm is NORM
         assert op.k_norm is not None
@@ -72,8 +76,15 @@ def test_rotation_and_append_become_one_op(norms: bool) -> None:
 
 def test_rotation_stays_where_another_tensor_is_appended() -> None:
     other = rotation(norms=False)
-    other[-1] = KvAppend(V, K, 3)
+    other[-1] = KvAppend(V, K, 3, 32)
     assert fuse(other, RULES) == other
+
+
+@pytest.mark.parametrize("change", [{"rotation": OTHER}, {"head_dim": 16}])
+def test_rotations_that_differ_stay(change: dict[str, Any]) -> None:
+    q, k, append = rotation(norms=False)
+    for ops in ([replace(q, **change), k, append], [q, replace(k, **change), append]):
+        assert fuse(ops, RULES) == ops
 
 
 def test_of_norms_with_different_eps_the_first_stays_outside() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocmforge.plan.memory import ALIGNMENT, Lifetime, assign
+from rocmforge.plan.arena import ALIGNMENT, Lifetime, assign
 
 SPAN = st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda s: (s[0], s[0] + s[1]))
 

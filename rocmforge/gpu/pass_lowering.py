@@ -1,0 +1,294 @@
+"""From the steps of one pass to launches of kernels: one case an op, for one batch shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rocmforge.array_types import Floats
+from rocmforge.gpu import arrays
+from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape
+from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, Place, Step
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.ops.attention import attention
+from rocmforge.gpu.ops.attention_prompt import attention_prompt
+from rocmforge.gpu.ops.embed import embed
+from rocmforge.gpu.ops.kv_append import kv_append
+from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
+from rocmforge.gpu.ops.matmul_dot4 import matmul_dot4
+from rocmforge.gpu.ops.matmul_prompt import gate_up_swiglu_prompt, matmul_prompt
+from rocmforge.gpu.ops.quantize import quantize
+from rocmforge.gpu.ops.rmsnorm import rmsnorm
+from rocmforge.gpu.ops.rope import rope
+from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
+from rocmforge.gpu.ops.swiglu import swiglu
+from rocmforge.plan.graph import (
+    Attention,
+    Embed,
+    Embedding,
+    EmbedRmsnorm,
+    GateUpSwiglu,
+    KvAppend,
+    Matmul,
+    Rmsnorm,
+    Rope,
+    RopeKvAppend,
+    Rotation,
+    SelectRmsnorm,
+    Swiglu,
+    Tensor,
+)
+
+
+class PassLowering:
+    """Makes the launches of one pass.
+
+    Parameters
+    ----------
+    lowering
+        The device.
+    shape, batch
+        The batch, and where its description lies.
+    address
+        Where a tensor lies in a dtype.
+    scratch
+        Address of `Lowering.scratch_bytes`.
+    """
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        shape: BatchShape,
+        batch: BatchAddresses,
+        address: Callable[[Place], int],
+        scratch: int,
+    ) -> None:
+        self._lowering = lowering
+        self._kernels: Any = lowering.kernels  # may be a BuildRecorder
+        self._constant = lowering.constant
+        self._shape = shape
+        self._batch = batch
+        self._address = address
+        self._scratch = scratch
+
+    def launches(self, steps: Sequence[Step]) -> list[Launch]:
+        """Return the launches of steps from `dtypes.lower`."""
+        return [launch for step in steps for launch in self._step(step)]
+
+    def _step(self, step: Step) -> Sequence[Launch]:
+        match step.op:
+            case Matmul() as op:
+                return self._matmul(op)
+            case Rmsnorm() as op:
+                rows = self._shape.rows(op.x) * op.x.columns // op.weight.size
+                x, out = self._f32(op.x), self._out(step, op.out)
+                return [self._rmsnorm(op.weight, op.eps, x, out, rows)]
+            case SelectRmsnorm() as op:
+                return self._select_rmsnorm(op, self._out(step, op.out))
+            case RopeKvAppend() as op:
+                return [self._rope_kv_append(op)]
+            case Attention() as op:
+                return self._attention(op, self._out(step, op.out))
+            case GateUpSwiglu() as op:
+                return [self._gate_up_swiglu(op, self._out(step, op.out))]
+            case Swiglu() as op:
+                return [self._swiglu(op, self._out(step, op.out))]
+            case Convert() as op:
+                return [self._quantize(op)]
+            case Embed() as op:
+                return [self._embed(op.embedding, op.out)]
+            case EmbedRmsnorm() as op:
+                return [self._embed_rmsnorm(op, self._out(step, op.out))]
+            case Rope() as op:
+                return [self._rope(op)]
+            case KvAppend() as op:
+                return [self._kv_append(op)]
+            case op:
+                raise NotImplementedError(f"no kernel runs {type(op).__name__}")
+
+    def _matmul(self, op: Matmul) -> Sequence[Launch]:
+        """GEMVs: one launch for all matrices whose activations have one dtype; or GEMMs."""
+        rows = self._shape.rows(op.x)
+        parts = [
+            (w, self._f32(out), None if bias is None else self._constant(bias))
+            for w, out, bias in zip(op.weights, op.outs, op.biases, strict=True)
+        ]
+        if rows > GEMV_ROWS:
+            return [self._gemm(op, rows, *part) for part in parts]
+        launches = []
+        dtypes = [self._lowering.activation_dtype(w.format, rows) for w in op.weights]
+        for dtype in dict.fromkeys(dtypes):
+            own = [part for part, read in zip(parts, dtypes, strict=True) if read == dtype]
+            weights, outs, biases = zip(*own, strict=True)
+            launches.append(
+                matmul(
+                    self._kernels,
+                    x=self._as(op.x, dtype),
+                    weights=weights,
+                    outs=outs,
+                    biases=biases,
+                    tokens=rows,
+                    accumulate=op.accumulate,
+                )
+            )
+        return launches
+
+    def _gemm(
+        self, op: Matmul, rows: int, weight: DeviceMatrix, out: int, bias: int | None
+    ) -> Launch:
+        dtype = self._lowering.activation_dtype(weight.format, rows)
+        run = matmul_prompt if dtype == F16 else matmul_dot4
+        return run(
+            self._kernels,
+            x=self._as(op.x, dtype),
+            weight=weight,
+            out=arrays.F32(out),
+            bias=bias,
+            tokens=rows,
+            accumulate=op.accumulate,
+        )
+
+    def _gate_up_swiglu(self, op: GateUpSwiglu, out: Any) -> Launch:
+        tokens = self._shape.tokens
+        run = gate_up_swiglu if tokens <= GEMV_ROWS else gate_up_swiglu_prompt
+        x = self._as(op.x, self._lowering.activation_dtype(op.gate.format, tokens))
+        return run(self._kernels, x=x, gate=op.gate, up=op.up, out=out, tokens=tokens)
+
+    def _swiglu(self, op: Swiglu, out: Any) -> Launch:
+        rows, columns = self._shape.rows(op.out), op.out.columns
+        gate, up = self._f32(op.gate), self._f32(op.up)
+        return swiglu(self._kernels, gate=gate, up=up, out=out, rows=rows, columns=columns)
+
+    def _quantize(self, op: Convert) -> Launch:
+        rows, columns = self._shape.rows(op.x), op.x.columns
+        x, out = self._f32(op.x), self._as(op.x, op.dtype)
+        return quantize(self._kernels, x=x, out=out, rows=rows, columns=columns)
+
+    def _embed(self, embedding: Embedding, out: Tensor, **norm: Any) -> Launch:
+        return embed(
+            self._kernels,
+            table=self._constant(embedding.rows),
+            format=embedding.format.name,
+            tokens=self._batch.tokens,
+            out=self._f32(out),
+            count=self._shape.tokens,
+            columns=out.columns,
+            **norm,
+        )
+
+    def _embed_rmsnorm(self, op: EmbedRmsnorm, normed: Any) -> Launch:
+        weight = self._constant(op.weight)
+        return self._embed(op.embedding, op.x, norm_weight=weight, eps=op.eps, normed=normed)
+
+    def _rmsnorm(self, weight: Floats, eps: float, x: int, out: Any, rows: int) -> Launch:
+        at, columns = self._constant(weight), weight.size
+        return rmsnorm(self._kernels, x=x, weight=at, out=out, rows=rows, columns=columns, eps=eps)
+
+    def _select_rmsnorm(self, op: SelectRmsnorm, out: Any) -> Sequence[Launch]:
+        """One launch for all rows, or one for each that is wanted."""
+        x, columns = self._f32(op.x), op.x.columns
+        if self._shape.outputs is None:
+            return [self._rmsnorm(op.weight, op.eps, x, out, self._shape.tokens)]
+        return [
+            self._rmsnorm(op.weight, op.eps, x + 4 * columns * row, out.row(i, columns), 1)
+            for i, row in enumerate(self._shape.outputs)
+        ]
+
+    def _rope_kv_append(self, op: RopeKvAppend) -> Launch:
+        return rope_kv_append(
+            self._kernels,
+            q=self._f32(op.q),
+            k=self._f32(op.k),
+            v=self._f32(op.v),
+            heads=op.q.columns // op.head_dim,
+            q_norm=None if op.q_norm is None else self._constant(op.q_norm),
+            k_norm=None if op.k_norm is None else self._constant(op.k_norm),
+            eps=op.eps,
+            **self._rotation(op.rotation),
+            **self._slots(op),
+        )
+
+    def _rope(self, op: Rope) -> Launch:
+        return rope(
+            self._kernels,
+            x=self._f32(op.x),
+            tokens=self._shape.tokens,
+            heads=op.x.columns // op.head_dim,
+            head_dim=op.head_dim,
+            **self._rotation(op.rotation),
+        )
+
+    def _kv_append(self, op: KvAppend) -> Launch:
+        return kv_append(self._kernels, k=self._f32(op.k), v=self._f32(op.v), **self._slots(op))
+
+    def _attention(self, op: Attention, out: Any) -> Sequence[Launch]:
+        common = {
+            **self._pages(op.layer, op.kv_heads, op.head_dim),
+            "q": self._f32(op.q),
+            "page_table": self._batch.page_table,
+            "max_pages": self._batch.max_pages,
+            "lengths": self._batch.lengths,
+            "out": out,
+            "sequences": self._shape.sequences,
+            "heads": op.heads,
+            "scale": op.scale,
+        }
+        if self._shape.single:
+            splits = self._lowering.splits(op.heads, op.kv_heads, self._shape.sequences)
+            return attention(self._kernels, scratch=self._scratch, splits=splits, **common)
+        return [
+            attention_prompt(
+                self._kernels,
+                starts=self._batch.starts,
+                tokens=self._shape.tokens,
+                max_queries=self._shape.longest,
+                **common,
+            )
+        ]
+
+    def _rotation(self, rotation: Rotation) -> dict[str, Any]:
+        cos, sin = self._lowering.table(rotation)
+        return {
+            "cos": cos,
+            "sin": sin,
+            "positions": self._batch.positions,
+            "rotated": rotation.rotated,
+            "interleaved": rotation.interleaved,
+        }
+
+    def _slots(self, op: KvAppend | RopeKvAppend) -> dict[str, Any]:
+        return {
+            **self._pages(op.layer, op.k.columns // op.head_dim, op.head_dim),
+            "pages": self._batch.pages,
+            "offsets": self._batch.offsets,
+            "tokens": self._shape.tokens,
+        }
+
+    def _pages(self, layer: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
+        cache = self._lowering.cache
+        (k, v), (k_scales, v_scales) = cache.pages(layer), cache.scales(layer)
+        return {
+            "k_pages": k,
+            "v_pages": v,
+            "k_scales": k_scales,
+            "v_scales": v_scales,
+            "kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "page_size": cache.page_size,
+            "kv": cache.dtype,
+        }
+
+    def _f32(self, tensor: Tensor) -> int:
+        return self._address((tensor, F32))
+
+    def _as(self, tensor: Tensor, dtype: str) -> Any:
+        """A tensor in a dtype, as the kernels' functions take it."""
+        at = self._address((tensor, dtype))
+        if dtype == Q8:
+            return arrays.Q8.at(at, self._shape.rows(tensor), tensor.columns)
+        return arrays.F32(at) if dtype == F32 else arrays.F16(at)
+
+    def _out(self, step: Step, tensor: Tensor) -> Any:
+        return self._as(tensor, step.dtype(tensor))

@@ -1,0 +1,221 @@
+"""What an engine asks of a device, as protocols: a backend, its KV cache and its executor.
+
+A backend packs a model's matrices, makes the cache, and makes the executor that runs the model's
+graph (`rocmforge.plan.graph`). It also has every op on its own, which `rocmforge.ops` calls. The
+CPU implements the three in `rocmforge/cpu`, GPUs in `rocmforge/gpu`.
+
+Arrays are float32 unless said otherwise. Ops write their `out` arguments and return nothing. The
+caller has checked all shapes. Letters of shapes: see rocmforge/array_types.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.array_types import Bytes, Floats, Ints
+from rocmforge.gguf.formats import Format
+from rocmforge.kv.batch import Queries, Slots
+from rocmforge.kv.page_table import PageTable
+from rocmforge.plan.graph import Graph
+
+MAX_HEAD_DIM = 256
+"""Largest D of attention; a model with more is refused when its configuration is read."""
+
+Precision = Literal["exact", "half", "bf16", "int8"]
+"""How an op rounds operands: not, to float16, to bfloat16, or activations to int8."""
+
+Progress = Callable[[int, int], None]
+"""Called with how many are done, and of how many."""
+
+
+class Cache(Protocol):
+    """Keys and values of all sequences, wherever they lie."""
+
+    table: PageTable
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole pool."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one token takes in all layers."""
+
+    def close(self) -> None:
+        """Give the memory back. Idempotent."""
+
+
+class Executor(Protocol):
+    """A model that is ready to run."""
+
+    @property
+    def cache(self) -> Cache:
+        """Keys and values; a pass lengthens its sequences."""
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Do ahead what would delay the first passes, and tell after each step how far it is."""
+
+    def forward(
+        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+    ) -> Floats:
+        """Run the new tokens of some sequences through the model.
+
+        Parameters
+        ----------
+        tokens
+            (T,) ids, those of the first sequence first.
+        sequences, counts
+            S ids of the cache's page table, and how many of the tokens belong to each.
+        rows
+            (R,) indices into the T tokens: those whose logits are wanted.
+
+        Returns
+        -------
+        (R, V) float32 logits, the caller's own.
+
+        Raises
+        ------
+        OutOfPagesError
+            The KV cache cannot hold the new tokens; nothing is changed.
+        """
+
+    def close(self) -> None:
+        """Let go of the device's memory; nothing may be run any more."""
+
+
+class PackedMatrix(Protocol):
+    """A weight matrix (N, K) in the layout that its backend's matmul reads."""
+
+    @property
+    def rows(self) -> int:
+        """N."""
+
+    @property
+    def columns(self) -> int:
+        """K."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes, in bytes."""
+
+
+W = TypeVar("W", bound=PackedMatrix)
+
+
+class Backend(Protocol[W]):
+    """One open device."""
+
+    name: str
+
+    def pack(
+        self,
+        raw: Bytes,
+        fmt: Format,
+        columns: int,
+        on_piece: Callable[[], None] | None = None,
+    ) -> W:
+        """Bring GGUF rows (N, row_bytes) of format `fmt` into the layout of `matmul`.
+
+        Reads the rows in pieces and calls `on_piece` after each, so that the caller can let go of
+        the memory that was read.
+        """
+
+    def cache(
+        self,
+        n_layers: int,
+        n_kv_heads: int,
+        head_dim: int,
+        n_pages: int,
+        page_size: int,
+        dtype: str,
+    ) -> Cache:
+        """Return an empty KV cache.
+
+        Parameters
+        ----------
+        n_layers, n_kv_heads, head_dim
+            L, G and D of the model.
+        n_pages
+            Pages in the pool.
+        page_size
+            P, tokens in a page: 16, 32 or 64.
+        dtype
+            Of a stored number: "f16" or "f32"; GPUs take "q8_0" too.
+
+        Raises
+        ------
+        ValueError
+            An argument is out of its range, or the host does not lend so much memory.
+        OutOfMemoryError
+            The pool does not fit into a GPU's memory.
+        """
+
+    def executor(self, graph: Graph, cache: Any, ctx: int) -> Executor:
+        """Return what runs a graph; nothing is packed on this backend afterwards.
+
+        Parameters
+        ----------
+        graph
+            The forward pass, its matrices packed by this backend.
+        cache
+            From `cache` of this backend.
+        ctx
+            Most tokens of one sequence.
+        """
+
+    def seconds(self) -> float:
+        """Clock of this device's work: differences of two readings time the ops between them."""
+
+    def matmul(
+        self,
+        x: Floats,
+        weights: Sequence[W],
+        outs: Sequence[Floats],
+        biases: Sequence[Floats | None] | None = None,
+        accumulate: bool = False,
+    ) -> None:
+        """outs[i] (T, N_i) = or += x (T, K) · weights[i]ᵀ + biases[i] (N_i,)."""
+
+    def matmul_precision(self, fmt: str, tokens: int) -> Precision:
+        """How `matmul` rounds for a format and T."""
+
+    def attention_precision(self, queries: int) -> Precision:
+        """How `attention` rounds where a sequence has at most so many queries."""
+
+    def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
+        """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
+
+    def rmsnorm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
+        """Out (rows, K) = x / √(mean(x²) + eps) · weight; may be in place."""
+
+    def rope(self, x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None:
+        """Rotate pairs of x (T, heads, D) in place by angles given as cos and sin (T, R/2)."""
+
+    def softmax(self, x: Floats, out: Floats) -> None:
+        """Out (rows, columns) = softmax of each row; may be in place."""
+
+    def swiglu(self, gate: Floats, up: Floats, out: Floats) -> None:
+        """Out = gate · sigmoid(gate) · up, elementwise (T, N); may be in place."""
+
+    def kv_append(
+        self, k: Floats, v: Floats, k_pages: NDArray[Any], v_pages: NDArray[Any], slots: Slots
+    ) -> None:
+        """Write k, v (T, G, D) into slots of one layer's pages."""
+
+    def attention(
+        self,
+        q: Floats,
+        k_pages: NDArray[Any],
+        v_pages: NDArray[Any],
+        queries: Queries,
+        scale: float,
+        out: Floats,
+    ) -> None:
+        """Causal attention of q (T, H, D) over the pages of S sequences; see ops.attention."""
+
+    def close(self) -> None:
+        """Let go of the device and of everything that was packed for it."""
