@@ -1,55 +1,23 @@
 #!/usr/bin/env python3
-"""Writes a synthetic GGUF model from the command line: a preset's shape, a mix, a seed.
-
-Parses, calls `rocmforge.model.synthetic`, shows progress when it takes over two seconds. Knows
-nothing of shapes, formats or files itself.
-"""
+"""Writes a GGUF model of random weights: a preset's shape, a mix of formats, a seed."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 
-from rocmforge.errors import RocmforgeError
+from rocmforge.bench import exits
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.mixes import mix_names
 from rocmforge.model.presets import PRESETS
 from rocmforge.model.synthetic import cached_model, make_model, plan_model
-
-_QUIET_SECONDS = 2.0
-
-
-class _Bar:
-    """A progress bar on stderr that appears when the work takes over two seconds."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._started = time.monotonic()
-        self._stack = stack
-        self._progress: Progress | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        if self._progress is None:
-            if time.monotonic() - self._started < _QUIET_SECONDS:
-                return
-            self._progress = self._stack.enter_context(
-                Progress(
-                    BarColumn(),
-                    DownloadColumn(),
-                    TimeRemainingColumn(),
-                    console=Console(stderr=True),
-                )
-            )
-            self._progress.add_task("writing", total=total)
-        self._progress.update(self._progress.task_ids[0], completed=done)
+from rocmforge.terminal import ProgressBar
 
 
 def _scaling_item(text: str) -> tuple[str, int | float | str]:
@@ -74,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("output", nargs="?", type=Path, help="file to write")
     parser.add_argument("--preset", default="tiny", help=f"shape: {', '.join(PRESETS)}")
     parser.add_argument("--mix", default="Q4_K_M", help="formats (see --list)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the same seed writes the same bytes")
     parser.add_argument("--layers", type=int, help="keep only the first N blocks")
     parser.add_argument(
         "--architecture", help=f"instead of the preset's: {', '.join(ARCHITECTURES)}"
@@ -120,39 +88,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return the exit code: 0 done, 2 usage, no room or a file in the way."""
     parser = _parser()
     args = parser.parse_args(argv)
-    if args.list:
-        _print_list()
-        return 0
-    if args.cached == (args.output is not None):
+    if not args.list and args.cached == (args.output is not None):
         parser.error("give an output file or --cached, one of the two")
     if args.cached and (args.architecture or args.rope_scaling or args.rope_factor is not None):
         parser.error("--cached takes --preset, --mix, --seed and --layers only")
+    return exits.run("make_model", lambda: _run(args), "nothing is left behind")
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.list:
+        _print_list()
+        return 0
     if not args.cached and not args.force and os.path.lexists(args.output):
-        problem = f"{args.output}: is there already; --force replaces it"
-        print(f"make_model: {problem}", file=sys.stderr)
-        return 2
-    try:
-        with ExitStack() as stack:
-            bar = _Bar(stack)
-            if args.cached:
-                path = cached_model(
-                    args.preset, args.mix, args.seed, layers=args.layers, progress=bar
-                )
-            else:
-                path = make_model(
-                    args.output,
-                    args.preset,
-                    args.mix,
-                    seed=args.seed,
-                    layers=args.layers,
-                    architecture=args.architecture,
-                    rope_scaling=dict(args.rope_scaling),
-                    rope_factor=args.rope_factor,
-                    progress=bar,
-                )
-    except (ValueError, OSError, RocmforgeError) as error:
-        print(f"make_model: {error}", file=sys.stderr)
-        return 2
+        raise ValueError(f"{args.output}: is there already; --force replaces it")
+    with ProgressBar("writing") as bar:
+        if args.cached:
+            path = cached_model(args.preset, args.mix, args.seed, layers=args.layers, progress=bar)
+        else:
+            path = make_model(
+                args.output,
+                args.preset,
+                args.mix,
+                seed=args.seed,
+                layers=args.layers,
+                architecture=args.architecture,
+                rope_scaling=dict(args.rope_scaling),
+                rope_factor=args.rope_factor,
+                progress=bar,
+            )
     print(path)
     return 0
 

@@ -6,8 +6,10 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -370,9 +372,24 @@ def test_tool_shows_progress_when_it_takes_long(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(make_model_tool, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("rocmforge.terminal.LINE_SECONDS", 0.0)
     assert make_model_tool.main([str(tmp_path / "model.gguf")]) == 0
-    assert "MB" in capsys.readouterr().err
+    assert re.search(r"writing: [\d.]+ MiB of [\d.]+ MiB", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_tool_that_is_ended_leaves_nothing(
+    ending: signal.Signals, repo: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, str(repo / "tools" / "make_model.py"), "7b.gguf", "--preset", "7B"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as tool:
+        while not any(tmp_path.iterdir()):
+            assert tool.poll() is None
+            time.sleep(0.02)
+        tool.send_signal(ending)
+        assert tool.communicate()[1] == "make_model: interrupted; nothing is left behind\n"
+    assert tool.returncode == 130
+    assert not any(tmp_path.iterdir())
 
 
 def test_tool_helps(repo: Path) -> None:
