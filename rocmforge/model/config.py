@@ -1,9 +1,7 @@
 """What a model's arithmetic needs to know, read from GGUF metadata, range-checked and frozen.
 
-Covers the architectures llama (Llama 1 to 3, Mistral, TinyLlama), qwen2 and qwen3. Metadata is
-taken totally: a key of the architecture that is neither honoured nor known to be without effect
-is refused by name. This file knows metadata and tensor names; it reads no tensor data and knows
-no backend.
+Metadata is read totally: a key of the architecture that is neither honoured nor known to be
+without effect is refused by name. Of the tensors, only names and shapes are read here.
 """
 
 from __future__ import annotations
@@ -17,18 +15,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.backend import MAX_HEAD_DIM
 from rocmforge.errors import UnsupportedModelError, brief
 from rocmforge.gguf.reader import GGUFFile, StringArray
+from rocmforge.model.architectures import ARCHITECTURES, RopeLayout
 from rocmforge.model.metadata import Keys
+from rocmforge.plan.protocols import MAX_HEAD_DIM
 
-RopeLayout = Literal["interleaved", "halves"]
 RopeScaling = Literal["none", "linear", "yarn"]
-
-ARCHITECTURES: Mapping[str, RopeLayout] = MappingProxyType(
-    {"llama": "interleaved", "qwen2": "halves", "qwen3": "halves"}
-)
-"""Supported architectures, and which dimensions of a head each rotates together."""
 
 _SCALINGS: Mapping[str, RopeScaling] = MappingProxyType(
     {"none": "none", "linear": "linear", "yarn": "yarn"}
@@ -142,7 +135,7 @@ class ModelConfig:
     Parameters
     ----------
     architecture
-        ``"llama"``, ``"qwen2"`` or ``"qwen3"``.
+        A name of `ARCHITECTURES`.
     n_layers, d_model, d_ff, vocab_size
         Blocks, width of the residual stream, inner width of the feed-forward part, tokens.
     n_heads, n_kv_heads, head_dim
@@ -232,8 +225,8 @@ class ModelConfig:
             norm_eps=eps,
             rope=_rope(keys, head_dim, ctx),
             tied_output="output.weight" not in names,
-            qkv_bias=arch == "qwen2" or has_bias,
-            qk_norm=arch == "qwen3",
+            qkv_bias=ARCHITECTURES[arch].qkv_bias or has_bias,
+            qk_norm=ARCHITECTURES[arch].qk_norm,
             sliding_window=window if windowed else None,
         )
 
@@ -317,7 +310,7 @@ def _rope(keys: Keys, head_dim: int, ctx: int) -> RopeConfig:
     return RopeConfig(
         dim=dim,
         base=keys.number("rope.freq_base", 1.0, 1e12, default=10000.0),
-        layout=ARCHITECTURES[keys.arch],
+        layout=ARCHITECTURES[keys.arch].rope_layout,
         scaling=scaling,
         factor=factor,
         original_ctx=keys.integer(
