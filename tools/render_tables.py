@@ -25,13 +25,13 @@ REPO = Path(__file__).resolve().parent.parent
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
 FORMATS = "*/formats.json"  # what compare_formats.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
-BASELINES = "*/baseline.json"  # what bench.py --save-baseline wrote
+BASELINES = "*/baseline.json"  # what bench run --save-baseline wrote
 ROOFLINE = "roofline.Matmul.track_inverse_roofline_fraction('{}', {}, 'cpu')"
 ISA = "matmul.InstructionSet.track_cold_ms('{}', {}, '{}')"
-NOISE = "*/noise.json"  # what repeatability.py --save wrote
+NOISE = "*/noise.json"  # what bench noise --save wrote
 ALARMS = "*/false_alarms.json"  # what false_alarms.py --json wrote
 TRIALS = "*/gate_trials*.json"  # what gate_trials.py --json wrote
-COMMITS = "*/compare_commits*.json"  # what compare_commits.py --json wrote
+COMMITS = "*/compare_commits*.json"  # what bench confirm --json wrote
 DETECTORS = "*/detectors.json"  # what compare_detectors.py --json wrote
 NOISY = 0.05  # spread from which a benchmark is listed
 README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
@@ -359,7 +359,7 @@ def _detectors(report: dict[str, Any]) -> str:
     return "\n".join(
         [
             *(intro, "", *_table(["", *measured], rows), ""),
-            *("What `check_history.py` takes each for, in percent of the histories:", ""),
+            *("What `rocmforge bench history` calls each, in percent of the histories:", ""),
             *_table(["commits", "planted", *_kinds(report)], taken),
             "",
         ]
