@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rocmforge.backend import Backend
 
 from rocmforge import env
-from rocmforge.backend import Backend
-from rocmforge.bench.conditions import write_report
+from rocmforge.bench.run_environment import write_report
 from rocmforge.demo import demo_model
 from rocmforge.devices import default_device, open_backend
 from rocmforge.engine import Engine
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.model.synthetic import cached_model
-from rocmforge.profiling.conditions import Watch
 from rocmforge.profiling.roofline import Peaks, measure_peaks
+from rocmforge.profiling.run_environment import Watch
 from rocmforge.testing import cached_reference_logits, check_close
 from rocmforge.timing import seconds_per_call
 

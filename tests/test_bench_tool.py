@@ -19,9 +19,9 @@ import psutil
 import pytest
 from tool_modules import tool_module
 
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.listing import MARK_LEGEND
-from rocmforge.bench.results import ResultsDirectory
 from rocmforge.cpu.backend import instruction_sets
 from rocmforge.hardware import hardware_tag
 
@@ -328,11 +328,11 @@ def test_the_whole_way(tool: Any, project: Path, capfd: pytest.CaptureFixture[st
     assert "tiny\n  track_ms cpu" in re.sub(r" +\n", "\n", shown)
     assert "2.004 ms" in shown
     stored = load_baseline(baseline)
-    assert [r.label for r in stored.records] == ["tiny.track_ms('cpu')"]
+    assert [r.label for r in stored.results] == ["tiny.track_ms('cpu')"]
     assert str(project) not in baseline.read_text(encoding="utf-8")
     assert sys.executable not in baseline.read_text(encoding="utf-8")
-    assert stored.records[0].summary is not None
-    assert stored.records[0].summary.iterations == 9
+    assert stored.results[0].summary is not None
+    assert stored.results[0].summary.iterations == 9
     assert stored.hardware.python_version is not None
     assert (project / ".asv" / "html" / "index.json").is_file()
     assert not (project / "results").exists()
@@ -440,7 +440,7 @@ def test_what_was_measured_before_an_interruption_is_kept_and_nothing_goes_on(
     assert "Traceback" not in said.read_text()
     results = ResultsDirectory(project / ".asv" / "results", hardware_tag())
     found = results.load(results.newest())
-    assert {r.label for r in found.records if r.value is not None} == {"tiny.track_ms('cpu')"}
+    assert {r.label for r in found.results if r.value is not None} == {"tiny.track_ms('cpu')"}
     with contextlib.suppress(psutil.NoSuchProcess):  # asv does not wait for what its server forked
         psutil.Process(int(marker.read_text())).wait(10)
 
@@ -552,7 +552,7 @@ def test_errors_and_conditions_stand_with_each_number(
     assert large["conditions"]["gpus"] == []
     assert "kernel" in large["conditions"]["versions"]
     baseline = checked_project / "baselines" / hardware_tag() / "baseline.json"
-    kept = {r.label: r.error for r in load_baseline(baseline).records}
+    kept = {r.label: r.error for r in load_baseline(baseline).results}
     assert kept["checked.Spin.track_ms(50000)"] == large["error"]
 
     # measured again, a benchmark's reports are replaced; a wrong result fails and has no number

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tool_modules import tool_module
 
-from rocmforge.bench.records import Direction
-from rocmforge.bench.turns import Pair
+from rocmforge.bench.interleaved import Pair
+from rocmforge.bench.results import Direction
 from rocmforge.hardware import hardware_tag
 
 SLOWER, FASTER, FAILING, MISSING = "m.slower(1)", "m.faster", "m.failing", "m.missing"

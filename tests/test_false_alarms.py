@@ -10,7 +10,7 @@ import pytest
 from tool_modules import tool_module
 
 from rocmforge.bench.baseline import save_baseline
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.hardware import detect, hardware_tag
 
@@ -19,13 +19,13 @@ COMMIT = "c" * 40
 
 def save(path: Path, values: dict[str, float], commit: str = COMMIT) -> None:
     """Write a run: each benchmark with 13 samples close to its value, or one of its bytes."""
-    records = []
+    results = []
     for name, value in values.items():
         bytes_ = name.endswith("bytes")
         samples = [value] if bytes_ else [value * (1 + i / 1000) for i in range(-6, 7)]
         summary = summarize(samples)
-        records.append(
-            Record(
+        results.append(
+            Result(
                 name=name,
                 param_names=(),
                 params=(),
@@ -39,7 +39,7 @@ def save(path: Path, values: dict[str, float], commit: str = COMMIT) -> None:
                 started_at=None,
             )
         )
-    save_baseline(path, ResultSet(path, "box", commit, None, "env", detect(), tuple(records)))
+    save_baseline(path, ResultSet(path, "box", commit, None, "env", detect(), tuple(results)))
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tool_modules import tool_module
 
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.interleaved import Pair
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
-from rocmforge.bench.turns import Pair
 from rocmforge.hardware import detect, hardware_tag
 
 SLOWED = "matmul.Dense.time_matmul"
@@ -37,7 +37,7 @@ class Builds:
 
     def run(self, commit: str, *more: str) -> ResultSet:
         Builds.runs += 1
-        records = []
+        results = []
         for name in (SLOWED, SPARED):
             factor = planted_factor(self.root, commit) if name == SLOWED else 1.0
             noise = np.exp(0.01 * self.random.standard_normal(9))
@@ -46,8 +46,8 @@ class Builds:
             given: dict[str, Any] = {"name": name, "param_names": (), "params": (), "unit": "s"}
             given |= {"status": Status.OK, "value": summary.p50, "summary": summary}
             given |= {"samples": tuple(samples), "direction": Direction.LOWER, "version": "v"}
-            records.append(Record(**given, started_at=None))
-        return ResultSet(self.root, "box", commit, None, "env", detect(), tuple(records))
+            results.append(Result(**given, started_at=None))
+        return ResultSet(self.root, "box", commit, None, "env", detect(), tuple(results))
 
 
 def planted_factor(root: Path, commit: str) -> float:

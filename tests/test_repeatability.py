@@ -46,11 +46,11 @@ def tool() -> Any:
 def project(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A root whose tools/bench.py writes the next of VALUES; the third call of all fails once."""
     from rocmforge.bench.baseline import save_baseline
-    from rocmforge.bench.records import Direction, Record, ResultSet, Status
+    from rocmforge.bench.results import Direction, Result, ResultSet, Status
     from rocmforge.bench.statistics import summarize
     from rocmforge.hardware import detect
 
-    record = Record(
+    result = Result(
         name="m.track_ms",
         param_names=(),
         params=(),
@@ -63,7 +63,7 @@ def project(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         version="v",
         started_at=None,
     )
-    run = ResultSet(Path("r"), "box", COMMIT, None, "existing", detect(), (record,))
+    run = ResultSet(Path("r"), "box", COMMIT, None, "existing", detect(), (result,))
     save_baseline(tmp_path / "template.json", run)
     target = tmp_path / ".asv" / "baselines" / hardware_tag() / "baseline.json"
     (tmp_path / "tools").mkdir()

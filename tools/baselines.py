@@ -20,6 +20,7 @@ from rich.text import Text
 
 from rocmforge.bench import exits
 from rocmforge.bench.asv import known_thresholds
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import (
     baseline_path,
     load_baseline,
@@ -30,14 +31,13 @@ from rocmforge.bench.baseline import (
     save_refreshed,
 )
 from rocmforge.bench.compare import Outcome, compare, differences
-from rocmforge.bench.conditions import refuse_loaded, with_surroundings
 from rocmforge.bench.files import read_json
 from rocmforge.bench.llama_bench import ENVIRONMENT as LLAMA_CPP
 from rocmforge.bench.llama_bench import read_llama_bench
 from rocmforge.bench.noise import known_noise
-from rocmforge.bench.records import ResultSet
 from rocmforge.bench.report import plain_table, print_table, wide_console
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.results import ResultSet
+from rocmforge.bench.run_environment import refuse_loaded, with_stored_environments
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware, detect, hardware_tag
 
@@ -190,7 +190,7 @@ def _table(found: Sequence[ResultSet], folder: Path) -> Table:
             KINDS.get(one.environment, "measured"),
             one.commit[:8],
             _date(one),
-            str(len(one.records)),
+            str(len(one.results)),
             _fields(one.hardware),
         )
         shown.add_row(*(Text(cell) for cell in cells))
@@ -199,7 +199,7 @@ def _table(found: Sequence[ResultSet], folder: Path) -> Table:
 
 def _date(found: ResultSet) -> str:
     """Day of the latest measurement, else of the commit."""
-    moments = [record.started_at for record in found.records if record.started_at is not None]
+    moments = [result.started_at for result in found.results if result.started_at is not None]
     latest = max(moments, default=found.commit_date)
     if latest is None:
         return "unknown"
@@ -232,7 +232,7 @@ def _measured_by_asv(args: argparse.Namespace) -> ResultSet:
     folder = args.results or Path("results")
     directory = ResultsDirectory(folder, args.machine)
     commit = directory.resolve(args.commit) if args.commit else directory.newest()
-    found = with_surroundings(directory.load(commit, args.environment), folder)
+    found = with_stored_environments(directory.load(commit, args.environment), folder)
     existing = found.environment.startswith("existing")  # and behind it a path of this machine
     return dataclasses.replace(found, environment="existing" if existing else found.environment)
 
@@ -243,10 +243,10 @@ def _refresh(args: argparse.Namespace) -> int:
     if not path.exists():
         raise MeasurementError(f"{path}: no baseline to refresh: baselines.py save makes one")
     stored = load_baseline(path)
-    labels = {record.label for record in fresh.records}
-    same = tuple(record for record in stored.records if record.label in labels)
+    labels = {result.label for result in fresh.results}
+    same = tuple(result for result in stored.results if result.label in labels)
     noise = known_noise(BASELINES, fresh.hardware)
-    was = dataclasses.replace(stored, records=same)
+    was = dataclasses.replace(stored, results=same)
     found = compare(was, fresh, noise=noise, thresholds=known_thresholds(CONFIG))
     print_table(found, everything=True, suites=True)
     fields = [str(difference) for difference in differences(stored.hardware, fresh.hardware)]
@@ -254,9 +254,9 @@ def _refresh(args: argparse.Namespace) -> int:
         print(f"{path}: is of other hardware: {', '.join(fields)}", file=sys.stderr)
         return Outcome.HARDWARE_MISMATCH.exit_code
     new = replacements(stored, fresh).keys()
-    replaced = len(new & {record.label for record in same})
+    replaced = len(new & {result.label for result in same})
     moved = f"{replaced} replaced, {len(new) - replaced} added, "
-    moved += f"{len(stored.records) - replaced} kept"
+    moved += f"{len(stored.results) - replaced} kept"
     spoilt = len(measured(fresh)) - len(new)
     if spoilt:
         moved += f" ({spoilt} for being marked now)"
@@ -297,7 +297,7 @@ def _newest(args: argparse.Namespace) -> ResultSet:
 
 def _latest(found: ResultSet) -> int:
     """When the last benchmark of a run began, in milliseconds since 1970."""
-    return max((record.started_at or 0 for record in found.records), default=0)
+    return max((result.started_at or 0 for result in found.results), default=0)
 
 
 def _import(args: argparse.Namespace) -> int:

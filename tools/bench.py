@@ -26,15 +26,9 @@ from rich.text import Text
 from rocmforge import env
 from rocmforge.bench import asv, exits, provenance
 from rocmforge.bench.arguments import expression
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
 from rocmforge.bench.compare import Comparison, compare
-from rocmforge.bench.conditions import (
-    OTHERS_LIMIT,
-    forget,
-    marked_share,
-    refusal,
-    with_conditions,
-)
 from rocmforge.bench.dashboard.publish import publish
 from rocmforge.bench.listing import (
     LEGEND,
@@ -47,9 +41,15 @@ from rocmforge.bench.listing import (
 )
 from rocmforge.bench.machine import register_machine
 from rocmforge.bench.noise import known_noise
-from rocmforge.bench.records import Record, ResultSet, Status
 from rocmforge.bench.report import counts_line, missing_line, summary_line
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.results import Result, ResultSet, Status
+from rocmforge.bench.run_environment import (
+    OTHERS_LIMIT,
+    forget,
+    marked_share,
+    refusal,
+    with_environments,
+)
 from rocmforge.cpu.backend import instruction_sets
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect
@@ -208,12 +208,12 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     comparison = _compare(committed, results, selection)
     mismatches = comparison.mismatches if comparison else ()
     judged = None if mismatches else comparison
-    _print_results(results.records, judged, console)
-    marked, timed = marked_share(results.records)
+    _print_results(results.results, judged, console)
+    marked, timed = marked_share(results.results)
     if marked:
         console.print(MARK_LEGEND)
     _publish(work, log, console)
-    failed = [r.label for r in results.records if r.status is Status.FAILED]
+    failed = [r.label for r in results.results if r.status is Status.FAILED]
     if failed:
         console.print(f"failed    {'; '.join(failed)}: see {_relative(log)}", style="bold red")
     verdict = f"none of {tag} is committed: --profile full --save-baseline stores one"
@@ -224,7 +224,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     if dirty:
         console.print("note      recorded under the commit, but the tree has changes on top of it")
     if marked:
-        reasons = [f"{r.label}: {r.marked}" for r in results.records if r.marked]
+        reasons = [f"{r.label}: {r.marked}" for r in results.results if r.marked]
         console.print(f"note      {marked} of {timed} timed benchmarks are marked: {reasons[0]}")
     console.print(f"baseline  {verdict}")
     if mismatches:
@@ -240,7 +240,7 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
     console.print(f"as JSON   {_relative(local)}")
     preview = f"{_relative(Path(sys.executable))} -m asv --config {_relative(work)}/asv.conf.json"
     console.print(f"dashboard {_relative(work / 'html')}; to see it: {preview} preview")
-    refused = refusal(results.records) if args.gate or saving else None
+    refused = refusal(results.results) if args.gate or saving else None
     if refused and not failed:
         raise MeasurementError(refused)
     if refused:
@@ -267,18 +267,18 @@ def _bench(args: argparse.Namespace, console: Console) -> int:
 
 
 def _print_results(
-    records: Sequence[Record], comparison: Comparison | None, console: Console
+    results: Sequence[Result], comparison: Comparison | None, console: Console
 ) -> None:
     """Print the headline, the noise of the run, and every benchmark."""
     narrow = console.width < WIDE
-    first, noise = headline(records), noise_line(records)
+    first, noise = headline(results), noise_line(results)
     if first is not None:
         console.print()
         console.print(first)
     if noise is not None:
         console.print(f"noise     {noise}")
     console.print()
-    console.print(results_table(records, comparison, narrow))
+    console.print(results_table(results, comparison, narrow))
     console.print(f"\n{NARROW_LEGEND if narrow else LEGEND}")
 
 
@@ -443,7 +443,7 @@ def _run_asv(
 
     begin = time.time()
     code = asv.run(command, log, {env.CONDITIONS: str(surroundings.resolve())}, show)
-    name = asv.result_file(tag, commit, asv.environment_name(sys.executable))
+    name = asv.result_file(tag, commit, asv.asv_environment_name(sys.executable))
     written = work / "results" / name
     fresh = written.exists() and written.stat().st_mtime >= begin
     if code not in (0, asv.FAILURES) or not fresh:
@@ -464,15 +464,14 @@ def _load(
 
     Those of other runs of the commit are left out.
     """
-    results = ResultsDirectory(folder, tag).load(commit, asv.environment_name(sys.executable))
+    results = ResultsDirectory(folder, tag).load(commit, asv.asv_environment_name(sys.executable))
     named = naming(selection)
-    known = with_conditions(results.records, surroundings, max_load)
-    records = [record for record in known if named(record.label)]
+    known = with_environments(results.results, surroundings, max_load)
     # asv names the environment, and Python too, after the interpreter's path
     here = detect().python_version
     return dataclasses.replace(
         results,
-        records=tuple(records),
+        results=tuple(result for result in known if named(result.label)),
         environment="existing",
         hardware=dataclasses.replace(results.hardware, python_version=here),
     )
@@ -490,7 +489,7 @@ def _compare(committed: Path, results: ResultSet, selection: Sequence[str]) -> C
     before = load_baseline(committed)
     named = naming(selection)
     before = dataclasses.replace(
-        before, records=tuple(record for record in before.records if named(record.label))
+        before, results=tuple(result for result in before.results if named(result.label))
     )
     return compare(before, results, noise=noise, thresholds=own)
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from rocmforge.bench import exits
 from rocmforge.bench.arguments import add_judging, figures
 from rocmforge.bench.asv import known_thresholds
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.compare import THRESHOLD
 from rocmforge.bench.findings import judge
 from rocmforge.bench.history import first_parents, read_history
 from rocmforge.bench.history_figure import history_figures
 from rocmforge.bench.history_report import exit_code, print_findings, to_json, to_markdown
 from rocmforge.bench.noise import known_noise, load_noise
-from rocmforge.bench.results import ResultsDirectory
 
 BASELINES = Path("baselines")
 CONFIG = Path("asv.conf.json")

@@ -14,19 +14,19 @@ from pathlib import Path
 from rocmforge.bench import exits
 from rocmforge.bench.arguments import add_judging, figure
 from rocmforge.bench.asv import Builds, benchmarks_folder, known_thresholds
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.compare import THRESHOLD, Comparison, Outcome, Row, compare, differences
-from rocmforge.bench.conditions import refuse_loaded, with_surroundings
 from rocmforge.bench.confirm import confirm, looks, suspects
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.figure import forest_plot
 from rocmforge.bench.files import write_bytes
+from rocmforge.bench.interleaved import measure_pair
 from rocmforge.bench.machine import register_machine
 from rocmforge.bench.noise import known_noise, load_noise
-from rocmforge.bench.records import ResultSet
 from rocmforge.bench.report import print_table, to_json, to_junit, to_markdown
-from rocmforge.bench.results import ResultsDirectory
-from rocmforge.bench.turns import measure_pair
+from rocmforge.bench.results import ResultSet
+from rocmforge.bench.run_environment import refuse_loaded, with_stored_environments
 from rocmforge.errors import RocmforgeError
 from rocmforge.hardware import detect
 
@@ -141,7 +141,7 @@ def _sides(args: argparse.Namespace) -> tuple[ResultSet, ResultSet]:
 
 def _quiet(found: ResultSet, results: Path) -> ResultSet:
     """Add what surrounded the processes; refuse a run most of which was measured under load."""
-    known = with_surroundings(found, results)
+    known = with_stored_environments(found, results)
     refuse_loaded(known)
     return known
 

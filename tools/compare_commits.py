@@ -22,12 +22,12 @@ from rocmforge.bench import exits
 from rocmforge.bench.arguments import expression
 from rocmforge.bench.asv import Builds, benchmarks_folder
 from rocmforge.bench.files import write_json
+from rocmforge.bench.interleaved import NO_RATIO, NOT_AVAILABLE, Pair, measure_pair
 from rocmforge.bench.machine import register_machine
 from rocmforge.bench.provenance import commit_hash, provenance
 from rocmforge.bench.ranks import middle_interval
-from rocmforge.bench.records import Direction
+from rocmforge.bench.results import Direction
 from rocmforge.bench.statistics import CONFIDENCE
-from rocmforge.bench.turns import NO_RATIO, NOT_AVAILABLE, Pair, measure_pair
 from rocmforge.errors import MeasurementError
 from rocmforge.hardware import detect
 

@@ -23,7 +23,7 @@ from rocmforge.bench.compare import THRESHOLD, compare
 from rocmforge.bench.decision import Verdict, slowdown
 from rocmforge.bench.files import write_json
 from rocmforge.bench.noise import FEWEST_RUNS, Noise, learn
-from rocmforge.bench.records import Record, ResultSet
+from rocmforge.bench.results import Result, ResultSet
 from rocmforge.errors import MeasurementError
 from rocmforge.hardware import hardware_tag
 
@@ -77,7 +77,7 @@ def judge(runs: Sequence[ResultSet]) -> dict[str, Any]:
     for one, other in itertools.permutations(range(len(runs)), 2):
         noise = learn([run for k, run in enumerate(runs) if k not in (one, other)])
         comparisons += 1
-        verdicts += len({r.label for run in (runs[one], runs[other]) for r in run.records})
+        verdicts += len({r.label for run in (runs[one], runs[other]) for r in run.results})
         for name, rule in RULES.items():
             found = rule(runs[one], runs[other], noise)
             called[name] += len(found)
@@ -126,7 +126,7 @@ def _asv(before: ResultSet, after: ResultSet, noise: dict[str, Noise]) -> set[st
     found = set()
     for old, new in _pairs(before, after):
         few = min(len(old.samples), len(new.samples)) < 2
-        stats = [_asv_stats(record) for record in (old, new)]
+        stats = [_asv_stats(result) for result in (old, new)]
         if _slower(old, new) and (few or is_different(old.samples, new.samples, *stats)):
             found.add(new.label)
     return found
@@ -149,21 +149,21 @@ RULES: dict[str, Rule] = {
 }
 
 
-def _pairs(before: ResultSet, after: ResultSet) -> list[tuple[Record, Record]]:
-    old = {record.label: record for record in before.records}
-    return [(old[record.label], record) for record in after.records if record.label in old]
+def _pairs(before: ResultSet, after: ResultSet) -> list[tuple[Result, Result]]:
+    old = {result.label: result for result in before.results}
+    return [(old[result.label], result) for result in after.results if result.label in old]
 
 
-def _slower(old: Record, new: Record) -> bool:
+def _slower(old: Result, new: Result) -> bool:
     if old.value is None or new.value is None or new.direction is None:
         return False
     return slowdown(old.value, new.value, new.direction) > 1 + THRESHOLD
 
 
-def _asv_stats(record: Record) -> dict[str, Any]:
-    summary = record.summary
+def _asv_stats(result: Result) -> dict[str, Any]:
+    summary = result.summary
     low, high = (summary.ci_low, summary.ci_high) if summary else (None, None)
-    return {"ci_99_a": low, "ci_99_b": high, "repeat": len(record.samples)}
+    return {"ci_99_a": low, "ci_99_b": high, "repeat": len(result.samples)}
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ from rocmforge.bench.confirm import confirm, suspects
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.files import read_json, read_versioned_json, write_json
 from rocmforge.bench.git import run_git
+from rocmforge.bench.interleaved import measure_pair
 from rocmforge.bench.machine import register_machine
 from rocmforge.bench.noise import known_noise
-from rocmforge.bench.records import ResultSet
-from rocmforge.bench.turns import measure_pair
+from rocmforge.bench.results import ResultSet
 from rocmforge.errors import MeasurementError
 from rocmforge.hardware import detect, hardware_tag
 

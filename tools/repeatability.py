@@ -30,8 +30,8 @@ from rocmforge.bench.noise import (
     noise_path,
     save_noise,
 )
-from rocmforge.bench.records import ResultSet
 from rocmforge.bench.report import digits, scale_for
+from rocmforge.bench.results import ResultSet
 from rocmforge.bench.statistics import percentile
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect

@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rocmforge.atomic import naming_full_disk
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.files import (
     finite_number,
     is_strings,
@@ -34,8 +35,7 @@ from rocmforge.bench.files import (
     write_bytes,
     write_json,
 )
-from rocmforge.bench.records import ResultSet, Status
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.results import ResultSet, Status
 from rocmforge.errors import ResultFileError, brief
 
 _CONFIG_VERSION = 1
@@ -245,7 +245,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
             return
 
 
-def environment_name(python: str) -> str:
+def asv_environment_name(python: str) -> str:
     """Return asv's name of an interpreter that is there already, as result files have it."""
     from asv.environment import get_env_name
 
@@ -270,10 +270,12 @@ def failures(results: Path, machine: str, commit: str, python: str) -> set[tuple
     """
     seen: Counter[str] = Counter()
     found = set()
-    for record in ResultsDirectory(results, machine).load(commit, environment_name(python)).records:
-        if record.status is Status.FAILED:
-            found.add((record.name, seen[record.name]))
-        seen[record.name] += 1
+    for result in (
+        ResultsDirectory(results, machine).load(commit, asv_environment_name(python)).results
+    ):
+        if result.status is Status.FAILED:
+            found.add((result.name, seen[result.name]))
+        seen[result.name] += 1
     return found
 
 
@@ -314,7 +316,7 @@ def keep_results(
     ResultFileError
         There is no such result, or it is broken.
     """
-    measured = read_json(source / result_file(machine, commit, environment_name(python)))
+    measured = read_json(source / result_file(machine, commit, asv_environment_name(python)))
     version = ".".join(platform.python_version_tuple()[:2])
     name = f"existing-py{version}"
     params = {**typed_field(source, measured, "params", dict, "an object"), "python": version}
@@ -391,7 +393,7 @@ class Builds:
             asv could not be run.
         """
         python = str(self.prepare(commit))
-        name = result_file(self._machine, commit, environment_name(python))
+        name = result_file(self._machine, commit, asv_environment_name(python))
         written = self._work / "results" / name
         written.unlink(missing_ok=True)  # asv would merge into it
         words = run_command(self._work, python, commit, self._machine, *FORKED, *more)
@@ -401,7 +403,7 @@ class Builds:
                 self._work, "asv run", got=_end(done), wanted="results of its benchmarks"
             )
         found = ResultsDirectory(self._work / "results", self._machine)
-        return found.load(commit, environment_name(python))
+        return found.load(commit, asv_environment_name(python))
 
 
 @functools.cache

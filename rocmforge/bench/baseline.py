@@ -25,7 +25,7 @@ from rocmforge.bench.files import (
     write_json,
 )
 from rocmforge.bench.machine import LARGEST, LONGEST
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import Summary
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware, hardware_tag
@@ -73,12 +73,12 @@ def metric_suffix(unit: str) -> tuple[str, float]:
     return spelled or "value", 1.0
 
 
-def measured(results: ResultSet) -> dict[str, Record]:
+def measured(results: ResultSet) -> dict[str, Result]:
     """Return the records that a baseline can hold, by label: with a value, unit and direction."""
     return {
-        record.label: record
-        for record in results.records
-        if record.status is Status.OK and record.unit is not None
+        result.label: result
+        for result in results.results
+        if result.status is Status.OK and result.unit is not None
     }
 
 
@@ -141,19 +141,19 @@ def refuse_smaller(path: Path, results: ResultSet) -> None:
     """Raise ValueError where the baseline at `path` has benchmarks that were not measured now."""
     new = measured(results)
     if new:
-        refuse_loss(path, (record.label for record in load_baseline(path).records), new)
+        refuse_loss(path, (result.label for result in load_baseline(path).results), new)
 
 
-def replacements(stored: ResultSet, fresh: ResultSet) -> dict[str, Record]:
+def replacements(stored: ResultSet, fresh: ResultSet) -> dict[str, Result]:
     """Return what a refresh puts into a baseline, by label.
 
     All that was measured anew, but what is marked now and was not when it was stored.
     """
-    good = {record.label for record in stored.records if record.marked is None}
+    good = {result.label for result in stored.results if result.marked is None}
     return {
-        label: record
-        for label, record in measured(fresh).items()
-        if record.marked is None or label not in good
+        label: result
+        for label, result in measured(fresh).items()
+        if result.marked is None or label not in good
     }
 
 
@@ -168,15 +168,15 @@ def refreshed(stored: ResultSet, fresh: ResultSet) -> ResultSet:
         A later run on the same hardware; only its `replacements` count.
     """
     kept = {
-        record.label: replace(
-            record,
-            commit=record.commit or stored.commit,
-            hardware=record.hardware or stored.hardware,
+        result.label: replace(
+            result,
+            commit=result.commit or stored.commit,
+            hardware=result.hardware or stored.hardware,
         )
-        for record in stored.records
+        for result in stored.results
     }
-    records = {**kept, **replacements(stored, fresh)}
-    return replace(fresh, source=stored.source, records=tuple(records.values()))
+    results = {**kept, **replacements(stored, fresh)}
+    return replace(fresh, source=stored.source, results=tuple(results.values()))
 
 
 def save_refreshed(path: Path, fresh: ResultSet) -> int:
@@ -189,7 +189,7 @@ def save_refreshed(path: Path, fresh: ResultSet) -> int:
     """
     metadata = read_json(path)["metadata"]
     merged = refreshed(load_baseline(path), fresh)
-    valued = {record.label for record in merged.records}
+    valued = {result.label for result in merged.results}
     lists = []
     for key, status in (("failed", Status.FAILED), ("skipped", Status.SKIPPED)):
         listed = metadata.get(key, [])
@@ -226,46 +226,46 @@ def load_baseline(path: Path) -> ResultSet:
         commit_date=None if commit_date is None else _milliseconds(path, commit_date),
         environment=typed_field(path, metadata, "environment", str, "a string"),
         hardware=hardware,
-        records=tuple(_record(path, label, entries[label], hardware) for label in entries),
+        results=tuple(_record(path, label, entries[label], hardware) for label in entries),
         uncommitted_changes=bool(changed),
     )
 
 
-def _entry(record: Record, hardware: Hardware) -> dict[str, Any]:
-    summary = record.summary
-    if summary is None or record.unit is None or record.direction is None:
-        raise ValueError(f"record {record.label}: got no value or unit, wanted a measured one")
-    suffix, scale = metric_suffix(record.unit)
+def _entry(result: Result, hardware: Hardware) -> dict[str, Any]:
+    summary = result.summary
+    if summary is None or result.unit is None or result.direction is None:
+        raise ValueError(f"record {result.label}: got no value or unit, wanted a measured one")
+    suffix, scale = metric_suffix(result.unit)
     metrics: dict[str, float | int | None] = {}
     for key, attribute in _STATISTICS.items():
         value = getattr(summary, attribute)
         finite = value is not None and math.isfinite(value)
         metrics[f"{key}_{suffix}"] = value * scale if finite else None
     metrics["iterations"] = summary.iterations
-    params = dict(zip(record.param_names, record.params, strict=True))
+    params = dict(zip(result.param_names, result.params, strict=True))
     return {
-        "name": record.label,
-        "timestamp": _iso(record.started_at),
-        "hardware": {key: getattr(record.hardware or hardware, key) for key in HARDWARE_KEYS},
+        "name": result.label,
+        "timestamp": _iso(result.started_at),
+        "hardware": {key: getattr(result.hardware or hardware, key) for key in HARDWARE_KEYS},
         "metrics": metrics,
         "metadata": {
             "backend": _named_param(params, _BACKEND_PARAMS),
             "format": _named_param(params, _FORMAT_PARAMS),
-            "benchmark": record.name,
+            "benchmark": result.name,
             "params": params,
-            "unit": record.unit,
-            "direction": record.direction.value,
-            "version": record.version,
-            "commit": record.commit,
-            "error": record.error,
-            "conditions": record.conditions,
-            "marked": record.marked,
-            "samples": [float(f"{sample:.{SAMPLE_DIGITS}g}") for sample in record.samples],
+            "unit": result.unit,
+            "direction": result.direction.value,
+            "version": result.version,
+            "commit": result.commit,
+            "error": result.error,
+            "conditions": result.conditions,
+            "marked": result.marked,
+            "samples": [float(f"{sample:.{SAMPLE_DIGITS}g}") for sample in result.samples],
         },
     }
 
 
-def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Record:
+def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Result:
     if not isinstance(entry, dict):
         raise ResultFileError(path, label, got=kind_of(entry), wanted="an object")
     metadata = typed_field(path, entry, "metadata", dict, f"an object in {label}")
@@ -287,7 +287,7 @@ def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Record
     if not is_strings(list(params.values())):
         raise ResultFileError(path, f"params of {label}", got=params, wanted="strings")
     summary = _summary(path, label, metrics, unit)
-    record = Record(
+    result = Result(
         name=typed_field(path, metadata, "benchmark", str, f"a string in {label}"),
         param_names=tuple(params),
         params=tuple(params.values()),
@@ -305,10 +305,10 @@ def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Record
         commit=_optional(path, f"commit of {label}", metadata.get("commit"), str),
         hardware=None if own == hardware else own,
     )
-    if entry.get("name") != label or record.label != label:
-        got = f"{entry.get('name')}, {record.label}"
+    if entry.get("name") != label or result.label != label:
+        got = f"{entry.get('name')}, {result.label}"
         raise ResultFileError(path, "name and parameters", got=got, wanted=label)
-    return record
+    return result
 
 
 def _samples(path: Path, label: str, stored: object) -> tuple[float, ...]:
@@ -394,7 +394,7 @@ def _named_param(params: Mapping[str, str], names: tuple[str, ...]) -> str | Non
 
 
 def _labels(results: ResultSet, status: Status) -> list[str]:
-    return [record.label for record in results.records if record.status is status]
+    return [result.label for result in results.results if result.status is status]
 
 
 def _iso(moment_ms: int | None) -> str | None:

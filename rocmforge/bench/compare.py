@@ -24,7 +24,7 @@ from rocmforge.bench.decision import (
 )
 from rocmforge.bench.noise import Noise
 from rocmforge.bench.ranks import holm
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.hardware import Hardware
 
 THRESHOLD = 0.10
@@ -208,7 +208,7 @@ def compare(
         for difference in differences(before.hardware, after.hardware)
         if difference.field not in upgraded
     )
-    old, new = _by_label(before.records, select), _by_label(after.records, select)
+    old, new = _by_label(before.results, select), _by_label(after.results, select)
     pairs = {label: (old.get(label), new.get(label)) for label in {**old, **new}}
     found = {
         label: evidence(was, now)
@@ -244,8 +244,8 @@ def compare(
 
 
 def _row(
-    before: Record | None,
-    after: Record | None,
+    before: Result | None,
+    after: Result | None,
     verdict: Verdict,
     note: str,
     found: Evidence | None,
@@ -277,11 +277,11 @@ def _row(
     )
 
 
-def _quiet(before: Record | None, after: Record | None) -> float | None:
+def _quiet(before: Result | None, after: Result | None) -> float | None:
     """Slowdown of the better quartiles of two records' samples."""
     if not (before and after and before.samples and after.samples) or after.direction is None:
         return None
-    old, new = (quiet(record.samples, after.direction) for record in (before, after))
+    old, new = (quiet(result.samples, after.direction) for result in (before, after))
     return slowdown(old, new, after.direction) if min(old, new) > 0 else None
 
 
@@ -294,7 +294,7 @@ def _ratio_interval(
     return of_ratio(found.low, found.high, direction)
 
 
-def _usable(noise: Noise | None, after: Record) -> Noise | None:
+def _usable(noise: Noise | None, after: Result) -> Noise | None:
     """Noise, if it was measured with the same code and in the same unit."""
     if noise is None or noise.unit != after.unit:
         return None
@@ -302,7 +302,7 @@ def _usable(noise: Noise | None, after: Record) -> Noise | None:
     return noise if same else None
 
 
-def _verdict(before: Record | None, after: Record | None) -> tuple[Verdict, str]:
+def _verdict(before: Result | None, after: Result | None) -> tuple[Verdict, str]:
     """Verdict where no two values can be compared."""
     was = before.status if before else None
     now = after.status if after else None
@@ -339,7 +339,7 @@ def _hint(row: Row, new: Sequence[Row]) -> str:
     return "" if now is None else f"its parameters are now {', '.join(now) or 'none'}"
 
 
-def _incomparable(before: Record, after: Record) -> str:
+def _incomparable(before: Result, after: Result) -> str:
     """Why two records cannot be compared; empty: they can."""
     old, new = before.value, after.value
     if before.status is not Status.OK or after.status is not Status.OK:
@@ -359,8 +359,8 @@ def _unjudged(row: Row) -> Row:
     return replace(row, ratio=None, low=None, high=None, verdict=Verdict.HARDWARE_MISMATCH, note="")
 
 
-def _by_label(records: Iterable[Record], select: re.Pattern[str] | None) -> dict[str, Record]:
-    return {r.label: r for r in records if select is None or select.search(r.label)}
+def _by_label(results: Iterable[Result], select: re.Pattern[str] | None) -> dict[str, Result]:
+    return {r.label: r for r in results if select is None or select.search(r.label)}
 
 
 def differences(before: Hardware, after: Hardware) -> tuple[Difference, ...]:
@@ -393,7 +393,7 @@ def _same_release(one: str, other: str) -> bool:
 
 
 def _unknown_noise(
-    pairs: Mapping[str, tuple[Record | None, Record | None]],
+    pairs: Mapping[str, tuple[Result | None, Result | None]],
     tested: Iterable[str],
     noise: Mapping[str, Noise],
 ) -> tuple[str, ...]:

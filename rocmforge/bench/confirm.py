@@ -14,10 +14,10 @@ from statistics import median
 
 from rocmforge.bench.compare import Row
 from rocmforge.bench.decision import ALPHA, Verdict, of_ratio, slowdown
+from rocmforge.bench.interleaved import NOT_AVAILABLE, Pair
 from rocmforge.bench.ranks import above_zero_p_value, middle_interval
-from rocmforge.bench.records import Direction
+from rocmforge.bench.results import Direction
 from rocmforge.bench.statistics import CONFIDENCE
-from rocmforge.bench.turns import NOT_AVAILABLE, Pair
 
 FEWEST_PAIRS = 12  # after which a regression may be called
 CLEARED = (-math.inf, 0.0, 0.5)  # of the threshold: below it after so many pairs is ok

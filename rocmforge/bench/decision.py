@@ -14,14 +14,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rocmforge.bench.conditions import is_timed
 from rocmforge.bench.ranks import (
     larger_p_value,
     probability_larger,
     ratio_interval,
     samples_wanted,
 )
-from rocmforge.bench.records import Direction, Record
+from rocmforge.bench.results import Direction, Result
+from rocmforge.bench.run_environment import is_timed
 from rocmforge.bench.statistics import CONFIDENCE, percentile
 
 ALPHA = 0.01
@@ -128,7 +128,7 @@ def of_ratio(low: float, high: float, direction: Direction | None) -> tuple[floa
     return (1 / high, 1 / low) if direction is Direction.HIGHER else (low, high)
 
 
-def evidence(before: Record, after: Record) -> Evidence:
+def evidence(before: Result, after: Result) -> Evidence:
     """Weigh the samples of two runs of one benchmark.
 
     Where one side has no samples but their interval, two intervals that do not overlap count as a
@@ -227,7 +227,7 @@ def _what_would_settle(found: Evidence, tests: int) -> str:
     return f"about {more} more samples on either side would settle it"
 
 
-def _p_of_intervals(before: Record, after: Record) -> float | None:
+def _p_of_intervals(before: Result, after: Result) -> float | None:
     one, other = before.summary, after.summary
     if one is None or other is None or None in (one.iterations, other.iterations):
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from rocmforge.bench.compare import Comparison, Row
 from rocmforge.bench.decision import Verdict, of_ratio
 from rocmforge.bench.files import write_whole
-from rocmforge.bench.records import Direction
+from rocmforge.bench.results import Direction
 from rocmforge.errors import MeasurementError
 
 SUFFIXES = (".svg", ".png", ".pdf")

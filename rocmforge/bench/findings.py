@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rocmforge.bench.change_points import FEWEST, Values
 from rocmforge.bench.compare import THRESHOLD
 from rocmforge.bench.decision import ALPHA, slowdown
 from rocmforge.bench.history import History, Series
 from rocmforge.bench.noise import Noise
 from rocmforge.bench.ranks import ratio_interval
 from rocmforge.bench.statistics import CONFIDENCE, median_interval, percentile
-from rocmforge.bench.steps import FEWEST, Values
 from rocmforge.bench.worsening import Kind, Worsening, worsenings
 from rocmforge.errors import MeasurementError
 

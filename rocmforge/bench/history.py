@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rocmforge.bench.asv_results import MEASURE, ResultsDirectory, read_result_file
 from rocmforge.bench.compare import differences
-from rocmforge.bench.conditions import is_timed, with_surroundings
 from rocmforge.bench.git import run_git
-from rocmforge.bench.records import Direction, Record, ResultSet
-from rocmforge.bench.results import MEASURE, ResultsDirectory, read_result_file
+from rocmforge.bench.results import Direction, Result, ResultSet
+from rocmforge.bench.run_environment import is_timed, with_stored_environments
 from rocmforge.errors import MeasurementError
 
 
@@ -179,19 +179,19 @@ def read_history(
         notes.append(f"{elsewhere} result files are of commits outside this range")
     if other := len(chosen) - len(same):
         notes.append(f"{other} commits left out: measured on other hardware than the newest one")
-    rows: dict[tuple[str, str, Direction, str | None], list[tuple[int, Record]]] = defaultdict(list)
+    rows: dict[tuple[str, str, Direction, str | None], list[tuple[int, Result]]] = defaultdict(list)
     gaps: Counter[str] = Counter()
     for one in same:
-        for record in with_surroundings(one, results.path).records:
-            if record.value is None or (select and not select.search(record.label)):
+        for result in with_stored_environments(one, results.path).results:
+            if result.value is None or (select and not select.search(result.label)):
                 continue
-            if record.unit is None or record.direction is None:
+            if result.unit is None or result.direction is None:
                 gaps["not in benchmarks.json, unit and direction unknown"] += 1
-            elif reason := _unusable(record, record.value):
+            elif reason := _unusable(result, result.value):
                 gaps[reason] += 1
             else:
-                key = record.label, record.unit, record.direction, record.version
-                rows[key].append((positions[one.commit], record))
+                key = result.label, result.unit, result.direction, result.version
+                rows[key].append((positions[one.commit], result))
     notes += [f"{count} measurements left out: {reason}" for reason, count in gaps.items()]
     return History(
         machine=latest.machine,
@@ -222,23 +222,23 @@ def _of_environment(sets: Sequence[ResultSet], environment: str | None) -> list[
     return [one for one in sets if environment in (None, one.environment)]
 
 
-def _unusable(record: Record, value: float) -> str | None:
+def _unusable(result: Result, value: float) -> str | None:
     """Why a value counts as a gap; None: it does not."""
     if value < 0:
         return "below 0"
-    if value == 0 and (is_timed(record) or record.direction is Direction.HIGHER):
+    if value == 0 and (is_timed(result) or result.direction is Direction.HIGHER):
         return "0, of which there is no ratio"
-    return record.marked
+    return result.marked
 
 
-def _series(rows: Sequence[tuple[int, Record]]) -> Series:
+def _series(rows: Sequence[tuple[int, Result]]) -> Series:
     """One series of records that share label, unit, direction and version."""
     first = rows[0][1]
     points = []
-    for position, record in rows:
-        if record.value is not None and record.summary is not None:
-            ends = record.summary.ci_low, record.summary.ci_high
-            points.append(Point(position, record.value, *ends))
+    for position, result in rows:
+        if result.value is not None and result.summary is not None:
+            ends = result.summary.ci_low, result.summary.ci_high
+            points.append(Point(position, result.value, *ends))
     return Series(
         label=first.label,
         name=first.name,

@@ -15,8 +15,8 @@ from rocmforge.bench.figure import SUFFIXES
 from rocmforge.bench.files import write_whole
 from rocmforge.bench.findings import Finding, State
 from rocmforge.bench.history import History, Series
-from rocmforge.bench.records import Direction
 from rocmforge.bench.report import scale_for
+from rocmforge.bench.results import Direction
 from rocmforge.errors import MeasurementError
 
 MOST_IN_A_FILE = 40

@@ -19,7 +19,6 @@ from rich.text import Text
 
 from rocmforge.bench.findings import Finding, Level, State
 from rocmforge.bench.history import History
-from rocmforge.bench.records import Direction
 from rocmforge.bench.report import (
     digits,
     escaped,
@@ -29,6 +28,7 @@ from rocmforge.bench.report import (
     scale_for,
     wide_console,
 )
+from rocmforge.bench.results import Direction
 from rocmforge.errors import one_line
 
 COLUMNS = (

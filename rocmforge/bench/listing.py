@@ -16,8 +16,8 @@ from rich.text import Text
 
 from rocmforge.bench.compare import Comparison, Row
 from rocmforge.bench.decision import Verdict
-from rocmforge.bench.records import Record, Status
 from rocmforge.bench.report import digits, scale_for
+from rocmforge.bench.results import Result, Status
 
 WIDE = 140  # columns of a terminal from which intervals, samples, baseline and errors fit too
 WIDE_COLUMNS = ("99 % interval", "n", "baseline")
@@ -44,7 +44,7 @@ _HEADLINES = {
 """Column to the benchmark that fills it, and the parameter that it must have."""
 
 
-def headline(records: Sequence[Record]) -> Table | None:
+def headline(results: Sequence[Result]) -> Table | None:
     """Lay out the whole models of a run: a row for each model and device.
 
     Returns
@@ -55,12 +55,12 @@ def headline(records: Sequence[Record]) -> Table | None:
         is n/a. None where no model was measured.
     """
     found: dict[tuple[str, str], dict[str, str]] = {}
-    for column, record in _headlined(records):
-        params = _params(record)
+    for column, result in _headlined(results):
+        params = _params(result)
         cells = found.setdefault((params.get("model", ""), params.get("device", "")), {})
-        if record.value is not None:
+        if result.value is not None:
             inverse = column == ROOFLINE
-            cells[column] = f"{100 / record.value:.0f} %" if inverse else _value(record)
+            cells[column] = f"{100 / result.value:.0f} %" if inverse else _value(result)
     if not any(found.values()):
         return None
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -71,19 +71,19 @@ def headline(records: Sequence[Record]) -> Table | None:
     return table
 
 
-def _headlined(records: Iterable[Record]) -> Iterator[tuple[str, Record]]:
-    for record in records:
+def _headlined(results: Iterable[Result]) -> Iterator[tuple[str, Result]]:
+    for result in results:
         for column, (name, param, value) in _HEADLINES.items():
-            if record.name == name and _params(record).get(param, "") == value:
-                yield column, record
+            if result.name == name and _params(result).get(param, "") == value:
+                yield column, result
 
 
-def noise_line(records: Iterable[Record]) -> str | None:
+def noise_line(results: Iterable[Result]) -> str | None:
     """One line: how widely the samples of this run spread; None where nothing has an interval.
 
     The spread of a benchmark is half of the 99 % interval of its median over that median.
     """
-    spreads = {r.label: spread for r in records if (spread := _spread(r)) is not None}
+    spreads = {r.label: spread for r in results if (spread := _spread(r)) is not None}
     if not spreads:
         return None
     worst = max(spreads, key=lambda label: spreads[label])
@@ -93,16 +93,16 @@ def noise_line(records: Iterable[Record]) -> str | None:
     )
 
 
-def _spread(record: Record) -> float | None:
+def _spread(result: Result) -> float | None:
     """Half of the 99 % interval of the median over the median; None without an interval."""
-    summary = record.summary
-    if summary is None or not record.value or not math.isfinite(summary.ci_high - summary.ci_low):
+    summary = result.summary
+    if summary is None or not result.value or not math.isfinite(summary.ci_high - summary.ci_low):
         return None
-    return (summary.ci_high - summary.ci_low) / 2 / abs(record.value)
+    return (summary.ci_high - summary.ci_low) / 2 / abs(result.value)
 
 
 def results_table(
-    records: Sequence[Record], comparison: Comparison | None, narrow: bool = False
+    results: Sequence[Result], comparison: Comparison | None, narrow: bool = False
 ) -> Table:
     """Lay out what was measured, and beside it a baseline's value and the change.
 
@@ -125,77 +125,77 @@ def results_table(
         stands in the last column: relative RMS.
     """
     rows = {row.label: row for row in comparison.rows} if comparison else {}
-    errors = any(record.error is not None for record in records)
+    errors = any(result.error is not None for result in results)
     more = ("±",) if narrow else WIDE_COLUMNS
     last = () if narrow or not errors else (ERROR_COLUMN,)
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("benchmark", "median", *more, "change", *last):
         left = column == "benchmark"
         shown.add_column(column, justify="left" if left else "right", overflow="fold")
-    for suite, group in groupby(sorted(records, key=_suite), key=_suite):
+    for suite, group in groupby(sorted(results, key=_suite), key=_suite):
         shown.add_row(Text(suite), style="bold")
-        for record in group:
-            row = None if record.value is None else rows.get(record.label)
-            middle = [_percent(record)] if narrow else [*_interval(record), _baseline(record, row)]
+        for result in group:
+            row = None if result.value is None else rows.get(result.label)
+            middle = [_percent(result)] if narrow else [*_interval(result), _baseline(result, row)]
             change = _change(row).replace(" % ", " %\n" if narrow else " % ")
-            cells = [_label(record, narrow), _median(record), *middle, change]
-            cells += [_error(record.error)] if last else []
-            shown.add_row(*map(Text, cells), style=_style(record, rows))
+            cells = [_label(result, narrow), _median(result), *middle, change]
+            cells += [_error(result.error)] if last else []
+            shown.add_row(*map(Text, cells), style=_style(result, rows))
     return shown
 
 
-def _suite(record: Record) -> str:
-    return record.name.partition(".")[0]
+def _suite(result: Result) -> str:
+    return result.name.partition(".")[0]
 
 
-def _label(record: Record, narrow: bool) -> str:
-    name = record.name.partition(".")[2] or record.name
-    params = " ".join(_params(record).values())
+def _label(result: Result, narrow: bool) -> str:
+    name = result.name.partition(".")[2] or result.name
+    params = " ".join(_params(result).values())
     apart = "\n    " if narrow and len(f"  {name} {params}") > LABEL else " "
     return f"  {name}{apart}{params}".rstrip()
 
 
-def _params(record: Record) -> dict[str, str]:
-    pairs = zip(record.param_names, record.params, strict=True)
+def _params(result: Result) -> dict[str, str]:
+    pairs = zip(result.param_names, result.params, strict=True)
     return {name: value.strip("'") for name, value in pairs}
 
 
-def _scale(record: Record) -> tuple[float, str]:
-    return scale_for((record.value,), record.unit or "")
+def _scale(result: Result) -> tuple[float, str]:
+    return scale_for((result.value,), result.unit or "")
 
 
-def _value(record: Record) -> str:
-    scale, unit = _scale(record)
-    return f"{digits((record.value or 0.0) / scale)} {unit}"
+def _value(result: Result) -> str:
+    scale, unit = _scale(result)
+    return f"{digits((result.value or 0.0) / scale)} {unit}"
 
 
-def _median(record: Record) -> str:
-    if record.value is None:
-        return record.status.value
-    return f"{MARK} " * (record.marked is not None) + _value(record)
+def _median(result: Result) -> str:
+    if result.value is None:
+        return result.status.value
+    return f"{MARK} " * (result.marked is not None) + _value(result)
 
 
-def _percent(record: Record) -> str:
-    spread = _spread(record)
+def _percent(result: Result) -> str:
+    spread = _spread(result)
     return "" if spread is None else f"{100 * spread:.1f} %"
 
 
-def _interval(record: Record) -> tuple[str, str]:
+def _interval(result: Result) -> tuple[str, str]:
     """99 % interval in the unit of the median, and the number of samples."""
-    summary = record.summary
-    if record.value is None or summary is None:
+    summary = result.summary
+    if result.value is None or summary is None:
         return "", ""
-    scale, _ = _scale(record)
+    scale, _ = _scale(result)
     low, high = summary.ci_low, summary.ci_high
     known = math.isfinite(high - low) and low < high
     shown = f"{digits(low / scale)} … {digits(high / scale)}" if known else ""
     return shown, str(summary.iterations)
 
 
-def _baseline(record: Record, row: Row | None) -> str:
+def _baseline(result: Result, row: Row | None) -> str:
     if row is None or row.before is None:
         return ""
-    scale, unit = _scale(record)
+    scale, unit = _scale(result)
     return f"{digits(row.before / scale)} {unit}"
 
 
@@ -210,8 +210,8 @@ def _change(row: Row | None) -> str:
     return word.strip() if row.ratio is None else f"{100 * (row.ratio - 1):+.1f} %{word}"
 
 
-def _style(record: Record, rows: dict[str, Row]) -> str | None:
-    if record.status is Status.FAILED:
+def _style(result: Result, rows: dict[str, Row]) -> str | None:
+    if result.status is Status.FAILED:
         return "bold red"
-    row = rows.get(record.label)
+    row = rows.get(result.label)
     return _STYLES.get(row.verdict) if row else None

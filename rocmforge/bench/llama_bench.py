@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rocmforge.bench.files import finite_number, kind_of, parse_json, read_text, typed_field
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware
@@ -50,8 +50,8 @@ def read_llama_bench(path: Path, hardware: Hardware) -> ResultSet:
     rows = _rows(path)
     if not rows:
         raise MeasurementError(f"{path}: no test: nothing measured")
-    records = [_record(path, number, row) for number, row in enumerate(rows)]
-    labels = [record.label for record in records]
+    results = [_record(path, number, row) for number, row in enumerate(rows)]
+    labels = [result.label for result in results]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise ResultFileError(path, twice, got="twice", wanted="each test once")
@@ -65,7 +65,7 @@ def read_llama_bench(path: Path, hardware: Hardware) -> ResultSet:
         commit_date=None,
         environment=ENVIRONMENT,
         hardware=hardware,
-        records=tuple(records),
+        results=tuple(results),
     )
 
 
@@ -81,7 +81,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _record(path: Path, number: int, row: dict[str, Any]) -> Record:
+def _record(path: Path, number: int, row: dict[str, Any]) -> Result:
     what = f"test {number}"
     stored = typed_field(path, row, "samples_ts", list, f"a list in {what}")
     samples = [finite_number(path, f"samples_ts of {what}", value) for value in stored]
@@ -100,7 +100,7 @@ def _record(path: Path, number: int, row: dict[str, Any]) -> Record:
     }
     params["model"] = Path(str(params["model"])).name
     summary = summarize(samples)
-    return Record(
+    return Result(
         name=NAME,
         param_names=tuple(params),
         params=tuple(repr(value) for value in params.values()),

@@ -18,7 +18,7 @@ from rocmforge.bench.files import (
     typed_field,
     write_json,
 )
-from rocmforge.bench.records import ResultSet
+from rocmforge.bench.results import ResultSet
 from rocmforge.bench.statistics import percentile
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware, hardware_tag
@@ -92,21 +92,21 @@ def learn(runs: Sequence[ResultSet]) -> dict[str, Noise]:
         if run.hardware.identity() != runs[0].hardware.identity():
             raise ValueError(f"{run.source}: got other hardware than in {runs[0].source}")
     measured = [
-        {r.label: r for r in run.records if r.value is not None and r.unit is not None}
+        {r.label: r for r in run.results if r.value is not None and r.unit is not None}
         for run in runs
     ]
     labels = dict.fromkeys(label for run in measured for label in run)
     found: dict[str, Noise] = {}
     for label in labels:
-        records = [run[label] for run in measured if label in run]
-        quiet = [record for record in records if record.marked is None]
-        kept = quiet if len(quiet) >= FEWEST_RUNS else records
-        if len(records) >= FEWEST_RUNS:
+        results = [run[label] for run in measured if label in run]
+        quiet = [result for result in results if result.marked is None]
+        kept = quiet if len(quiet) >= FEWEST_RUNS else results
+        if len(results) >= FEWEST_RUNS:
             found[label] = Noise(
-                unit=records[0].unit or "",
-                version=records[0].version,
+                unit=results[0].unit or "",
+                version=results[0].version,
                 medians=tuple(r.value for r in kept if r.value is not None),
-                marked=sum(r.marked is not None for r in records),
+                marked=sum(r.marked is not None for r in results),
             )
     return found
 

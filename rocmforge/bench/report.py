@@ -18,7 +18,7 @@ from rich.text import Text
 
 from rocmforge.bench.compare import Comparison, Outcome, Row
 from rocmforge.bench.decision import Verdict, slowdown
-from rocmforge.bench.records import Direction
+from rocmforge.bench.results import Direction
 from rocmforge.errors import one_line
 
 COLUMNS = (

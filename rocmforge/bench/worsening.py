@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rocmforge.bench.steps import FEWEST, Values, change_points, levels, plausible
+from rocmforge.bench.change_points import FEWEST, Values, change_points, levels, plausible
 
 SLOWEST_STEP = 5
 """Points that a drift takes at least; what takes fewer is a step."""

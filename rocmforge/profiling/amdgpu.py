@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rocmforge.profiling import gpu_conditions
-from rocmforge.profiling.gpu_conditions import GpuSample
+from rocmforge.profiling import gpu_environment
+from rocmforge.profiling.gpu_environment import GpuSample
 
 # amdgpu_smu.h of Linux, SMU_THROTTLER_*: first bit of each group of 16
 _REASONS = ((0, "power cap"), (16, "current"), (32, "temperature"), (48, "firmware"))
@@ -41,7 +41,7 @@ class Amdgpu:
     def before(self) -> tuple[float | None, int | None]:
         """Return utilization and number of processes, and begin to watch."""
         others = kfd_processes(self._root, self._node)
-        busy = gpu_conditions.settled(lambda: amdgpu_sample(self._folder).utilization)
+        busy = gpu_environment.settled(lambda: amdgpu_sample(self._folder).utilization)
         self._samples = [self._sample()]
         self._thread.start()
         return busy, others
@@ -62,7 +62,7 @@ class Amdgpu:
         return [*self._samples, self._sample()]
 
     def _watch(self) -> None:
-        while not self._stop.wait(gpu_conditions.PERIOD_S):
+        while not self._stop.wait(gpu_environment.PERIOD_S):
             self._samples.append(self._sample())
 
     def _sample(self) -> GpuSample:

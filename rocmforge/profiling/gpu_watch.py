@@ -11,7 +11,7 @@ from pathlib import Path
 from rocmforge import env
 from rocmforge.gpu import cuda
 from rocmforge.profiling.amdgpu import Amdgpu, amdgpu_folder
-from rocmforge.profiling.gpu_conditions import GpuConditions, gpu_conditions
+from rocmforge.profiling.gpu_environment import GpuEnvironment, gpu_environment
 from rocmforge.profiling.nvidia_smi import NvidiaSmi
 
 
@@ -43,10 +43,10 @@ class GpuWatch:
         if self._source:
             self._source.take()
 
-    def end(self) -> GpuConditions:
+    def end(self) -> GpuEnvironment:
         """Stop watching and return what was seen."""
         samples = self._source.close() if self._source else []
-        return gpu_conditions(
+        return gpu_environment(
             self._device,
             self._source.name if self._source else "none",
             samples,

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from typing import IO
 
-from rocmforge.profiling.gpu_conditions import PERIOD_S, GpuSample, settled
+from rocmforge.profiling.gpu_environment import PERIOD_S, GpuSample, settled
 
 TIMEOUT_S = 10.0
 FIELDS = (

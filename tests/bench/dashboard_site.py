@@ -11,10 +11,10 @@ from typing import Any
 
 from asv_tree import MACHINE, AsvTree
 
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import save_baseline
-from rocmforge.bench.conditions import write_report
 from rocmforge.bench.dashboard.publish import publish
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.run_environment import write_report
 
 SCRIPT = "<script>document.title='harmed'</script>"
 IMAGE = "<img src=x onerror=\"document.title='harmed'\">"

@@ -16,7 +16,7 @@ from asv_tree import A, AsvTree
 from rocmforge.bench import asv
 from rocmforge.bench.asv import (
     Builds,
-    environment_name,
+    asv_environment_name,
     failures,
     keep_results,
     known_thresholds,
@@ -24,7 +24,7 @@ from rocmforge.bench.asv import (
     result_file,
     write_config,
 )
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.errors import ResultFileError
 
 pytest.importorskip("asv")
@@ -106,7 +106,7 @@ def test_kept_results_say_nothing_of_where_the_interpreter_is(
         A,
         {"rope.time_rope": 0.5, "gpu.time_gpu": math.nan},
         samples={"rope.time_rope": [[0.4, 0.5, 0.6]]},
-        environment=environment_name(PYTHON),
+        environment=asv_environment_name(PYTHON),
     )
     document = json.loads(path.read_text(encoding="utf-8"))
     document["python"] = document["params"]["python"] = PYTHON
@@ -117,8 +117,8 @@ def test_kept_results_say_nothing_of_where_the_interpreter_is(
     assert kept.name == f"{A[:8]}-{name}.json"
     assert "somebody" not in kept.read_text(encoding="utf-8")
     found = ResultsDirectory(tmp_path / "kept", "box").load(A, name)
-    wanted = ResultsDirectory(tree.results, "box").load(A, environment_name(PYTHON))
-    assert found.records == wanted.records
+    wanted = ResultsDirectory(tree.results, "box").load(A, asv_environment_name(PYTHON))
+    assert found.results == wanted.results
     assert found.commit_date == wanted.commit_date
     assert found.hardware.python_version == ".".join(platform.python_version_tuple()[:2])
     with pytest.raises(ResultFileError, match=f"{A[:8]}-existing"):
@@ -128,7 +128,7 @@ def test_kept_results_say_nothing_of_where_the_interpreter_is(
 def test_what_failed_in_an_earlier_round_has_failed(tree: AsvTree, tmp_path: Path) -> None:
     tree.benchmark("m.track_ms", "ms", {"n": ["1", "2", "3"]})
     tree.benchmark("m.track_all", "ms")
-    environment = environment_name(PYTHON)
+    environment = asv_environment_name(PYTHON)
     arguments = (tree.results, "box", A, PYTHON)
     tree.run(A, {"m.track_ms": [1.0, None, math.nan], "m.track_all": None}, environment=environment)
     failed = failures(*arguments)
@@ -136,8 +136,8 @@ def test_what_failed_in_an_earlier_round_has_failed(tree: AsvTree, tmp_path: Pat
     tree.run(A, {"m.track_ms": [1.0, 2.0, 3.0], "m.track_all": 4.0}, environment=environment)
     assert failures(*arguments) == set()
     keep_results(tree.results, tmp_path / "kept", "box", A, PYTHON, failed)
-    records = ResultsDirectory(tmp_path / "kept", "box").load(A).records
-    assert [record.status.value for record in records] == ["ok", "failed", "ok", "failed"]
+    results = ResultsDirectory(tmp_path / "kept", "box").load(A).results
+    assert [result.status.value for result in results] == ["ok", "failed", "ok", "failed"]
     tree.run(A, {"m.track_ms": None, "m.track_all": 4.0}, environment=environment)
     keep_results(tree.results, tmp_path / "kept", "box", A, PYTHON, failed)
 
@@ -171,8 +171,8 @@ def test_a_build_of_other_tools_is_not_taken(
 def test_names_that_are_too_long_for_a_file_are_found(tree: AsvTree, tmp_path: Path) -> None:
     python = f"/{'long' * 40}/bin/python"
     tree.benchmark("rope.time_rope")
-    written = tree.run(A, {"rope.time_rope": 0.5}, environment=environment_name(python)[:60])
-    written.rename(tree.results / result_file("box", A, environment_name(python)))
+    written = tree.run(A, {"rope.time_rope": 0.5}, environment=asv_environment_name(python)[:60])
+    written.rename(tree.results / result_file("box", A, asv_environment_name(python)))
     assert keep_results(tree.results, tmp_path / "kept", "box", A, python).is_file()
 
 

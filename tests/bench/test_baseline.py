@@ -17,6 +17,7 @@ from asv_tree import AsvTree, B
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import (
     baseline_path,
     load_baseline,
@@ -29,8 +30,7 @@ from rocmforge.bench.baseline import (
 )
 from rocmforge.bench.compare import Outcome, compare
 from rocmforge.bench.decision import Verdict
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware
@@ -154,9 +154,9 @@ def test_metric_suffix(unit: str, suffix: str, scale: float) -> None:
 
 def test_loads_what_was_saved(saved: Path, results: ResultSet) -> None:
     loaded = load_baseline(saved)
-    valued = [r for r in results.records if r.status is Status.OK]
-    assert len(loaded.records) == len(valued) == 5
-    for got, wanted in zip(loaded.records, valued, strict=True):
+    valued = [r for r in results.results if r.status is Status.OK]
+    assert len(loaded.results) == len(valued) == 5
+    for got, wanted in zip(loaded.results, valued, strict=True):
         assert wanted.value is not None
         assert wanted.summary is not None
         assert got.summary is not None
@@ -176,7 +176,7 @@ def test_loads_what_was_saved(saved: Path, results: ResultSet) -> None:
         assert got.summary.ci_high == pytest.approx(wanted.summary.ci_high, rel=1e-12)
         assert got.summary.iterations == wanted.summary.iterations
         assert got.samples == pytest.approx(wanted.samples, rel=1e-5)
-    assert any(len(record.samples) > 1 for record in loaded.records)
+    assert any(len(result.samples) > 1 for result in loaded.results)
     assert (loaded.commit, loaded.machine) == (results.commit, results.machine)
     assert (loaded.commit_date, loaded.environment) == (results.commit_date, results.environment)
     assert loaded.hardware == results.hardware
@@ -204,7 +204,7 @@ def test_any_samples_survive(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], unit: str, direction: Direction
 ) -> None:
     summary = summarize(values)
-    record = Record(
+    result = Result(
         name="m.x",
         param_names=("n",),
         params=("'a, b'",),
@@ -218,21 +218,21 @@ def test_any_samples_survive(
         started_at=None,
     )
     host = Hardware(cpu_name="x")
-    original = ResultSet(Path("r"), "box", B, None, "env", host, (record,))
+    original = ResultSet(Path("r"), "box", B, None, "env", host, (result,))
     path = tmp_path_factory.getbasetemp() / "any.json"
     save_baseline(path, original)
     loaded = load_baseline(path)
-    assert loaded.records[0].label == "m.x('a, b')"
-    assert loaded.records[0].samples == pytest.approx(values, rel=1e-5)
+    assert loaded.results[0].label == "m.x('a, b')"
+    assert loaded.results[0].samples == pytest.approx(values, rel=1e-5)
     comparison = compare(loaded, original, threshold=1e-6)
     assert comparison.outcome is Outcome.PASS
 
 
 def test_nothing_measured_leaves_the_old_file(saved: Path, results: ResultSet) -> None:
     before = saved.read_bytes()
-    none = tuple(r for r in results.records if r.status is not Status.OK)
+    none = tuple(r for r in results.results if r.status is not Status.OK)
     with pytest.raises(MeasurementError, match="nothing measured"):
-        save_baseline(saved, replace(results, records=none))
+        save_baseline(saved, replace(results, results=none))
     assert saved.read_bytes() == before
 
 
@@ -246,7 +246,7 @@ def test_a_failing_disk_leaves_the_old_file(
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space left"):
-        save_baseline(saved, replace(results, records=results.records[:1]))
+        save_baseline(saved, replace(results, results=results.results[:1]))
     assert saved.read_bytes() == before
     assert [p.name for p in saved.parent.iterdir()] == ["baseline.json"]
 
@@ -255,9 +255,9 @@ def test_what_has_no_unit_is_not_measured(saved: Path, results: ResultSet) -> No
     """benchmarks.json does not know it: it cannot be saved, and so it would be lost."""
     unknown = tuple(
         replace(r, unit=None, direction=None) if r.label == "rope.time_rope" else r
-        for r in results.records
+        for r in results.results
     )
-    later = replace(results, records=unknown)
+    later = replace(results, results=unknown)
     assert "rope.time_rope" not in measured(later)
     refuse_smaller(saved, results)
     with pytest.raises(ValueError, match=r"without 1 of its benchmarks \(rope\.time_rope\)"):
@@ -266,15 +266,15 @@ def test_what_has_no_unit_is_not_measured(saved: Path, results: ResultSet) -> No
 
 def test_what_is_marked_now_replaces_nothing_that_is_not(results: ResultSet) -> None:
     def marked(label: str) -> ResultSet:
-        changed = [replace(r, marked="load") if r.label == label else r for r in results.records]
-        return replace(results, records=tuple(changed))
+        changed = [replace(r, marked="load") if r.label == label else r for r in results.results]
+        return replace(results, results=tuple(changed))
 
     now = marked("rope.time_rope")
     assert "rope.time_rope" not in replacements(results, now)
-    kept = {r.label: r for r in refreshed(results, now).records}["rope.time_rope"]
+    kept = {r.label: r for r in refreshed(results, now).results}["rope.time_rope"]
     assert (kept.marked, kept.commit) == (None, results.commit)
     assert "rope.time_rope" in replacements(now, now)  # it was no better before
-    without = replace(results, records=())
+    without = replace(results, results=())
     assert "rope.time_rope" in replacements(without, now)
 
 
@@ -360,9 +360,9 @@ def test_nonsense_in_any_place_of_an_entry_is_read_or_refused(saved: Path) -> No
         document["baselines"]["rope.time_rope"][a][b] = value
         saved.write_text(json.dumps(document))
         try:
-            record = load_baseline(saved).records[0]
+            result = load_baseline(saved).results[0]
         except ResultFileError:
             refused += 1
         else:
-            assert record.value == pytest.approx(0.00204)
+            assert result.value == pytest.approx(0.00204)
     assert refused > 60

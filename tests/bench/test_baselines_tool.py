@@ -12,7 +12,7 @@ from asv_tree import MACHINE, A, AsvTree, B, Tools
 from documents import LLAMA_BENCH
 
 from rocmforge.bench.baseline import baseline_path, load_baseline, save_baseline
-from rocmforge.bench.conditions import write_report
+from rocmforge.bench.run_environment import write_report
 from rocmforge.hardware import detect
 
 TOOL, STORED = "baselines.py", Path("baselines/cpu-amd-epyc-zen4-2c/baseline.json")
@@ -58,7 +58,7 @@ def test_refresh_shows_what_moved_and_keeps_the_rest(stored: Path, tools: Tools)
     metadata = json.loads(stored.read_text(encoding="utf-8"))["metadata"]
     assert (metadata["commit"], metadata["skipped"]) == (B, ["gpu.time_gpu"])
     assert metadata["failed"] == ["matmul.track_ms('Q8_0', 1)"]
-    assert {r.label: r.commit for r in load_baseline(stored).records}["new.time_new"] is None
+    assert {r.label: r.commit for r in load_baseline(stored).results}["new.time_new"] is None
 
 
 def test_a_refresh_on_another_kernel_says_what_was_measured_on_which(
@@ -70,7 +70,7 @@ def test_a_refresh_on_another_kernel_says_what_was_measured_on_which(
     now = entries(stored)
     assert now["rope.time_rope"]["hardware"]["os"] == "Linux 6.9.0"
     assert now["matmul.track_tokens"]["hardware"]["os"] == "Linux 6.1.0"
-    again = {r.label: r.hardware for r in load_baseline(stored).records}
+    again = {r.label: r.hardware for r in load_baseline(stored).results}
     assert again["rope.time_rope"] is None
     assert again["matmul.track_tokens"] is not None
     assert tools(TOOL, "refresh").returncode == 0
@@ -126,8 +126,8 @@ def test_refresh_takes_what_make_bench_left_where_that_is_later(
     left = baseline_path(tmp_path / ".asv" / "baselines", here)
     run = replace(load_baseline(stored), hardware=here, commit="c" * 40)
     save_baseline(mine, run)
-    rope = tuple(r for r in run.records if r.label == "rope.time_rope")
-    save_baseline(left, replace(run, records=rope, commit="d" * 40))
+    rope = tuple(r for r in run.results if r.label == "rope.time_rope")
+    save_baseline(left, replace(run, results=rope, commit="d" * 40))
     done = tools(TOOL, "refresh")
     assert done.returncode == 0, done.stderr
     assert "1 replaced, 0 added, 4 kept: 5 benchmarks, now of dddddddd" in done.stdout

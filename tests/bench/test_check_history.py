@@ -17,13 +17,13 @@ import pytest
 from asv_tree import Tools
 from history_tree import PLAIN, WHO, HistoryTree, noisy
 
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.findings import State, judge
 from rocmforge.bench.history import History, read_history
 from rocmforge.bench.history_figure import history_figures
 from rocmforge.bench.history_report import bisect_command, exit_code, to_markdown
 from rocmforge.bench.noise import Noise
-from rocmforge.bench.records import Direction
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.results import Direction
 from rocmforge.bench.worsening import Kind
 
 pytest.importorskip("scipy")

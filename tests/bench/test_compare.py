@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rocmforge.bench.compare import Comparison, Outcome, Row, compare
 from rocmforge.bench.decision import Verdict, slowdown
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.hardware import Hardware
 
@@ -22,8 +22,8 @@ HOST = Hardware(cpu_name="AMD EPYC", cpu_arch="x86_64", cpu_count=2, os="Linux 6
 LOWER, HIGHER = Direction.LOWER, Direction.HIGHER
 
 
-def record(value: float | None, status: Status = Status.OK, **changes: object) -> Record:
-    base = Record(
+def result(value: float | None, status: Status = Status.OK, **changes: object) -> Result:
+    base = Result(
         name="m.track_x",
         param_names=("n",),
         params=("1",),
@@ -39,11 +39,11 @@ def record(value: float | None, status: Status = Status.OK, **changes: object) -
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def run(*records: Record, hardware: Hardware = HOST, commit: str = "a" * 40) -> ResultSet:
-    return ResultSet(Path("r.json"), "box", commit, None, "env", hardware, records)
+def run(*results: Result, hardware: Hardware = HOST, commit: str = "a" * 40) -> ResultSet:
+    return ResultSet(Path("r.json"), "box", commit, None, "env", hardware, results)
 
 
-def verdict_of(before: Record | None, after: Record | None, threshold: float = 0.10) -> Row:
+def verdict_of(before: Result | None, after: Result | None, threshold: float = 0.10) -> Row:
     old = run(*([before] if before else []))
     new = run(*([after] if after else []), commit="b" * 40)
     return compare(old, new, threshold).rows[0]
@@ -74,20 +74,20 @@ def verdict_of(before: Record | None, after: Record | None, threshold: float = 0
     ],
 )
 def test_threshold(before: float, after: float, direction: Direction, expected: Verdict) -> None:
-    row = verdict_of(record(before, direction=direction), record(after, direction=direction))
+    row = verdict_of(result(before, direction=direction), result(after, direction=direction))
     assert row.verdict is expected
     assert (row.before, row.after) == (before, after)
     assert row.gates == (expected is Verdict.REGRESSION)
 
 
 def test_threshold_is_settable() -> None:
-    assert verdict_of(record(100.0), record(104.0), 0.03).verdict is Verdict.REGRESSION
-    assert verdict_of(record(100.0), record(140.0), 0.50).verdict is Verdict.OK
-    assert verdict_of(record(0.7), record(0.805), 0.15).verdict is Verdict.OK  # just 15 %, rounded
-    assert verdict_of(record(0.805), record(0.7), 0.15).verdict is Verdict.OK
+    assert verdict_of(result(100.0), result(104.0), 0.03).verdict is Verdict.REGRESSION
+    assert verdict_of(result(100.0), result(140.0), 0.50).verdict is Verdict.OK
+    assert verdict_of(result(0.7), result(0.805), 0.15).verdict is Verdict.OK  # just 15 %, rounded
+    assert verdict_of(result(0.805), result(0.7), 0.15).verdict is Verdict.OK
     for bad in (0.0, -0.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="threshold: got"):
-            verdict_of(record(1.0), record(1.0), bad)
+            verdict_of(result(1.0), result(1.0), bad)
 
 
 values = st.floats(1e-9, 1e9)
@@ -104,7 +104,7 @@ SWAPPED = {
 def test_swapping_before_and_after_swaps_the_verdict(
     a: float, b: float, threshold: float, direction: Direction
 ) -> None:
-    old, new = record(a, direction=direction), record(b, direction=direction)
+    old, new = result(a, direction=direction), result(b, direction=direction)
     there = verdict_of(old, new, threshold).verdict
     assert verdict_of(new, old, threshold).verdict is SWAPPED[there]
 
@@ -112,8 +112,8 @@ def test_swapping_before_and_after_swaps_the_verdict(
 @patient
 @given(values, values, thresholds)
 def test_turning_the_direction_turns_the_verdict(a: float, b: float, threshold: float) -> None:
-    lower = verdict_of(record(a), record(b), threshold).verdict
-    higher = verdict_of(record(a, direction=HIGHER), record(b, direction=HIGHER), threshold)
+    lower = verdict_of(result(a), result(b), threshold).verdict
+    higher = verdict_of(result(a, direction=HIGHER), result(b, direction=HIGHER), threshold)
     assert higher.verdict is SWAPPED[lower]
 
 
@@ -123,8 +123,8 @@ def test_time_and_throughput_of_one_run_agree(a: int, b: int, threshold: float) 
     factor = slowdown(a, b, LOWER)
     if abs(factor / (1 + threshold) - 1) < 1e-6 or abs(factor * (1 + threshold) - 1) < 1e-6:
         return
-    time = verdict_of(record(float(a)), record(float(b)), threshold)
-    rates = [record(1000.0 / x, unit="tokens/s", direction=HIGHER) for x in (a, b)]
+    time = verdict_of(result(float(a)), result(float(b)), threshold)
+    rates = [result(1000.0 / x, unit="tokens/s", direction=HIGHER) for x in (a, b)]
     assert verdict_of(*rates, threshold).verdict is time.verdict
 
 
@@ -140,7 +140,7 @@ def test_slowdown_refuses_negative_values() -> None:
         slowdown(-1.0, 2.0, LOWER)
 
 
-OK, FAILED, SKIPPED = record(1.0), record(None, Status.FAILED), record(None, Status.SKIPPED)
+OK, FAILED, SKIPPED = result(1.0), result(None, Status.FAILED), result(None, Status.SKIPPED)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ OK, FAILED, SKIPPED = record(1.0), record(None, Status.FAILED), record(None, Sta
     ],
 )
 def test_what_was_not_measured_on_both_sides(
-    before: Record | None, after: Record | None, verdict: Verdict, note: str, outcome: Outcome
+    before: Result | None, after: Result | None, verdict: Verdict, note: str, outcome: Outcome
 ) -> None:
     comparison = compare(run(*filter(None, [before])), run(*filter(None, [after])))
     row = comparison.rows[0]
@@ -185,23 +185,23 @@ def test_what_was_not_measured_on_both_sides(
     ],
 )
 def test_not_comparable_is_no_pass(change: dict[str, object], note: str) -> None:
-    comparison = compare(run(record(1.0)), run(record(1.0, **change)))
+    comparison = compare(run(result(1.0)), run(result(1.0, **change)))
     assert comparison.rows[0].verdict is Verdict.NOT_COMPARABLE
     assert comparison.rows[0].note == note
     assert comparison.outcome is Outcome.NOTHING_MEASURED
-    fine = record(1.0, name="m.fine")
-    beside = compare(run(fine, record(1.0)), run(fine, record(1.0, **change)))
+    fine = result(1.0, name="m.fine")
+    beside = compare(run(fine, result(1.0)), run(fine, result(1.0, **change)))
     assert beside.outcome is Outcome.MISSING
     assert replace(beside, may_miss=True).outcome is Outcome.PASS
 
 
 def test_without_versions_the_numbers_are_compared() -> None:
-    assert verdict_of(record(1.0, version=None), record(2.0)).verdict is Verdict.REGRESSION
+    assert verdict_of(result(1.0, version=None), result(2.0)).verdict is Verdict.REGRESSION
 
 
 def mismatch(**changes: object) -> Comparison:
     other = replace(HOST, **changes)  # type: ignore[arg-type]
-    return compare(run(record(1.0)), run(record(5.0), hardware=other, commit="b" * 40))
+    return compare(run(result(1.0)), run(result(5.0), hardware=other, commit="b" * 40))
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_other_hardware_is_never_compared(change: dict[str, object], named: str)
 
 def test_an_upgrade_of_the_driver_can_be_judged_and_another_power_cap_not() -> None:
     card = replace(HOST, gpu_name="x", driver_version="580.1", power_cap_watts=700)
-    old = run(record(1.0), hardware=card)
-    new = run(record(1.0), hardware=replace(card, driver_version="590.2"), commit="b" * 40)
+    old = run(result(1.0), hardware=card)
+    new = run(result(1.0), hardware=replace(card, driver_version="590.2"), commit="b" * 40)
     assert [str(d) for d in compare(old, new).mismatches] == ["driver_version: 580 → 590"]
     both = ("rocm_version", "driver_version")
     judged = compare(old, new, upgraded=both)
@@ -237,8 +237,8 @@ def test_an_upgrade_of_the_driver_can_be_judged_and_another_power_cap_not() -> N
 
 
 def test_an_upgrade_of_rocm_can_be_judged() -> None:
-    old = run(record(1.0), hardware=replace(HOST, rocm_version="6.4.1"))
-    new = run(record(2.0), hardware=replace(HOST, rocm_version="7.0.0"), commit="b" * 40)
+    old = run(result(1.0), hardware=replace(HOST, rocm_version="6.4.1"))
+    new = run(result(2.0), hardware=replace(HOST, rocm_version="7.0.0"), commit="b" * 40)
     assert compare(old, new).outcome is Outcome.HARDWARE_MISMATCH
     judged = compare(old, new, upgraded=("rocm_version",))
     assert judged.outcome is Outcome.REGRESSION
@@ -248,9 +248,9 @@ def test_an_upgrade_of_rocm_can_be_judged() -> None:
 
 
 def test_a_newer_kernel_or_python_is_noted_and_compared() -> None:
-    old = run(record(1.0), hardware=replace(HOST, python_version="3.11"))
+    old = run(result(1.0), hardware=replace(HOST, python_version="3.11"))
     newer = replace(HOST, os="Linux 6.2.0", python_version="3.12.1")
-    comparison = compare(old, run(record(2.0), hardware=newer, commit="b" * 40))
+    comparison = compare(old, run(result(2.0), hardware=newer, commit="b" * 40))
     assert comparison.outcome is Outcome.REGRESSION
     differing = [note for note in comparison.notes if note.startswith("differs")]
     assert [note.partition(": ")[2] for note in differing] == [
@@ -258,19 +258,19 @@ def test_a_newer_kernel_or_python_is_noted_and_compared() -> None:
         "python_version: 3.11 → 3.12.1",
     ]
     same = replace(HOST, python_version="3.11.7")
-    notes = compare(old, run(record(2.0), hardware=same, commit="b" * 40)).notes
+    notes = compare(old, run(result(2.0), hardware=same, commit="b" * 40)).notes
     assert not any("python" in note for note in notes)
 
 
 def test_notes_of_unknown_hardware_and_of_one_commit() -> None:
     nothing = Hardware()
-    notes = compare(run(record(1.0), hardware=nothing), run(record(1.0), hardware=nothing)).notes
+    notes = compare(run(result(1.0), hardware=nothing), run(result(1.0), hardware=nothing)).notes
     assert "hardware unknown" in notes[0]
     assert "the same commit, aaaaaaaa" in notes[1]
 
 
 def test_selection_by_name_and_parameters() -> None:
-    rows = [record(1.0, params=("'Q4_0'",)), record(1.0, params=("'Q8_0'",))]
+    rows = [result(1.0, params=("'Q4_0'",)), result(1.0, params=("'Q8_0'",))]
     comparison = compare(run(*rows), run(*rows), select=re.compile(r"track_x\('Q8"))
     assert [row.label for row in comparison.rows] == ["m.track_x('Q8_0')"]
     nothing = compare(run(*rows), run(*rows), select=re.compile("no such"))

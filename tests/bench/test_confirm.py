@@ -15,8 +15,8 @@ from test_with_asv import CONFIG, Project
 from rocmforge.bench.compare import Row
 from rocmforge.bench.confirm import FEWEST_PAIRS, Measure, confirm, looks, suspects
 from rocmforge.bench.decision import Verdict
-from rocmforge.bench.records import Direction
-from rocmforge.bench.turns import Pair
+from rocmforge.bench.interleaved import Pair
+from rocmforge.bench.results import Direction
 
 BEFORE, AFTER = "a" * 40, "b" * 40
 

@@ -16,14 +16,14 @@ pytest.importorskip("asv")
 
 from dashboard_site import HARMFUL, SCRIPT, Site, make_site
 
-from rocmforge.bench.dashboard import offline
+from rocmforge.bench.asv_results import BenchmarkInfo, read_benchmarks
 from rocmforge.bench.dashboard import publish as module
+from rocmforge.bench.dashboard import vendored
 from rocmforge.bench.dashboard.asv_pages import adapt
 from rocmforge.bench.dashboard.machines import read_machines
-from rocmforge.bench.dashboard.offline import make_offline
 from rocmforge.bench.dashboard.speeds import speeds
-from rocmforge.bench.records import Direction
-from rocmforge.bench.results import BenchmarkInfo, read_benchmarks
+from rocmforge.bench.dashboard.vendored import use_vendored
+from rocmforge.bench.results import Direction
 from rocmforge.errors import ResultFileError
 
 
@@ -61,13 +61,13 @@ def test_no_page_loads_anything_from_elsewhere(site: Site) -> None:
 def test_an_address_that_is_not_vendored_is_named(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text('<script src="https://example.org/new.js"></script>')
     with pytest.raises(ResultFileError, match=r"got https://example\.org/new\.js"):
-        make_offline(tmp_path)
+        use_vendored(tmp_path)
 
 
 def test_so_is_one_in_a_style_sheet(tmp_path: Path) -> None:
     (tmp_path / "a.css").write_text("@import '//example.org/a.css';")
     with pytest.raises(ResultFileError, match=r"a\.css: what it loads: got //example\.org/a\.css"):
-        make_offline(tmp_path)
+        use_vendored(tmp_path)
 
 
 def test_the_summary_stands_in_front_and_asvs_page_behind_it(site: Site) -> None:
@@ -170,7 +170,7 @@ def test_changes_show_each_that_is_not_ok(site: Site) -> None:
 
 
 def test_conditions_say_what_was_recorded(site: Site) -> None:
-    conditions = section(site.text(), "conditions").partition("sm-90")[0]
+    conditions = section(site.text(), "environments").partition("sm-90")[0]
     assert "median 90 %, worst 90 % median 1 %, worst 1 %" in row_of(conditions, "other work")
     assert "1 of 8 timed ones 0 of 8 timed ones 0 of 8" in row_of(conditions, "marked")
     assert "numpy 2.0" in row_of(conditions, "versions numpy")
@@ -349,5 +349,5 @@ def test_every_vendored_address_is_one_of_asvs_page(repo: Path) -> None:
 
     page = (Path(asv.__file__).parent / "www" / "index.html").read_text("utf-8")
     assert set(re.findall(r"(?:src|href)=\"(https://[^\"]+\.(?:js|css))\"", page)) == {
-        *offline.VENDORED
+        *vendored.VENDORED
     }

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from asv_tree import A, AsvTree, B
 
+from rocmforge.bench.asv_results import ResultsDirectory, read_benchmarks
 from rocmforge.bench.baseline import save_baseline
-from rocmforge.bench.dashboard import words
+from rocmforge.bench.dashboard import formatting
 from rocmforge.bench.dashboard.asv_pages import showable
 from rocmforge.bench.dashboard.machines import (
     Run,
@@ -19,11 +20,10 @@ from rocmforge.bench.dashboard.machines import (
     two_newest,
     with_more,
 )
-from rocmforge.bench.dashboard.roofline import WIDTH, Chart, charts
+from rocmforge.bench.dashboard.roofline_chart import WIDTH, Chart, charts
+from rocmforge.bench.dashboard.run_environments import environment_summary
 from rocmforge.bench.dashboard.speeds import PHASES, headlines, speeds, split_model
-from rocmforge.bench.dashboard.surroundings import surroundings
-from rocmforge.bench.records import Direction
-from rocmforge.bench.results import ResultsDirectory, read_benchmarks
+from rocmforge.bench.results import Direction
 from rocmforge.errors import ResultFileError
 
 C = "c" * 40
@@ -124,7 +124,7 @@ def test_a_failed_benchmark_is_there_and_says_so(tree: AsvTree, tmp_path: Path) 
     assert headlines([speed]) == {}
     assert len(latest(machine)) == 1
     assert machine.newest
-    assert surroundings(machine.newest)["GPU throttling"] == "n/a"
+    assert environment_summary(machine.newest)["GPU throttling"] == "n/a"
     assert charts(None) == []
 
 
@@ -150,16 +150,16 @@ def test_the_suites_have_the_benchmarks_that_the_summary_names(repo: Path) -> No
 
 
 def test_words() -> None:
-    assert words.value_and_unit(0.00123, "seconds") == "1.23 ms"
-    assert words.value_and_unit(None, "ms") == "n/a"
-    assert words.interval(1.0, None, "ms") == "n/a"
-    assert words.interval(0.001, 0.002, "seconds") == "1 … 2 ms"
-    assert words.better(Direction.LOWER) == "↓ lower"
-    assert words.better(None) == "n/a"
-    assert words.arrow(None) == ""
-    assert words.measured(None, None) == "n/a, n/a"
-    assert words.extremes([]) == "n/a"
-    assert words.extremes([2.0, 1.0], "MHz") == "1 … 2 MHz"
+    assert formatting.value_and_unit(0.00123, "seconds") == "1.23 ms"
+    assert formatting.value_and_unit(None, "ms") == "n/a"
+    assert formatting.interval(1.0, None, "ms") == "n/a"
+    assert formatting.interval(0.001, 0.002, "seconds") == "1 … 2 ms"
+    assert formatting.better(Direction.LOWER) == "↓ lower"
+    assert formatting.better(None) == "n/a"
+    assert formatting.arrow(None) == ""
+    assert formatting.measured(None, None) == "n/a, n/a"
+    assert formatting.extremes([]) == "n/a"
+    assert formatting.extremes([2.0, 1.0], "MHz") == "1 … 2 MHz"
 
 
 @pytest.mark.parametrize(

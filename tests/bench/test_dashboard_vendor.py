@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from rocmforge.bench.dashboard.offline import VENDOR, VENDORED
+
+from rocmforge.bench.dashboard.vendored import VENDOR, VENDORED
 
 ROW = re.compile(r"\| `([^`]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \| `([0-9a-f]{64})` \|")
 ROWS = {row[0]: row for row in ROW.findall((VENDOR / "README.md").read_text("utf-8"))}

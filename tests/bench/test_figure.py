@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 import pytest
 from asv_tree import A, AsvTree, B
 
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.compare import Comparison, Row, compare
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.figure import forest_plot
-from rocmforge.bench.records import Direction
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.results import Direction
 from rocmforge.errors import MeasurementError
 
 pytest.importorskip("matplotlib")

@@ -12,10 +12,10 @@ pytest.importorskip("asv")
 
 from dashboard_site import Site, make_site
 
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.git import ask_git, find_commit, run_git
 from rocmforge.bench.history import first_parents
 from rocmforge.bench.provenance import commit_hash, committed_files, head
-from rocmforge.bench.results import ResultsDirectory
 
 BYTES = b"\xff\xfe m\xfcde"
 NAME = os.fsdecode(b"\xff\xfem\xfcde")
@@ -59,9 +59,9 @@ def test_the_dashboard_is_published_and_shows_what_can_be_shown(site: Site) -> N
 
 
 def test_a_measured_commit_with_such_a_subject_is_shown(site: Site) -> None:
+    from rocmforge.bench.asv_results import read_benchmarks
     from rocmforge.bench.dashboard.machines import read_machines
     from rocmforge.bench.dashboard.render import _commits
-    from rocmforge.bench.results import read_benchmarks
 
     newest = git(site.root, "rev-parse", "main").decode()
     benchmarks = read_benchmarks(site.results / "benchmarks.json")

@@ -11,10 +11,10 @@ import pytest
 from asv_tree import MACHINE
 from history_tree import HistoryTree
 
-from rocmforge.bench.conditions import write_report
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.history import History, first_parents, read_history
-from rocmforge.bench.records import Direction
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.results import Direction
+from rocmforge.bench.run_environment import write_report
 from rocmforge.errors import MeasurementError, ResultFileError
 
 NAN = float("nan")

@@ -14,11 +14,11 @@ import pytest
 from asv_tree import A, AsvTree, B
 from documents import changed, places
 
+from rocmforge.bench.asv_results import ResultsDirectory, read_benchmarks
 from rocmforge.bench.baseline import save_baseline
-from rocmforge.bench.conditions import with_surroundings, write_report
 from rocmforge.bench.dashboard.machines import read_machines
 from rocmforge.bench.dashboard.render import write_pages
-from rocmforge.bench.results import ResultsDirectory, read_benchmarks
+from rocmforge.bench.run_environment import with_stored_environments, write_report
 from rocmforge.errors import ResultFileError, RocmforgeError
 
 PREFILL = "inference.Prompt.track_prefill_tokens_per_second"
@@ -103,7 +103,7 @@ def folder(tmp_path: Path) -> Path:
         tree.run(commit, values, samples=samples, environment="env")
         report = write_report(tmp_path / "conditions" / commit, PREFILL, 0, 1e-4, CONDITIONS)
         report.rename(report.with_name("report.json"))
-    first = with_surroundings(ResultsDirectory(tree.results).load(A), tree.results)
+    first = with_stored_environments(ResultsDirectory(tree.results).load(A), tree.results)
     machine = replace(first.hardware, gpu_name="Card", gpu_architecture="sm_90")
     save_baseline(tmp_path / BOX / "baseline.json", replace(first, hardware=machine))
     for name, content in REPORTS.items():

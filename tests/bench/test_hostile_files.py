@@ -18,9 +18,9 @@ from asv_tree import AsvTree
 from documents import LLAMA_BENCH, changed, places
 from tool_modules import tool_module
 
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import save_baseline
-from rocmforge.bench.conditions import write_report
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.run_environment import write_report
 from rocmforge.errors import ResultFileError
 
 pytest.importorskip("asv")

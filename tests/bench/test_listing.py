@@ -10,14 +10,14 @@ from rich.console import Console
 
 from rocmforge.bench.compare import compare
 from rocmforge.bench.listing import headline, noise_line, results_table
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.hardware import Hardware
 
 
-def record(name: str, value: float | None, unit: str, spread: float = 0.0) -> Record:
+def result(name: str, value: float | None, unit: str, spread: float = 0.0) -> Result:
     samples = () if value is None else tuple(value * (1 + spread * (i - 8) / 8) for i in range(17))
-    return Record(
+    return Result(
         name=name,
         param_names=("format", "device"),
         params=("'Q4_K'", "'cpu'"),
@@ -32,15 +32,15 @@ def record(name: str, value: float | None, unit: str, spread: float = 0.0) -> Re
     )
 
 
-def run(*records: Record) -> ResultSet:
-    return ResultSet(Path("x.json"), "box", "a" * 40, None, "env", Hardware(cpu_name="x"), records)
+def run(*results: Result) -> ResultSet:
+    return ResultSet(Path("x.json"), "box", "a" * 40, None, "env", Hardware(cpu_name="x"), results)
 
 
 def shown(now: ResultSet, before: ResultSet | None = None) -> list[list[str]]:
     comparison = compare(before, now) if before else None
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(results_table(now.records, comparison))
+        console.print(results_table(now.results, comparison))
     _, suite, *lines = capture.get().splitlines()
     assert suite.strip() == "suite"
     return [line.split() for line in lines]
@@ -61,28 +61,28 @@ def shown(now: ResultSet, before: ResultSet | None = None) -> list[list[str]]:
 def test_a_value_stands_with_a_unit_that_reads_well(
     value: float, unit: str, text: list[str]
 ) -> None:
-    (row,) = shown(run(record("suite.op", value, unit)))
+    (row,) = shown(run(result("suite.op", value, unit)))
     assert row == ["op", "Q4_K", "cpu", *text, "17"]
 
 
 def test_the_interval_is_in_the_unit_of_the_median() -> None:
-    (row,) = shown(run(record("suite.op", 0.008, "seconds", spread=0.5)))
+    (row,) = shown(run(result("suite.op", 0.008, "seconds", spread=0.5)))
     assert row[3:] == ["8", "ms", "5", "…", "11", "17"]  # 3rd smallest, 3rd largest
 
 
 def test_a_failure_and_a_change_are_named() -> None:
     before = run(
-        record("suite.slower", 0.010, "seconds"),
-        record("suite.faster", 50.0, "tokens/s"),
-        record("suite.same", 0.010, "seconds"),
-        record("suite.broken", 0.010, "seconds"),
+        result("suite.slower", 0.010, "seconds"),
+        result("suite.faster", 50.0, "tokens/s"),
+        result("suite.same", 0.010, "seconds"),
+        result("suite.broken", 0.010, "seconds"),
     )
     now = run(
-        record("suite.slower", 0.0115, "seconds"),
-        record("suite.faster", 60.0, "tokens/s"),
-        record("suite.same", 0.0102, "seconds"),
-        record("suite.broken", None, "seconds"),
-        record("suite.new", 0.010, "seconds"),
+        result("suite.slower", 0.0115, "seconds"),
+        result("suite.faster", 60.0, "tokens/s"),
+        result("suite.same", 0.0102, "seconds"),
+        result("suite.broken", None, "seconds"),
+        result("suite.new", 0.010, "seconds"),
     )
     rows = {row[0]: row for row in shown(now, before)}
     assert rows["slower"][-5:] == ["10", "ms", "+15.0", "%", "regression"]
@@ -92,8 +92,8 @@ def test_a_failure_and_a_change_are_named() -> None:
     assert rows["new"][-1] == "17"
 
 
-def model_record(name: str, value: float, unit: str, **params: str) -> Record:
-    made = record(name, value, unit, spread=0.1)
+def model_record(name: str, value: float, unit: str, **params: str) -> Result:
+    made = result(name, value, unit, spread=0.1)
     values = tuple(f"'{value}'" for value in params.values())
     return dataclasses.replace(made, param_names=tuple(params), params=values)
 
@@ -101,7 +101,7 @@ def model_record(name: str, value: float, unit: str, **params: str) -> Record:
 PREFILL = "inference.Prompt.track_prefill_tokens_per_second"
 
 
-def models() -> tuple[Record, ...]:
+def models() -> tuple[Result, ...]:
     on = {"model": "0.5B-Q4_K_M", "device": "cpu"}
     return (
         model_record(PREFILL, 1475.6, "tokens/s", tokens="512", **on),
@@ -129,12 +129,12 @@ def test_the_headline_has_a_row_for_each_model_and_device() -> None:
 
 
 def test_without_a_whole_model_there_is_no_headline() -> None:
-    assert headline((record("suite.op", 1.0, "ms"),)) is None
+    assert headline((result("suite.op", 1.0, "ms"),)) is None
     assert headline((dataclasses.replace(models()[0], value=None, summary=None),)) is None
 
 
 def test_the_noise_of_a_run_is_the_usual_spread_and_the_worst() -> None:
-    calm, noisy = (record(f"suite.{s}", 1.0, "ms", s) for s in (0.01, 0.4))
+    calm, noisy = (result(f"suite.{s}", 1.0, "ms", s) for s in (0.01, 0.4))
     lone = dataclasses.replace(calm, name="suite.lone", summary=summarize([1.0]))
     line = noise_line((calm, noisy, noisy, lone))
     assert line is not None
@@ -144,10 +144,10 @@ def test_the_noise_of_a_run_is_the_usual_spread_and_the_worst() -> None:
 
 
 def test_a_narrow_table_fits_into_80_columns() -> None:
-    before, now = (run(record(PREFILL, value, "tokens/s", 0.1)) for value in (1234.5, 1000.25))
+    before, now = (run(result(PREFILL, value, "tokens/s", 0.1)) for value in (1234.5, 1000.25))
     console = Console(width=80)
     with console.capture() as capture:
-        console.print(results_table(now.records, compare(before, now), narrow=True))
+        console.print(results_table(now.results, compare(before, now), narrow=True))
     head, suite, first, second = (line.split() for line in capture.get().splitlines())
     assert head == ["benchmark", "median", "±", "change"]
     assert suite == ["inference"]
@@ -156,5 +156,5 @@ def test_a_narrow_table_fits_into_80_columns() -> None:
 
 
 def test_brackets_in_names_are_no_markup() -> None:
-    (row,) = shown(run(record("suite.op[bold]", 1.0, "seconds")))
+    (row,) = shown(run(result("suite.op[bold]", 1.0, "seconds")))
     assert row[0] == "op[bold]"

@@ -11,7 +11,7 @@ from asv_tree import Tools
 
 from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.llama_bench import read_llama_bench
-from rocmforge.bench.records import Direction
+from rocmforge.bench.results import Direction
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware, hardware_tag
 
@@ -60,7 +60,7 @@ def test_each_test_is_a_record(tmp_path: Path) -> None:
     generated = test(n_prompt=0, n_gen=128, n_depth=4096, samples_ts=[60.0, 61.0, 59.0])
     found = read_llama_bench(write(tmp_path / "x.json", test(), generated), HOST)
     assert found.commit == "0c21677e"
-    prompt, tokens = found.records
+    prompt, tokens = found.results
     assert prompt.value == 2003.5
     assert (prompt.unit, prompt.direction) == ("tokens/s", Direction.HIGHER)
     params = dict(zip(prompt.param_names, prompt.params, strict=True))
@@ -68,7 +68,7 @@ def test_each_test_is_a_record(tmp_path: Path) -> None:
     assert (params["backend"], params["flash_attention"]) == ("'ROCm'", "True")
     assert prompt.started_at == 1777629600000
     assert dict(zip(tokens.param_names, tokens.params, strict=True))["test"] == "'tg128 @ 4096'"
-    assert "/models" not in found.records[0].label
+    assert "/models" not in found.results[0].label
 
 
 def test_lines_are_read_like_a_list(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_lines_are_read_like_a_list(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
     wanted = read_llama_bench(write(tmp_path / "x.json", *rows), HOST)
-    assert read_llama_bench(path, HOST).records == wanted.records
+    assert read_llama_bench(path, HOST).results == wanted.results
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_two_builds_are_compared(tools: Tools, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert f"llama-bench/{name}.json: 1 tests of llama.cpp {row['build_commit']}" in done.stdout
     folder = tmp_path / "baselines" / hardware_tag() / "llama-bench"
-    assert len(load_baseline(folder / "before.json").records[0].samples) == 8
+    assert len(load_baseline(folder / "before.json").results[0].samples) == 8
     sides = ("--baseline", folder / "before.json", "--against", folder / "after.json")
     done = tools(CHECK, *sides)
     assert done.returncode == 1, done.stderr

@@ -11,16 +11,16 @@ import pytest
 from rich.console import Console
 
 from rocmforge.bench.baseline import load_baseline, save_baseline
-from rocmforge.bench.conditions import (
+from rocmforge.bench.listing import results_table
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
+from rocmforge.bench.run_environment import (
     forget,
     is_timed,
     marked_share,
     refusal,
-    with_conditions,
+    with_environments,
     write_report,
 )
-from rocmforge.bench.listing import results_table
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.errors import ResultFileError
 from rocmforge.hardware import Hardware
@@ -28,8 +28,8 @@ from rocmforge.hardware import Hardware
 QUIET: dict[str, Any] = {"others_share": 0.01, "quota_throttled_share": None, "gpus": []}
 
 
-def record(name: str, params: tuple[str, ...] = (), unit: str = "ms") -> Record:
-    return Record(
+def result(name: str, params: tuple[str, ...] = (), unit: str = "ms") -> Result:
+    return Result(
         name=name,
         param_names=tuple(f"p{i}" for i in range(len(params))),
         params=params,
@@ -45,19 +45,19 @@ def record(name: str, params: tuple[str, ...] = (), unit: str = "ms") -> Record:
 
 
 RECORDS = (
-    record("m.track_ms", ("'a'",)),
-    record("m.track_ms", ("'b'",)),
-    record("m.track_bytes", ("'a'",), "bytes"),
-    record("m.track_all", unit="tokens/s"),
+    result("m.track_ms", ("'a'",)),
+    result("m.track_ms", ("'b'",)),
+    result("m.track_bytes", ("'a'",), "bytes"),
+    result("m.track_all", unit="tokens/s"),
 )
 
 
-def by_label(folder: Path, **options: Any) -> dict[str, Record]:
-    return {r.label: r for r in with_conditions(RECORDS, folder, **options)}
+def by_label(folder: Path, **options: Any) -> dict[str, Result]:
+    return {r.label: r for r in with_environments(RECORDS, folder, **options)}
 
 
 def test_without_reports_nothing_is_known(tmp_path: Path) -> None:
-    assert with_conditions(RECORDS, tmp_path / "none") == RECORDS
+    assert with_environments(RECORDS, tmp_path / "none") == RECORDS
     assert refusal(RECORDS) is None
     assert marked_share(RECORDS) == (0, 3)
 
@@ -141,20 +141,20 @@ def test_the_limit_may_be_above_that_of_unlisted_work(
     ],
 )
 def test_which_units_are_times(unit: str, timed: bool) -> None:
-    assert is_timed(record("m.x", unit=unit)) is timed
-    assert not is_timed(replace(record("m.x", unit=unit), status=Status.FAILED))
+    assert is_timed(result("m.x", unit=unit)) is timed
+    assert not is_timed(replace(result("m.x", unit=unit), status=Status.FAILED))
 
 
 def test_a_run_that_is_mostly_marked_is_refused(tmp_path: Path) -> None:
     loaded = {**QUIET, "others_share": 0.63}
     write_report(tmp_path, "m.track_ms", 0, None, loaded)
-    half = (*with_conditions(RECORDS, tmp_path), record("m.more"))
+    half = (*with_environments(RECORDS, tmp_path), result("m.more"))
     assert marked_share(half) == (1, 4)
     assert refusal(half) is None
     write_report(tmp_path, "m.track_ms", 1, None, loaded)
-    exactly = (*with_conditions(RECORDS, tmp_path), record("m.more"))
+    exactly = (*with_environments(RECORDS, tmp_path), result("m.more"))
     assert refusal(exactly) is None
-    most = with_conditions(RECORDS, tmp_path)
+    most = with_environments(RECORDS, tmp_path)
     reason = refusal(most)
     assert reason is not None
     assert reason.startswith("2 of 3 timed benchmarks were measured under other load")
@@ -200,21 +200,21 @@ def test_a_broken_report_is_named(tmp_path: Path, change: dict[str, Any], named:
     document = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**document, **change}), encoding="utf-8")
     with pytest.raises(ResultFileError, match=named) as error:
-        with_conditions(RECORDS, tmp_path)
+        with_environments(RECORDS, tmp_path)
     assert path.name in str(error.value)
 
 
-def results(*records: Record) -> ResultSet:
+def results(*results: Result) -> ResultSet:
     host = Hardware(cpu_name="x")
-    return ResultSet(Path("r.json"), "box", "a" * 40, None, "env", host, records)
+    return ResultSet(Path("r.json"), "box", "a" * 40, None, "env", host, results)
 
 
 def test_a_baseline_keeps_them(tmp_path: Path) -> None:
     loaded = {**QUIET, "others_share": 0.63}
     write_report(tmp_path / "c", "m.track_ms", 0, 2e-3, loaded)
     path = tmp_path / "baseline.json"
-    save_baseline(path, results(*with_conditions(RECORDS, tmp_path / "c")))
-    first, second, *_ = load_baseline(path).records
+    save_baseline(path, results(*with_environments(RECORDS, tmp_path / "c")))
+    first, second, *_ = load_baseline(path).results
     assert first.error == 2e-3
     assert first.conditions == {"processes": 1, **loaded}
     assert first.marked == "other work took 63 % of the CPU time"
@@ -246,18 +246,18 @@ def test_a_baseline_that_contradicts_itself_is_named(
     for name in ("error", "conditions", "marked", "samples"):  # as older ones
         del metadata[name]
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert load_baseline(path).records[0].error is None
+    assert load_baseline(path).results[0].error is None
 
 
-def shown(*records: Record) -> list[list[str]]:
+def shown(*results: Result) -> list[list[str]]:
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(results_table(records, None))
+        console.print(results_table(results, None))
     return [line.split() for line in capture.get().splitlines()]
 
 
 def test_the_table_shows_marks_and_errors() -> None:
-    plain = record("m.track_all")
+    plain = result("m.track_all")
     marked = replace(plain, marked="other work", error=2.3e-7)
     head, _, *rows = shown(marked, plain, replace(plain, error=0.0))
     assert head[-1] == "error"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rocmforge.bench.noise import Noise, learn, load_noise, noise_path, save_noise
-from rocmforge.bench.records import Direction, Record, ResultSet, Status
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware, hardware_tag
@@ -18,8 +18,8 @@ from rocmforge.hardware import Hardware, hardware_tag
 HOST = Hardware(cpu_name="x", cpu_microarchitecture="zen4", cpu_count=2)
 
 
-def record(name: str, value: float | None, marked: str | None = None) -> Record:
-    return Record(
+def result(name: str, value: float | None, marked: str | None = None) -> Result:
+    return Result(
         name=name,
         param_names=(),
         params=(),
@@ -35,13 +35,13 @@ def record(name: str, value: float | None, marked: str | None = None) -> Record:
     )
 
 
-def run(*records: Record, commit: str = "a" * 40) -> ResultSet:
-    return ResultSet(Path("r.json"), "box", commit, None, "env", HOST, records)
+def run(*results: Result, commit: str = "a" * 40) -> ResultSet:
+    return ResultSet(Path("r.json"), "box", commit, None, "env", HOST, results)
 
 
 def test_spread_and_floor_of_medians() -> None:
     values = [10.0, 10.0, 10.2, 10.4, 12.0]
-    noise = learn([run(record("m.track_ms", value)) for value in values])
+    noise = learn([run(result("m.track_ms", value)) for value in values])
     one = noise["m.track_ms"]
     assert one.medians == tuple(values)
     assert one.spread == pytest.approx(0.4 / 10.2)  # quartiles are 10.0 and 10.4
@@ -50,7 +50,7 @@ def test_spread_and_floor_of_medians() -> None:
 
 
 def test_what_never_changes_has_no_noise() -> None:
-    noise = learn([run(record("m.track_bytes", 0.0)), run(record("m.track_bytes", 0.0))])
+    noise = learn([run(result("m.track_bytes", 0.0)), run(result("m.track_bytes", 0.0))])
     assert (noise["m.track_bytes"].spread, noise["m.track_bytes"].floor) == (0.0, 0.0)
 
 
@@ -61,9 +61,9 @@ def test_a_zero_among_others_is_no_small_noise() -> None:
 def test_what_failed_or_ran_once_is_left_out_and_marks_are_counted() -> None:
     noise = learn(
         [
-            run(record("a", 1.0, marked="load"), record("b", 1.0)),
-            run(record("a", 2.0), record("b", None)),
-            run(record("a", 3.0, marked="load")),
+            run(result("a", 1.0, marked="load"), result("b", 1.0)),
+            run(result("a", 2.0), result("b", None)),
+            run(result("a", 3.0, marked="load")),
         ]
     )
     assert list(noise) == ["a"]
@@ -72,7 +72,7 @@ def test_what_failed_or_ran_once_is_left_out_and_marks_are_counted() -> None:
 
 
 def test_a_run_under_load_is_no_noise() -> None:
-    noise = learn([run(record("a", 1.0)), run(record("a", 9.0, "load")), run(record("a", 1.1))])
+    noise = learn([run(result("a", 1.0)), run(result("a", 9.0, "load")), run(result("a", 1.1))])
     assert noise["a"].medians == (1.0, 1.1)
     assert noise["a"].marked == 1
 
@@ -80,10 +80,10 @@ def test_a_run_under_load_is_no_noise() -> None:
 @pytest.mark.parametrize(
     ("runs", "error", "message"),
     [
-        ([run(record("a", 1.0))], MeasurementError, "got 1 run, wanted at least 2"),
-        ([run(record("a", 1.0)), run(record("a", 1.0), commit="b" * 40)], ValueError, "bbbbbbbb"),
+        ([run(result("a", 1.0))], MeasurementError, "got 1 run, wanted at least 2"),
+        ([run(result("a", 1.0)), run(result("a", 1.0), commit="b" * 40)], ValueError, "bbbbbbbb"),
         (
-            [run(record("a", 1.0)), replace(run(record("a", 1.0)), hardware=Hardware("gpu"))],
+            [run(result("a", 1.0)), replace(run(result("a", 1.0)), hardware=Hardware("gpu"))],
             ValueError,
             "other hardware",
         ),
@@ -98,7 +98,7 @@ def test_runs_that_do_not_belong_together_are_refused(
 
 
 def test_a_file_keeps_everything(tmp_path: Path) -> None:
-    noise = learn([run(record("m.track_ms('a', 1)", value)) for value in (1.0, 1.5)])
+    noise = learn([run(result("m.track_ms('a', 1)", value)) for value in (1.0, 1.5)])
     path = noise_path(tmp_path, HOST)
     save_noise(path, noise, run())
     assert path.parent.name == hardware_tag(HOST)
@@ -123,7 +123,7 @@ def test_a_file_keeps_everything(tmp_path: Path) -> None:
 )
 def test_a_broken_entry_is_named(tmp_path: Path, key: str, value: Any) -> None:
     path = tmp_path / "noise.json"
-    save_noise(path, learn([run(record("m", 1.0)), run(record("m", 2.0))]), run())
+    save_noise(path, learn([run(result("m", 1.0)), run(result("m", 2.0))]), run())
     document = json.loads(path.read_text(encoding="utf-8"))
     document["benchmarks"]["m"][key] = value
     path.write_text(json.dumps(document), encoding="utf-8")

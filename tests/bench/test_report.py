@@ -12,9 +12,9 @@ import pytest
 from asv_tree import A, AsvTree, B
 from rich.console import Console
 
+from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.compare import Comparison, Difference, Outcome, Row, compare
 from rocmforge.bench.decision import Verdict
-from rocmforge.bench.records import Direction, ResultSet
 from rocmforge.bench.report import (
     missing_line,
     print_table,
@@ -24,7 +24,7 @@ from rocmforge.bench.report import (
     to_junit,
     to_markdown,
 )
-from rocmforge.bench.results import ResultsDirectory
+from rocmforge.bench.results import Direction, ResultSet
 from rocmforge.hardware import Hardware
 
 
@@ -241,7 +241,7 @@ def test_values_read_well_in_one_unit(
 def test_mismatch_names_the_fields(two_commits: AsvTree) -> None:
     old, new = ResultsDirectory(two_commits.results).load_pair(A, B)
     moved = ResultSet(
-        Path("x"), "box", B, None, "env", Hardware(cpu_name="AMD EPYC", cpu_count=8), new.records
+        Path("x"), "box", B, None, "env", Hardware(cpu_name="AMD EPYC", cpu_count=8), new.results
     )
     comparison = compare(old, moved)
     assert comparison.outcome is Outcome.HARDWARE_MISMATCH
@@ -284,7 +284,7 @@ def test_junit_is_red_where_nothing_can_be_compared(two_commits: AsvTree) -> Non
     assert error is not None
     assert "nothing measured" in error.attrib["message"]
     old, new = ResultsDirectory(two_commits.results).load_pair(A, B)
-    moved = ResultSet(Path("x"), "box", B, None, "env", Hardware(cpu_name="x"), new.records)
+    moved = ResultSet(Path("x"), "box", B, None, "env", Hardware(cpu_name="x"), new.results)
     suite = ElementTree.fromstring(to_junit(compare(old, moved)))
     assert int(suite.attrib["errors"]) == 1
     assert "hardware differs: cpu_name" in to_junit(compare(old, moved))

@@ -15,8 +15,8 @@ from rich.console import Console
 from tool_modules import tool_module
 
 from rocmforge.bench import asv
-from rocmforge.bench.conditions import write_report
-from rocmforge.bench.results import MEASURE, ResultsDirectory
+from rocmforge.bench.asv_results import MEASURE, ResultsDirectory
+from rocmforge.bench.run_environment import write_report
 from rocmforge.hardware import detect, hardware_tag
 
 CHECK, BASELINES, REGISTER = "check_regressions.py", "baselines.py", "register_machine.py"
@@ -354,7 +354,7 @@ def test_what_fails_in_one_round_has_failed(
         commit, values = next(turns)
         assert commit in words
         python = "/one/python" if commit == A else "/other/python"
-        name = asv.environment_name(python)
+        name = asv.asv_environment_name(python)
         tree.run(commit, {"m.track_ms": values}, environment=name)
         return asv.FAILURES if None in values else 0
 
@@ -365,4 +365,4 @@ def test_what_fails_in_one_round_has_failed(
     monkeypatch.setattr(gate.asv, "run", run)
     gate._measure([A, B], ["/one/python", "/other/python"], "box", ["m"], 2, Console())
     found = ResultsDirectory(tmp_path / gate.WORK / "results", "box")
-    assert [[r.value for r in found.load(c).records] for c in (A, B)] == [[1.0, 1.0], [1.0, None]]
+    assert [[r.value for r in found.load(c).results] for c in (A, B)] == [[1.0, 1.0], [1.0, None]]

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rocmforge.bench.asv_results import BenchmarkInfo
 from rocmforge.bench.files import read_json, write_bytes
-from rocmforge.bench.records import Direction
-from rocmforge.bench.results import BenchmarkInfo
+from rocmforge.bench.results import Direction
 from rocmforge.errors import ResultFileError
 
 ASV_PAGE = "asv.html"

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rocmforge.bench.asv_results import RESULT_VERSION, BenchmarkInfo, read_result_file
 from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.compare import Comparison, compare
-from rocmforge.bench.conditions import with_surroundings
 from rocmforge.bench.dashboard.reports import Report, read_report
 from rocmforge.bench.files import milliseconds, read_versioned_json, typed_field
 from rocmforge.bench.noise import known_noise
-from rocmforge.bench.records import Record, ResultSet, Status
-from rocmforge.bench.results import RESULT_VERSION, BenchmarkInfo, read_result_file
+from rocmforge.bench.results import Result, ResultSet, Status
+from rocmforge.bench.run_environment import with_stored_environments
 from rocmforge.hardware import Hardware
 
 
@@ -151,7 +151,7 @@ def with_more(runs: Sequence[Run], newest: Run | None) -> list[Run]:
     return found[::-1]
 
 
-def latest(machine: Machine) -> dict[str, tuple[Record, ResultSet]]:
+def latest(machine: Machine) -> dict[str, tuple[Result, ResultSet]]:
     """Return each benchmark by its label, of the newest commit that has it, with the run it is of.
 
     That is the newest run, else an earlier one or the baseline. What only a GPU could run is left
@@ -162,10 +162,10 @@ def latest(machine: Machine) -> dict[str, tuple[Record, ResultSet]]:
     found = {}
     for results in [*older, machine.newest] if machine.newest else older:
         gpu = results.hardware.gpu_name or results.hardware.gpu_architecture
-        for record in results.records:
-            needs_gpu = record.status is Status.SKIPPED and "'gpu'" in record.params
+        for result in results.results:
+            needs_gpu = result.status is Status.SKIPPED and "'gpu'" in result.params
             if gpu or not needs_gpu:
-                found[record.label] = record, results
+                found[result.label] = result, results
     return found
 
 
@@ -211,7 +211,7 @@ def _read(
 
 
 def _load(run: Run, results: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> ResultSet:
-    return with_surroundings(read_result_file(run.path, benchmarks), results)
+    return with_stored_environments(read_result_file(run.path, benchmarks), results)
 
 
 def _report(path: Path) -> Report | None:

@@ -16,14 +16,14 @@ from typing import Any
 
 from rocmforge.atomic import naming_full_disk, whole_folder
 from rocmforge.bench.asv import command, read_config, refuse_no_expression, thresholds_of
+from rocmforge.bench.asv_results import BENCHMARKS_VERSION, BenchmarkInfo, read_benchmarks
 from rocmforge.bench.dashboard.asv_pages import COMMIT_URL, adapt, showable
 from rocmforge.bench.dashboard.machines import read_machines, read_runs
-from rocmforge.bench.dashboard.offline import make_offline
 from rocmforge.bench.dashboard.render import write_pages
+from rocmforge.bench.dashboard.vendored import use_vendored
 from rocmforge.bench.files import read_versioned_json, write_json
 from rocmforge.bench.git import find_commit
-from rocmforge.bench.records import Direction
-from rocmforge.bench.results import BENCHMARKS_VERSION, BenchmarkInfo, read_benchmarks
+from rocmforge.bench.results import Direction
 from rocmforge.errors import ResultFileError
 
 FIRST_OF_ASV, LAST_OF_ASV = "asv.js", "info.json"  # files of every folder that asv published
@@ -83,7 +83,7 @@ def publish(
         _run_asv(work, log)
         pages = work / "new"
         adapt(pages, benchmarks)
-        make_offline(pages)
+        use_vendored(pages)
         say(f"done in {time.monotonic() - begin:.1f} s; the summary of all machines …")
         machines = read_machines(results, baselines, thresholds, benchmarks)
         write_pages(pages, machines, repository)

@@ -18,16 +18,16 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rocmforge.bench.compare import Comparison, Row
-from rocmforge.bench.dashboard import words
+from rocmforge.bench.dashboard import formatting
 from rocmforge.bench.dashboard.asv_pages import ASV_PAGE, showable
 from rocmforge.bench.dashboard.machines import Machine, latest
 from rocmforge.bench.dashboard.reports import Report
-from rocmforge.bench.dashboard.roofline import charts
+from rocmforge.bench.dashboard.roofline_chart import charts
+from rocmforge.bench.dashboard.run_environments import environment_summary, marks
 from rocmforge.bench.dashboard.speeds import HEADLINES, headlines, speeds
-from rocmforge.bench.dashboard.surroundings import marks, surroundings
 from rocmforge.bench.git import ask_git
-from rocmforge.bench.records import Record, ResultSet
 from rocmforge.bench.report import FINE, cells, summary_line, worst_first
+from rocmforge.bench.results import Result, ResultSet
 
 PAGE = Path(__file__).resolve().parent / "page"
 
@@ -40,7 +40,7 @@ class Changes:
     line: str
     notes: Sequence[str] = ()
     rows: Sequence[dict[str, Any]] = ()
-    outcome: str = words.NA
+    outcome: str = formatting.NA
 
 
 def write_pages(pages: Path, machines: Sequence[Machine], repository: Path) -> None:
@@ -70,15 +70,15 @@ def write_pages(pages: Path, machines: Sequence[Machine], repository: Path) -> N
 
 @functools.cache
 def _templates() -> Environment:
-    environment = Environment(
+    pages = Environment(
         loader=FileSystemLoader(PAGE),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"asv_page": ASV_PAGE, "na": words.NA, "words": words}
-    return environment
+    pages.globals |= {"asv_page": ASV_PAGE, "na": formatting.NA, "formatting": formatting}
+    return pages
 
 
 def _view(machine: Machine) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _view(machine: Machine) -> dict[str, Any]:
     rows = speeds(machine)
     runs = {"newest run": machine.newest, "one before": machine.previous}
     runs["baseline"] = machine.baseline
-    said = {name: surroundings(run) for name, run in runs.items() if run}
+    said = {name: environment_summary(run) for name, run in runs.items() if run}
     fields = {
         field: [column[field] for column in said.values()]
         for field in next(iter(said.values()), ())
@@ -103,10 +103,10 @@ def _view(machine: Machine) -> dict[str, Any]:
         "chart_of": "" if known is None else _measured(known),
         "changes": _all_changes(machine),
         "runs": list(said),
-        "conditions": {name: row for name, row in fields.items() if {*row} != {words.NA}},
-        "unrecorded": [name for name, row in fields.items() if {*row} == {words.NA}],
+        "environments": {name: row for name, row in fields.items() if {*row} != {formatting.NA}},
+        "unrecorded": [name for name, row in fields.items() if {*row} == {formatting.NA}],
         "marks": {name: marks(run) for name, run in runs.items() if run},
-        "records": [_record(machine, *found) for found in latest(machine).values()],
+        "results": [_result(machine, *found) for found in latest(machine).values()],
     }
 
 
@@ -117,7 +117,7 @@ def _hardware(machine: Machine) -> dict[str, str]:
             named["ram"] = f"{value / 2**30:.1f} GiB"
         else:
             name = field.removesuffix("_bytes").replace("_", " ")
-            named[name] = words.NA if value is None else str(value)
+            named[name] = formatting.NA if value is None else str(value)
     return named
 
 
@@ -127,7 +127,7 @@ def _sources(machine: Machine) -> dict[str, str]:
     reports = machine.peers[:1]
     return {
         "newest run": _measured(machine.newest),
-        "commits": str(commits) if commits else words.NA,
+        "commits": str(commits) if commits else formatting.NA,
         "baseline": _measured(machine.baseline),
         "llama.cpp": _reported(reports[0] if reports else None),
         "GPU speeds": _reported(machine.gpu_speed),
@@ -137,17 +137,17 @@ def _sources(machine: Machine) -> dict[str, str]:
 
 def _measured(results: ResultSet | None) -> str:
     if results is None:
-        return words.NA
-    return words.measured(results.commit, words.iso(results.commit_date))
+        return formatting.NA
+    return formatting.measured(results.commit, formatting.iso(results.commit_date))
 
 
 def _reported(report: Report | None) -> str:
-    return words.NA if report is None else words.measured(report.commit, report.date)
+    return formatting.NA if report is None else formatting.measured(report.commit, report.date)
 
 
 def _all_changes(machine: Machine) -> list[Changes]:
     if machine.newest is None:
-        return [Changes("newest run", f"{words.NA}: no run in the results")]
+        return [Changes("newest run", f"{formatting.NA}: no run in the results")]
     return [
         _changes("newest run since the one before", machine, machine.since_previous),
         _changes("newest run since the stored baseline", machine, machine.since_baseline),
@@ -156,7 +156,7 @@ def _all_changes(machine: Machine) -> list[Changes]:
 
 def _changes(title: str, machine: Machine, comparison: Comparison | None) -> Changes:
     if comparison is None:
-        return Changes(title, f"{words.NA}: nothing to compare with")
+        return Changes(title, f"{formatting.NA}: nothing to compare with")
     listed = [row for row in worst_first(comparison) if row.verdict not in FINE]
     return Changes(
         title=title,
@@ -183,32 +183,32 @@ def _changed(machine: Machine, row: Row) -> dict[str, Any]:
         "unit": unit,
         "ratio": row.ratio,
         "ratio_text": ratio,
-        "interval": interval or words.NA,
-        "better": words.better(row.direction),
+        "interval": interval or formatting.NA,
+        "better": formatting.better(row.direction),
         "threshold": f"{100 * row.threshold:g} %",
         "note": row.note,
     }
 
 
-def _record(machine: Machine, record: Record, results: ResultSet) -> dict[str, Any]:
-    unit = record.unit or ""
-    plain = words.plain_params(record)
-    params = dict(zip(record.param_names, record.params, strict=True))
+def _result(machine: Machine, result: Result, results: ResultSet) -> dict[str, Any]:
+    unit = result.unit or ""
+    plain = formatting.plain_params(result)
+    params = dict(zip(result.param_names, result.params, strict=True))
     return {
-        "name": record.name,
+        "name": result.name,
         "params": ", ".join(f"{name}={value}" for name, value in plain.items()),
-        "link": _link(machine, record.name, params),
-        "value": record.value,
-        "text": words.value_and_unit(record.value, unit),
-        "interval": words.interval(*words.ends(record.summary), unit),
-        "samples": record.summary.iterations if record.summary else None,
-        "better": words.better(record.direction),
-        "error": record.error,
-        "marked": record.marked,
-        "status": record.status.value,
-        "measured": words.measured(
-            record.commit or results.commit,
-            words.iso(record.started_at or results.commit_date),
+        "link": _link(machine, result.name, params),
+        "value": result.value,
+        "text": formatting.value_and_unit(result.value, unit),
+        "interval": formatting.interval(*formatting.ends(result.summary), unit),
+        "samples": result.summary.iterations if result.summary else None,
+        "better": formatting.better(result.direction),
+        "error": result.error,
+        "marked": result.marked,
+        "status": result.status.value,
+        "measured": formatting.measured(
+            result.commit or results.commit,
+            formatting.iso(result.started_at or results.commit_date),
         ),
     }
 
@@ -230,8 +230,10 @@ def _commits(machines: Sequence[Machine], repository: Path) -> list[dict[str, An
     found: dict[str, dict[str, Any]] = {}
     for machine in machines:
         for run in machine.runs:
-            new = {"date": run.date, "tags": [], "subject": subjects.get(run.commit, words.NA)}
+            new = {"date": run.date, "tags": [], "subject": subjects.get(run.commit, formatting.NA)}
             commit = found.setdefault(run.commit, new)
             commit["tags"] += [machine.tag] * (machine.tag not in commit["tags"])
     ordered = sorted(found.items(), key=lambda item: -item[1]["date"])
-    return [{"commit": name, **said, "date": words.iso(said["date"])} for name, said in ordered]
+    return [
+        {"commit": name, **said, "date": formatting.iso(said["date"])} for name, said in ordered
+    ]

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from rocmforge.bench.dashboard.formatting import ends, iso, plain_params
 from rocmforge.bench.dashboard.machines import Machine, latest
 from rocmforge.bench.dashboard.reports import Report
-from rocmforge.bench.dashboard.words import ends, iso, plain_params
 from rocmforge.bench.files import finite_number
-from rocmforge.bench.records import Direction, ResultSet, Status
+from rocmforge.bench.results import Direction, ResultSet, Status
 from rocmforge.errors import ResultFileError
 
 TTFT, PREFILL, DECODE = "TTFT", "prefill", "decode"
@@ -102,29 +102,29 @@ def split_model(name: str) -> tuple[str, str | None]:
 
 
 def _of_records(machine: Machine) -> Iterator[Speed]:
-    for record, results in latest(machine).values():
-        params = plain_params(record)
-        if record.name not in PHASES or "model" not in params:
+    for result, results in latest(machine).values():
+        params = plain_params(result)
+        if result.name not in PHASES or "model" not in params:
             continue
-        phase, setting = PHASES[record.name]
+        phase, setting = PHASES[result.name]
         model, kind = split_model(params["model"])
-        low, high = ends(record.summary)
+        low, high = ends(result.summary)
         yield Speed(
             model=model,
             format=kind,
             phase=phase,
             setting=setting.format_map(_Named(params)),
             device=params.get("device"),
-            value=record.value,
-            unit=record.unit or "",
-            direction=record.direction,
-            commit=record.commit or results.commit,
-            date=iso(record.started_at or results.commit_date),
+            value=result.value,
+            unit=result.unit or "",
+            direction=result.direction,
+            commit=result.commit or results.commit,
+            date=iso(result.started_at or results.commit_date),
             source=_source(machine, results),
             low=low,
             high=high,
-            marked=record.marked,
-            absent=None if record.status is Status.OK else record.status.value,
+            marked=result.marked,
+            absent=None if result.status is Status.OK else result.status.value,
         )
 
 

@@ -3,7 +3,7 @@
 Other work on a machine comes in bursts of seconds. Of two runs after one another it disturbs one;
 turns as short as these it disturbs alike, and their quotient does not know of it. What differs from
 process to process, as memory happens to be laid out, is left: a `Pair` is one sample. Starts
-`turn_taker.py`; knows no commit and no verdict.
+`interleaved_worker.py`; knows no commit and no verdict.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any
 
 from rocmforge.bench.decision import quiet, slowdown
 from rocmforge.bench.files import parse_json, read_text
-from rocmforge.bench.records import Direction
-from rocmforge.bench.turn_taker import LEFT_ALONE
+from rocmforge.bench.interleaved_worker import LEFT_ALONE
+from rocmforge.bench.results import Direction
 
 PAIR_S = 1.0  # of turns, after which a pair ends
 NOT_AVAILABLE = "n/a"
 NO_RATIO = "a value of 0, or none, has no ratio"
-SCRIPT = Path(__file__).with_name("turn_taker.py")
+SCRIPT = Path(__file__).with_name("interleaved_worker.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _read(folder: Path, codes: Sequence[int], direction: Direction, later_leads:
     if not all(positive):
         return Pair(None, without=(0, NO_RATIO))
     if one and other:
-        return Pair(turns_slowdown(one, other, later_leads), before, after)
+        return Pair(interleaved_slowdown(one, other, later_leads), before, after)
     return Pair(slowdown(before, after, direction), before, after)
 
 
@@ -153,7 +153,7 @@ def _end(folder: Path, side: int, code: int) -> str:
     )
 
 
-def turns_slowdown(
+def interleaved_slowdown(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], later_leads: bool
 ) -> float:
     """Compare two processes that took turns.

@@ -14,35 +14,35 @@ from typing import Any
 import pytest
 from asv_tree import MACHINE, A, AsvTree, B
 
-from rocmforge.bench.records import Direction, Record, Status
-from rocmforge.bench.results import (
+from rocmforge.bench.asv_results import (
     MEASURE,
     ResultsDirectory,
     read_benchmarks,
     read_result_file,
 )
+from rocmforge.bench.results import Direction, Result, Status
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import hardware_tag
 
 
-def load(tree: AsvTree, commit: str = A) -> dict[str, Record]:
-    return {r.label: r for r in ResultsDirectory(tree.results).load(commit).records}
+def load(tree: AsvTree, commit: str = A) -> dict[str, Result]:
+    return {r.label: r for r in ResultsDirectory(tree.results).load(commit).results}
 
 
 def test_params_in_product_order_and_statuses(two_commits: AsvTree) -> None:
-    records = load(two_commits)
-    assert [label for label in records if label.startswith("matmul.track_ms")] == [
+    results = load(two_commits)
+    assert [label for label in results if label.startswith("matmul.track_ms")] == [
         "matmul.track_ms('Q4_0', 1)",
         "matmul.track_ms('Q4_0', 8)",
         "matmul.track_ms('Q8_0', 1)",
         "matmul.track_ms('Q8_0', 8)",
     ]
-    assert records["matmul.track_ms('Q4_0', 8)"].value == 2.0
-    assert records["matmul.track_ms('Q8_0', 1)"].status is Status.FAILED
-    assert records["gpu.time_gpu"].status is Status.SKIPPED
-    assert records["gpu.time_gpu"].value is None
-    assert records["matmul.track_ms('Q4_0', 1)"].param_names == ("format", "tokens")
-    rope = records["rope.time_rope"]
+    assert results["matmul.track_ms('Q4_0', 8)"].value == 2.0
+    assert results["matmul.track_ms('Q8_0', 1)"].status is Status.FAILED
+    assert results["gpu.time_gpu"].status is Status.SKIPPED
+    assert results["gpu.time_gpu"].value is None
+    assert results["matmul.track_ms('Q4_0', 1)"].param_names == ("format", "tokens")
+    rope = results["rope.time_rope"]
     assert rope.summary is not None
     assert (rope.summary.iterations, rope.summary.p50) == (9, rope.value)
     assert rope.summary.ci_low == rope.samples[0]
@@ -168,14 +168,14 @@ class TestChoice:
         assert ResultsDirectory(two_commits.results).machine == hardware_tag()
         with pytest.raises(ValueError, match="machine: got third"):
             ResultsDirectory(two_commits.results, "third")
-        assert ResultsDirectory(two_commits.results, "other").load(A).records == ()
+        assert ResultsDirectory(two_commits.results, "other").load(A).results == ()
 
     def test_environments(self, two_commits: AsvTree) -> None:
         two_commits.run(B, {"rope.time_rope": 9.0}, environment="virtualenv-py3.12")
         results = ResultsDirectory(two_commits.results)
         with pytest.raises(ValueError, match=r"py3\.11, virtualenv-py3\.12"):
             results.load(B)
-        assert results.load(B, "virtualenv-py3.12").records[0].value == 9.0
+        assert results.load(B, "virtualenv-py3.12").results[0].value == 9.0
         old, new = results.load_pair(A, B)
         assert old.environment == new.environment == "virtualenv-py3.11"
         with pytest.raises(ValueError, match="environment of bbbbbbbb"):
@@ -316,12 +316,12 @@ def test_any_value_replaced_by_nonsense_is_read_or_refused(two_commits: AsvTree)
         node[place[-1]] = value
         path.write_text(json.dumps(data))
         try:
-            records = read_result_file(path, results.benchmarks).records
+            found = read_result_file(path, results.benchmarks).results
         except ResultFileError as error:
             refusals.append(str(error))
         else:
             read += 1
-            measured = [r.value for r in records if r.status is Status.OK]
+            measured = [r.value for r in found if r.status is Status.OK]
             assert all(v is not None and math.isfinite(v) for v in measured)
     assert all(str(path) in refusal for refusal in refusals)
     assert len(refusals) > 200

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rocmforge.bench.conditions import marked_share
-from rocmforge.bench.dashboard.words import NA, extremes, iso, measured
+from rocmforge.bench.dashboard.formatting import NA, extremes, iso, measured
 from rocmforge.bench.machine import LARGEST
-from rocmforge.bench.records import ResultSet, Status
+from rocmforge.bench.results import ResultSet, Status
+from rocmforge.bench.run_environment import marked_share
 from rocmforge.bench.statistics import percentile
 
 
-def surroundings(results: ResultSet) -> dict[str, str]:
+def environment_summary(results: ResultSet) -> dict[str, str]:
     """Sum up the conditions of all records of a run, one line a field."""
-    known = [record.conditions for record in results.records if record.conditions]
+    known = [result.conditions for result in results.results if result.conditions]
     cards = [card for one in known for card in _listed(one.get("gpus")) if isinstance(card, dict)]
-    marked, timed = marked_share(results.records)
-    states = [record.status for record in results.records]
+    marked, timed = marked_share(results.results)
+    states = [result.status for result in results.results]
     counts = ", ".join(f"{states.count(status)} {status.value}" for status in Status)
     processes = sum(int(number) for number in _numbers(known, "processes"))
     return {
@@ -45,7 +45,7 @@ def surroundings(results: ResultSet) -> dict[str, str]:
 
 def marks(results: ResultSet) -> list[tuple[str, str]]:
     """Every marked benchmark with the reason."""
-    return [(record.label, record.marked) for record in results.records if record.marked]
+    return [(result.label, result.marked) for result in results.results if result.marked]
 
 
 def _numbers(found: Iterable[Mapping[str, Any]], key: str) -> list[float]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rocmforge.gpu import cuda
-from rocmforge.profiling import gpu_conditions as module
+from rocmforge.profiling import gpu_environment as module
 from rocmforge.profiling.amdgpu import amd_throttle, amdgpu_folder, amdgpu_sample, kfd_processes
-from rocmforge.profiling.gpu_conditions import GpuSample, gpu_conditions, settled
+from rocmforge.profiling.gpu_environment import GpuSample, gpu_environment, settled
 from rocmforge.profiling.gpu_watch import GpuWatch
 from rocmforge.profiling.nvidia_smi import nvidia_processes, nvidia_samples
 
@@ -69,7 +69,7 @@ def test_processes_of_nvidia_smi() -> None:
 
 
 def test_a_summary_of_samples() -> None:
-    found = gpu_conditions("cuda:0", "nvidia-smi", nvidia_samples(H200), other_processes=0)
+    found = gpu_environment("cuda:0", "nvidia-smi", nvidia_samples(H200), other_processes=0)
     assert found.samples == 3
     assert found.clock_mhz == (345.0, pytest.approx(1245.0), 1980.0)
     assert found.temperature_celsius is not None
@@ -77,7 +77,7 @@ def test_a_summary_of_samples() -> None:
     assert found.memory_used_bytes == 8123 << 20
     assert found.throttle == ("power cap", "temperature")
     assert found.utilization_before is None
-    nothing = gpu_conditions("cuda:0", "nvidia-smi", [])
+    nothing = gpu_environment("cuda:0", "nvidia-smi", [])
     assert (nothing.samples, nothing.clock_mhz, nothing.throttle) == (0, None, None)
     assert nothing.memory_used_bytes is None
 
@@ -107,16 +107,16 @@ def test_counters_of_an_mi300_count_where_they_grow() -> None:
     first = amd_throttle({"ppt_residency_acc": 100, "socket_thm_residency_acc": 7})
     last = amd_throttle({"ppt_residency_acc": 100, "socket_thm_residency_acc": 9})
     samples = [GpuSample(throttle=r, residencies=c) for r, c in (first, last)]
-    assert gpu_conditions("hip:0", "x", samples).throttle == ("temperature",)
-    assert gpu_conditions("hip:0", "x", samples[:1] * 2).throttle == ()
+    assert gpu_environment("hip:0", "x", samples).throttle == ("temperature",)
+    assert gpu_environment("hip:0", "x", samples[:1] * 2).throttle == ()
 
 
 def test_counters_looked_at_once_say_nothing() -> None:
     once = GpuSample(residencies={"temperature": 7})
-    assert gpu_conditions("hip:0", "x", [once]).throttle is None
-    assert gpu_conditions("hip:0", "x", [GpuSample(), once, GpuSample()]).throttle is None
+    assert gpu_environment("hip:0", "x", [once]).throttle is None
+    assert gpu_environment("hip:0", "x", [GpuSample(), once, GpuSample()]).throttle is None
     masked = GpuSample(throttle=frozenset(), residencies={"temperature": 7})
-    assert gpu_conditions("hip:0", "x", [masked]).throttle == ()
+    assert gpu_environment("hip:0", "x", [masked]).throttle == ()
 
 
 def test_a_utilization_that_ends_was_of_a_process_before() -> None:

@@ -23,7 +23,7 @@ from rocmforge.bench.files import (
     typed_field,
     write_json,
 )
-from rocmforge.bench.records import Record, ResultSet, Status
+from rocmforge.bench.results import Result, ResultSet, Status
 from rocmforge.errors import MeasurementError, ResultFileError
 
 REPORT_VERSION = 1
@@ -62,7 +62,7 @@ def write_report(
     error
         Worst relative error against the reference that this process found, None: it checked none.
     conditions
-        JSON-ready; see `rocmforge.profiling.conditions.Conditions`.
+        JSON-ready; see `rocmforge.profiling.run_environment.Conditions`.
     """
     path = folder / f"{_stem(benchmark, index)}.{uuid.uuid4().hex[:12]}.json"
     document = {"version": REPORT_VERSION, "benchmark": benchmark, "index": index}
@@ -78,9 +78,9 @@ def forget(folder: Path, benchmarks: Iterable[tuple[str, int | None]]) -> None:
             path.unlink()
 
 
-def with_conditions(
-    records: Sequence[Record], folder: Path, limit: float = OTHERS_LIMIT
-) -> tuple[Record, ...]:
+def with_environments(
+    results: Sequence[Result], folder: Path, limit: float = OTHERS_LIMIT
+) -> tuple[Result, ...]:
     """Give each record the error and the conditions of its processes, and its mark.
 
     Parameters
@@ -103,14 +103,14 @@ def with_conditions(
         found[report["benchmark"], report["index"]].append(report)
     seen: dict[str, int] = defaultdict(int)
     joined = []
-    for record in records:
-        index = seen[record.name] if record.params else None
-        seen[record.name] += 1
-        joined.append(_joined(record, found.get((record.name, index), []), limit))
+    for result in results:
+        index = seen[result.name] if result.params else None
+        seen[result.name] += 1
+        joined.append(_joined(result, found.get((result.name, index), []), limit))
     return tuple(joined)
 
 
-def with_surroundings(found: ResultSet, results: Path) -> ResultSet:
+def with_stored_environments(found: ResultSet, results: Path) -> ResultSet:
     """Add what surrounded the processes, where that was kept beside asv's results.
 
     Parameters
@@ -126,24 +126,24 @@ def with_surroundings(found: ResultSet, results: Path) -> ResultSet:
         As of `with_conditions`.
     """
     folder = results.parent / "conditions" / found.commit
-    return dataclasses.replace(found, records=with_conditions(found.records, folder))
+    return dataclasses.replace(found, results=with_environments(found.results, folder))
 
 
-def is_timed(record: Record) -> bool:
+def is_timed(result: Result) -> bool:
     """Whether it is a time or a rate, which load can spoil; bytes, registers and quality are not.
 
     So are multiples of an ideal time, whose unit begins with "times".
     """
-    return record.status is Status.OK and bool(_TIMES.fullmatch(record.unit or ""))
+    return result.status is Status.OK and bool(_TIMES.fullmatch(result.unit or ""))
 
 
-def marked_share(records: Iterable[Record]) -> tuple[int, int]:
+def marked_share(results: Iterable[Result]) -> tuple[int, int]:
     """Return how many timed benchmarks are marked, and how many there are."""
-    timed = [record for record in records if is_timed(record)]
-    return sum(record.marked is not None for record in timed), len(timed)
+    timed = [result for result in results if is_timed(result)]
+    return sum(result.marked is not None for result in timed), len(timed)
 
 
-def refusal(records: Sequence[Record]) -> str | None:
+def refusal(results: Sequence[Result]) -> str | None:
     """Say why a run is no measure of anything: most of its timed benchmarks are marked.
 
     Returns
@@ -151,43 +151,43 @@ def refusal(records: Sequence[Record]) -> str | None:
     str or None
         The reason with the load and what to do; None where at most half are marked.
     """
-    marked, timed = marked_share(records)
+    marked, timed = marked_share(results)
     if marked <= REFUSED_SHARE * timed:
         return None
-    reasons = [record.marked for record in records if record.marked]
+    reasons = [result.marked for result in results if result.marked]
     worst = max(dict.fromkeys(reasons), key=reasons.count)
     return (
         f"{marked} of {timed} timed benchmarks were measured under other load or throttling "
-        f"({worst}; worst load {_worst_load(records)}): stop what else runs on this machine, "
+        f"({worst}; worst load {_worst_load(results)}): stop what else runs on this machine, "
         "or let it cool, and measure again"
     )
 
 
 def refuse_loaded(found: ResultSet) -> None:
     """Raise MeasurementError with the reason of `refusal`, where there is one."""
-    refused = refusal(found.records)
+    refused = refusal(found.results)
     if refused:
         raise MeasurementError(f"{found.source}: {refused}")
 
 
-def _worst_load(records: Iterable[Record]) -> str:
-    shares = [r.conditions.get("others_share") for r in records if r.conditions and r.marked]
+def _worst_load(results: Iterable[Result]) -> str:
+    shares = [r.conditions.get("others_share") for r in results if r.conditions and r.marked]
     known = [share for share in shares if share is not None]
     return f"{100 * max(known):.0f} % of the CPU time" if known else "n/a"
 
 
-def _joined(record: Record, reports: Sequence[Mapping[str, Any]], limit: float) -> Record:
+def _joined(result: Result, reports: Sequence[Mapping[str, Any]], limit: float) -> Result:
     if not reports:
-        return record
+        return result
     errors = [report["error"] for report in reports if report["error"] is not None]
     worst = max((r["conditions"] for r in reports), key=lambda c: c.get("others_share") or 0.0)
     reasons = [_reason(report["conditions"], limit) for report in reports]
     marked = next((reason for reason in [_reason(worst, limit), *reasons] if reason), None)
     return dataclasses.replace(
-        record,
+        result,
         error=max(errors, default=None),
         conditions={"processes": len(reports), **worst},
-        marked=marked if is_timed(record) else None,
+        marked=marked if is_timed(result) else None,
     )
 
 

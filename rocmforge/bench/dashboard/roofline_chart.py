@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rocmforge.bench.dashboard.words import ends, plain_params
-from rocmforge.bench.records import Record, ResultSet
+from rocmforge.bench.dashboard.formatting import ends, plain_params
+from rocmforge.bench.results import Result, ResultSet
 
 UNIT = "times ideal"
 WIDTH, ROW, LEFT, RIGHT, TOP = 420, 20, 104, 24, 26  # pixels
@@ -43,35 +43,35 @@ class Chart:
 
 def charts(results: ResultSet | None) -> list[Chart]:
     """Lay out the roofline benchmarks of a run, a picture for each device; none: no picture."""
-    records = [
-        record
-        for record in (results.records if results else ())
-        if record.unit == UNIT and record.name.startswith(_SUITE) and record.value
+    measured = [
+        result
+        for result in (results.results if results else ())
+        if result.unit == UNIT and result.name.startswith(_SUITE) and result.value
     ]
-    devices = dict.fromkeys(_device(record) for record in records)
-    return [_chart(name, [r for r in records if _device(r) == name]) for name in devices]
+    devices = dict.fromkeys(_device(result) for result in measured)
+    return [_chart(name, [r for r in measured if _device(r) == name]) for name in devices]
 
 
-def _chart(device: str, records: list[Record]) -> Chart:
-    series = tuple(dict.fromkeys(_work(record) for record in records))
-    labels = dict.fromkeys(_row(record) for record in records)
-    most = max([_LEAST_AXIS, *(_fraction(record.value) for record in records)])
+def _chart(device: str, measured: list[Result]) -> Chart:
+    series = tuple(dict.fromkeys(_work(result) for result in measured))
+    labels = dict.fromkeys(_row(result) for result in measured)
+    most = max([_LEAST_AXIS, *(_fraction(result.value) for result in measured)])
     top = math.ceil(min(most, _LONGEST_AXIS) * 4) / 4
     width = WIDTH - LEFT - RIGHT
 
     def across(fraction: float) -> float:
         return round(LEFT + width * min(max(fraction, 0.0), top) / top, 1)
 
-    def point(record: Record) -> Point:
-        middle = _fraction(record.value)
-        slow, fast = reversed(ends(record.summary))
+    def point(result: Result) -> Point:
+        middle = _fraction(result.value)
+        slow, fast = reversed(ends(result.summary))
         low, high = (_fraction(end) if end else middle for end in (slow, fast))
         spread = f" ({100 * low:.0f} … {100 * high:.0f} %)" if slow and fast else ""
-        what = f"{_row(record)}, {_work(record)}: {100 * middle:.0f} % of the roofline{spread}"
-        return Point(across(middle), across(low), across(high), series.index(_work(record)), what)
+        what = f"{_row(result)}, {_work(result)}: {100 * middle:.0f} % of the roofline{spread}"
+        return Point(across(middle), across(low), across(high), series.index(_work(result)), what)
 
     rows = tuple(
-        (label, TOP + ROW * (at + 0.5), tuple(point(r) for r in records if _row(r) == label))
+        (label, TOP + ROW * (at + 0.5), tuple(point(r) for r in measured if _row(r) == label))
         for at, label in enumerate(labels)
     )
     steps = range(0, round(100 * top) + 1, 25 * math.ceil(4 * top / _TICKS))
@@ -83,20 +83,20 @@ def _fraction(value: float | None) -> float:
     return 1 / value if value else 0.0
 
 
-def _device(record: Record) -> str:
-    return plain_params(record).get("device", "")
+def _device(result: Result) -> str:
+    return plain_params(result).get("device", "")
 
 
-def _work(record: Record) -> str:
+def _work(result: Result) -> str:
     """``Matmul, 1 token``: the class of the benchmark and how much it does at once."""
-    name = record.name.split(".")[1].lower()
-    tokens = plain_params(record).get("tokens")
+    name = result.name.split(".")[1].lower()
+    tokens = plain_params(result).get("tokens")
     return name if tokens is None else f"{name}, {tokens} token{'s' if tokens != '1' else ''}"
 
 
-def _row(record: Record) -> str:
+def _row(result: Result) -> str:
     """What the row is named after: format, model or context."""
-    params = plain_params(record)
+    params = plain_params(result)
     shown = [v for key, v in params.items() if key not in ("device", "tokens")]
-    words = ", ".join(shown) or record.name
+    words = ", ".join(shown) or result.name
     return f"context {words}" if "context" in params else words

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from history_tree import noisy
 
-from rocmforge.bench.steps import WINDOW, Values, change_points, levels, plausible
+from rocmforge.bench.change_points import WINDOW, Values, change_points, levels, plausible
 from rocmforge.bench.worsening import Kind, Worsening, worsenings
 
 pytest.importorskip("scipy")

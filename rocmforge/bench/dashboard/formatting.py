@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from rocmforge.bench.records import Direction, Record
 from rocmforge.bench.report import digits, scale_for
+from rocmforge.bench.results import Direction, Result
 from rocmforge.bench.statistics import Summary
 
 NA = "n/a"
@@ -61,9 +61,9 @@ def extremes(values: Sequence[float], unit: str = "", digits_after: int = 0) -> 
     return f"{low} {unit}".strip() if low == high else f"{low} … {high} {unit}".strip()
 
 
-def plain_params(record: Record) -> dict[str, str]:
+def plain_params(result: Result) -> dict[str, str]:
     """Parameters by their names, without the quotes of their repr."""
-    pairs = zip(record.param_names, record.params, strict=True)
+    pairs = zip(result.param_names, result.params, strict=True)
     return {name: value.strip("'\"") for name, value in pairs}
 
 

@@ -1,12 +1,12 @@
 """Measures one benchmark in turns with a second process, in which another commit's build does it.
 
-A script: `rocmforge.bench.turns` starts it with the interpreter of a build, which may be of any
-commit, so that beside asv_runner and that build's `rocmforge.timing` it imports nothing. The two
-pass a token through pipes: who has it calls the benchmark for a twentieth of a second, or once.
+A script: `rocmforge.bench.interleaved` starts it with the interpreter of a build, which may be of
+any commit, so that beside asv_runner and that build's `rocmforge.timing` it imports nothing. The
+two pass a token through pipes: who has it calls the benchmark for a twentieth of a second, or once.
 What comes out is what was timed in each turn, and the benchmark's own value. Where nothing is timed
 call by call (a peak of memory, a count), that value is all.
 
-Usage: turn_taker.py BENCHMARKS LABEL SECONDS READ_FD WRITE_FD RESULT [leads]
+Usage: interleaved_worker.py BENCHMARKS LABEL SECONDS READ_FD WRITE_FD RESULT [leads]
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from rocmforge.gpu import hip
-from rocmforge.profiling.conditions import (
+from rocmforge.profiling.run_environment import (
     CpuTicks,
     Reading,
     Watch,
-    conditions_between,
     cpu_mhz,
     cpu_ticks,
+    environment_between,
     nvidia_driver,
     quota_throttled,
     spread,
@@ -110,23 +110,23 @@ def test_quota_and_drivers() -> None:
 )
 def test_the_share_of_others(own: float, busy: float, stolen: float, share: float) -> None:
     end = later(own=5.0 + own, ticks=CpuTicks(1000.0 + busy, 10.0 + stolen))
-    found = conditions_between(START, end, 2)
+    found = environment_between(START, end, 2)
     assert found.others_share == pytest.approx(share)
     assert (found.wall_seconds, found.own_cpu_seconds) == (2.0, own)
 
 
 def test_counters_that_stand_still_say_nothing() -> None:
-    assert conditions_between(START, later(own=7.0), 2).others_share is None
-    assert conditions_between(START, later(own=7.0, ticks=None), 2).others_share is None
-    assert conditions_between(START, START, 2).others_share is None
+    assert environment_between(START, later(own=7.0), 2).others_share is None
+    assert environment_between(START, later(own=7.0, ticks=None), 2).others_share is None
+    assert environment_between(START, START, 2).others_share is None
 
 
 def test_a_quota_is_a_share_of_the_time() -> None:
     begin = replace(START, quota=1.0)
-    assert conditions_between(begin, later(quota=1.4), 2).quota_throttled_share == pytest.approx(
+    assert environment_between(begin, later(quota=1.4), 2).quota_throttled_share == pytest.approx(
         0.1
     )
-    assert conditions_between(begin, later(quota=None), 2).quota_throttled_share is None
+    assert environment_between(begin, later(quota=None), 2).quota_throttled_share is None
 
 
 def tree(root: Path) -> Path:

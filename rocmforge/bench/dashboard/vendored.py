@@ -40,7 +40,7 @@ _TAG = re.compile(
 _IN_CSS = re.compile(r"""(?:url\(|@import)\s*["']?(?P<url>(?:https?:)?//[^"')\s;]+)""", re.I)
 
 
-def make_offline(pages: Path) -> None:
+def use_vendored(pages: Path) -> None:
     """Copy the vendored files into a folder of pages and have every page load them from there.
 
     Parameters

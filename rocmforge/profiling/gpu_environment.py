@@ -49,7 +49,7 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuConditions:
+class GpuEnvironment:
     """A GPU from a start to an end, of `samples` looks at it.
 
     Parameters
@@ -76,14 +76,14 @@ class GpuConditions:
     other_processes: int | None
 
 
-def gpu_conditions(
+def gpu_environment(
     device: str,
     source: str,
     samples: Collection[GpuSample],
     *,
     utilization_before: float | None = None,
     other_processes: int | None = None,
-) -> GpuConditions:
+) -> GpuEnvironment:
     """Sum up samples in the order in which they were taken."""
 
     def over(name: str) -> Spread | None:
@@ -96,7 +96,7 @@ def gpu_conditions(
     counted = len(counters) >= 2
     if counted:
         reasons |= {key for key, n in counters[-1].items() if n > counters[0].get(key, n)}
-    return GpuConditions(
+    return GpuEnvironment(
         device=device,
         source=source,
         samples=len(samples),

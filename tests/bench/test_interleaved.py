@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rocmforge.bench import turns
-from rocmforge.bench.records import Direction
-from rocmforge.bench.turn_taker import FEWEST, SHORTEST_S, Turns
-from rocmforge.bench.turns import Pair, measure_pair, turns_slowdown
+from rocmforge.bench import interleaved
+from rocmforge.bench.interleaved import Pair, interleaved_slowdown, measure_pair
+from rocmforge.bench.interleaved_worker import FEWEST, SHORTEST_S, Turns
+from rocmforge.bench.results import Direction
 
 pytest.importorskip("asv_runner")
 
@@ -205,13 +205,13 @@ def test_an_interpreter_that_is_missing_leaves_no_process(
     suite: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    popen = turns.subprocess.Popen
+    popen = interleaved.subprocess.Popen
 
     def spy(*arguments: object, **more: object) -> object:
         started.append(popen(*arguments, **more))  # type: ignore[call-overload]
         return started[-1]
 
-    monkeypatch.setattr(turns.subprocess, "Popen", spy)
+    monkeypatch.setattr(interleaved.subprocess, "Popen", spy)
     pythons = suite.parent / "earlier", suite.parent / "none"
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(FileNotFoundError, match="none"):
@@ -224,11 +224,11 @@ def test_a_burst_that_both_see_is_not_in_the_quotient() -> None:
     """By hand: a machine that is three times slower from the second turn of the follower on."""
     leader = [[1.0, 1.1, 1.0, 1.0], [1.0] * 4, [3.0] * 4, [3.0] * 4, [3.0] * 4]
     follower = [[1.2] * 4, [3.6, 3.6, 9.9, 3.6], [3.6] * 4, [3.6] * 4]
-    assert turns_slowdown(leader, follower, False) == pytest.approx(1.2)
-    assert turns_slowdown(follower, leader, True) == pytest.approx(1 / 1.2)
+    assert interleaved_slowdown(leader, follower, False) == pytest.approx(1.2)
+    assert interleaved_slowdown(follower, leader, True) == pytest.approx(1 / 1.2)
     drifting = [[math.exp(0.1 * i)] for i in range(0, 9, 2)]
     between = [[1.3 * math.exp(0.1 * i)] for i in range(1, 8, 2)]
-    assert turns_slowdown(drifting, between, False) == pytest.approx(1.3)
+    assert interleaved_slowdown(drifting, between, False) == pytest.approx(1.3)
 
 
 def test_a_follower_whose_leader_is_gone_says_so() -> None:
@@ -246,5 +246,5 @@ def test_a_follower_whose_leader_is_gone_says_so() -> None:
 
 
 def test_the_script_imports_nothing_of_this_package_but_timing() -> None:
-    text = turns.SCRIPT.read_text(encoding="utf-8")
+    text = interleaved.SCRIPT.read_text(encoding="utf-8")
     assert set(re.findall(r"(?:import|from) (rocmforge[\w.]*)", text)) == {"rocmforge.timing"}

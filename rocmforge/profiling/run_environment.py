@@ -20,7 +20,7 @@ from pathlib import Path
 from rocmforge import env
 from rocmforge.gpu import hip
 from rocmforge.hardware import find_rocm
-from rocmforge.profiling.gpu_conditions import GpuConditions, Spread, spread
+from rocmforge.profiling.gpu_environment import GpuEnvironment, Spread, spread
 from rocmforge.profiling.gpu_watch import GpuWatch
 
 PACKAGES = ("numpy", "hip-python", "cuda-bindings")
@@ -55,7 +55,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class RunEnvironment:
     """What surrounded a measurement. None: not to be known here.
 
     Parameters
@@ -90,7 +90,7 @@ class Conditions:
     cpu_mhz: Spread | None
     load_average: float | None
     governor: str | None
-    gpus: tuple[GpuConditions, ...] = ()
+    gpus: tuple[GpuEnvironment, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -125,7 +125,7 @@ class Watch:
         if device not in self._gpus:
             self._gpus[device] = GpuWatch(device, self._root)
 
-    def end(self) -> Conditions:
+    def end(self) -> RunEnvironment:
         """Read the counters again and return what they say; GPUs are no longer watched."""
         end = _reading(self._root, self._cpus)
         gpus = tuple(gpu.end() for gpu in self._gpus.values())
@@ -133,7 +133,7 @@ class Watch:
         if any(device.startswith("hip") for device in self._gpus) and (of_hip := hip.version()):
             found["hip"] = ".".join(map(str, of_hip))
         self._gpus = {}
-        return conditions_between(
+        return environment_between(
             self._begin,
             end,
             len(self._cpus),
@@ -144,16 +144,16 @@ class Watch:
         )
 
 
-def conditions_between(
+def environment_between(
     begin: Reading,
     end: Reading,
     cpus: int,
     *,
     load: float | None = None,
     governor: str | None = None,
-    gpus: Sequence[GpuConditions] = (),
+    gpus: Sequence[GpuEnvironment] = (),
     versions: Mapping[str, str] | None = None,
-) -> Conditions:
+) -> RunEnvironment:
     """Conclude from two readings.
 
     Others' time is the busy time less our own plus what was stolen. The kernel counts in ticks of
@@ -169,7 +169,7 @@ def conditions_between(
     quota = None
     if begin.quota is not None and end.quota is not None and wall > 0:
         quota = max((end.quota - begin.quota) / (wall * cpus), 0.0)
-    return Conditions(
+    return RunEnvironment(
         wall_seconds=wall,
         own_cpu_seconds=own,
         cpus=cpus,
