@@ -363,7 +363,9 @@ def test_tool_writes_and_refuses(
         make_model_tool.main([str(path), "--cached"])
     monkeypatch.setenv("ROCMFORGE_CACHE", str(path))
     assert make_model_tool.main(["--cached"]) == 2
-    assert f"make_model: ROCMFORGE_CACHE: got '{path}', wanted a dir" in capsys.readouterr().err
+    assert (
+        f"make_model: error: ROCMFORGE_CACHE: got '{path}', wanted a dir" in capsys.readouterr().err
+    )
 
 
 def test_tool_shows_progress_when_it_takes_long(
