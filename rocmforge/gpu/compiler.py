@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from rocmforge import env
 from rocmforge.errors import DeviceError
 from rocmforge.gpu.code_cache import CodeCache, cache_key
-from rocmforge.gpu.launch import Arguments, Launch
+from rocmforge.gpu.kernel_arguments import Arguments
+from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.release import release_all
 
 if TYPE_CHECKING:

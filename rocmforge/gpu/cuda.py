@@ -2,21 +2,19 @@
 
 The only importer of cuda-bindings. Kernels are compiled to machine code, not PTX, so that an NVRTC
 newer than the driver will do. Every call makes the device's context current first, so that threads
-and other devices do not get in the way. It knows no kernel and no op.
+and other devices do not get in the way.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rocmforge.errors import CompileError, DeviceError, OutOfMemoryError
-from rocmforge.gpu.launch import Arguments
-from rocmforge.gpu.runtime import DeviceProperties
+from rocmforge.errors import CompileError, DeviceError
+from rocmforge.gpu.kernel_arguments import Arguments
+from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
 
 REQUIREMENTS = ("cuda-bindings>=13", "nvidia-cuda-nvrtc>=13")
 """What pip installs for NVIDIA GPUs, as in the extra `cuda`."""
@@ -131,7 +129,7 @@ def compile_cubin(
         nvrtc.nvrtcDestroyProgram(program)
 
 
-class CudaRuntime:
+class CudaRuntime(Runtime):
     """One open NVIDIA GPU, by its primary context.
 
     Parameters
@@ -146,122 +144,45 @@ class CudaRuntime:
     """
 
     platform = "cuda"
+    names = MappingProxyType(
+        {
+            "memory_info": "cuMemGetInfo",
+            "allocate": "cuMemAlloc",
+            "free": "cuMemFree",
+            "allocate_pinned": "cuMemHostAlloc",
+            "free_pinned": "cuMemFreeHost",
+            "fill": "cuMemsetD8Async",
+            "create_stream": "cuStreamCreate",
+            "destroy_stream": "cuStreamDestroy",
+            "synchronize_stream": "cuStreamSynchronize",
+            "synchronize_device": "cuCtxSynchronize",
+            "create_event": "cuEventCreate",
+            "record_event": "cuEventRecord",
+            "wait_event": "cuStreamWaitEvent",
+            "synchronize_event": "cuEventSynchronize",
+            "elapsed_milliseconds": "cuEventElapsedTime",
+            "destroy_event": "cuEventDestroy",
+            "load_module": "cuModuleLoadData",
+            "unload_module": "cuModuleUnload",
+            "function": "cuModuleGetFunction",
+            "begin_capture": "cuStreamBeginCapture",
+            "end_capture": "cuStreamEndCapture",
+            "instantiate_graph": "cuGraphInstantiate",
+            "destroy_captured": "cuGraphDestroy",
+            "launch_graph": "cuGraphLaunch",
+            "destroy_graph": "cuGraphExecDestroy",
+        }
+    )
 
     def __init__(self, index: int = 0) -> None:
-        self._driver = driver = _initialized_driver()
+        driver = _initialized_driver()
         found = _checked(driver, driver.cuDeviceGetCount)
         if not 0 <= index < found:
             raise DeviceError(f"device cuda:{index}: this machine has {found} NVIDIA GPUs")
         self._device = _checked(driver, driver.cuDeviceGet, index)
-        self.properties = _properties(driver, self._device, index)
+        super().__init__(driver, _properties(driver, self._device, index))
         self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
         self._success = driver.CUresult.CUDA_SUCCESS
-
-    def memory_info(self) -> tuple[int, int]:
-        """Free and total bytes of device memory."""
-        free, total = self._call(self._driver.cuMemGetInfo)
-        return int(free), int(total)
-
-    def allocate(self, nbytes: int) -> int:
-        """Address of new device memory, aligned to 256; `OutOfMemoryError` where there is none."""
-        return int(self._allocate(self._driver.cuMemAlloc, "device", nbytes))
-
-    def free(self, address: int) -> None:
-        """Give device memory back."""
-        self._call(self._driver.cuMemFree, address)
-
-    def allocate_pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Page-locked host memory as an array, which lives until `free_pinned`."""
-        address = self._allocate(self._driver.cuMemHostAlloc, "page-locked", nbytes, 0)
-        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(int(address)))
-
-    def free_pinned(self, memory: NDArray[np.uint8]) -> None:
-        """Give page-locked memory back; the array must not be used again."""
-        self._call(self._driver.cuMemFreeHost, memory.ctypes.data)
-
-    def copy_to_device(self, target: int, source: NDArray[Any], stream: Any = None) -> None:
-        """Copy a C-contiguous array; with a stream, from pinned memory and without waiting."""
-        address = source.ctypes.data
-        self._call(self._driver.cuMemcpyHtoDAsync, target, address, source.nbytes, stream)
-        self._finish(stream)
-
-    def copy_to_host(self, target: NDArray[Any], source: int, stream: Any = None) -> None:
-        """Fill a C-contiguous array; with a stream, pinned memory and without waiting."""
-        address = target.ctypes.data
-        self._call(self._driver.cuMemcpyDtoHAsync, address, source, target.nbytes, stream)
-        self._finish(stream)
-
-    def copy_on_device(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy inside device memory."""
-        self._call(self._driver.cuMemcpyDtoDAsync, target, source, nbytes, stream)
-        self._finish(stream)
-
-    def fill(self, target: int, byte: int, nbytes: int, stream: Any = None) -> None:
-        """Set bytes of device memory."""
-        self._call(self._driver.cuMemsetD8Async, target, byte, nbytes, stream)
-        self._finish(stream)
-
-    def create_stream(self) -> Any:
-        """Return a new stream that does not wait for the default one."""
-        flag = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-        return self._call(self._driver.cuStreamCreate, int(flag))
-
-    def destroy_stream(self, stream: Any) -> None:
-        """End a stream."""
-        self._call(self._driver.cuStreamDestroy, stream)
-
-    def synchronize(self, stream: Any = None) -> None:
-        """Wait for a stream, or without one for the whole device."""
-        if stream is None:
-            self._call(self._driver.cuCtxSynchronize)
-        else:
-            self._call(self._driver.cuStreamSynchronize, stream)
-
-    def create_event(self) -> Any:
-        """Return a new event that measures time."""
-        return self._call(self._driver.cuEventCreate, 0)
-
-    def record_event(self, event: Any, stream: Any = None) -> None:
-        """Mark this point of a stream."""
-        self._call(self._driver.cuEventRecord, event, stream)
-
-    def wait_event(self, stream: Any, event: Any) -> None:
-        """Let a stream wait for an event."""
-        self._call(self._driver.cuStreamWaitEvent, stream, event, 0)
-
-    def synchronize_event(self, event: Any) -> None:
-        """Wait on the host until an event has happened."""
-        self._call(self._driver.cuEventSynchronize, event)
-
-    def elapsed_seconds(self, start: Any, end: Any) -> float:
-        """Device time between two events that have happened."""
-        return float(self._call(self._driver.cuEventElapsedTime, start, end)) / 1e3
-
-    def destroy_event(self, event: Any) -> None:
-        """End an event."""
-        self._call(self._driver.cuEventDestroy, event)
-
-    def compiler_version(self) -> str:
-        """Return the version of the run-time compiler, as part of the cache's key."""
-        return compiler_version()
-
-    def compile(
-        self, source: str, name: str, headers: Mapping[str, str], options: Sequence[str]
-    ) -> bytes:
-        """Compile a kernel file for this device; `CompileError` holds the log."""
-        return compile_cubin(source, name, headers, options, self.properties.architecture)
-
-    def load_module(self, code: bytes) -> Any:
-        """Load a code object."""
-        return self._call(self._driver.cuModuleLoadData, code)
-
-    def unload_module(self, module: Any) -> None:
-        """Unload a code object; its functions must not run any more."""
-        self._call(self._driver.cuModuleUnload, module)
-
-    def function(self, module: Any, name: str) -> Any:
-        """Find a kernel in a module."""
-        return self._call(self._driver.cuModuleGetFunction, module, name.encode())
 
     def launch(
         self,
@@ -273,70 +194,54 @@ class CudaRuntime:
     ) -> None:
         """Enqueue a kernel: `grid` blocks of `threads` threads."""
         self._select()
-        driver = self._driver
         x, y, z = grid
-        (error,) = driver.cuLaunchKernel(
+        (error,) = self._api.cuLaunchKernel(
             function, x, y, z, threads, 1, 1, 0, stream, 0, arguments.address
         )
         if error != self._success:
             raise DeviceError(
-                f"launch of {grid} blocks of {threads} threads: {_describe(driver, error)}"
+                f"launch of {grid} blocks of {threads} threads: {self._describe(error)}"
             )
 
-    def begin_capture(self, stream: Any) -> None:
-        """Collect what follows on a stream into a graph instead of running it."""
-        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        self._call(self._driver.cuStreamBeginCapture, stream, mode)
+    def compiler_version(self) -> str:
+        """Return the version of the run-time compiler, as part of the cache's key."""
+        return compiler_version()
 
-    def end_capture(self, stream: Any) -> Any:
-        """Return the graph, ready to launch."""
-        graph = self._call(self._driver.cuStreamEndCapture, stream)
-        try:
-            return self._call(self._driver.cuGraphInstantiate, graph, 0)
-        finally:
-            self._call(self._driver.cuGraphDestroy, graph)
-
-    def launch_graph(self, graph: Any, stream: Any) -> None:
-        """Enqueue a whole graph."""
-        self._call(self._driver.cuGraphLaunch, graph, stream)
-
-    def destroy_graph(self, graph: Any) -> None:
-        """End a graph."""
-        self._call(self._driver.cuGraphExecDestroy, graph)
+    def compile(
+        self, source: str, name: str, headers: Mapping[str, str], options: Sequence[str]
+    ) -> bytes:
+        """Compile a kernel file for this device; `CompileError` holds the log."""
+        return compile_cubin(source, name, headers, options, self.properties.architecture)
 
     def close(self) -> None:
         """Let go of the device; nothing made by this runtime may be used any more."""
         if self._context is not None:
             self._context = None
-            _checked(self._driver, self._driver.cuDevicePrimaryCtxRelease, self._device)
-
-    def _allocate(self, function: Callable[..., Any], kind: str, nbytes: int, *more: int) -> Any:
-        if nbytes < 1:
-            raise ValueError(f"bytes of {kind} memory: got {nbytes}, wanted 1 or more")
-        self._select()
-        driver = self._driver
-        error, *values = function(nbytes, *more)
-        if error == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            free, total = self.memory_info()
-            raise OutOfMemoryError(
-                f"device cuda:{self.properties.index} ({self.properties.name}): got no {nbytes} "
-                f"bytes of {kind} memory; {free} of the device's {total} bytes are free"
-            )
-        if error != self._success:
-            raise DeviceError(f"{function.__name__} of {nbytes} bytes: {_describe(driver, error)}")
-        return values[0]
+            self._checked(self._api.cuDevicePrimaryCtxRelease, self._device)
 
     def _select(self) -> None:
-        _checked(self._driver, self._driver.cuCtxSetCurrent, self._context)
+        self._checked(self._api.cuCtxSetCurrent, self._context)
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _checked(self, function: Any, *arguments: Any) -> Any:
+        return _checked(self._api, function, *arguments)
+
+    def _describe(self, error: Any) -> str:
+        return _describe(self._api, error)
+
+    def _is_out_of_memory(self, error: Any) -> bool:
+        return bool(error == self._api.CUresult.CUDA_ERROR_OUT_OF_MEMORY)
+
+    def _capture_mode(self) -> Any:
+        return self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+
+    def _copy(self, way: Way, target: int, source: int, nbytes: int, stream: Any) -> None:
+        name = {
+            "to_device": "cuMemcpyHtoDAsync",
+            "to_host": "cuMemcpyDtoHAsync",
+            "on_device": "cuMemcpyDtoDAsync",
+        }[way]
         self._select()
-        return _checked(self._driver, function, *arguments)
-
-    def _finish(self, stream: Any) -> None:
-        """Wait where no stream was named: other streams do not wait for the default one."""
-        if stream is None:
-            self._call(self._driver.cuStreamSynchronize, None)
+        self._checked(getattr(self._api, name), target, source, nbytes, stream)
 
 
 def _bindings() -> tuple[Any, Any]:

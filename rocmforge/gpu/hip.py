@@ -2,13 +2,12 @@
 
 The only importer of hip-python. What its versions do not share is settled here: device properties,
 and calls that only one of them has are not used. Its version has to fit the runtime's, and what
-fits is said here. HIP's current device belongs to a thread; it is
-set before a call where this thread last used another one. It knows no kernel and no op.
+fits is said here. HIP's current device belongs to a thread; it is set before a call where this
+thread last used another one.
 """
 
 from __future__ import annotations
 
-import ctypes
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rocmforge.errors import CompileError, DeviceError, OutOfMemoryError
-from rocmforge.gpu.launch import Arguments
-from rocmforge.gpu.runtime import DeviceProperties
+from rocmforge.errors import CompileError, DeviceError
+from rocmforge.gpu.kernel_arguments import Arguments
+from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
 from rocmforge.hardware import find_rocm
 
 _TESTED = MappingProxyType(
@@ -32,7 +28,6 @@ _TESTED = MappingProxyType(
 same since ROCm 10. tools/test_hip_versions.sh runs the tests with them."""
 
 _OPTIONS = ("-O3",)
-_NON_BLOCKING_STREAM = 1  # hipStreamNonBlocking
 _DRIVER_NODES = ("/dev/kfd", "/dev/dxg")
 
 
@@ -172,7 +167,7 @@ def compile_code_object(
         _checked(hiprtc.hiprtcDestroyProgram, program.createRef())
 
 
-class HipRuntime:
+class HipRuntime(Runtime):
     """One open AMD GPU.
 
     Parameters
@@ -187,121 +182,47 @@ class HipRuntime:
     """
 
     platform = "hip"
+    names = MappingProxyType(
+        {
+            "memory_info": "hipMemGetInfo",
+            "allocate": "hipMalloc",
+            "free": "hipFree",
+            "allocate_pinned": "hipHostMalloc",
+            "free_pinned": "hipHostFree",
+            "fill": "hipMemsetAsync",
+            "create_stream": "hipStreamCreateWithFlags",
+            "destroy_stream": "hipStreamDestroy",
+            "synchronize_stream": "hipStreamSynchronize",
+            "synchronize_device": "hipDeviceSynchronize",
+            "create_event": "hipEventCreateWithFlags",
+            "record_event": "hipEventRecord",
+            "wait_event": "hipStreamWaitEvent",
+            "synchronize_event": "hipEventSynchronize",
+            "elapsed_milliseconds": "hipEventElapsedTime",
+            "destroy_event": "hipEventDestroy",
+            "load_module": "hipModuleLoadData",
+            "unload_module": "hipModuleUnload",
+            "function": "hipModuleGetFunction",
+            "begin_capture": "hipStreamBeginCapture",
+            "end_capture": "hipStreamEndCapture",
+            "instantiate_graph": "hipGraphInstantiateWithFlags",
+            "destroy_captured": "hipGraphDestroy",
+            "launch_graph": "hipGraphLaunch",
+            "destroy_graph": "hipGraphExecDestroy",
+        }
+    )
 
     def __init__(self, index: int = 0) -> None:
-        self._hip, _ = _bindings()
-        found = _device_count(self._hip)
+        api, _ = _bindings()
+        found = _device_count(api)
         if not 0 <= index < found:
             raise DeviceError(
                 f"device hip:{index}: HIP finds {found} AMD GPUs; rocminfo shows what ROCm sees, "
                 "HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES hide devices, and /dev/kfd must be "
                 "readable (groups render, video)"
             )
-        self.properties = _properties(self._hip, index)
+        super().__init__(api, _properties(api, index))
         self._index = index
-
-    def memory_info(self) -> tuple[int, int]:
-        """Free and total bytes of device memory."""
-        free, total = self._call(self._hip.hipMemGetInfo)
-        return int(free), int(total)
-
-    def allocate(self, nbytes: int) -> int:
-        """Address of new device memory, aligned to 256; `OutOfMemoryError` where there is none."""
-        return self._allocate(self._hip.hipMalloc, "device", nbytes)
-
-    def free(self, address: int) -> None:
-        """Give device memory back."""
-        self._call(self._hip.hipFree, address)
-
-    def allocate_pinned(self, nbytes: int) -> NDArray[np.uint8]:
-        """Page-locked host memory as an array, which lives until `free_pinned`."""
-        address = self._allocate(self._hip.hipHostMalloc, "page-locked", nbytes, 0)
-        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
-
-    def free_pinned(self, memory: NDArray[np.uint8]) -> None:
-        """Give page-locked memory back; the array must not be used again."""
-        self._call(self._hip.hipHostFree, memory.ctypes.data)
-
-    def copy_to_device(self, target: int, source: NDArray[Any], stream: Any = None) -> None:
-        """Copy a C-contiguous array; with a stream, from pinned memory and without waiting."""
-        kind = self._hip.hipMemcpyKind.hipMemcpyHostToDevice
-        self._copy(target, source.ctypes.data, source.nbytes, kind, stream)
-
-    def copy_to_host(self, target: NDArray[Any], source: int, stream: Any = None) -> None:
-        """Fill a C-contiguous array; with a stream, pinned memory and without waiting."""
-        kind = self._hip.hipMemcpyKind.hipMemcpyDeviceToHost
-        self._copy(target.ctypes.data, source, target.nbytes, kind, stream)
-
-    def copy_on_device(self, target: int, source: int, nbytes: int, stream: Any = None) -> None:
-        """Copy inside device memory."""
-        kind = self._hip.hipMemcpyKind.hipMemcpyDeviceToDevice
-        self._copy(target, source, nbytes, kind, stream)
-
-    def fill(self, target: int, byte: int, nbytes: int, stream: Any = None) -> None:
-        """Set bytes of device memory."""
-        self._call(self._hip.hipMemsetAsync, target, byte, nbytes, stream)
-        self._finish(stream)
-
-    def create_stream(self) -> Any:
-        """Return a new stream that does not wait for the default one."""
-        return self._call(self._hip.hipStreamCreateWithFlags, _NON_BLOCKING_STREAM)
-
-    def destroy_stream(self, stream: Any) -> None:
-        """End a stream."""
-        self._call(self._hip.hipStreamDestroy, stream)
-
-    def synchronize(self, stream: Any = None) -> None:
-        """Wait for a stream, or without one for the whole device."""
-        if stream is None:
-            self._call(self._hip.hipDeviceSynchronize)
-        else:
-            self._call(self._hip.hipStreamSynchronize, stream)
-
-    def create_event(self) -> Any:
-        """Return a new event that measures time."""
-        return self._call(self._hip.hipEventCreateWithFlags, 0)
-
-    def record_event(self, event: Any, stream: Any = None) -> None:
-        """Mark this point of a stream."""
-        self._call(self._hip.hipEventRecord, event, stream)
-
-    def wait_event(self, stream: Any, event: Any) -> None:
-        """Let a stream wait for an event."""
-        self._call(self._hip.hipStreamWaitEvent, stream, event, 0)
-
-    def synchronize_event(self, event: Any) -> None:
-        """Wait on the host until an event has happened."""
-        self._call(self._hip.hipEventSynchronize, event)
-
-    def elapsed_seconds(self, start: Any, end: Any) -> float:
-        """Device time between two events that have happened."""
-        return float(self._call(self._hip.hipEventElapsedTime, start, end)) / 1e3
-
-    def destroy_event(self, event: Any) -> None:
-        """End an event."""
-        self._call(self._hip.hipEventDestroy, event)
-
-    def compiler_version(self) -> str:
-        """Return the version of the run-time compiler, as part of the cache's key."""
-        return compiler_version()
-
-    def compile(
-        self, source: str, name: str, headers: Mapping[str, str], options: Sequence[str]
-    ) -> bytes:
-        """Compile a kernel file for this device; `CompileError` holds the log."""
-        return compile_code_object(source, name, headers, options, self.properties.architecture)
-
-    def load_module(self, code: bytes) -> Any:
-        """Load a code object."""
-        return self._call(self._hip.hipModuleLoadData, code)
-
-    def unload_module(self, module: Any) -> None:
-        """Unload a code object; its functions must not run any more."""
-        self._call(self._hip.hipModuleUnload, module)
-
-    def function(self, module: Any, name: str) -> Any:
-        """Find a kernel in a module."""
-        return self._call(self._hip.hipModuleGetFunction, module, name.encode())
 
     def launch(
         self,
@@ -315,7 +236,7 @@ class HipRuntime:
         if _current.index != self._index:
             self._select()
         x, y, z = grid
-        (error,) = self._hip.hipModuleLaunchKernel(
+        (error,) = self._api.hipModuleLaunchKernel(
             function, x, y, z, threads, 1, 1, 0, stream, None, arguments.address
         )
         if error:
@@ -324,63 +245,46 @@ class HipRuntime:
                 f"{arguments.nbytes} bytes of arguments: {_describe(error)}"
             )
 
-    def begin_capture(self, stream: Any) -> None:
-        """Collect what follows on a stream into a graph instead of running it."""
-        mode = self._hip.hipStreamCaptureMode.hipStreamCaptureModeThreadLocal
-        self._call(self._hip.hipStreamBeginCapture, stream, mode)
+    def compiler_version(self) -> str:
+        """Return the version of the run-time compiler, as part of the cache's key."""
+        return compiler_version()
 
-    def end_capture(self, stream: Any) -> Any:
-        """Return the graph, ready to launch."""
-        graph = self._call(self._hip.hipStreamEndCapture, stream)
-        try:
-            return self._call(self._hip.hipGraphInstantiateWithFlags, graph, 0)
-        finally:
-            self._call(self._hip.hipGraphDestroy, graph)
-
-    def launch_graph(self, graph: Any, stream: Any) -> None:
-        """Enqueue a whole graph."""
-        self._call(self._hip.hipGraphLaunch, graph, stream)
-
-    def destroy_graph(self, graph: Any) -> None:
-        """End a graph."""
-        self._call(self._hip.hipGraphExecDestroy, graph)
+    def compile(
+        self, source: str, name: str, headers: Mapping[str, str], options: Sequence[str]
+    ) -> bytes:
+        """Compile a kernel file for this device; `CompileError` holds the log."""
+        return compile_code_object(source, name, headers, options, self.properties.architecture)
 
     def close(self) -> None:
         """Let go of the device; nothing made by this runtime may be used any more."""
-        self._call(self._hip.hipDeviceSynchronize)
-
-    def _allocate(self, function: Callable[..., Any], kind: str, nbytes: int, *more: int) -> int:
-        if nbytes < 1:
-            raise ValueError(f"bytes of {kind} memory: got {nbytes}, wanted 1 or more")
-        self._select()
-        error, pointer = function(nbytes, *more)
-        if error == self._hip.hipError_t.hipErrorOutOfMemory:
-            free, total = self.memory_info()
-            raise OutOfMemoryError(
-                f"device hip:{self._index} ({self.properties.name}): got no {nbytes} bytes of "
-                f"{kind} memory; {free} of the device's {total} bytes are free"
-            )
-        if error:
-            raise DeviceError(f"{function.__name__} of {nbytes} bytes: {_describe(error)}")
-        return int(pointer)
-
-    def _copy(self, target: int, source: int, nbytes: int, kind: Any, stream: Any) -> None:
-        self._call(self._hip.hipMemcpyAsync, target, source, nbytes, kind, stream)
-        self._finish(stream)
-
-    def _finish(self, stream: Any) -> None:
-        """Wait where no stream was named: other streams do not wait for the default one."""
-        if stream is None:
-            self._call(self._hip.hipStreamSynchronize, None)
+        self.synchronize()
 
     def _select(self) -> None:
         if _current.index != self._index:
-            _checked(self._hip.hipSetDevice, self._index)
+            _checked(self._api.hipSetDevice, self._index)
             _current.index = self._index
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        self._select()
+    def _checked(self, function: Any, *arguments: Any) -> Any:
         return _checked(function, *arguments)
+
+    def _describe(self, error: Any) -> str:
+        return _describe(error)
+
+    def _is_out_of_memory(self, error: Any) -> bool:
+        return bool(error == self._api.hipError_t.hipErrorOutOfMemory)
+
+    def _capture_mode(self) -> Any:
+        return self._api.hipStreamCaptureMode.hipStreamCaptureModeThreadLocal
+
+    def _copy(self, way: Way, target: int, source: int, nbytes: int, stream: Any) -> None:
+        kinds = self._api.hipMemcpyKind
+        kind = {
+            "to_device": kinds.hipMemcpyHostToDevice,
+            "to_host": kinds.hipMemcpyDeviceToHost,
+            "on_device": kinds.hipMemcpyDeviceToDevice,
+        }[way]
+        self._select()
+        _checked(self._api.hipMemcpyAsync, target, source, nbytes, kind, stream)
 
 
 def _bindings() -> tuple[Any, Any]:

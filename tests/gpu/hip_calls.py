@@ -1,6 +1,6 @@
 """Which test made which call of hip-python first, as the stand-in counted it.
 
-It reads the names from gpu/hip.py. It knows no test.
+It reads the names from gpu/hip.py, where they are attributes and strings.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ def used_names() -> set[str]:
     """Names of hip-python's functions in gpu/hip.py; enums and structs are no calls."""
     tree = ast.parse(Path(hip.__file__).read_text("utf-8"))
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     found = {
         name: getattr(module, name, None)
         for name in names

@@ -16,7 +16,7 @@ from chosen_builds import chosen_builds, targets
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu import cuda
 from rocmforge.gpu.compiler import Build, compile_options, kernels_folder, read_kernel
-from rocmforge.gpu.launch import Arguments
+from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.runtime import DeviceProperties
 
 ARCHITECTURES = ("sm_80", "sm_90")

@@ -20,7 +20,7 @@ from rocmforge.devices import list_devices
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu import hip
 from rocmforge.gpu.hip import HipRuntime
-from rocmforge.gpu.launch import Arguments
+from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.hardware import Rocm
 
 SOURCE = """

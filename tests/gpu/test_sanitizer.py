@@ -44,7 +44,7 @@ sys.path.insert(0, str(repo / "tests" / "standin"))
 import build_standin
 build_standin.load(build_standin.build(asan=True))
 from rocmforge.gpu.hip import HipRuntime
-from rocmforge.gpu.launch import Arguments
+from rocmforge.gpu.kernel_arguments import Arguments
 runtime = HipRuntime(device)
 headers = {"device.h": (repo / "kernels" / "device.h").read_text("utf-8")}
 options = ["-std=c++17", f"-DWAVE={runtime.properties.wave_size}"]
