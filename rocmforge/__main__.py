@@ -1,7 +1,6 @@
 """The program `rocmforge`, and `python -m rocmforge`: the command line, without the wait for it.
 
-Nothing is imported before Ctrl-C is seen to, so that it ends quietly from the first moments on. It
-knows nothing of its own.
+Ctrl-C is handled before anything is imported, so that it ends quietly from the first moment on.
 """
 
 import sys

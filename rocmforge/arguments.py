@@ -1,7 +1,7 @@
-"""What the command line takes: commands, options, examples, help.
+"""The parser of the command line: commands, options, examples, help.
 
-It describes, and checks single values; what follows from them is cli.py's. It imports nothing that
-a wrong option would have to wait for.
+It checks each value on its own; cli.py checks how they fit together. It imports nothing slow, so
+that a wrong option is answered at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rocmforge.sampling_params import SamplingParams
 
 _EXIT_CODES = """
 exit codes: 0 done; 1 failed (a file, a device, memory, the output); 2 a wrong argument or
-environment variable; 130 ended by Ctrl-C; 141 whoever read the output has left
+environment variable; 130 ended by Ctrl-C; 141 the reader of the output has gone
 """
 _GENERATE_EXAMPLES = """
 examples:
@@ -38,12 +38,12 @@ examples:
   rocmforge chat model.gguf --system "Answer in one sentence."
   printf 'Hello\\nWhat did I say?\\n' | rocmforge chat model.gguf
 
-One line is one message. /reset begins anew, /help lists what else there is, /exit or the end of
-input leaves. At a terminal, Ctrl-C ends a reply that is being written, and leaves at the prompt.
-When the context is full, the oldest messages are dropped; the system message stays.
+One line is one message. /reset begins a new conversation, /help lists all commands, /exit or the
+end of input ends the program. At a terminal, Ctrl-C stops a reply; at the prompt, it ends the
+program. When the context is full, the oldest messages are dropped; the system message stays.
 
-Sampling: what is given here, else what the model's file names (general.sampling.*); where it names
-nothing, --temperature 0.5 --min-p 0.05 --repetition-penalty 1.1.
+Sampling options that are not given come from the model's file (general.sampling.*). If it has none,
+they are --temperature 0.5 --min-p 0.05 --repetition-penalty 1.1.
 """
 _PERPLEXITY_EXAMPLES = """
 examples:
@@ -51,15 +51,14 @@ examples:
   rocmforge perplexity model.gguf --text wiki.txt
   rocmforge perplexity --weight-format Q4_K --weight-format MXFP6_E2M3
 
-KL is the mean divergence of the predictions from those of the file's own weights, in nats.
+KL is the mean KL divergence of the predictions from those of the file's own weights, in nats.
 """
 _INFO_EXAMPLES = """
 examples:
   rocmforge info model.gguf
   rocmforge info model.gguf --json | jq .bits_per_weight
 
-Reads the header only. A file that cannot be run is described as far as it can be read, with
-the reason, and that is no error.
+Reads only the header. For a model that cannot be run it says why; the exit code is still 0.
 """
 _DEVICES_EXAMPLES = """
 examples:
@@ -69,7 +68,7 @@ examples:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser; each command's own one is the default of `parser` among its arguments."""
+    """Return the parser. After parsing, `args.parser` is the parser of the command."""
     parser = argparse.ArgumentParser(
         prog="rocmforge",
         description="Runs GGUF language models.",
@@ -101,18 +100,18 @@ def parser() -> argparse.ArgumentParser:
         "--prompt",
         dest="prompt_option",
         metavar="TEXT",
-        help="the text to continue, as it stands, also where it begins with a dash",
+        help="the text to continue; it may begin with a dash",
     )
     generate.add_argument(
         "--prompt-file",
         metavar="FILE",
-        help="read the prompt from FILE, or from standard input (-); one line end at its end is "
-        "not part of it",
+        help="read the prompt from FILE, or from standard input (-), without a line break at its "
+        "end",
     )
     generate.add_argument(
         "--special",
         action="store_true",
-        help="take special tokens that the prompt spells out as such, like <|im_start|>",
+        help="read special tokens in the prompt, such as <|im_start|>, as tokens, not as text",
     )
     generate.add_argument("--json", action="store_true", help="print one JSON document at the end")
     _add_sampling(generate)
@@ -131,13 +130,13 @@ def parser() -> argparse.ArgumentParser:
     perplexity.add_argument(
         "--text",
         metavar="FILE",
-        help="UTF-8 text; -: standard input (default: what the demo model was not shown)",
+        help="UTF-8 text; -: standard input (default: text that the demo model was not trained on)",
     )
     perplexity.add_argument(
         "--window",
         type=_whole(4),
         metavar="N",
-        help="tokens of a window (default 512, or the context)",
+        help="tokens of a window (default 512, or the context if that is smaller)",
     )
     perplexity.add_argument(
         "--weight-format",
@@ -169,7 +168,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Add options named as the fields of SamplingParams; absent where not given: defaults hold."""
+    """Add options named as the fields of SamplingParams; one that is not given is not set."""
     group = parser.add_argument_group("sampling")
     chat = parser.prog.endswith("chat")
     defaults = {f.name: f.default for f in fields(SamplingParams)}
@@ -185,10 +184,11 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     if chat:
         most += " in a reply (default: a quarter of the context, at most 1024)"
     option("-n", "--max-tokens", kind=int, metavar="N", text=most)
-    option("--temperature", kind=float, metavar="T", text="0 takes the likeliest token")
-    option("--top-k", kind=int, metavar="K", text="of the K likeliest tokens; 0: all")
-    option("--top-p", kind=float, metavar="P", text="of the likeliest that hold share P")
-    least = "of those at least P times as likely as the likeliest"
+    option("--temperature", kind=float, metavar="T", text="0: always the likeliest token")
+    option("--top-k", kind=int, metavar="K", text="sample from the K likeliest tokens; 0: from all")
+    share = "sample from the likeliest tokens whose probabilities add up to P"
+    option("--top-p", kind=float, metavar="P", text=share)
+    least = "sample from tokens at least P times as likely as the likeliest"
     option("--min-p", kind=float, metavar="P", text=least)
     option("--repetition-penalty", kind=float, metavar="R", text="above 1: fewer repeats")
     option("--seed", kind=int, metavar="S", text="the same seed gives the same text")
@@ -203,7 +203,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
         "--ignore-eos",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="go on past the model's end tokens",
+        help="do not stop at the model's end tokens",
     )
 
 
@@ -235,8 +235,8 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         "--ctx",
         type=_whole(1),
         metavar="N",
-        help="most tokens of prompt and text together (default: what the model was trained for, "
-        "at most 4096)",
+        help="the most tokens that prompt and generated text may have together (default: the "
+        "context that the model was trained for, at most 4096)",
     )
     group.add_argument(
         "--threads",
@@ -248,14 +248,14 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         "--device",
         type=_device,
         metavar="DEVICE",
-        help="auto, cpu, hip or cuda, a GPU also with its number, as hip:1 (default: auto, the "
-        "best GPU that there is, else the CPU; see `devices`)",
+        help="auto, cpu, hip, cuda, or a GPU by its number, as hip:1 (default auto: the best GPU, "
+        "or the CPU if there is none; see `rocmforge devices`)",
     )
     group.add_argument(
         "--kv-dtype",
         choices=("f16", "f32", "q8_0"),
         default="f16",
-        help="of the KV cache; q8_0 on GPUs only (default f16)",
+        help="dtype of the KV cache; q8_0 on GPUs only (default f16)",
     )
     group.add_argument(
         "--page-size",

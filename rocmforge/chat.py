@@ -1,7 +1,7 @@
 """A conversation with a model: its chat template over one sequence that is kept between turns.
 
-A turn prefills only what the sequence does not hold yet. This file knows the engine only as
-`EngineSteps`; it knows no terminal, and leaves choosing tokens and ending replies to `Generation`.
+A turn prefills only what the sequence does not hold yet. `Generation` chooses the tokens and ends
+the replies.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rocmforge.text.tokenizer import Tokenizer
 class KeptSequence:
     """One sequence of an engine that outlives its generations: `EngineSteps` for one prompt.
 
-    A prompt that begins with all the tokens that the sequence holds continues it; any other
-    starts it anew, and so does the first one after a pass that was cut short.
+    A prompt that begins with all the tokens that the sequence holds continues it. Any other prompt
+    starts a new sequence, and so does the first one after a pass that was cut short.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class KeptSequence:
     Attributes
     ----------
     prefilled : int
-        Tokens of the last prompt that had to be run; the others were held.
+        Tokens of the last prompt that had to be run; the sequence held the others.
     """
 
     def __init__(self, engine: EngineSteps) -> None:
@@ -72,7 +72,7 @@ class KeptSequence:
             self.clear()
             where, kept = self._engine.add_sequence(owner=self), 0
             self._sequence = where
-        self._held = []  # what a pass that is cut short leaves is not known
+        self._held = []  # unknown if the pass is cut short
         try:
             logits = self._engine.prefill(where, ids[kept:])
         except BaseException:
@@ -116,11 +116,11 @@ class Conversation:
     messages : list of dict
         Each with "role" and "content".
     stats : GenerationStats
-        Of the last reply; its prompt tokens are those that were not held already.
+        Of the last reply; its prompt tokens are those that the sequence did not hold yet.
     kept_tokens : int
-        Tokens of the last reply's prompt that were held already.
+        Tokens of the last reply's prompt that the sequence held already.
     dropped : int
-        Messages, replies among them, that gave way to the last one.
+        Messages and replies that were dropped to make room for the last message.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class Conversation:
         self._sequence.clear()
 
     def ask(self, text: str) -> Generator[GeneratedToken, None, None]:
-        """Return the reply to a message, streaming; iterate to run it, close it to cut it short.
+        """Return the reply to a message, streaming; iterate to run it, close it to stop it early.
 
         Message and reply join the conversation when the iteration ends, early or not, if at least
-        one token came. Where they could fill the context, the oldest messages and their replies
-        are dropped until half of what they may take is free; what opens the conversation stays.
+        one token came. If they could fill the context, the oldest messages and their replies are
+        dropped until half of what they may take is free; the system message stays.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class Conversation:
         return self._reply(messages, prompt, ids)
 
     def _shortened(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-        """Drop as few of the oldest messages, with their replies, as `ask` says."""
+        """Drop the oldest messages, with their replies, as `ask` says."""
         first = len(self._opening)
         pairs = (len(messages) - first - 1) // 2
 
@@ -218,11 +218,11 @@ class Conversation:
                     self._text, self._ids = "", []
 
     def _encode(self, prompt: str) -> list[int]:
-        """Ids of a prompt; those of a known beginning as they were, not as they would be encoded.
+        """Ids of a prompt. A beginning that has run before keeps the ids that it ran with.
 
-        A model may spell its reply in other tokens than the tokenizer would, and only the same
-        ids are held. The rest has to begin with a special token, so that cutting the text there
-        changes none of its ids.
+        A model may spell its reply in other tokens than the tokenizer would, and only the same ids
+        continue the sequence. The rest must begin with a special token, so that cutting the text
+        there changes none of its ids.
         """
         if self._ids and prompt.startswith(self._text):
             rest = self._tokenizer.encode(prompt[len(self._text) :], False, parse_special=True)

@@ -1,10 +1,9 @@
 """The command line: `rocmforge generate | chat | perplexity | info | devices`.
 
-Parses, checks what can be checked without a model, reads texts, and turns errors into exit codes.
+It parses arguments, checks all that needs no model, reads texts, and turns errors into exit codes.
 
-What a command does stands in commands.py. That is imported only after all this, so that --help and
-wrong arguments are answered at once and Ctrl-C ends cleanly even while libraries load. This file
-knows no model.
+commands.py does the work. It is imported after all this, so that --help and wrong arguments are
+answered at once and Ctrl-C ends cleanly even while libraries load.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ STDIN = "-"
 
 NO_PROMPT = "no PROMPT: give it as an argument, with --prompt-file, or on standard input"
 
-# Of writing: files that are written carry their names, standard output has none.
+# Errors of writing to standard output, which carry no file's name.
 _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF)
 
 
@@ -75,13 +74,13 @@ def _told(error: OSError) -> str:
 
 def _fail(code: int, text: str) -> int:
     line = "".join(c if c.isprintable() else " " for c in text)
-    with suppress(OSError):  # there is nobody left to tell
+    with suppress(OSError):  # standard error may be closed
         print(f"rocmforge: error: {line}", file=sys.stderr)
     return code
 
 
 def _discard(*streams: TextIO) -> None:
-    """Send what is buffered nowhere, or Python would complain at exit."""
+    """Drop what is buffered: Python would fail to write it at exit, and say so."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream.fileno())
@@ -151,7 +150,7 @@ def _is_prompt(args: argparse.Namespace) -> bool:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Find what is wrong without a model, and read the texts; ends with the text, not its file."""
+    """Check all that needs no model; replace names of text files by their texts."""
     given = {f.name: getattr(args, f.name) for f in fields(SamplingParams) if f.name in args}
     if "stop" in given:
         given["stop"] = tuple(given["stop"])

@@ -1,8 +1,7 @@
 """What the commands of the command line do: one library call each, and printing.
 
 Each takes the arguments, parsed and checked, and returns the exit code. Results go to standard
-output, plain where that is no terminal; timings, progress and remarks to standard error. Errors and
-the exit after Ctrl-C are cli.py's.
+output, timings, progress and remarks to standard error. cli.py handles errors and Ctrl-C.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ CHAT_SHARE = 4  # and at most so much of the context: 1 / CHAT_SHARE
 CHAT_SAMPLING: Mapping[str, float] = MappingProxyType(
     {"temperature": 0.5, "min_p": 0.05, "repetition_penalty": 1.1}
 )
-"""How replies are sampled where neither the user nor the model's file says so: of the settings that
-were tried on the demo model (its card has the table), the one that never fell into a loop and keeps
-most of what the model knows."""
+"""How replies are sampled where neither the user nor the model's file says so. Of the settings that
+were tried on the demo model (its card has the table), this one never fell into a loop and kept most
+answers right."""
 
 _FILE_SAMPLING = MappingProxyType(
     {
@@ -62,18 +61,18 @@ _FILE_SAMPLING = MappingProxyType(
         "general.sampling.penalty_repeat": "repetition_penalty",
     }
 )
-"""Keys of a GGUF file, and what they recommend."""
+"""Keys of a GGUF file that recommend a setting, and the settings' names."""
 
 CHAT_HELP = """\
-/help    this
-/reset   begin anew; a system message stays
-/exit    leave, as the end of input (Ctrl-D) does
-Ctrl-C   end the reply that is being written
-All else is a message. Options of `rocmforge chat --help` set length and sampling."""
+/help    show this
+/reset   begin a new conversation; a system message stays
+/exit    end the program, as the end of input (Ctrl-D) does
+Ctrl-C   stop the reply that is being written
+Any other line is a message. `rocmforge chat --help` lists the options for length and sampling."""
 
 
 def generate(args: argparse.Namespace) -> int:
-    """Continue one prompt; after Ctrl-C what there is is reported before the interrupt goes on."""
+    """Continue one prompt; after Ctrl-C, report what there is, then raise the interrupt again."""
     params = SamplingParams(**args.sampling)
     tokenizer = Tokenizer.from_gguf(args.model)
     ids = tokenizer.encode(args.prompt, parse_special=args.special)
@@ -149,7 +148,7 @@ def chat(args: argparse.Namespace) -> int:
     """Answer standard input line by line; 1 if piped lines were left without an answer."""
     tokenizer = Tokenizer.from_gguf(args.model)
     sampling = {**_chat_sampling(args.model), **args.sampling}
-    # A missing template, or one that knows no system message, shows before the weights load.
+    # Fail before the weights load if there is no template, or it refuses a system message.
     tokenizer.apply_chat_template([*opening(args.system), {"role": "user", "content": "?"}])
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     unanswered = False
@@ -184,7 +183,7 @@ def chat(args: argparse.Namespace) -> int:
 
 
 def _chat_sampling(path: str) -> dict[str, Any]:
-    """How a model's file wants to be sampled; CHAT_SAMPLING where it names no temperature."""
+    """The sampling that a model's file recommends; CHAT_SAMPLING where it names no temperature."""
     found: dict[str, Any] = {}
     with GGUFFile(path) as file:
         for key, field in _FILE_SAMPLING.items():
@@ -241,7 +240,7 @@ def _answer(
 
 
 def info(args: argparse.Namespace) -> int:
-    """Describe a file, one that cannot be run too."""
+    """Describe a file, also one that cannot be run."""
     found = read_info(args.model)
     if args.json:
         print_json(found.as_json())
@@ -299,7 +298,7 @@ def _rope_scaling(found: ModelInfo) -> str:
 
 
 def perplexity(args: argparse.Namespace) -> int:
-    """Score a text with the model as it is, then with its matrices in each format asked for."""
+    """Score a text with the model as it is, then with its matrices in each given format."""
     tokenizer = Tokenizer.from_gguf(args.model)
     text = held_out_text().decode() if args.text is None else args.text
     ids = tokenizer.encode(text, add_bos=False)
@@ -338,7 +337,7 @@ def _quality_cell(name: str, value: Any) -> str:
 
 
 def devices(args: argparse.Namespace) -> int:
-    """List the devices, and which one `auto` is."""
+    """List the devices, and say which one `auto` is."""
     found = list_devices()
     auto = default_device("auto")
     meant = _meant_by_environment()
@@ -356,7 +355,7 @@ def devices(args: argparse.Namespace) -> int:
 
 
 def _meant_by_environment() -> str | None:
-    """What ROCMFORGE_DEVICE comes to, where it is set: a device, or why there is none."""
+    """Which device ROCMFORGE_DEVICE means, where it is set, or why there is none."""
     if env.device() == "auto":
         return None
     try:

@@ -1,8 +1,7 @@
 """Generating for many prompts at once: scheduling, stop rules, streamed text, and timings.
 
 Prompts wait until the KV cache has room for their whole length, are prefilled one by one, and
-then decode together, a token each a step. It knows the engine only through `EngineSteps`, and
-text only through the tokenizer's stream.
+then decode together: each step adds a token to each sequence.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class EngineSteps(Protocol):
         """End a sequence."""
 
     def release(self, owner: object) -> None:
-        """End what sequences an owner has; again if need be."""
+        """End all sequences of an owner; it may be called again."""
 
     def prefill(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
         """Append a prompt; logits (V,) of its last token."""
@@ -57,8 +56,8 @@ class GeneratedToken:
     id
         Token id.
     text
-        What this token adds to the text; empty while it is held back (part of a character or of
-        a stop string) and where no tokenizer was given.
+        What this token adds to the text. Empty without a tokenizer, and while the text is held
+        back: it may be part of a character or of a stop string.
     finish_reason
         None while the continuation goes on; "stop" at an end token or a stop string, "length"
         at `max_tokens` or the end of the context.
@@ -72,7 +71,7 @@ class GeneratedToken:
 
 @dataclass
 class GenerationStats:
-    """What a generation took. Times are wall-clock seconds.
+    """Tokens and times of a generation. Times are wall-clock seconds.
 
     Parameters
     ----------
@@ -81,7 +80,7 @@ class GenerationStats:
     ttft
         From the start until the first token of any prompt was known; NaN before.
     prefill_seconds, decode_seconds
-        Inside prefill and decode calls, sampling of the tokens included.
+        Spent in prefill and decode calls, with the sampling of the tokens.
     decode_tokens
         Tokens that came from decode calls: all but the first of each prompt.
     """
@@ -109,7 +108,7 @@ def _rate(count: int, seconds: float) -> float:
 
 
 class StopText:
-    """Streams text while holding back what could be the beginning of a stop string.
+    """Streams text and holds back what could be the beginning of a stop string.
 
     Parameters
     ----------
@@ -177,8 +176,8 @@ class Generation:
     Iterating yields a `GeneratedToken` for each token as soon as it is known. Leaving the loop
     early (`close`, an exception, Ctrl-C) frees the sequences. `stats` is valid at any time.
 
-    The sequences are this object's from before their pages are taken. Where a Ctrl-C falls into
-    the freeing itself, the next `close` frees what is left, or else the engine once this object is
+    This object owns its sequences from before they take pages. If Ctrl-C interrupts the freeing
+    itself, the next `close` frees the rest; without one, the engine frees it when this object is
     gone and another sequence is added.
     """
 
@@ -261,7 +260,7 @@ class Generation:
         return _Running(prompt, sequence, ids, Sampler(params), text, ends, limit)
 
     def _take(self, one: _Running, token: int, running: list[_Running]) -> GeneratedToken:
-        """Account for a new token; ends the sequence where a rule says so."""
+        """Count a new token; end the sequence where a stop rule says so."""
         one.history.append(token)
         one.generated += 1
         self.stats.generated_tokens += 1

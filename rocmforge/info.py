@@ -1,7 +1,7 @@
 """What a GGUF file says of itself: shape, formats, sizes, KV memory, vocabulary.
 
-Read from the header alone; no tensor is touched. A file that cannot be run is described as far
-as it can be read, with the reason. This file prints nothing and knows no engine.
+It is read from the header; no tensor is touched. A file that cannot be run is described as far as
+it can be read, with the reason.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class ModelInfo:
     path, file_bytes, gguf_version
         The file.
     architecture, name
-        As it states them; None where it does not.
+        As the file states them; None where it does not.
     config
         The model's shape; None where `problem` says why there is none.
     problem
-        Why the file cannot be run; None where nothing in its header speaks against it.
+        Why the file cannot be run; None where its header shows no reason.
     formats
         The formats of its tensors, most bytes first.
     rope_factors
@@ -103,7 +103,7 @@ class ModelInfo:
 
     @property
     def parameters(self) -> int:
-        """Weights in the file; a matrix that serves twice counts once."""
+        """Weights in the file; a matrix that is used twice counts once."""
         return sum(share.parameters for share in self.formats)
 
     @property

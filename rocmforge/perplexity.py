@@ -1,8 +1,8 @@
 """How well a model predicts a text: perplexity, and how far one set of weights is from another.
 
-A text is scored in windows of the model's context, each opened by the model's BOS token where it
-has one; windows overlap by half, and only tokens with at least half a window before them count,
-those of the first window excepted. It knows engines and token ids, no file and no format.
+A text is scored in windows of the model's context. Each window begins with the model's BOS token,
+if it has one. Windows overlap by half, and only tokens with at least half a window before them
+count; in the first window all do.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Perplexity:
 
     @property
     def value(self) -> float:
-        """exp(nll): as many equally likely tokens would be as hard to predict."""
+        """exp(nll): the model is as uncertain as among so many equally likely tokens."""
         return math.exp(self.nll)
 
     def row(self) -> dict[str, float]:
-        """Return the score as tables and files have it, the error in units of the perplexity."""
+        """Return the columns of tables and files; the error is in units of the perplexity."""
         return {"perplexity": self.value, "standard_error": self.value * self.standard_error}
 
 
@@ -66,7 +66,7 @@ class Divergence:
     top1_agreement: float
 
     def row(self) -> dict[str, float]:
-        """Return what tables and files have of it."""
+        """Return the columns of tables and files."""
         return {
             **self.perplexity.row(),
             "kl_nats": self.kl,

@@ -1,7 +1,7 @@
 """Chooses the next token from logits: greedy, temperature, top-k, top-p, min-p, repetition penalty.
 
-One `Sampler` belongs to one sequence and owns its random numbers, so that what a sequence gets
-depends on its seed and its logits, never on what runs beside it. This file knows token ids only.
+One `Sampler` belongs to one sequence and owns its random numbers, so that its tokens depend on its
+seed and its logits, never on other sequences.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MAX_SPAN = 40.0  # exp(-40) of the likeliest is nothing, even 2**20 times over: 
 class Sampler:
     """Draws the tokens of one sequence.
 
-    The steps, each on what the one before left: repetition penalty, temperature, top-k, top-p,
-    min-p; then one draw from what remains, in proportion to exp(logit / temperature). With
-    temperature 0 the penalty alone is applied and the likeliest token taken. Among equal logits
-    the lower id ranks first in every step.
+    The steps, in this order: repetition penalty, temperature, top-k, top-p, min-p; then one draw
+    from the tokens that are left, in proportion to exp(logit / temperature). With temperature 0,
+    only the penalty is applied and the likeliest token is taken. Among equal logits the lower id
+    ranks first in every step.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ class Sampler:
         logits
             (V,) float32; -inf forbids a token. Not changed.
         history
-            Ids that the repetition penalty applies to, each once however often it occurs: what
-            the sequence holds so far. Not looked at where the penalty is 1.
+            The sequence so far: ids that the repetition penalty applies to, each once however
+            often it occurs. Not read where the penalty is 1.
 
         Returns
         -------

@@ -1,7 +1,7 @@
-"""How a text is to be continued: what may be chosen, and when it ends.
+"""How to continue a text: which tokens may be chosen, and when the text ends.
 
-It says what each setting may be, and needs no package for that: the command line checks settings
-before it waits for numpy. Choosing tokens is sampling.py's, ending a text generation.py's.
+It checks the settings without numpy, so that the command line can do so before numpy is loaded.
+sampling.py chooses the tokens, generation.py ends the text.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Printing for the command line: streamed text, tables, JSON, sizes, and progress while loading.
 
-Standard output gets results, standard error everything else. This file knows no model.
+Standard output gets results, standard error everything else.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rocmforge.errors import shorten
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-LONGEST = 512  # characters of a text of foreign origin
-QUIET_SECONDS = 0.5  # of work, before progress shows
-LINE_SECONDS = 5.0  # from a line of progress to the next
+LONGEST = 512  # characters of a text from a file
+QUIET_SECONDS = 0.5  # seconds of work before progress shows
+LINE_SECONDS = 5.0  # seconds from a line of progress to the next
 
-# Format characters without which text of some script is wrong: what joins, parts or may break
-# letters, and signs that stand before digits. None of them moves what is around it.
+# Format characters that some scripts need: they join or part letters, or stand before digits. None
+# of them moves other text.
 _FORMAT_KEPT = frozenset(
     "\u00ad\u180e\u200b\u200c\u200d\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
     "\U000110bd\U000110cd"
@@ -32,7 +32,7 @@ _FORMAT_KEPT = frozenset(
 
 
 class _Harmless(dict[int, str]):
-    """Character → what a terminal gets for it, found when it first comes.
+    """Character → what is printed for it; filled as characters come.
 
     A model's text must not move the cursor, send commands, hide, or change lines and their order:
     control and format characters, separators of lines and surrogates become U+FFFD.
@@ -71,14 +71,14 @@ class Output:
 class ProgressBar:
     """Progress on standard error, once the work has taken a while.
 
-    At a terminal a bar, gone when all is done; elsewhere a line now and then.
+    At a terminal it is a bar, which goes away at the end; elsewhere it is a line now and then.
 
     Parameters
     ----------
     title
-        What is done, e.g. "loading".
+        The name of the work, e.g. "loading".
     counts_bytes
-        Whether what is counted are bytes, or things.
+        Whether bytes are counted.
     """
 
     def __init__(self, title: str, counts_bytes: bool = True) -> None:
@@ -160,7 +160,7 @@ def human_count(n: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text of foreign origin fit for one line: short, control characters as U+FFFD."""
+    """Return text from a file as one short line, control characters as U+FFFD."""
     return "".join(c if c.isprintable() else "\ufffd" for c in shorten(text, LONGEST))
 
 

@@ -1,7 +1,6 @@
 """Encoder of IQ4_NL: blocks of 32 weights, one f16 scale, 4-bit codes into a table of 16 values.
 
-The table is dense near 0, where weights are many. It knows no decoder and checks no input:
-`quants` does both.
+The table is dense near 0, where most weights are. `quants` has checked the input, and decodes.
 """
 
 from __future__ import annotations

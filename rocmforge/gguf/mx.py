@@ -3,7 +3,7 @@
 A block is 32 small floats that share one power of two (E8M0: 2^(byte − 127), 255 means NaN).
 MXFP4 has GGUF's layout; MXFP6 has no GGUF type, its layout is ours: the scale's byte, then 24
 bytes in which weight i has bits [6i, 6i + 6), counted from the lowest bit of the first byte.
-It knows no other format and checks no input: `quants` does.
+`quants` has checked the input.
 """
 
 from __future__ import annotations

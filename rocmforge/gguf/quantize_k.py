@@ -3,7 +3,7 @@
 Several scales are tried for each sub-block, each fitted to its codes by least squares; then the
 integers around the best one are tried against the f16 scale of the super-block. The error that is
 minimized is the plain Σ(x − x̂)²: without activation data every weight counts the same.
-It knows no decoder and checks no input: `quants` does both.
+`quants` has checked the input, and decodes.
 """
 
 from __future__ import annotations

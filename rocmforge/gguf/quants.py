@@ -1,8 +1,8 @@
 """The numpy reference of every tensor format: bytes to float32 weights and back.
 
 Decoders, and the encoders of the simple formats, are the `gguf` package's; the K formats, IQ4_NL
-and the MX formats have encoders of our own. It knows no file: arrays in, arrays out, in pieces, so
-that working memory stays at a few megabytes beside the result.
+and the MX formats have encoders of our own. Arrays are worked on in pieces, so that working memory
+stays at a few megabytes beside the result.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _WIDE_RANGE: Mapping[str, float] = MappingProxyType(
 """Largest weight of the formats whose scale is no f16; the others take up to 65504."""
 
 _VANISHING = np.float32(2**-26)
-"""A weight under half an f16 step (2^-24) is nothing to a format with f16 scales."""
+"""A weight under half an f16 step (2^-24) is 0 in a format with f16 scales."""
 
 
 def _check_format(fmt: Format) -> None:

@@ -3,7 +3,6 @@
 Bounded: every count, length and offset is checked against the file before it is used, so a broken
 or hostile file ends in a `GGUFError`, never in a crash, a hang or a huge allocation. Metadata is
 copied out of the map (it is small); tensor bytes never are, and no tensor page is touched here.
-Knows the container and the block table only: nothing of models, tokenizers or dequantization.
 """
 
 from __future__ import annotations
@@ -313,7 +312,7 @@ def _map_file(path: Path) -> mmap.mmap:
 
 
 class _Header:
-    """Everything in front of the tensor data, parsed on construction; `pos` walks through it."""
+    """The header: all that lies before the tensor data. It is parsed on construction, at `pos`."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path = path

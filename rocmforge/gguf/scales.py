@@ -1,7 +1,7 @@
 """Arithmetic on block scales that the encoders share: f16 rounding, codes and their error.
 
 Weights stand as (block_len, n), one block a column, so that sums over a block run along whole
-vectors. It knows no format's bytes.
+vectors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The end of writing a GGUF file that both model makers share: tensor infos, header, padding.
+"""What both model makers share in writing a GGUF file: tensor infos, header, padding.
 
-Tensor data is streamed by the caller, after the header and padded after each tensor. It knows
-formats and the gguf package's writer, no model.
+The caller streams the tensor data after the header, and pads after each tensor.
 """
 
 from __future__ import annotations

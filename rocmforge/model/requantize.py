@@ -1,7 +1,6 @@
 """Rewrites a GGUF model with its matrices in another mix of formats, one tensor at a time.
 
-Metadata goes over as it is, but for the file type and empty arrays, which say nothing. Knows
-files, formats and mixes; it runs no model and judges no quality.
+Metadata is copied as it is, except for the file type and for empty arrays, which are left out.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ def quantize_gguf(
 ) -> Path:
     """Write the model in `source` to `target` with its matrices in the formats of `mix`.
 
-    Each matrix whose format changes is decoded to float32 and encoded again, so that a source
-    that is quantized itself passes its rounding on; vectors become F32. The file appears under
-    its name only when it is complete.
+    Each matrix whose format changes is decoded to float32 and encoded again: if the source is
+    quantized, its rounding errors stay. Vectors become F32. The file appears under its name only
+    when it is complete.
 
     Parameters
     ----------
     source
-        A GGUF model of an architecture that `ModelConfig` knows.
+        A GGUF model of a supported architecture.
     target
         File to write; an existing one is replaced. It may be `source`.
     mix

@@ -1,7 +1,7 @@
 """A complete tokenizer of any size for a synthetic model, as GGUF metadata.
 
 Real in kind (byte tokens, specials, merges, chat template), made up in content: the pieces are
-combinations of letters. Knows no text corpus and no model.
+combinations of letters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Chat templates: Jinja source from a model file, rendered in a process with limits.
 
-A template is foreign code. One that leaves the sandbox, or takes more memory or time than the
-limits below, is a TokenizerError. `template_process.py` is the process, with Jinja and the sandbox;
-this file starts it and asks.
+A template is code from outside. If it leaves the sandbox, or exceeds the limits of memory and time
+below, that is a TokenizerError. `template_process.py` is the process, with Jinja and the sandbox;
+this file starts it and sends it the messages.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _START = (
 
 
 class ChatTemplate:
-    """One template, compiled once in a process of its own, which ends with this object.
+    """One template, compiled once in a process of its own that ends with this object.
 
     Parameters
     ----------
     source
-        Jinja source; blocks take their own line and indentation with them, as Hugging Face has it.
+        Jinja source. As in Hugging Face, the line and indentation of a block are removed with it.
     name
         What error messages call it: the file's path.
 

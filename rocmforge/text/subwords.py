@@ -1,8 +1,7 @@
 """The two subword algorithms of GGUF vocabularies: byte-level BPE and SentencePiece BPE.
 
 They encode one text fragment that holds no special token. BPE runs on Hugging Face `tokenizers`,
-SentencePiece BPE on `sentencepiece`; ids are those of llama.cpp for the same vocabulary. This file
-does not know GGUF files, special tokens or decoding.
+SentencePiece BPE on `sentencepiece`; ids are those of llama.cpp for the same vocabulary.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class PreTokenizer(NamedTuple):
 
     `patterns` are applied in turn, each to the pieces that the one before left; what a pattern
     does not match is a piece too. `whole_words`: a word that is a token needs no merges. `add_bos`
-    is what holds where the file does not say.
+    applies where the file does not say.
     """
 
     patterns: tuple[str, ...]
@@ -187,12 +186,12 @@ def _merge_fault(token_ids: Mapping[str, int], merges: Sequence[str]) -> str | N
 class SentencePieceEncoder:
     """SentencePiece BPE of one text fragment that holds no special token; blanks come as ``▁``.
 
-    The base is ``sentencepiece`` itself, fed with a model that is written here from pieces and
-    scores (no protobuf package needed): its merge rule (highest score, then leftmost) is the very
-    one. ``tokenizers`` would need a merge list, which a GGUF file of this kind does not have and
-    which scores with ties do not determine. Entries of every type take part in merging, as in
-    llama.cpp; bytes of characters without a token become ``<0xNN>``, or the unknown token where
-    those are missing.
+    ``sentencepiece`` itself encodes, from a model that is written here from pieces and scores
+    without a protobuf package: its merge rule (highest score, then leftmost) is the right one.
+    ``tokenizers`` would need a merge list, which a GGUF file of this kind does not have and which
+    scores with ties do not determine. Entries of every type take part in merging, as in llama.cpp;
+    bytes of characters without a token become ``<0xNN>``, or the unknown token where those are
+    missing.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """The process that renders one chat template: the template may kill it, not the program.
 
-A template is foreign code. Jinja's sandbox shows it nothing but its variables and a few functions,
-and the kernel bounds the memory and time of this process, so that no loop, recursion or string
-needs a rule of its own. `chat_template.py` runs this file by its path; it imports nothing of the
+A template is code from outside. Jinja's sandbox gives it only its variables and a few functions,
+and the kernel limits memory and time of this process, so that loops, recursion and long strings
+need no rules of their own. `chat_template.py` runs this file by its path; it imports nothing of the
 package.
 """
 

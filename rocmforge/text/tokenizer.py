@@ -1,7 +1,7 @@
 """Text to token ids and back, with the vocabulary that a GGUF file carries.
 
-The subword algorithms stand in `subwords.py`, the reading of metadata in `vocabulary.py`, chat
-templates in `chat_template.py`.
+`subwords.py` has the subword algorithms, `vocabulary.py` reads the metadata, `chat_template.py`
+renders chat templates.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Tokenizer:
     Parameters
     ----------
     metadata
-        Key → value as `GGUFFile.metadata` holds them; nothing of it is referred to afterwards.
+        Key → value, as in `GGUFFile.metadata`; it is not kept.
     name
         What error messages call it: the file's path.
 

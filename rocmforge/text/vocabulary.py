@@ -1,7 +1,6 @@
 """What a GGUF file says of its vocabulary, read and checked: texts, types, ids, flags.
 
-Every fault is a TokenizerError that names the key, what it got and what it wanted. This file does
-not encode or decode.
+Every fault is a TokenizerError that names the key, what it got and what it wanted.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class TokenType(IntEnum):
 HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)  # `skip_special` drops their text
 STRIKE_END = "</s>"  # EOS in some vocabularies, where the file says so; in others plain HTML
 
-# Files give such tokens wrong types or none of the ids that they should have: by their text they
-# end a turn, or are control tokens at least (fill in the middle, repositories, padding).
+# Files give these tokens a wrong type, or leave out their ids. Their text says that they end a
+# turn, or at least that they are control tokens (fill in the middle, repositories, padding).
 END_TEXTS = frozenset(
     (
         *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>"),
@@ -127,7 +126,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The checked vocabulary; what a file does not say is as llama.cpp has it.
+    """The checked vocabulary, with llama.cpp's defaults where a file does not say.
 
     Attributes
     ----------
