@@ -37,7 +37,7 @@ ARCHITECTURES = ("gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx90a", "gfx942")
 def kernels(file: str, architecture: str) -> tuple[Any, ...]:
     """Compile the hot kernels of a file; NotImplementedError where that cannot be done here."""
     try:
-        from rocmforge.gpu.offline import all_builds, clang_version, compile_builds
+        from rocmforge.gpu.cross_compile import all_builds, clang_version, compile_builds
 
         clang_version()
     except (DeviceError, ImportError) as error:  # commits before the GPU backend

@@ -1,7 +1,7 @@
 """The inference engine: a GGUF model on a device, fed with token ids.
 
 Opens and checks the file, packs its weights, owns the KV cache, and runs prefill and decode for
-any number of sequences. Text belongs to the tokenizer; how a pass is computed, to the decoder.
+any number of sequences. `model/decoder.py` says what a pass computes.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import pytest
 from rocmforge.cpu.backend import CpuBackend
 from rocmforge.errors import DeviceError, MeasurementError
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.gpu.offline import ARCHITECTURES, all_builds, clang_version
+from rocmforge.gpu.cross_compile import ARCHITECTURES, all_builds, clang_version
 from rocmforge.gpu.runtime import DeviceProperties
 
 discovery = pytest.importorskip("asv_runner.discovery")
@@ -93,7 +93,8 @@ def suite(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
 def fresh(suite: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The suite with nothing prepared, and nothing left behind."""
     modules = [
-        sys.modules[f"benchmarks.{m}"] for m in ("common", *{n.split(".")[0] for n in suite})
+        sys.modules[f"benchmarks.{m}"]
+        for m in ("devices", "ideal_time", *{n.split(".")[0] for n in suite})
     ]
     caches = [v for m in modules for v in vars(m).values() if hasattr(v, "cache_clear")]
 
@@ -247,7 +248,7 @@ def test_kernel_resources_without_clang_are_skipped(
     def missing() -> str:
         raise DeviceError("clang-19 is not installed")
 
-    monkeypatch.setattr("rocmforge.gpu.offline.clang_version", missing)
+    monkeypatch.setattr("rocmforge.gpu.cross_compile.clang_version", missing)
     for benchmark in in_class(fresh, "kernel_resources.KernelResources"):
         benchmark._current_params = SMALLEST["kernel_resources.KernelResources"]
         assert benchmark.do_setup() is True
@@ -353,24 +354,25 @@ def test_a_kernel_that_is_wrong_only_there_fails_too(
 def test_a_users_model_is_one_more_value(
     suite: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    common: Any = sys.modules["benchmarks.common"]
+    models: Any = sys.modules["benchmarks.models"]
     mine = tmp_path / "mine.gguf"
-    monkeypatch.setattr(common, "USER_MODEL", mine)
+    monkeypatch.setattr(models, "USER_MODEL", mine)
+    monkeypatch.setenv("ROCFORGE_TEST_MODEL", str(mine))
     with pytest.raises(NotImplementedError, match="ROCFORGE_TEST_MODEL"):
-        common.model_path("mine")
+        models.model_path("mine")
     mine.touch()
-    assert common.model_path("mine") == mine
+    assert models.model_path("mine") == mine
 
 
 def test_a_usable_gpu_would_be_taken(
     fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    common: Any = sys.modules["benchmarks.common"]
+    devices: Any = sys.modules["benchmarks.devices"]
     card = DeviceProperties(2, "X", "sm_90", 32, 132, 140 << 30, 49152, False)
     monkeypatch.setattr("rocmforge.devices._LISTS", {"cuda": lambda: [card]})
     monkeypatch.setattr("rocmforge.devices._DRIVERS", {"cuda": lambda: True})
-    assert common.device_name("gpu") == "cuda:2"
-    assert common.has_device("gpu")
+    assert devices.device_name("gpu") == "cuda:2"
+    assert devices.has_device("gpu")
 
 
 def test_a_model_too_large_for_this_machine_is_skipped(

@@ -20,7 +20,7 @@ from rich.progress import track
 
 from rocmforge.errors import RocmforgeError
 from rocmforge.gpu.compiler import Build
-from rocmforge.gpu.offline import ARCHITECTURES, CompiledKernel, all_builds, compile_builds
+from rocmforge.gpu.cross_compile import ARCHITECTURES, CompiledKernel, all_builds, compile_builds
 
 BROKEN = 2
 HEAD = (

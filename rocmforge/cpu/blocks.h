@@ -1,11 +1,11 @@
 // The quantized blocks of GGUF, as kernels/blocks.h has them, in the namespace of the instruction
-// set that is compiled. It knows nothing of packing or matmul.
+// set that is compiled.
 #pragma once
 
 #include "format.h"
 #include "simd.h"
 
-#include "../../kernels/blocks.h"
+#include "kernels/blocks.h"
 
 namespace rocmforge::ROCMFORGE_ISA {
 

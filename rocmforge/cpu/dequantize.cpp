@@ -4,7 +4,7 @@
 // the reference does: scale * (code - zero) + offset in float32.
 #include "blocks.h"
 #include "isa_ops.h"
-#include "packed.h"
+#include "packed_layout.h"
 
 namespace rocmforge::ROCMFORGE_ISA {
 

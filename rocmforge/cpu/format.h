@@ -1,7 +1,7 @@
 // The weight formats by number, and the matrix that `pack` makes for `matmul`.
 //
 // Shared by the op files, which are compiled once per instruction set, and by the bindings.
-// packed.h has the layout of a packed tile.
+// packed_layout.h has the layout of a packed tile.
 #pragma once
 
 #include <cstddef>

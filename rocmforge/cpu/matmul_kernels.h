@@ -8,7 +8,7 @@
 
 #include <type_traits>
 
-#include "packed.h"
+#include "packed_layout.h"
 #include "panels.h"
 
 namespace rocmforge::ROCMFORGE_ISA {

@@ -1,10 +1,10 @@
-// pack: GGUF rows -> tiles of 16 interleaved rows (see packed.h for the layout).
+// pack: GGUF rows -> tiles of 16 interleaved rows (see packed_layout.h for the layout).
 //
 // Runs once per weight, when a model loads. It knows nothing of where the rows come from.
 #include <algorithm>
 
 #include "isa_ops.h"
-#include "packed.h"
+#include "packed_layout.h"
 
 namespace rocmforge::ROCMFORGE_ISA {
 

@@ -1,6 +1,6 @@
 // A packed weight matrix and the memory that it lies in.
 //
-// Owns the bytes and knows their size; what lies in them is packed.h's and pack.cpp's.
+// Owns the bytes and knows their size; packed_layout.h and pack.cpp say what lies in them.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
-"""Forms in which activations lie in device memory, beside plain float32.
+"""Activations in device memory, by dtype: float32, float16, or int8 with scales (Q8).
 
-Addresses are integers into memory that somebody else owns. This file knows no kernel.
+Addresses are integers into memory that somebody else owns.
 """
 
 from __future__ import annotations

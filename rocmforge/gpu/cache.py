@@ -1,7 +1,7 @@
 """Storage of keys and values in pages of device memory, and the page table on the host.
 
 Both keys and values lie token by token: a page of a layer is (G, P, D), the head dim fastest. The
-kernels `kv_append` and `rope_kv_append` write it. It does not know the model nor attention.
+kernels `kv_append` and `rope_kv_append` write it.
 
 Letters of shapes: see rocmforge/array_types.py.
 """

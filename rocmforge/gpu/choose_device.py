@@ -1,7 +1,4 @@
-"""Which GPU a model runs on where nobody says so, and why: a pure function of what was found.
-
-It opens no device and knows no vendor's package.
-"""
+"""Which GPU a model runs on where nobody says so, and why: a pure function of what was found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What an AMD code object says of its kernels: registers, LDS, scratch, spills, argument size.
 
 A code object is an ELF file whose note "AMDGPU" holds a MessagePack map. Source: LLVM's "User Guide
-for AMDGPU Backend", code object V3 and later. This file knows no kernel, no compiler and no device.
+for AMDGPU Backend", code object V3 and later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A weight matrix in device memory, in the layout that the matmul kernels read.
 
-Which streams a format has and how many bytes they take: kernels/packed.h says what is in them.
-It knows no kernel and moves no data; `gpu.ops.pack` fills the streams.
+Here is which streams a format has and how many bytes they take. kernels/packed.h says what is in
+them; `gpu.ops.pack` fills them.
 """
 
 from __future__ import annotations

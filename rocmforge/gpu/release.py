@@ -1,7 +1,4 @@
-"""Giving back everything that is held, also where some of it cannot be given back.
-
-It knows no runtime: what is called is the caller's.
-"""
+"""Giving back everything that is held, even where giving back some of it fails."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Bytes of a mapped file into device memory, through page-locked buffers in turns.
 
-While one buffer is on its way to the device, the next is filled. It knows no format and no kernel.
+While one buffer is on its way to the device, the next is filled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A weight matrix in a format: the bytes that a GGUF file holds, with their shape.
 
-What callers of `rocmforge.ops` hold in their hands. It knows no device; `pack` in api.py brings it
-to one.
+Callers of `rocmforge.ops` hold it; `pack` in api.py brings it to a device.
 """
 
 from __future__ import annotations

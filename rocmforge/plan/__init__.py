@@ -1,1 +1,1 @@
-"""Plans: a forward pass as records of ops, what fuses, where tensors lie, and running it."""
+"""The neutral layer: a forward pass as op records, fusion rules, the arena, devices' protocols."""

@@ -1,7 +1,6 @@
 """Where the tensors of a pass lie: from lifetimes to offsets in one arena.
 
-Buffers whose lifetimes overlap get disjoint ranges, others share memory. It knows no device, no
-op and no address.
+Buffers whose lifetimes overlap get disjoint ranges, others share memory.
 """
 
 from __future__ import annotations

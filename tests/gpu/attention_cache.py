@@ -1,4 +1,4 @@
-"""The cache of an attention case as the GPU kernels read it, in each form, beside the same numbers
+"""The cache of an attention case as the GPU kernels read it, in each dtype, beside the same numbers
 as the reference reads them.
 
 Unused slots hold NaN, so that one read of them that counts is seen. It knows no kernel.
@@ -26,14 +26,16 @@ class DeviceCache:
     v_scales: NDArray[np.float16]
 
 
-def with_forms(cases: Iterable[AttentionCase]) -> list[tuple[AttentionCase, str]]:
-    """Each case with each form of the cache that it can have: Q8_0 has 32 numbers a scale."""
-    forms = ("f16", "q8_0", "f32")
-    return [(case, kv) for case in cases for kv in forms if kv != "q8_0" or case.head_dim % 32 == 0]
+def with_dtypes(cases: Iterable[AttentionCase]) -> list[tuple[AttentionCase, str]]:
+    """Each case with each dtype of the cache that it can have: Q8_0 has 32 numbers a scale."""
+    dtypes = ("f16", "q8_0", "f32")
+    return [
+        (case, kv) for case in cases for kv in dtypes if kv != "q8_0" or case.head_dim % 32 == 0
+    ]
 
 
 def make(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, NDArray[np.float64]]:
-    """Inputs of a case, the cache in the form `kv`, and the reference's result for that cache."""
+    """Inputs of a case, the cache in the dtype `kv`, and the reference's result for that cache."""
     given = dataclasses.replace(case, dtype="float32" if kv == "f32" else "float16").inputs()
     k, v = given.k_pages.transpose(0, 1, 3, 2), given.v_pages
     nothing = np.zeros(0, np.float16)

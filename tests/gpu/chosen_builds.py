@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rocmforge.gpu.compiler import Build
-from rocmforge.gpu.offline import all_builds
+from rocmforge.gpu.cross_compile import all_builds
 
 
 def targets(*architectures: str) -> list[tuple[str, str]]:

@@ -11,30 +11,30 @@ import numpy as np
 from guarded import Gpu
 from numpy.typing import DTypeLike, NDArray
 
-FORMS = ("f16", "f32", "q8_0")
+DTYPES = ("f16", "f32", "q8_0")
 _DTYPES: dict[str, DTypeLike] = {"f16": np.float16, "f32": np.float32, "q8_0": np.int8}
 
 
 @dataclass(frozen=True)
 class Pages:
-    """Keys or values (pages, G, P, D) of a form, and for q8_0 scales (pages, G, P, D / 32)."""
+    """Keys or values (pages, G, P, D) of a dtype, and for q8_0 scales (pages, G, P, D / 32)."""
 
     gpu: Gpu
-    form: str
+    dtype: str
     shape: tuple[int, int, int, int]
     address: int
     scales: int
 
     @classmethod
-    def empty(cls, gpu: Gpu, form: str, shape: tuple[int, int, int, int]) -> Pages:
+    def empty(cls, gpu: Gpu, dtype: str, shape: tuple[int, int, int, int]) -> Pages:
         size = int(np.prod(shape))
-        address = gpu.empty(size * np.dtype(_DTYPES[form]).itemsize)
-        return cls(gpu, form, shape, address, gpu.empty(size // 16) if form == "q8_0" else 0)
+        address = gpu.empty(size * np.dtype(_DTYPES[dtype]).itemsize)
+        return cls(gpu, dtype, shape, address, gpu.empty(size // 16) if dtype == "q8_0" else 0)
 
     def read(self) -> NDArray[np.float64]:
         """The numbers; NaN where nothing was written."""
-        values = self.gpu.download(self.address, self.shape, _DTYPES[self.form]).astype(np.float64)
-        if self.form != "q8_0":
+        values = self.gpu.download(self.address, self.shape, _DTYPES[self.dtype]).astype(np.float64)
+        if self.dtype != "q8_0":
             return values
         shape = (*self.shape[:3], self.shape[3] // 32)
         scales = self.gpu.download(self.scales, shape, np.float16).astype(np.float64)
@@ -46,7 +46,7 @@ class Pages:
 
 def expect(
     got: NDArray[np.float64],
-    form: str,
+    dtype: str,
     wanted: NDArray[np.floating],
     pages: NDArray[np.int32],
     offsets: NDArray[np.int32],
@@ -54,22 +54,22 @@ def expect(
 ) -> None:
     """Check the slots of the tokens, (T, G, D), and that no other was written.
 
-    `tolerance` is the relative error of the numbers before they were rounded to the form.
+    `tolerance` is the relative error of the numbers before they were rounded to the dtype.
     """
     written = np.zeros((got.shape[0], got.shape[2]), bool)
     kept = pages >= 0
     written[pages[kept], offsets[kept]] = True
     assert np.isnan(got.transpose(0, 2, 1, 3)[~written]).all()
     at_slots, wanted = got[pages[kept], :, offsets[kept]], wanted[kept].astype(np.float64)
-    if form == "q8_0":
+    if dtype == "q8_0":
         groups = wanted.reshape(*wanted.shape[:2], -1, 32)
         step = np.abs(groups).max(axis=-1, keepdims=True) / 127
         error = np.abs(at_slots.reshape(groups.shape) - groups)
         assert np.all(error <= step * (0.5 + 127 * 2**-11 + 127 * tolerance))
         assert np.linalg.norm(at_slots - wanted) <= 0.008 * np.linalg.norm(wanted)
     elif tolerance == 0:
-        np.testing.assert_array_equal(at_slots, wanted.astype(_DTYPES[form]))
+        np.testing.assert_array_equal(at_slots, wanted.astype(_DTYPES[dtype]))
     else:
-        bits = 2**-11 if form == "f16" else 0.0
+        bits = 2**-11 if dtype == "f16" else 0.0
         error = np.linalg.norm(at_slots - wanted) / np.linalg.norm(wanted)
         assert error <= tolerance + bits

@@ -1,4 +1,4 @@
-"""attention with one query a sequence against the float64 reference: head dims, forms of the cache
+"""attention with one query a sequence against the float64 reference: head dims, dtypes of the cache
 and of the output, lengths beside page and part edges, numbers of parts."""
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def data(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
 
 
 def attend(
-    gpu: Gpu, case: AttentionCase, kv: str, form: type = F32, splits: int = 3, **changed: object
+    gpu: Gpu, case: AttentionCase, kv: str, dtype: type = F32, splits: int = 3, **changed: object
 ) -> NDArray[np.float32]:
     """What the kernels give for a case, as float32 (S, H, D)."""
     given, cache, _ = data(case, kv)
     given = dataclasses.replace(given, **changed)
     sequences, columns = len(case.lengths), case.heads * case.head_dim
-    nbytes = Q8.nbytes(sequences, columns) if form is Q8 else sequences * columns * 4
+    nbytes = Q8.nbytes(sequences, columns) if dtype is Q8 else sequences * columns * 4
     address = gpu.empty(nbytes)
-    out = Q8.at(address, sequences, columns) if form is Q8 else form(address)
+    out = Q8.at(address, sequences, columns) if dtype is Q8 else dtype(address)
     gpu.run(
         *op.attention(
             gpu.kernels,
@@ -83,23 +83,23 @@ def attend(
         np.testing.assert_array_equal(sums, codes.reshape(*sums.shape, 16).sum(axis=-1))
         got = codes * np.repeat(scales, 32, axis=1)
     else:
-        got = gpu.download(address, shape, np.float32 if form is F32 else np.float16)
+        got = gpu.download(address, shape, np.float32 if dtype is F32 else np.float16)
     return got.astype(np.float32).reshape(given.q.shape)
 
 
-@pytest.mark.parametrize(("case", "kv"), attention_cache.with_forms(CHECKS + EDGES), ids=str)
+@pytest.mark.parametrize(("case", "kv"), attention_cache.with_dtypes(CHECKS + EDGES), ids=str)
 def test_attention_agrees_with_the_reference(gpu: Gpu, case: AttentionCase, kv: str) -> None:
     got = attend(gpu, case, kv)
     assert cases.relative_rms(got, data(case, kv)[2]) <= EXACT
 
 
-@pytest.mark.parametrize("form", [F16, Q8])
+@pytest.mark.parametrize("dtype", [F16, Q8])
 @pytest.mark.parametrize("case", [CHECKS[3], EDGES[1], CHECKS[7]], ids=str)
 def test_attention_writes_what_the_next_product_reads(
-    gpu: Gpu, case: AttentionCase, form: type
+    gpu: Gpu, case: AttentionCase, dtype: type
 ) -> None:
-    got = attend(gpu, case, "f16", form)
-    assert cases.relative_rms(got, data(case, "f16")[2]) <= TOLERANCES[form]
+    got = attend(gpu, case, "f16", dtype)
+    assert cases.relative_rms(got, data(case, "f16")[2]) <= TOLERANCES[dtype]
 
 
 def test_the_number_of_parts_does_not_matter(gpu: Gpu) -> None:

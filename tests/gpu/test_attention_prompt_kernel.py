@@ -1,5 +1,5 @@
-"""attention of prompts against the float64 reference: head dims, forms of the cache, lengths beside
-page, query tile and step edges, several sequences, a prompt's second half."""
+"""attention of prompts against the float64 reference: head dims, dtypes of the cache, lengths
+beside page, query tile and step edges, several sequences, a prompt's second half."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rocmforge.gpu.ops import attention_prompt as op
 from rocmforge.ops import cases
 from rocmforge.ops.cases import AttentionCase, AttentionInputs
 
-TOLERANCE = 1e-3  # queries, weights, and keys and values of other forms are rounded to f16
+TOLERANCE = 1e-3  # queries, weights, and keys and values of other dtypes are rounded to f16
 
 EDGES = tuple(
     AttentionCase(lengths, queries, heads, kv_heads, head_dim, page_size)
@@ -36,12 +36,12 @@ def data(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
 
 
 def attend(
-    gpu: Gpu, case: AttentionCase, kv: str, form: type = F32, extra_queries: int = 0
+    gpu: Gpu, case: AttentionCase, kv: str, dtype: type = F32, extra_queries: int = 0
 ) -> NDArray[np.float32]:
     """What the kernel gives for a case, as float32 (T, H, D)."""
     given, cache, _ = data(case, kv)
     tokens = given.q.shape[0]
-    out = form(gpu.empty(given.q.size * (4 if form is F32 else 2)))
+    out = dtype(gpu.empty(given.q.size * (4 if dtype is F32 else 2)))
     gpu.run(
         op.attention_prompt(
             gpu.kernels,
@@ -66,12 +66,12 @@ def attend(
             kv=kv,
         )
     )
-    got = gpu.download(out.address, given.q.shape, np.float32 if form is F32 else np.float16)
+    got = gpu.download(out.address, given.q.shape, np.float32 if dtype is F32 else np.float16)
     return got.astype(np.float32)
 
 
 @pytest.mark.parametrize(
-    ("case", "kv"), attention_cache.with_forms(cases.ATTENTION_CHECKS + EDGES), ids=str
+    ("case", "kv"), attention_cache.with_dtypes(cases.ATTENTION_CHECKS + EDGES), ids=str
 )
 def test_attention_prompt_agrees_with_the_reference(gpu: Gpu, case: AttentionCase, kv: str) -> None:
     got, wanted = attend(gpu, case, kv), data(case, kv)[2]

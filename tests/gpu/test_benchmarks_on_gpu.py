@@ -33,18 +33,18 @@ def suites(
 ) -> Iterator[dict[str, Any]]:
     """The suites `fusion` and `memory` on the device of `kernels`, with a model of one layer."""
     monkeypatch.syspath_prepend(str(repo))
-    from benchmarks import common, fusion, inference, memory
+    from benchmarks import checks, devices, fusion, ideal_time, inference, memory
 
     runtime = kernels.runtime
     monkeypatch.setenv("ROCMFORGE_DEVICE", f"{runtime.platform}:{runtime.properties.index}")
     monkeypatch.setenv("ROCMFORGE_CACHE", str(cache))
     for module in (fusion, inference, memory):
         monkeypatch.setattr(module, "model_path", lambda name: model)
-    monkeypatch.setattr(common, "CHECK_LENGTHS", (9, 2))
-    monkeypatch.setattr(common, "CHECK_STEPS", 1)
+    monkeypatch.setattr(checks, "CHECK_LENGTHS", (9, 2))
+    monkeypatch.setattr(checks, "CHECK_STEPS", 1)
     monkeypatch.setattr(memory, "STEPS", 16)
     monkeypatch.setattr(inference, "BUDGET_S", 0.0)
-    modules = {m.__name__: m for m in (common, fusion, inference, memory)}
+    modules = {m.__name__: m for m in (devices, ideal_time, fusion, inference, memory)}
     caches = [v for m in modules.values() for v in vars(m).values() if hasattr(v, "cache_clear")]
     for cache in caches:
         cache.cache_clear()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rocmforge.errors import DeviceError
-from rocmforge.gpu import offline
+from rocmforge.gpu import cross_compile
 from rocmforge.gpu.choose_device import SUPPORTED, check_architecture, choose_device, supported
 from rocmforge.gpu.compiler import Build
-from rocmforge.gpu.offline import ARCHITECTURES, FURTHER
+from rocmforge.gpu.cross_compile import ARCHITECTURES, FURTHER
 from rocmforge.gpu.runtime import DeviceProperties
 
 
@@ -144,4 +144,4 @@ def test_an_unknown_architecture_is_refused_by_name(architecture: str) -> None:
     ):
         check_architecture("hip", architecture)
     with pytest.raises(DeviceError, match=f"architecture {architecture}: not supported"):
-        offline.compile_build(Build("rmsnorm.hip", {}), architecture)
+        cross_compile.compile_build(Build("rmsnorm.hip", {}), architecture)

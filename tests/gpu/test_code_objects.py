@@ -19,10 +19,10 @@ from chosen_builds import targets
 from tool_modules import tool_module
 
 from rocmforge.errors import CompileError, DeviceError
-from rocmforge.gpu import offline
+from rocmforge.gpu import cross_compile
 from rocmforge.gpu.code_object import read_code_object
 from rocmforge.gpu.compiler import Build, wave_size
-from rocmforge.gpu.offline import (
+from rocmforge.gpu.cross_compile import (
     ARCHITECTURES,
     FURTHER,
     CompiledKernel,
@@ -47,7 +47,7 @@ Compiled = Callable[[str, str], list[tuple[Build, CompiledKernel]]]
 def compiled(repo: Path) -> Iterator[Compiled]:
     """The kernels of one file for one architecture; each is compiled once for all tests."""
     try:
-        offline.clang_version()
+        cross_compile.clang_version()
     except DeviceError as error:
         pytest.skip(str(error))
     known: dict[tuple[str, str], list[tuple[Build, CompiledKernel]]] = {}
@@ -61,7 +61,7 @@ def compiled(repo: Path) -> Iterator[Compiled]:
         return known[architecture, file]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROCMFORGE_CACHE", str(repo / "build" / "offline"))
+        patch.setenv("ROCMFORGE_CACHE", str(repo / "build" / "cross_compile"))
         yield compile_file
 
 
@@ -123,12 +123,12 @@ def test_further_architectures_compile_too(
     """One build of each file: they differ little from those above."""
     builds = [build for build in all_builds(architecture) if build.file == file]
     build = builds[len(builds) // 2]
-    monkeypatch.setenv("ROCMFORGE_CACHE", str(repo / "build" / "offline"))
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(repo / "build" / "cross_compile"))
     try:
-        offline.clang_version(offline.clang(architecture))
+        cross_compile.clang_version(cross_compile.clang(architecture))
     except DeviceError as error:
         pytest.skip(str(error))
-    kernels = offline.compile_build(build, architecture)
+    kernels = cross_compile.compile_build(build, architecture)
     assert {kernel.resources.name for kernel in kernels} == set(build.kernels)
     for kernel in kernels:
         assert kernel.resources.wave_size == wave_size(architecture)
@@ -166,14 +166,14 @@ def planted(
     """A folder of kernels with one that must use scratch."""
     (tmp_path / "device.h").write_text((repo / "kernels" / "device.h").read_text())
     (tmp_path / "planted.hip").write_text(SPILLING)
-    monkeypatch.setattr(offline, "kernels_folder", lambda: tmp_path)
+    monkeypatch.setattr(cross_compile, "kernels_folder", lambda: tmp_path)
     monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_planted_waste_is_seen(architecture: str, planted: Path) -> None:
-    first = offline.compile_build(Build("planted.hip", {}), architecture)
+    first = cross_compile.compile_build(Build("planted.hip", {}), architecture)
     indexed, wide = sorted(first, key=lambda kernel: kernel.resources.name)
     assert indexed.resources.scratch_bytes >= 1200
     assert indexed.resources.lds_bytes == 2048
@@ -184,30 +184,32 @@ def test_a_planted_waste_is_seen(architecture: str, planted: Path) -> None:
     assert wide.resources.code_bytes < indexed.resources.code_bytes
     assert wide.resources.vgprs > 0 < wide.occupancy
     (planted / "planted.hip").write_text(SPILLING.replace("z + v.w", "z - v.w"))
-    assert offline.compile_build(Build("planted.hip", {}), architecture) != ()
+    assert cross_compile.compile_build(Build("planted.hip", {}), architecture) != ()
     assert len(list((planted / "cache" / "kernels").iterdir())) == 2
 
 
 def test_what_is_kept_is_what_was_compiled(planted: Path) -> None:
     build = Build("planted.hip", {}, {"UNUSED": 1})
-    assert offline.compile_build(build, "gfx1100") == offline.compile_build(build, "gfx1100")
+    assert cross_compile.compile_build(build, "gfx1100") == cross_compile.compile_build(
+        build, "gfx1100"
+    )
     assert len(list((planted / "cache" / "kernels").iterdir())) == 1
 
 
 def test_a_warning_is_an_error_with_its_log(planted: Path) -> None:
     (planted / "planted.hip").write_text(SPILLING.replace("return", "").replace("(v.x", "(v.q"))
     with pytest.raises(CompileError, match=r"planted\.hip.*gfx1200.*\n.*no member named 'q'"):
-        offline.compile_build(Build("planted.hip", {}), "gfx1200")
+        cross_compile.compile_build(Build("planted.hip", {}), "gfx1200")
 
 
 def test_a_missing_clang_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("clang-19", "clang-22"):
-        offline.clang_version.cache_clear()
+        cross_compile.clang_version.cache_clear()
         lld = name.replace("clang", "lld")
         with monkeypatch.context() as patch:
             patch.setenv("PATH", "")
             with pytest.raises(DeviceError, match=rf"^{name} .*apt-get install .*{name} {lld}$"):
-                offline.clang_version(name)
+                cross_compile.clang_version(name)
 
 
 @pytest.fixture
@@ -219,8 +221,8 @@ def code(planted: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
         seen.append(content)
         return ()
 
-    monkeypatch.setattr(offline, "read_code_object", read)
-    offline.compile_build(Build("planted.hip", {}), "gfx942")
+    monkeypatch.setattr(cross_compile, "read_code_object", read)
+    cross_compile.compile_build(Build("planted.hip", {}), "gfx942")
     return seen[0]
 
 

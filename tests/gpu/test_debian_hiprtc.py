@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from chosen_builds import chosen_builds, targets
 
-from rocmforge.gpu.offline import all_builds
+from rocmforge.gpu.cross_compile import all_builds
 
 ARCHITECTURES = ("gfx1030", "gfx90a")  # this hiprtc aborts on newer ones
 PACKAGES = ("libamdhip64-5", "libhiprtc-builtins5")

@@ -19,9 +19,9 @@ OPS: list[Op] = [
 ]
 
 
-def reads_as(*forms: str) -> object:
+def reads_as(*dtypes: str) -> object:
     def reading(op: Op, tensor: Tensor) -> Sequence[str]:
-        return forms if isinstance(op, Matmul) and tensor == op.x else (F32,)
+        return dtypes if isinstance(op, Matmul) and tensor == op.x else (F32,)
 
     return reading
 
@@ -50,7 +50,7 @@ def test_what_a_producer_cannot_write_is_converted_after_it() -> None:
     assert steps[2].reads == ((H, F16),)
 
 
-def test_two_forms_are_one_float32_and_conversions() -> None:
+def test_two_dtypes_are_one_float32_and_conversions() -> None:
     steps = lower(OPS, reads_as(F16, Q8), writes)
     assert [step.op for step in steps[:3]] == [OPS[0], Convert(H, F16), Convert(H, Q8)]
     assert steps[0].dtype(H) == F32

@@ -1,4 +1,4 @@
-"""embed: rows of a raw table bit for bit, and their RMSNorm in every form."""
+"""embed: rows of a raw table bit for bit, and their RMSNorm in every dtype."""
 
 from __future__ import annotations
 

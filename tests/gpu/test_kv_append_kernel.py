@@ -1,4 +1,4 @@
-"""kv_append into each form of the cache: the right slots, the right rounding, nothing else."""
+"""kv_append into each dtype of the cache: the right slots, the right rounding, nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = (
 CHECKS = [
     (KvAppendCase(*shape), kv)
     for shape in SHAPES
-    for kv in kv_pages.FORMS
+    for kv in kv_pages.DTYPES
     if kv != "q8_0" or shape[2] % 32 == 0
 ]
 
@@ -66,7 +66,7 @@ def test_tokens_come_to_their_slots(gpu: Gpu, case: KvAppendCase, kv: str) -> No
     kv_pages.expect(v, kv, given.v, given.pages, given.offsets)
 
 
-@pytest.mark.parametrize("kv", kv_pages.FORMS)
+@pytest.mark.parametrize("kv", kv_pages.DTYPES)
 def test_a_page_below_zero_writes_nothing(gpu: Gpu, kv: str) -> None:
     case = KvAppendCase(6, 2, 64, 16)
     pages = case.inputs().pages

@@ -44,12 +44,12 @@ def multiply(
     matrix: Matrix,
     before: NDArray[np.float32] | None = None,
     bias: NDArray[np.float32] | None = None,
-    form: type = F32,
+    dtype: type = F32,
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """What the kernel gives, (T, N), and what the reference does without `before`."""
     shape = (len(x), matrix.rows)
-    size = shape[0] * shape[1] * (4 if form is F32 else 2)
-    out = form(gpu.empty(size) if before is None else gpu.upload(before))
+    size = shape[0] * shape[1] * (4 if dtype is F32 else 2)
+    out = dtype(gpu.empty(size) if before is None else gpu.upload(before))
     rounded, exact = upload_q8(gpu, x)
     gpu.run(
         op.matmul_dot4(
@@ -62,7 +62,7 @@ def multiply(
             accumulate=before is not None,
         )
     )
-    got = gpu.download(out.address, shape, np.float32 if form is F32 else np.float16)
+    got = gpu.download(out.address, shape, np.float32 if dtype is F32 else np.float16)
     return got.astype(np.float32), reference.matmul(exact, matrix, bias)
 
 
@@ -84,11 +84,11 @@ def test_both_tiles(
     assert relative_rms(got, wanted) <= TOLERANCE
 
 
-@pytest.mark.parametrize("form", [F32, F16])
-def test_bias_is_added_and_results_are_stored_in_both_forms(gpu: Gpu, form: type) -> None:
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_bias_is_added_and_results_are_stored_in_both_dtypes(gpu: Gpu, dtype: type) -> None:
     bias = np.random.default_rng(3).standard_normal(31, np.float32)
-    got, wanted = multiply(gpu, *data(17, 31, 160, "Q5_1"), bias=bias, form=form)
-    assert relative_rms(got, wanted) <= (TOLERANCE if form is F32 else 5e-4)
+    got, wanted = multiply(gpu, *data(17, 31, 160, "Q5_1"), bias=bias, dtype=dtype)
+    assert relative_rms(got, wanted) <= (TOLERANCE if dtype is F32 else 5e-4)
 
 
 def test_results_are_added_to_the_residual(gpu: Gpu) -> None:

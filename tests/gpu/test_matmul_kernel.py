@@ -72,7 +72,7 @@ def run(
     """The outputs of one launch, and the activations that it saw."""
     tokens = len(x)
     placed = [upload(gpu, m) for m in matrices]
-    form, exact = activations(gpu, x, placed[0].dense)
+    rounded, exact = activations(gpu, x, placed[0].dense)
     biases = biases or [None] * len(matrices)
     if start is None:
         outs = [gpu.empty(4 * tokens * m.rows) for m in matrices]
@@ -81,7 +81,7 @@ def run(
     gpu.run(
         op.matmul(
             gpu.kernels,
-            x=form,
+            x=rounded,
             weights=placed,
             outs=outs,
             biases=[None if b is None else gpu.upload(b) for b in biases],
@@ -212,13 +212,18 @@ def test_what_is_not_finite_comes_out_as_such(gpu: Gpu, name: str, bad: float) -
     matrix = matrix_of(name, 5, 768)
     x = gaussian(3, 2, 768)
     (clean,), _ = run(gpu, x, [matrix])
-    form, _ = activations(gpu, x, name in DENSE)
-    where = form.scales if isinstance(form, Q8) else form.address
+    rounded, _ = activations(gpu, x, name in DENSE)
+    where = rounded.scales if isinstance(rounded, Q8) else rounded.address
     gpu.runtime.copy_to_device(where + 4 * (767 // 32 if name not in DENSE else 767), _float(bad))
     out = gpu.empty(4 * 2 * 5)
     gpu.run(
         op.matmul(
-            gpu.kernels, x=form, weights=[upload(gpu, matrix)], outs=[out], biases=[None], tokens=2
+            gpu.kernels,
+            x=rounded,
+            weights=[upload(gpu, matrix)],
+            outs=[out],
+            biases=[None],
+            tokens=2,
         )
     )
     got = gpu.download(out, (2, 5), np.float32)
@@ -236,20 +241,20 @@ def test_gate_up_swiglu(gpu: Gpu, name: str) -> None:
         check_gate_up(gpu, (name, name), tokens, rows, columns_of(name, blocks), Q8)
 
 
-@pytest.mark.parametrize("form", [F32, F16, Q8])
+@pytest.mark.parametrize("dtype", [F32, F16, Q8])
 @pytest.mark.parametrize("names", [("Q4_K", "Q8_0"), ("MXFP6_E2M3", "Q6_K"), ("F16", "F32")])
-def test_gate_and_up_of_two_formats(gpu: Gpu, names: tuple[str, str], form: type) -> None:
+def test_gate_and_up_of_two_formats(gpu: Gpu, names: tuple[str, str], dtype: type) -> None:
     for tokens in (1, 3):
-        check_gate_up(gpu, names, tokens, 64 if form is Q8 else 37, 512, form)
+        check_gate_up(gpu, names, tokens, 64 if dtype is Q8 else 37, 512, dtype)
 
 
 def check_gate_up(
-    gpu: Gpu, names: tuple[str, str], tokens: int, rows: int, columns: int, form: type
+    gpu: Gpu, names: tuple[str, str], tokens: int, rows: int, columns: int, dtype: type
 ) -> None:
     gate, up = (matrix_of(name, rows, columns, seed=i) for i, name in enumerate(names))
     x, exact = activations(gpu, gaussian(7, tokens, columns), names[0] in DENSE)
-    memory = gpu.empty(Q8.nbytes(tokens, rows) if form is Q8 else 4 * tokens * rows)
-    out = Q8.at(memory, tokens, rows) if form is Q8 else form(memory)
+    memory = gpu.empty(Q8.nbytes(tokens, rows) if dtype is Q8 else 4 * tokens * rows)
+    out = Q8.at(memory, tokens, rows) if dtype is Q8 else dtype(memory)
     gpu.run(
         op.gate_up_swiglu(
             gpu.kernels, x=x, gate=upload(gpu, gate), up=upload(gpu, up), out=out, tokens=tokens

@@ -51,12 +51,12 @@ def multiply(
     matrix: Matrix,
     before: NDArray[np.float32] | None = None,
     bias: NDArray[np.float32] | None = None,
-    form: type = F32,
+    dtype: type = F32,
 ) -> NDArray[np.float32]:
     """What the kernel gives, (T, N); added to `before` where that is given."""
     shape = (len(x), matrix.rows)
-    size = shape[0] * shape[1] * (4 if form is F32 else 2)
-    out = form(gpu.empty(size) if before is None else gpu.upload(before))
+    size = shape[0] * shape[1] * (4 if dtype is F32 else 2)
+    out = dtype(gpu.empty(size) if before is None else gpu.upload(before))
     gpu.run(
         op.matmul_prompt(
             gpu.kernels,
@@ -68,7 +68,7 @@ def multiply(
             accumulate=before is not None,
         )
     )
-    got = gpu.download(out.address, shape, np.float32 if form is F32 else np.float16)
+    got = gpu.download(out.address, shape, np.float32 if dtype is F32 else np.float16)
     return got.astype(np.float32)
 
 
@@ -109,11 +109,11 @@ def test_every_tile(
     assert relative_rms(multiply(gpu, given.x, given.matrix), given.wanted) <= TOLERANCE
 
 
-@pytest.mark.parametrize("form", [F32, F16])
-def test_bias_is_added_and_results_are_stored_in_both_forms(gpu: Gpu, form: type) -> None:
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_bias_is_added_and_results_are_stored_in_both_dtypes(gpu: Gpu, dtype: type) -> None:
     given = data(17, 31, 160, "Q5_0")
     bias = np.random.default_rng(3).standard_normal(31, np.float32)
-    got = multiply(gpu, given.x, given.matrix, bias=bias, form=form)
+    got = multiply(gpu, given.x, given.matrix, bias=bias, dtype=dtype)
     assert relative_rms(got, given.wanted + bias) <= TOLERANCE
 
 
@@ -127,7 +127,7 @@ def test_results_are_added_to_the_residual(gpu: Gpu) -> None:
 def test_results_beyond_float16_are_its_largest_numbers(gpu: Gpu) -> None:
     x = np.array([[300.0], [-300.0]], np.float16)
     matrix = Matrix.from_floats(np.array([[300.0], [2.0]], np.float32), "F32")
-    got = multiply(gpu, x, matrix, form=F16)
+    got = multiply(gpu, x, matrix, dtype=F16)
     np.testing.assert_array_equal(got, [[65504.0, 600.0], [-65504.0, -600.0]])
 
 

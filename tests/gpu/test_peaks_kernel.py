@@ -7,10 +7,10 @@ import pytest
 from guarded import Gpu
 
 from rocmforge.errors import DeviceError, MeasurementError
-from rocmforge.gpu import offline
+from rocmforge.gpu import cross_compile
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
-from rocmforge.gpu.offline import ARCHITECTURES, compile_build
+from rocmforge.gpu.cross_compile import ARCHITECTURES, compile_build
 from rocmforge.gpu.ops import peaks as op
 from rocmforge.profiling.roofline import measure_peaks
 
@@ -96,9 +96,9 @@ def test_work_left_out_is_an_error(backend: GpuBackend, monkeypatch: pytest.Monk
 def test_nothing_of_the_loops_is_in_memory_or_left_out(
     architecture: str, repo: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ROCMFORGE_CACHE", f"{repo}/build/offline")
+    monkeypatch.setenv("ROCMFORGE_CACHE", f"{repo}/build/cross_compile")
     try:
-        offline.clang_version()
+        cross_compile.clang_version()
     except DeviceError as error:
         pytest.skip(str(error))
     (build,) = op.builds(architecture)

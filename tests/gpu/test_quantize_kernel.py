@@ -3,8 +3,8 @@ not finite."""
 
 from __future__ import annotations
 
-import forms
 import numpy as np
+import output_dtypes
 import pytest
 from guarded import Gpu
 from numpy.typing import NDArray
@@ -13,12 +13,14 @@ from rocmforge.gpu.arrays import F16, Q8
 from rocmforge.gpu.ops import quantize as op
 
 
-def quantize(gpu: Gpu, x: NDArray[np.float32], form: forms.Form = Q8) -> NDArray[np.float64]:
+def quantize(
+    gpu: Gpu, x: NDArray[np.float32], dtype: output_dtypes.Dtype = Q8
+) -> NDArray[np.float64]:
     rows, columns = x.shape
-    out = forms.make(gpu, form, rows, columns)
+    out = output_dtypes.make(gpu, dtype, rows, columns)
     assert isinstance(out, (Q8, F16))
     gpu.run(op.quantize(gpu.kernels, x=gpu.upload(x), out=out, rows=rows, columns=columns))
-    return forms.read(gpu, out, rows, columns)
+    return output_dtypes.read(gpu, out, rows, columns)
 
 
 def squared_errors(got: NDArray[np.float64], x: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -1,9 +1,9 @@
-"""rmsnorm against the float64 reference: row lengths, forms of the output, residuals, heads."""
+"""rmsnorm against the float64 reference: row lengths, dtypes of the output, residuals, heads."""
 
 from __future__ import annotations
 
-import forms
 import numpy as np
+import output_dtypes
 import pytest
 from guarded import Gpu
 from numpy.typing import NDArray
@@ -29,14 +29,14 @@ def norm(
     gpu: Gpu,
     x: NDArray[np.float32],
     weight: NDArray[np.float32],
-    form: forms.Form = F32,
+    dtype: output_dtypes.Dtype = F32,
     eps: float = 1e-5,
     residual: NDArray[np.float32] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
     """The kernel's output, and what it leaves in x."""
     rows, columns = x.shape
     address = gpu.upload(x)
-    out = forms.make(gpu, form, rows, columns)
+    out = output_dtypes.make(gpu, dtype, rows, columns)
     gpu.run(
         op.rmsnorm(
             gpu.kernels,
@@ -49,7 +49,7 @@ def norm(
             residual=None if residual is None else gpu.upload(residual),
         )
     )
-    return forms.read(gpu, out, rows, columns), gpu.download(address, x.shape, np.float32)
+    return output_dtypes.read(gpu, out, rows, columns), gpu.download(address, x.shape, np.float32)
 
 
 @pytest.mark.parametrize("case", CHECKS, ids=str)
@@ -58,12 +58,12 @@ def test_rmsnorm_agrees_with_the_reference(gpu: Gpu, case: RowsCase) -> None:
     weight = other[0]
     wanted = reference.rmsnorm(x, weight, 1e-5)
     after = reference.rmsnorm(x + residual, weight, 1e-5)
-    for form in forms.fitting(case.columns):
-        tolerance = case.tolerance("rmsnorm") + forms.TOLERANCES[form]
-        got, left = norm(gpu, x, weight, form)
+    for dtype in output_dtypes.fitting(case.columns):
+        tolerance = case.tolerance("rmsnorm") + output_dtypes.TOLERANCES[dtype]
+        got, left = norm(gpu, x, weight, dtype)
         assert cases.relative_rms(got, wanted) <= tolerance
         np.testing.assert_array_equal(left, x)
-        got, left = norm(gpu, x, weight, form, residual=residual)
+        got, left = norm(gpu, x, weight, dtype, residual=residual)
         assert cases.relative_rms(got, after) <= tolerance
         np.testing.assert_array_equal(left, x + residual)
 
@@ -92,18 +92,18 @@ def test_rows_that_are_equal_zero_or_of_great_size(gpu: Gpu) -> None:
     assert not got.any()
 
 
-@pytest.mark.parametrize("form", [F32, F16, Q8])
-def test_what_is_not_finite_stays_in_its_row(gpu: Gpu, form: forms.Form) -> None:
+@pytest.mark.parametrize("dtype", [F32, F16, Q8])
+def test_what_is_not_finite_stays_in_its_row(gpu: Gpu, dtype: output_dtypes.Dtype) -> None:
     x = np.random.default_rng(1).standard_normal((7, 128), np.float32)
     weight = np.ones(128, np.float32)
-    clean, _ = norm(gpu, x, weight, form)
+    clean, _ = norm(gpu, x, weight, dtype)
     x[1, 77], x[4, 5] = np.nan, np.inf
-    got, _ = norm(gpu, x, weight, form)
+    got, _ = norm(gpu, x, weight, dtype)
     good = [0, 2, 3, 5, 6]
     np.testing.assert_array_equal(got[good], clean[good])
     assert np.isnan(got[1]).all()
     assert np.isnan(got[4, 5])
-    assert np.isnan(got[4, :32]).all() if form is Q8 else not got[4, 6:].any()
+    assert np.isnan(got[4, :32]).all() if dtype is Q8 else not got[4, 6:].any()
 
 
 def test_numbers_beyond_float16_are_clamped(gpu: Gpu) -> None:

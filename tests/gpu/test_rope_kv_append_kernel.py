@@ -1,4 +1,4 @@
-"""rope_kv_append against the references of its parts: norms of heads, both layouts, every form of
+"""rope_kv_append against the references of its parts: norms of heads, both layouts, every dtype of
 the cache, and the head dims of real models."""
 
 from __future__ import annotations

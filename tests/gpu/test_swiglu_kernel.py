@@ -1,9 +1,9 @@
-"""swiglu against the float64 reference: shapes, forms of the output, gates far from zero."""
+"""swiglu against the float64 reference: shapes, dtypes of the output, gates far from zero."""
 
 from __future__ import annotations
 
-import forms
 import numpy as np
+import output_dtypes
 import pytest
 from guarded import Gpu
 from numpy.typing import NDArray
@@ -17,13 +17,13 @@ CHECKS = (*cases.ROWS_CHECKS[:4], RowsCase(5, 896), RowsCase(1, 11008), RowsCase
 
 
 def swiglu(
-    gpu: Gpu, gate: NDArray[np.float32], up: NDArray[np.float32], form: forms.Form = F32
+    gpu: Gpu, gate: NDArray[np.float32], up: NDArray[np.float32], dtype: output_dtypes.Dtype = F32
 ) -> NDArray[np.float64]:
     rows, columns = gate.shape
-    out = forms.make(gpu, form, rows, columns)
+    out = output_dtypes.make(gpu, dtype, rows, columns)
     gate_at, up_at = gpu.upload(gate), gpu.upload(up)
     gpu.run(op.swiglu(gpu.kernels, gate=gate_at, up=up_at, out=out, rows=rows, columns=columns))
-    return forms.read(gpu, out, rows, columns)
+    return output_dtypes.read(gpu, out, rows, columns)
 
 
 @pytest.mark.parametrize("case", CHECKS, ids=str)
@@ -31,9 +31,9 @@ def test_swiglu_agrees_with_the_reference(gpu: Gpu, case: RowsCase) -> None:
     gate, up = case.inputs(2)
     gate *= 3
     wanted = reference.swiglu(gate, up)
-    for form in forms.fitting(case.columns):
-        tolerance = case.tolerance("swiglu") + forms.TOLERANCES[form]
-        assert cases.relative_rms(swiglu(gpu, gate, up, form), wanted) <= tolerance
+    for dtype in output_dtypes.fitting(case.columns):
+        tolerance = case.tolerance("swiglu") + output_dtypes.TOLERANCES[dtype]
+        assert cases.relative_rms(swiglu(gpu, gate, up, dtype), wanted) <= tolerance
 
 
 def test_it_may_run_in_place(gpu: Gpu) -> None:
@@ -43,7 +43,7 @@ def test_it_may_run_in_place(gpu: Gpu) -> None:
         at = [gpu.upload(gate), gpu.upload(up)]
         out = F32(at[target])
         gpu.run(op.swiglu(gpu.kernels, gate=at[0], up=at[1], out=out, rows=3, columns=67))
-        np.testing.assert_array_equal(forms.read(gpu, out, 3, 67), wanted)
+        np.testing.assert_array_equal(output_dtypes.read(gpu, out, 3, 67), wanted)
 
 
 def test_gates_far_from_zero(gpu: Gpu) -> None:

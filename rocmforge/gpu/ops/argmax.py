@@ -1,7 +1,6 @@
 """argmax: the likeliest token of each row of logits, on the device.
 
-Two launches: the best of some parts of each row side by side, then the best of those. It does not
-know what the columns mean.
+Two launches: the best of some parts of each row side by side, then the best of those.
 """
 
 from __future__ import annotations

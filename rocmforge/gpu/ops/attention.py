@@ -1,4 +1,4 @@
-"""attention with one query a sequence: softmax(scale · q kᵀ) v over the paged KV cache.
+"""attention with one query a sequence (decode): softmax(scale · q kᵀ) v over the paged KV cache.
 
 Two launches: parts of each sequence side by side, then their merge. Neither the grids nor the
 arguments depend on how long the sequences are. Prompts go through attention_prompt.
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.ops.output import FORMS, addresses, form
+from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "attention.hip"
 LAYOUTS = {"attention": "PPPPPPPPPiiiiif", "attention_merge": "PPPPPPiii"}
@@ -20,7 +20,7 @@ HEAD_DIMS = (64, 80, 96, 128, 256)
 """Head dims of the models that we run; the kernel takes every multiple of 8 up to 256."""
 
 PAGES = {"f16": "F16Pages", "q8_0": "Q8Pages", "f32": "F32Pages"}
-"""The type in kernels/pages.h of each form of the cache. Q8_0 needs a head dim of whole 32s."""
+"""The type in kernels/pages.h of each dtype of the cache. Q8_0 needs a head dim of whole 32s."""
 
 MERGE_THREADS = 128
 MAX_SPLITS = 64
@@ -52,7 +52,7 @@ class Constants:
 
 
 def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:
-    """Constants for an architecture, a head dim, a form of the cache and H / G.
+    """Constants for an architecture, a head dim, a dtype of the cache and H / G.
 
     Eight queries take 64 registers a lane, and as many for their outputs: fewer tokens then, or
     registers spill on every architecture. Float32 is for checks and has one way only.
@@ -132,7 +132,7 @@ def attention(
     q
         (S, H, D) float32, aligned to 16.
     k_pages, v_pages
-        (pages, G, P, D) of the form `kv`, aligned to 16.
+        (pages, G, P, D) of the dtype `kv`, aligned to 16.
     k_scales, v_scales
         (pages, G, P, D / 32) float16 for q8_0; else 0.
     page_table, lengths
@@ -170,6 +170,6 @@ def attention(
         MERGE_THREADS,
         LAYOUTS["attention_merge"],
         *(scratch, weights, lengths, *addresses(out)),
-        *(heads, splits, FORMS.index(form(out))),
+        *(heads, splits, DTYPES.index(dtype(out))),
     )
     return first, second

@@ -1,4 +1,4 @@
-"""attention with many queries a sequence: causal softmax(scale · q kᵀ) v on the matrix units.
+"""attention with many queries a sequence (prefill), on the matrix units: causal softmax(q kᵀ) v.
 
 Queries, keys, values and weights are rounded to float16; sums are float32. Single tokens go through
 attention.
@@ -13,7 +13,7 @@ from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES
-from rocmforge.gpu.ops.output import FORMS, addresses, form
+from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "attention_prompt.hip"
 LAYOUTS = {"attention_prompt": "PPPPPPPPPPPiiiiif"}
@@ -48,7 +48,7 @@ class Constants:
 
 
 def choose(architecture: str, head_dim: int, kv: str) -> Constants:
-    """Constants for an architecture, a head dim and a form of the cache.
+    """Constants for an architecture, a head dim and a dtype of the cache.
 
     What keeps registers from spilling, by clang-19's and NVRTC 13's reports.
     """
@@ -100,7 +100,7 @@ def attention_prompt(
     q
         (T, H, D) float32, aligned to 16.
     k_pages, v_pages
-        (pages, G, P, D) of the form `kv`, aligned to 16.
+        (pages, G, P, D) of the dtype `kv`, aligned to 16.
     k_scales, v_scales
         (pages, G, P, D / 32) float16 for q8_0; else 0.
     page_table, lengths, starts
@@ -123,5 +123,5 @@ def attention_prompt(
         constants.WAVES * properties.wave_size,
         LAYOUTS["attention_prompt"],
         *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, starts, *addresses(out)),
-        *(heads, kv_heads, page_size.bit_length() - 1, max_pages, FORMS.index(form(out)), scale),
+        *(heads, kv_heads, page_size.bit_length() - 1, max_pages, DTYPES.index(dtype(out)), scale),
     )

@@ -1,6 +1,6 @@
-"""Constants and arguments that the ops for a few tokens share: those of kernels/dot_rows.h.
+"""Constants and arguments of the GEMVs, products for up to eight tokens: see kernels/dot_rows.h.
 
-matmul and gate_up_swiglu are built on it. It launches nothing.
+matmul and gate_up_swiglu, both in `matmul.py`, are built on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Constants of the ops that work element by element: quantize, swiglu, add_scale.
 
-A thread takes four elements. This file knows no op.
+A thread takes four elements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Constants:
     THREADS
         Threads of a block.
     OUT
-        Form of the output: F32, F16 or Q8.
+        Dtype of the output: F32, F16 or Q8.
     """
 
     THREADS: int
@@ -27,7 +27,7 @@ class Constants:
 
 
 def choose(architecture: str, out: str) -> Constants:
-    """Constants for an architecture and an output form."""
+    """Constants for an architecture and an output dtype."""
     return Constants(256, out)
 
 

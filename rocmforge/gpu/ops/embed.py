@@ -8,7 +8,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.ops.output import FORMS, addresses, form
+from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "embed.hip"
 LAYOUTS = {"embed": "PPPPPPPiif"}
@@ -54,7 +54,7 @@ def embed(
         (T, K); Q8 needs K to be a multiple of 32. None: only the rows.
     """
     pointers = (0, 0, 0) if normed is None else addresses(normed)
-    number = -1 if normed is None else FORMS.index(form(normed))
+    number = -1 if normed is None else DTYPES.index(dtype(normed))
     return kernels.launch(
         FILE,
         "embed",

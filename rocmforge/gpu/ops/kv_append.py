@@ -33,7 +33,7 @@ class Constants(HeadShape):
 
 
 def choose(architecture: str, head_dim: int, kv: str) -> Constants:
-    """Constants for an architecture, a head dim and a form of the cache."""
+    """Constants for an architecture, a head dim and a dtype of the cache."""
     return Constants(**asdict(head_shape(head_dim)), KV=PAGES[kv])
 
 
@@ -73,7 +73,7 @@ def kv_append(
     k, v
         (T, G, D) float32, aligned to 16.
     k_pages, v_pages
-        (pages, G, P, D) of the form `kv`, aligned to 16; written.
+        (pages, G, P, D) of the dtype `kv`, aligned to 16; written.
     k_scales, v_scales
         (pages, G, P, D / 32) float16 for q8_0, written; else 0.
     pages, offsets

@@ -1,6 +1,7 @@
-"""matmul for up to eight tokens, decoding: three matrices a launch, or gate and up with SwiGLU.
+"""matmul as a GEMV, for up to eight tokens (decode), in any format, as one token times Q4_K.
 
-Prompts go through matmul_prompt.
+A launch takes up to three matrices, or gate and up with SwiGLU at the end. More tokens are a GEMM:
+matmul_prompt or matmul_dot4.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rocmforge.gpu.ops.dot_rows import (
     choose,
     defines,
 )
-from rocmforge.gpu.ops.output import addresses, form
+from rocmforge.gpu.ops.output import addresses, dtype
 
 FILE = "matmul.hip"
 LAYOUTS = {"matmul": "PPPPPP" * 3 + "iii" * 2 + "i" + BATCH}
@@ -118,7 +119,7 @@ def gate_up_swiglu(
     return kernels.launch(
         GATE_UP_FILE,
         "gate_up_swiglu",
-        {**defines(constants, [gate.kernel_format, up.kernel_format]), "OUT": form(out)},
+        {**defines(constants, [gate.kernel_format, up.kernel_format]), "OUT": dtype(out)},
         (-(-gate.rows // block_rows), 1, 1),
         constants.WAVES * properties.wave_size,
         GATE_UP_LAYOUTS["gate_up_swiglu"],

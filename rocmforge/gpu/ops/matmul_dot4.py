@@ -1,6 +1,7 @@
-"""matmul for prompts on GPUs without matrix units: int8 activations, dot products of four bytes.
+"""matmul as a GEMM for GPUs without matrix units: int8 activations, dot products of four bytes.
 
-`prompt_kernel` in matmul_prompt says where it serves. A few tokens go through matmul.
+It runs in prefill, where `prompt_kernel` in matmul_prompt says so. Up to eight tokens are a GEMV:
+matmul.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""matmul for prompts: y = x · weightsᵀ on the matrix units, weights dequantized into LDS.
+"""matmul as a GEMM (prefill): y = x · weightsᵀ on the matrix units, weights dequantized into LDS.
 
-Activations and weights are rounded to float16; sums are float32. A few tokens go through matmul,
-and GPUs without matrix units have matmul_dot4 for quantized weights: `prompt_kernel`.
+Activations and weights are rounded to float16; sums are float32. Up to eight tokens are a GEMV:
+matmul. GPUs without matrix units take matmul_dot4 for quantized weights, as `prompt_kernel` says.
 """
 
 from __future__ import annotations

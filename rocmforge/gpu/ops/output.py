@@ -1,18 +1,18 @@
-"""How an op's module tells its kernel where to write activations, and in which form.
+"""How an op's module tells its kernel where to write activations, and in which dtype.
 
-The form becomes the macro OUT, a name of `Dtype` in kernels/output.h; the addresses become
-the three pointers of `Output` there. This file knows no op.
+The dtype becomes the macro OUT, a name of `Dtype` in kernels/output.h; the addresses become
+the three pointers of `Output` there.
 """
 
 from __future__ import annotations
 
 from rocmforge.gpu.arrays import F16, F32, Q8
 
-FORMS = ("F32", "F16", "Q8")
+DTYPES = ("F32", "F16", "Q8")
 
 
-def form(out: F32 | F16 | Q8) -> str:
-    """Name of the form, as `Dtype` in kernels/output.h has it."""
+def dtype(out: F32 | F16 | Q8) -> str:
+    """Name of the dtype, as `Dtype` in kernels/output.h has it."""
     return type(out).__name__
 
 

@@ -1,6 +1,6 @@
 """peaks: what a GPU can do at most, as launches that read or multiply and do nothing else.
 
-Each says how much it does and which sum shows that all of it was done. It knows no op and no clock.
+Each says how much it does and which sum shows that all of it was done.
 """
 
 from __future__ import annotations

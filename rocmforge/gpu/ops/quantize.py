@@ -1,6 +1,6 @@
 """quantize: activations from float32 to int8 in groups of 32, or to float16.
 
-rmsnorm, swiglu and attention write these forms themselves; this is for what no kernel precedes.
+rmsnorm, swiglu and attention write these dtypes themselves; this is for what no kernel precedes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rocmforge.gpu.arrays import F16, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.elements import blocks, choose
-from rocmforge.gpu.ops.output import addresses, form
+from rocmforge.gpu.ops.output import addresses, dtype
 
 FILE = "quantize.hip"
 LAYOUTS = {"quantize": "PPPPii"}
@@ -37,7 +37,7 @@ def quantize(kernels: Kernels, *, x: int, out: Q8 | F16, rows: int, columns: int
     rows, columns
         T and K.
     """
-    constants = choose(kernels.runtime.properties.architecture, form(out))
+    constants = choose(kernels.runtime.properties.architecture, dtype(out))
     return kernels.launch(
         FILE,
         "quantize",

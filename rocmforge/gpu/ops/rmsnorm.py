@@ -1,6 +1,6 @@
 """rmsnorm: x / √(mean(x²) + eps) · weight, after a residual is added where there is one.
 
-The output may be float32, float16, or rounded to int8 at once. It does not know the model.
+The output may be float32, float16, or rounded to int8 at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.ops.output import FORMS, addresses, form
+from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 from rocmforge.gpu.ops.rows import RowShape, row_shape, shapes
 
 FILE = "rmsnorm.hip"
@@ -27,21 +27,21 @@ class Constants(RowShape):
     THREADS, SPAN, ITEMS, VECTOR
         How threads share rows.
     OUT
-        Form of the output: F32, F16 or Q8.
+        Dtype of the output: F32, F16 or Q8.
     """
 
     OUT: str
 
 
 def choose(architecture: str, columns: int, out: str) -> Constants:
-    """Constants for an architecture, a row's length and an output form."""
+    """Constants for an architecture, a row's length and an output dtype."""
     return Constants(**asdict(row_shape(columns)), OUT=out)
 
 
 def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
     for shape in shapes():
-        for out in FORMS:
+        for out in DTYPES:
             if out != "Q8" or shape.VECTOR == 4:
                 defines = asdict(Constants(**asdict(shape), OUT=out))
                 yield Build(FILE, LAYOUTS, defines, hot=shape.VECTOR == 4)
@@ -76,7 +76,7 @@ def rmsnorm(
     residual
         (T, K) float32, aligned to 16.
     """
-    constants = choose(kernels.runtime.properties.architecture, columns, form(out))
+    constants = choose(kernels.runtime.properties.architecture, columns, dtype(out))
     return kernels.launch(
         FILE,
         "rmsnorm",

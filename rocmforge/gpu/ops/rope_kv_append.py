@@ -42,7 +42,7 @@ class Constants(HeadShape):
 def choose(
     architecture: str, head_dim: int, rotated: int, interleaved: bool, norm: bool, kv: str
 ) -> Constants:
-    """Constants for an architecture, a rotation, whether to normalize, and a form of the cache."""
+    """Constants for an architecture, a rotation, whether to normalize, and a dtype of the cache."""
     shape = head_shape(head_dim, rotated, interleaved)
     return Constants(**asdict(shape), INTERLEAVED=int(interleaved), NORM=int(norm), KV=PAGES[kv])
 

@@ -1,7 +1,7 @@
 """How threads share the rows of an op that needs a whole row at once (rmsnorm, softmax).
 
 Short rows: several a block, some lanes of a wave each. Long rows: a block each. A thread keeps its
-part of a row in registers between two passes. This file knows no op and no device.
+part of a row in registers between two passes.
 """
 
 from __future__ import annotations

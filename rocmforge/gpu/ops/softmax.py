@@ -1,6 +1,6 @@
 """softmax over rows: exp(x − max) / Σ exp(x − max).
 
-Attention has its own running form and does not call it. It does not know what the rows mean.
+Attention computes its own softmax as it goes (the softmax state) and does not call this op.
 """
 
 from __future__ import annotations

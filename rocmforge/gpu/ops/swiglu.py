@@ -12,7 +12,7 @@ from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.elements import blocks, choose
-from rocmforge.gpu.ops.output import FORMS, addresses, form
+from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "swiglu.hip"
 LAYOUTS = {"swiglu": "PPPPPii"}
@@ -20,7 +20,7 @@ LAYOUTS = {"swiglu": "PPPPPii"}
 
 def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
-    for out in FORMS:
+    for out in DTYPES:
         yield Build(FILE, LAYOUTS, asdict(choose(architecture, out)))
 
 
@@ -39,7 +39,7 @@ def swiglu(
     rows, columns
         T and N.
     """
-    constants = choose(kernels.runtime.properties.architecture, form(out))
+    constants = choose(kernels.runtime.properties.architecture, dtype(out))
     return kernels.launch(
         FILE,
         "swiglu",

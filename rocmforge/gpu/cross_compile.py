@@ -1,9 +1,9 @@
-"""Kernels compiled for AMD GPUs that are not here, by clang, and what became of them.
+"""Compiles kernels by clang for AMD GPUs that are not here, and says what the code needs.
 
 clang needs neither ROCm nor a GPU: clang 19, and clang 22 for architectures that 19 does not know.
 It writes the assembly, from which instructions are counted, and assembles it into the code object,
-which says what registers and memory a kernel takes. This file knows no op: each op module under
-`gpu/ops` lists its own builds.
+which says what registers and memory a kernel takes. Each op module under `gpu/ops` lists its own
+builds.
 """
 
 from __future__ import annotations

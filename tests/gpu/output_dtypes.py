@@ -1,4 +1,4 @@
-"""Activations in each form that kernels write, made and read back, with the error each may have.
+"""Activations in each dtype that kernels write, made and read back, with the error each may have.
 
 Reading Q8 checks that its sums are those of its codes. It knows no kernel.
 """
@@ -11,24 +11,24 @@ from numpy.typing import NDArray
 
 from rocmforge.gpu.arrays import F16, F32, Q8
 
-Form = type[F32] | type[F16] | type[Q8]
+Dtype = type[F32] | type[F16] | type[Q8]
 
-TOLERANCES: dict[Form, float] = {F32: 0.0, F16: 4e-4, Q8: 0.012}
-"""Relative RMS that rounding to the form adds: to float16 2.1e-4 on average, to Q8 0.005 for
+TOLERANCES: dict[Dtype, float] = {F32: 0.0, F16: 4e-4, Q8: 0.012}
+"""Relative RMS that rounding to the dtype adds: to float16 2.1e-4 on average, to Q8 0.005 for
 Gaussian numbers and more for those with longer tails."""
 
 
-def fitting(columns: int) -> list[Form]:
-    """The forms that rows of some columns can have."""
+def fitting(columns: int) -> list[Dtype]:
+    """The dtypes that rows of some columns can have."""
     return [F32, F16] if columns % 32 else [F32, F16, Q8]
 
 
-def make(gpu: Gpu, form: Form, rows: int, columns: int) -> F32 | F16 | Q8:
+def make(gpu: Gpu, dtype: Dtype, rows: int, columns: int) -> F32 | F16 | Q8:
     """Memory for (rows, columns); Q8's three arrays each with guards of their own."""
-    if form is Q8:
+    if dtype is Q8:
         groups = 4 * rows * columns // 32
         return Q8(gpu.empty(rows * columns), gpu.empty(groups), gpu.empty(groups))
-    return form(gpu.empty(rows * columns * (4 if form is F32 else 2)))
+    return dtype(gpu.empty(rows * columns * (4 if dtype is F32 else 2)))
 
 
 def read(gpu: Gpu, out: F32 | F16 | Q8, rows: int, columns: int) -> NDArray[np.float64]:
