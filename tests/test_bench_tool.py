@@ -21,7 +21,7 @@ from tool_modules import tool_module
 
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import load_baseline
-from rocmforge.bench.listing import MARK_LEGEND
+from rocmforge.bench.tables import MARK_LEGEND
 from rocmforge.cpu.backend import instruction_sets
 from rocmforge.hardware import hardware_tag
 

@@ -35,9 +35,9 @@ from rocmforge.bench.files import read_json
 from rocmforge.bench.llama_bench import ENVIRONMENT as LLAMA_CPP
 from rocmforge.bench.llama_bench import read_llama_bench
 from rocmforge.bench.noise import known_noise
-from rocmforge.bench.report import plain_table, print_table, wide_console
 from rocmforge.bench.results import ResultSet
 from rocmforge.bench.run_environment import refuse_loaded, with_stored_environments
+from rocmforge.bench.tables import plain_table, print_comparison, wide_console
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware, detect, hardware_tag
 
@@ -248,7 +248,7 @@ def _refresh(args: argparse.Namespace) -> int:
     noise = known_noise(BASELINES, fresh.hardware)
     was = dataclasses.replace(stored, results=same)
     found = compare(was, fresh, noise=noise, thresholds=known_thresholds(CONFIG))
-    print_table(found, everything=True, suites=True)
+    print_comparison(found, everything=True, suites=True)
     fields = [str(difference) for difference in differences(stored.hardware, fresh.hardware)]
     if fields:
         print(f"{path}: is of other hardware: {', '.join(fields)}", file=sys.stderr)

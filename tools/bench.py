@@ -30,18 +30,8 @@ from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
 from rocmforge.bench.compare import Comparison, compare
 from rocmforge.bench.dashboard.publish import publish
-from rocmforge.bench.listing import (
-    LEGEND,
-    MARK_LEGEND,
-    NARROW_LEGEND,
-    WIDE,
-    headline,
-    noise_line,
-    results_table,
-)
 from rocmforge.bench.machine import register_machine
 from rocmforge.bench.noise import known_noise
-from rocmforge.bench.report import counts_line, missing_line, summary_line
 from rocmforge.bench.results import Result, ResultSet, Status
 from rocmforge.bench.run_environment import (
     OTHERS_LIMIT,
@@ -49,6 +39,18 @@ from rocmforge.bench.run_environment import (
     marked_share,
     refusal,
     with_environments,
+)
+from rocmforge.bench.tables import (
+    LEGEND,
+    MARK_LEGEND,
+    NARROW_LEGEND,
+    WIDE,
+    counts_line,
+    headline,
+    missing_line,
+    noise_line,
+    results_table,
+    summary_line,
 )
 from rocmforge.cpu.backend import instruction_sets
 from rocmforge.errors import MeasurementError, ResultFileError
@@ -398,6 +400,7 @@ def write_config(work: Path) -> None:
 def prepare_models(selected: Sequence[str], console: Console) -> None:
     """Make the models that the labels name, and the logits that they are checked against."""
     from benchmarks.common import CHECK_IDS, GENERATED, MODELS, model_path
+
     from rocmforge.model.synthetic import cached_model
     from rocmforge.testing import cached_reference_logits
 

@@ -15,15 +15,16 @@ from rocmforge.bench.arguments import add_judging, figures
 from rocmforge.bench.asv import known_thresholds
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.compare import THRESHOLD
-from rocmforge.bench.findings import judge
+from rocmforge.bench.documents import history_to_json, history_to_markdown
+from rocmforge.bench.findings import exit_code, judge
 from rocmforge.bench.history import first_parents, read_history
-from rocmforge.bench.history_figure import history_figures
-from rocmforge.bench.history_report import exit_code, print_findings, to_json, to_markdown
 from rocmforge.bench.noise import known_noise, load_noise
+from rocmforge.bench.plots import history_plots
+from rocmforge.bench.tables import print_findings
 
 BASELINES = Path("baselines")
 CONFIG = Path("asv.conf.json")
-FORMATS = {"json": to_json, "markdown": to_markdown}
+FORMATS = {"json": history_to_json, "markdown": history_to_markdown}
 EPILOG = """\
 what is shown, that which stands at the newest measured commit first:
   step   the level of the values changed at once, by more than the threshold
@@ -71,7 +72,7 @@ def _judge(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(FORMATS[args.format](findings, history, used))
     if args.figure:
-        history_figures(history, findings, args.figure)
+        history_plots(history, findings, args.figure)
     return exit_code(findings)
 
 

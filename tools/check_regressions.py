@@ -19,14 +19,15 @@ from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.compare import THRESHOLD, Comparison, Outcome, Row, compare, differences
 from rocmforge.bench.confirm import confirm, looks, suspects
 from rocmforge.bench.decision import Verdict
-from rocmforge.bench.figure import forest_plot
+from rocmforge.bench.documents import to_json, to_junit, to_markdown
 from rocmforge.bench.files import write_bytes
 from rocmforge.bench.interleaved import measure_pair
 from rocmforge.bench.machine import register_machine
 from rocmforge.bench.noise import known_noise, load_noise
-from rocmforge.bench.report import print_table, to_json, to_junit, to_markdown
+from rocmforge.bench.plots import forest_plot
 from rocmforge.bench.results import ResultSet
 from rocmforge.bench.run_environment import refuse_loaded, with_stored_environments
+from rocmforge.bench.tables import print_comparison
 from rocmforge.errors import RocmforgeError
 from rocmforge.hardware import detect
 
@@ -96,7 +97,7 @@ def _judge(args: argparse.Namespace) -> int:
     if args.confirm:
         comparison = _confirmed(comparison, after)
     if args.format == "table":
-        print_table(comparison, everything=args.all, suites=bool(args.against))
+        print_comparison(comparison, everything=args.all, suites=bool(args.against))
     else:
         sys.stdout.write(FORMATS[args.format](comparison))
     if args.out:

@@ -15,10 +15,10 @@ from typing import Any
 
 from rocmforge.bench.baseline import metric_suffix
 from rocmforge.bench.files import read_json, write_bytes
-from rocmforge.bench.listing import MARK
+from rocmforge.bench.formatting import digits, scale_for
 from rocmforge.bench.noise import load_noise
-from rocmforge.bench.report import digits, scale_for
 from rocmforge.bench.statistics import percentile
+from rocmforge.bench.tables import MARK
 from rocmforge.gguf.formats import FORMATS as WEIGHT_FORMATS
 
 REPO = Path(__file__).resolve().parent.parent

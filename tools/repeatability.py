@@ -22,6 +22,7 @@ from rich.text import Text
 from rocmforge.bench import exits, provenance
 from rocmforge.bench.baseline import baseline_path, load_baseline
 from rocmforge.bench.files import refuse_loss, write_bytes
+from rocmforge.bench.formatting import digits, scale_for
 from rocmforge.bench.noise import (
     FEWEST_RUNS,
     Noise,
@@ -30,7 +31,6 @@ from rocmforge.bench.noise import (
     noise_path,
     save_noise,
 )
-from rocmforge.bench.report import digits, scale_for
 from rocmforge.bench.results import ResultSet
 from rocmforge.bench.statistics import percentile
 from rocmforge.errors import MeasurementError, ResultFileError

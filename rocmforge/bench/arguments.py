@@ -9,7 +9,7 @@ import argparse
 import re
 from pathlib import Path
 
-from rocmforge.bench.figure import SUFFIXES
+from rocmforge.bench.plots import SUFFIXES
 
 
 def fraction(text: str) -> float:

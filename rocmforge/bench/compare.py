@@ -413,3 +413,21 @@ def _describe(results: ResultSet) -> str:
 
 def _or_unknown(value: str | int | None) -> str:
     return "unknown" if value is None else str(value)
+
+
+def suite_slowdowns(comparison: Comparison) -> dict[str, tuple[int, float]]:
+    """Return for each suite how many rows have a slowdown, and the geometric mean of these.
+
+    Above 1 is worse, for times and throughputs alike. Only values above 0 count.
+    """
+    logs: dict[str, list[float]] = {}
+    for row in comparison.rows:
+        if row.before is None or row.after is None or row.direction is None:
+            continue
+        if row.ratio and min(row.before, row.after) > 0:
+            factor = slowdown(row.before, row.after, row.direction)
+            logs.setdefault(row.name.partition(".")[0], []).append(math.log(factor))
+    return {
+        suite: (len(found), math.exp(math.fsum(found) / len(found)))
+        for suite, found in sorted(logs.items())
+    }

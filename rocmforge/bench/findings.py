@@ -9,8 +9,10 @@ from __future__ import annotations
 import enum
 import math
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from rocmforge.bench.decision import ALPHA, slowdown
 from rocmforge.bench.history import History, Series
 from rocmforge.bench.noise import Noise
 from rocmforge.bench.ranks import ratio_interval
+from rocmforge.bench.results import Direction
 from rocmforge.bench.statistics import CONFIDENCE, median_interval, percentile
 from rocmforge.bench.worsening import Kind, Worsening, worsenings
 from rocmforge.errors import MeasurementError
@@ -176,3 +179,40 @@ def _middle(values: Sequence[float]) -> float:
 
 def _level(values: Sequence[float]) -> Level:
     return Level(_middle(values), *median_interval(sorted(values)), len(values))
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """1 where a finding stands at the newest commit, else 0."""
+    return int(any(one.state is State.STANDS for one in findings))
+
+
+def bisect_command(finding: Finding, history: History, config: Path | None = None) -> str:
+    """Return the command that searches the commits of a finding for the one that caused it.
+
+    asv measures the first commit of a range and never names it: the range therefore begins at the
+    last good commit. Where only one commit can have caused it, both are measured again,
+    interleaved.
+
+    Parameters
+    ----------
+    finding, history
+        What was found, and where.
+    config
+        asv's configuration; default: the one in the current directory.
+    """
+    good, bad = (history.commits[at][:12] for at in (finding.good, finding.bad))
+    if finding.bad == finding.good + 1:
+        label = _expression(finding.series.label)
+        words = ["tools/check_regressions.py", good, bad, "--confirm", "--benchmark", label]
+        return shlex.join(["python", *words])
+    words = ["asv", *(["--config", str(config)] if config else []), "find"]
+    words += ["--machine", history.machine]
+    if finding.series.direction is Direction.HIGHER:
+        words.append("--invert")
+    span = f"{good}~1..{bad}" if finding.good else f"{bad} --not {good}^@"  # may have no parent
+    return shlex.join([*words, span, _expression(finding.series.label)])
+
+
+def _expression(label: str) -> str:
+    """Return an expression that finds this benchmark alone; a dot stands for each quote."""
+    return f"^{re.escape(label)}$".replace("\\ ", " ").replace("'", ".").replace('"', ".")

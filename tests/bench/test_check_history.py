@@ -18,11 +18,11 @@ from asv_tree import Tools
 from history_tree import PLAIN, WHO, HistoryTree, noisy
 
 from rocmforge.bench.asv_results import ResultsDirectory
-from rocmforge.bench.findings import State, judge
+from rocmforge.bench.documents import history_to_markdown
+from rocmforge.bench.findings import State, bisect_command, exit_code, judge
 from rocmforge.bench.history import History, read_history
-from rocmforge.bench.history_figure import history_figures
-from rocmforge.bench.history_report import bisect_command, exit_code, to_markdown
 from rocmforge.bench.noise import Noise
+from rocmforge.bench.plots import history_plots
 from rocmforge.bench.results import Direction
 from rocmforge.bench.worsening import Kind
 
@@ -258,7 +258,7 @@ def test_findings_stand_first_and_worst_first(branch: HistoryTree) -> None:
     assert {one.kind for one in findings} == {Kind.STEP}
     assert exit_code(findings) == 1
     assert exit_code(findings[2:]) == 0
-    assert to_markdown(findings[2:], history_of(branch)).startswith("**PASS")
+    assert history_to_markdown(findings[2:], history_of(branch)).startswith("**PASS")
 
 
 def test_figures_show_values_levels_and_marks(branch: HistoryTree, tmp_path: Path) -> None:
@@ -267,19 +267,19 @@ def test_figures_show_values_levels_and_marks(branch: HistoryTree, tmp_path: Pat
     history = history_of(branch)
     findings = judge(history)
     whole = tmp_path / "new" / "history.svg"
-    assert history_figures(history, findings, whole) == [whole]
+    assert history_plots(history, findings, whole) == [whole]
     text = whole.read_text(encoding="utf-8")
     ElementTree.fromstring(text)
     assert text.index("<!-- rope.track_us -->") < text.index("<!-- decode.track_rate -->")
     for words in ("us (lower is better)", "tokens/s (higher is better)", "step × 1.30, stands"):
         assert f"<!-- {words} -->" in text
-    folder = history_figures(history, findings, tmp_path / "each")
+    folder = history_plots(history, findings, tmp_path / "each")
     assert [path.name for path in folder] == ["rope.track_us.svg", "decode.track_rate.svg"]
     for suffix, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF")):
-        (path,) = history_figures(history, findings, tmp_path / f"h{suffix}")
+        (path,) = history_plots(history, findings, tmp_path / f"h{suffix}")
         assert path.read_bytes().startswith(start)
     with pytest.raises(ValueError, match="wanted a folder or one of"):
-        history_figures(history, findings, tmp_path / "h.gif")
+        history_plots(history, findings, tmp_path / "h.gif")
 
 
 def test_the_figure_of_the_tool(branch: HistoryTree, tools: Tools) -> None:

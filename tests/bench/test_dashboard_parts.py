@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from asv_tree import A, AsvTree, B
 
+from rocmforge.bench import formatting
 from rocmforge.bench.asv_results import ResultsDirectory, read_benchmarks
 from rocmforge.bench.baseline import save_baseline
-from rocmforge.bench.dashboard import formatting
 from rocmforge.bench.dashboard.asv_pages import showable
 from rocmforge.bench.dashboard.machines import (
     Run,

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from rocmforge.bench.baseline import load_baseline, save_baseline
-from rocmforge.bench.listing import results_table
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.run_environment import (
     forget,
@@ -22,6 +21,7 @@ from rocmforge.bench.run_environment import (
     write_report,
 )
 from rocmforge.bench.statistics import summarize
+from rocmforge.bench.tables import results_table
 from rocmforge.errors import ResultFileError
 from rocmforge.hardware import Hardware
 

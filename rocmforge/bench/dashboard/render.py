@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from rocmforge.bench import formatting
 from rocmforge.bench.compare import Comparison, Row
-from rocmforge.bench.dashboard import formatting
 from rocmforge.bench.dashboard.asv_pages import ASV_PAGE, showable
 from rocmforge.bench.dashboard.machines import Machine, latest
 from rocmforge.bench.dashboard.reports import Report
@@ -26,8 +26,8 @@ from rocmforge.bench.dashboard.roofline_chart import charts
 from rocmforge.bench.dashboard.run_environments import environment_summary, marks
 from rocmforge.bench.dashboard.speeds import HEADLINES, headlines, speeds
 from rocmforge.bench.git import ask_git
-from rocmforge.bench.report import FINE, cells, summary_line, worst_first
 from rocmforge.bench.results import Result, ResultSet
+from rocmforge.bench.tables import FINE, comparison_cells, summary_line, worst_first
 
 PAGE = Path(__file__).resolve().parent / "page"
 
@@ -172,7 +172,7 @@ def _changes(title: str, machine: Machine, comparison: Comparison | None) -> Cha
 
 
 def _changed(machine: Machine, row: Row) -> dict[str, Any]:
-    _, _, params, before, after, ratio, interval, unit, _ = cells(row, row.threshold)
+    _, _, params, before, after, ratio, interval, unit, _ = comparison_cells(row, row.threshold)
     return {
         "verdict": row.verdict.value,
         "name": row.name,

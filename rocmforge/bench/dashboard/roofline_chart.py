@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from rocmforge.bench.dashboard.formatting import ends, plain_params
+from rocmforge.bench.formatting import ends, plain_params
 from rocmforge.bench.results import Result, ResultSet
 
 UNIT = "times ideal"

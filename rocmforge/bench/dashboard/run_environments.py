@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rocmforge.bench.dashboard.formatting import NA, extremes, iso, measured
+from rocmforge.bench.formatting import NA, extremes, iso, measured
 from rocmforge.bench.machine import LARGEST
 from rocmforge.bench.results import ResultSet, Status
 from rocmforge.bench.run_environment import marked_share

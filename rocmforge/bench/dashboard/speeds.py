@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from rocmforge.bench.dashboard.formatting import ends, iso, plain_params
 from rocmforge.bench.dashboard.machines import Machine, latest
 from rocmforge.bench.dashboard.reports import Report
 from rocmforge.bench.files import finite_number
+from rocmforge.bench.formatting import ends, iso, plain_params
 from rocmforge.bench.results import Direction, ResultSet, Status
 from rocmforge.errors import ResultFileError
 

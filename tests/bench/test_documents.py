@@ -1,8 +1,7 @@
-"""Reports: every row with name, parameters, values, ratio, unit, direction and verdict."""
+"""Markdown, JSON, JUnit: every row with name, parameters, values, ratio, unit, direction."""
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,21 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 from asv_tree import A, AsvTree, B
-from rich.console import Console
 
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.compare import Comparison, Difference, Outcome, Row, compare
 from rocmforge.bench.decision import Verdict
-from rocmforge.bench.report import (
-    missing_line,
-    print_table,
-    suite_slowdowns,
-    summary_line,
-    to_json,
-    to_junit,
-    to_markdown,
-)
+from rocmforge.bench.documents import to_json, to_junit, to_markdown
 from rocmforge.bench.results import Direction, ResultSet
+from rocmforge.bench.tables import missing_line, print_comparison, summary_line
 from rocmforge.hardware import Hardware
 
 
@@ -33,35 +24,10 @@ def comparison(two_commits: AsvTree) -> Comparison:
     return compare(*ResultsDirectory(two_commits.results).load_pair(A, B))
 
 
-def test_summary_line(comparison: Comparison) -> None:
-    assert summary_line(comparison) == (
-        "FAIL: regression (exit 1): 2 regression, 1 failed, 3 ok, 1 skipped; threshold 10 %"
-    )
-
-
-def test_table_is_whole_where_output_is_no_terminal(
-    comparison: Comparison, capsys: pytest.CaptureFixture[str]
-) -> None:
-    print_table(comparison)
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ("verdict benchmark parameters before after ratio 99 % interval unit better")
-    assert (
-        lines[1] == "regression matmul.track_ms format='Q4_0', tokens=8 2 2.3 1.150 "
-        "1.145 … 1.155 ms/token lower"
-    )
-    assert lines[2] == ("regression matmul.track_tokens 100 85 0.850 0.847 … 0.853 tokens/s higher")
-    assert not any(line.startswith(("ok", "skipped")) for line in lines)
-    assert lines[-1] == summary_line(comparison)
-    print_table(comparison, everything=True)
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert any(line.startswith("ok rope.time_rope 2.04 2.04 1.000 0.9") for line in lines)
-    assert any(line.startswith("skipped gpu.time_gpu") for line in lines)
-
-
 def test_each_suite_moved_by_the_geometric_mean_of_its_slowdowns(
     comparison: Comparison, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_table(comparison, suites=True)
+    print_comparison(comparison, suites=True)
     out = capsys.readouterr().out
     mean = (1.0 * 1.15 * 1.0 * 100 / 85) ** 0.25
     wanted = (
@@ -72,25 +38,6 @@ def test_each_suite_moved_by_the_geometric_mean_of_its_slowdowns(
     assert f"- {wanted}" in to_markdown(comparison)
     matmul = json.loads(to_json(comparison))["suites"]["matmul"]
     assert matmul == {"benchmarks": 4, "geometric_mean_slowdown": pytest.approx(mean)}
-
-
-def test_suites_count_no_zero_and_no_unknown_direction() -> None:
-    rows = [
-        Row("a.x", {}, 0.0, 1.0, None, None, None, "ms", Direction.LOWER, Verdict.REGRESSION),
-        Row("a.x", {}, 1.0, 0.0, 0.0, None, None, "ms", Direction.LOWER, Verdict.IMPROVED),
-        Row("a.x", {}, 1.0, 2.0, 2.0, None, None, None, None, Verdict.NOT_COMPARABLE),
-    ]
-    assert suite_slowdowns(Comparison("a", "b", 0.1, tuple(rows), (), ())) == {}
-
-
-def test_table_on_a_terminal_is_coloured_and_reads_no_markup() -> None:
-    out = io.StringIO()
-    row = Row("m.[dim]x", {}, 1.0, 2.0, 2.0, 1.9, 2.1, "ms", Direction.LOWER, Verdict.REGRESSION)
-    comparison = Comparison("a [red]", "b", 0.1, (row,), (), ())
-    print_table(comparison, Console(file=out, force_terminal=True, width=120))
-    assert "\x1b[1;31m" in out.getvalue()
-    assert "m.[dim]x" in out.getvalue()
-    assert "before: a [red]" in out.getvalue()
 
 
 def test_markdown(comparison: Comparison) -> None:
@@ -137,7 +84,7 @@ def test_what_is_missing_is_named_in_every_format(capsys: pytest.CaptureFixture[
         "missing: 12 benchmarks had a value before, none to compare it with now: m.gone00, m.gone01"
     )
     assert line.endswith("m.gone09 and 2 more")
-    print_table(comparison)
+    print_comparison(comparison)
     out = capsys.readouterr().out
     assert line in out
     assert "before are missing or not comparable (exit 3): 12 missing, 1 ok" in out
@@ -173,7 +120,7 @@ def test_what_files_say_is_text_in_every_report(
     row = Row(f"m{text}", {"p": text}, 1.0, 2.0, 2.0, None, None, text, None, Verdict.MISSING, text)
     plain = Comparison("a", "b", 0.1, (replace(row, name="m"),), (), ())
     hostile = Comparison(text, text, 0.1, (row,), (Difference("cpu_name", text, "x"),), (text,))
-    print_table(hostile)
+    print_comparison(hostile)
     assert not {"\x1b", "\u202e", "\x00"} & set(capsys.readouterr().out)
     lines = to_markdown(hostile).splitlines()
     assert f"- {HOSTILE[text]}" in lines
@@ -252,14 +199,6 @@ def test_mismatch_names_the_fields(two_commits: AsvTree) -> None:
     assert folded.count("| hardware mismatch") == len(comparison.rows) > 0
     fields = [d["field"] for d in json.loads(to_json(comparison))["hardware_mismatches"]]
     assert fields == ["cpu_microarchitecture", "cpu_arch", "cpu_isa", "cpu_count", "os"]
-
-
-def test_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    nothing = Comparison("a", "b", 0.1, (), (), ())
-    print_table(nothing)
-    out = capsys.readouterr().out
-    words = "nothing measured on both sides that can be judged (exit 3)"
-    assert out.splitlines()[-1] == f"FAIL: {words}: no benchmark; threshold 10 %"
 
 
 def test_junit_counts_and_names(comparison: Comparison) -> None:

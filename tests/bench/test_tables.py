@@ -1,17 +1,27 @@
-"""The table of one run: values, spread, change, and what is shown where there is none."""
+"""What a terminal shows of one run and of a comparison: values, spread, change, verdicts."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 
 import pytest
+from asv_tree import A, AsvTree, B
 from rich.console import Console
 
-from rocmforge.bench.compare import compare
-from rocmforge.bench.listing import headline, noise_line, results_table
+from rocmforge.bench.asv_results import ResultsDirectory
+from rocmforge.bench.compare import Comparison, Row, compare, suite_slowdowns
+from rocmforge.bench.decision import Verdict
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
+from rocmforge.bench.tables import (
+    headline,
+    noise_line,
+    print_comparison,
+    results_table,
+    summary_line,
+)
 from rocmforge.hardware import Hardware
 
 
@@ -158,3 +168,60 @@ def test_a_narrow_table_fits_into_80_columns() -> None:
 def test_brackets_in_names_are_no_markup() -> None:
     (row,) = shown(run(result("suite.op[bold]", 1.0, "seconds")))
     assert row[0] == "op[bold]"
+
+
+@pytest.fixture
+def comparison(two_commits: AsvTree) -> Comparison:
+    return compare(*ResultsDirectory(two_commits.results).load_pair(A, B))
+
+
+def test_summary_line(comparison: Comparison) -> None:
+    assert summary_line(comparison) == (
+        "FAIL: regression (exit 1): 2 regression, 1 failed, 3 ok, 1 skipped; threshold 10 %"
+    )
+
+
+def test_table_is_whole_where_output_is_no_terminal(
+    comparison: Comparison, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_comparison(comparison)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ("verdict benchmark parameters before after ratio 99 % interval unit better")
+    assert (
+        lines[1] == "regression matmul.track_ms format='Q4_0', tokens=8 2 2.3 1.150 "
+        "1.145 … 1.155 ms/token lower"
+    )
+    assert lines[2] == ("regression matmul.track_tokens 100 85 0.850 0.847 … 0.853 tokens/s higher")
+    assert not any(line.startswith(("ok", "skipped")) for line in lines)
+    assert lines[-1] == summary_line(comparison)
+    print_comparison(comparison, everything=True)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith("ok rope.time_rope 2.04 2.04 1.000 0.9") for line in lines)
+    assert any(line.startswith("skipped gpu.time_gpu") for line in lines)
+
+
+def test_suites_count_no_zero_and_no_unknown_direction() -> None:
+    rows = [
+        Row("a.x", {}, 0.0, 1.0, None, None, None, "ms", Direction.LOWER, Verdict.REGRESSION),
+        Row("a.x", {}, 1.0, 0.0, 0.0, None, None, "ms", Direction.LOWER, Verdict.IMPROVED),
+        Row("a.x", {}, 1.0, 2.0, 2.0, None, None, None, None, Verdict.NOT_COMPARABLE),
+    ]
+    assert suite_slowdowns(Comparison("a", "b", 0.1, tuple(rows), (), ())) == {}
+
+
+def test_table_on_a_terminal_is_coloured_and_reads_no_markup() -> None:
+    out = io.StringIO()
+    row = Row("m.[dim]x", {}, 1.0, 2.0, 2.0, 1.9, 2.1, "ms", Direction.LOWER, Verdict.REGRESSION)
+    comparison = Comparison("a [red]", "b", 0.1, (row,), (), ())
+    print_comparison(comparison, Console(file=out, force_terminal=True, width=120))
+    assert "\x1b[1;31m" in out.getvalue()
+    assert "m.[dim]x" in out.getvalue()
+    assert "before: a [red]" in out.getvalue()
+
+
+def test_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = Comparison("a", "b", 0.1, (), (), ())
+    print_comparison(nothing)
+    out = capsys.readouterr().out
+    words = "nothing measured on both sides that can be judged (exit 3)"
+    assert out.splitlines()[-1] == f"FAIL: {words}: no benchmark; threshold 10 %"

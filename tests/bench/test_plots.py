@@ -11,7 +11,7 @@ from asv_tree import A, AsvTree, B
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.compare import Comparison, Row, compare
 from rocmforge.bench.decision import Verdict
-from rocmforge.bench.figure import forest_plot
+from rocmforge.bench.plots import forest_plot
 from rocmforge.bench.results import Direction
 from rocmforge.errors import MeasurementError
 
