@@ -17,7 +17,9 @@ from rocmforge.ops import cases, reference
 from rocmforge.plan.protocols import MAX_HEAD_DIM
 from rocmforge.timing import seconds_per_call
 
-from .common import DEVICES, Timed, backend, checked, clock, track
+from .checks import checked
+from .devices import DEVICES, backend, clock
+from .samples import Timed, track
 
 PREFILL = {f"{c.lengths[0]}x{c.heads}x{c.head_dim}": c for c in cases.ATTENTION_PREFILL}
 """Sequence x heads x head dim."""

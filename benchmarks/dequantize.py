@@ -17,7 +17,9 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases, reference
 from rocmforge.timing import seconds_per_call
 
-from .common import DEVICES, Timed, backend, checked, clock, track
+from .checks import checked
+from .devices import DEVICES, backend, clock
+from .samples import Timed, track
 
 N = 4096
 

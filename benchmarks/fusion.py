@@ -28,17 +28,11 @@ from rocmforge.ops.matrix import Matrix
 from rocmforge.plan.fusion import fuse
 
 from . import attention, inference, matmul
-from .common import (
-    DEVICES,
-    ROUNDS,
-    Timed,
-    backend,
-    check_engine,
-    checked,
-    model_path,
-    track,
-)
+from .checks import check_engine, checked
+from .devices import DEVICES, backend
 from .memory import counted
+from .models import model_path
+from .samples import ROUNDS, Timed, track
 
 WAYS = ("fused", "unfused")
 STEP = BatchShape(tokens=1, sequences=1, outputs=None, single=True, longest=1)

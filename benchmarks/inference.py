@@ -28,16 +28,10 @@ from rocmforge.sampling import Sampler, SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
 from rocmforge.timing import WARMUP_MOST, collect, seconds_per_call
 
-from .common import (
-    DEMO,
-    DEVICES,
-    MODELS,
-    ROUNDS,
-    device_name,
-    model_path,
-    open_engine,
-    track,
-)
+from .checks import open_engine
+from .devices import DEVICES, device_name
+from .models import DEMO, MODELS, model_path
+from .samples import ROUNDS, track
 
 PROMPTS = (32, 128, 256, 512, 2048)
 BATCHES = (1, 4, 8)

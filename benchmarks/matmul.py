@@ -20,7 +20,9 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases, reference
 from rocmforge.timing import seconds_per_call
 
-from .common import DEVICES, ROUNDS, Timed, backend, checked, clock, track
+from .checks import checked
+from .devices import DEVICES, backend, clock
+from .samples import ROUNDS, Timed, track
 
 N = 4096  # rows and columns of the quantized matrices
 COLD_BYTES = 512 << 20  # of weights that take turns; the largest cache we know has 256 MiB (MI300X)

@@ -27,16 +27,10 @@ from rocmforge.ops import cases
 from rocmforge.sampling import SamplingParams
 
 from . import inference
-from .common import (
-    DEVICES,
-    MODELS,
-    Timed,
-    backend,
-    device_name,
-    model_path,
-    note_error,
-    open_engine,
-)
+from .checks import note_error, open_engine
+from .devices import DEVICES, backend, device_name
+from .models import MODELS, model_path
+from .samples import Timed
 
 SHAPES = ("1B", "7B", "13B", "70B")
 CONTEXTS = (128, 1024, 2048, 4096, 8192, 16384, 32768)

@@ -15,7 +15,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.perplexity import Divergence, divergence
 from rocmforge.text.tokenizer import Tokenizer
 
-from .common import DEVICES, device_name
+from .devices import DEVICES, device_name
 
 FORMAT_NAMES = tuple(FORMATS)
 WINDOW = 512

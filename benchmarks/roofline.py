@@ -18,17 +18,10 @@ from rocmforge.gguf.reader import GGUFFile
 from rocmforge.ops import cases
 
 from . import attention, dequantize, inference, matmul
-from .common import (
-    DEVICES,
-    MODELS,
-    ROUNDS,
-    TIMES_IDEAL,
-    backend,
-    inverse_roofline_fraction,
-    model_path,
-    roofline,
-    track,
-)
+from .devices import DEVICES, backend
+from .ideal_time import TIMES_IDEAL, inverse_roofline_fraction, roofline
+from .models import MODELS, model_path
+from .samples import ROUNDS, track
 
 PRECISIONS = {"exact": "f32", "half": "f16", "int8": "int8"}
 

@@ -18,7 +18,9 @@ from rocmforge import ops
 from rocmforge.ops import cases, reference
 from rocmforge.timing import seconds_per_call
 
-from .common import DEVICES, ROUNDS, backend, checked, clock, track
+from .checks import checked
+from .devices import DEVICES, backend, clock
+from .samples import ROUNDS, track
 
 OPS = ("rmsnorm", "rope", "softmax", "swiglu")
 TOKENS = (1, 512)

@@ -14,7 +14,9 @@ from typing import Any
 
 from rocmforge.timing import collect
 
-from .common import DEVICES, MODELS, device_name, model_path, track
+from .devices import DEVICES, device_name
+from .models import MODELS, model_path
+from .samples import track
 
 MODULES = ("rocmforge", "rocmforge.cli", "rocmforge.ops", "rocmforge.engine")
 FEWEST = 8  # processes

@@ -1,0 +1,88 @@
+"""Checks before timing: results of ops and logits of models against the numpy reference.
+
+A wrong result raises MeasurementError: the benchmark fails and records no time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rocmforge.engine import Engine
+from rocmforge.testing import cached_reference_logits, check_close
+
+from . import recording
+from .devices import device_name
+
+CHECK_IDS = tuple(3 + (7 * i * i + 11 * i) % 250 for i in range(67))
+CHECK_LENGTHS = (64, 37, 9, 2)  # prompts: beginnings of CHECK_IDS, over one to three pages
+CHECK_STEPS = 3  # decode steps of all of them together
+CHECK_CTX = 256  # has room for them
+LOGITS_TOLERANCE = 0.08  # activations rounded to int8 cost 0.02; llama.cpp's own distance is 0.06
+
+
+def checked(
+    what: str, call: Callable[[], np.ndarray], wanted: np.ndarray, tolerance: float
+) -> Callable[[], np.ndarray]:
+    """Run `call` once, compare with the reference, and return it for timing.
+
+    The error is noted, and the environment of the run counts from here on.
+
+    Raises
+    ------
+    MeasurementError
+        The result is wrong: the benchmark fails and records no time.
+    """
+    note_error(check_close(what, call(), wanted, tolerance))
+    return call
+
+
+def note_error(value: float) -> None:
+    """Note a relative error against the reference; for suites that check in their own way.
+
+    Call it before timing: the environment of the run counts from here on.
+    """
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"error: got {value}, wanted a finite number of at least 0")
+    recording.note(value)
+
+
+def check_engine(engine: Engine, path: Path) -> None:
+    """Compare prompts, and decode steps of them together, with the numpy reference.
+
+    Raises
+    ------
+    MeasurementError
+        The logits are wrong.
+    """
+    wanted = cached_reference_logits(path, CHECK_IDS)
+    sequences = [engine.add_sequence() for _ in CHECK_LENGTHS]
+    try:
+        lengths = list(CHECK_LENGTHS)
+        for sequence, n in zip(sequences, lengths, strict=True):
+            got = engine.prefill(sequence, CHECK_IDS[:n])
+            what = f"logits of {path.name}, prompt of {n}"
+            note_error(check_close(what, got, wanted[n - 1], LOGITS_TOLERANCE))
+        for _ in range(CHECK_STEPS):
+            step = engine.decode(sequences, [CHECK_IDS[n] for n in lengths])
+            for got, n in zip(step, lengths, strict=True):
+                what = f"logits of {path.name}, decode at {n}"
+                note_error(check_close(what, got, wanted[n], LOGITS_TOLERANCE))
+            lengths = [n + 1 for n in lengths]
+    finally:
+        for sequence in sequences:
+            engine.remove_sequence(sequence)
+
+
+def open_engine(path: Path, device: str, ctx: int, **options: Any) -> Engine:
+    """Load a model and check it; NotImplementedError where the device is not there.
+
+    `options` are those of `Engine.from_gguf`.
+    """
+    engine = Engine.from_gguf(path, device_name(device), ctx=max(ctx, CHECK_CTX), **options)
+    check_engine(engine, path)
+    return engine
