@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rocmforge.array_types import Floats, Ints
 from rocmforge.cpu.cache import PagedKVCache
 from rocmforge.cpu.memory import aligned_zeros
-from rocmforge.kv.batch import Batch, extend
+from rocmforge.kv.batch import Batch, Queries, Slots, extend
 from rocmforge.plan.fusion import fuse, gate_up_swiglu
 from rocmforge.plan.graph import (
     Attention,
@@ -101,13 +101,13 @@ class BatchArrays:
 
     def take(self, other: BatchArrays) -> None:
         """Hold what another one of the same shapes holds, in the same memory."""
-        for field in _BATCH_FIELDS:
-            getattr(self.batch, field)[:] = getattr(other.batch, field)
+        for name in _READ:
+            getattr(self.batch, name)[:] = getattr(other.batch, name)
         for rotation, (cos, sin) in self.tables.items():
             cos[:], sin[:] = other.tables[rotation]
 
 
-_BATCH_FIELDS = tuple(field.name for field in fields(Batch))
+_READ = tuple(field.name for record in (Slots, Queries) for field in fields(record))
 
 
 @dataclass(frozen=True)

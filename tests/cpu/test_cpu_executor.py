@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,8 @@ from rocmforge.cpu import executor as host
 from rocmforge.cpu.backend import CpuBackend
 from rocmforge.demo import demo_model
 from rocmforge.engine import Engine
+from rocmforge.model import decoder
+from rocmforge.plan.graph import Op, Rotation
 
 
 def open_engine() -> Engine:
@@ -100,3 +104,32 @@ def test_scratch_memory_begins_at_a_cache_line(monkeypatch: pytest.MonkeyPatch) 
     next(steps())
     assert made
     assert all(held.ctypes.data % 64 == 0 for held in made)
+
+
+def test_each_layer_turns_by_its_own_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = decoder._attention
+    chosen: dict[int, Rotation] = {}
+
+    def other_in_layer_one(config: Any, rotation: Rotation, *given: Any) -> Iterator[Op]:
+        if (layer := given[-1]) == 1:
+            rotation = replace(rotation, frequencies=rotation.frequencies / 8, magnitude=1.5)
+        chosen[layer] = rotation
+        return plain(config, rotation, *given)
+
+    monkeypatch.setattr(decoder, "_attention", other_in_layer_one)
+    turned: list[NDArray[np.float32]] = []
+    take = CpuBackend.rope
+
+    def rope(self: CpuBackend, x: Any, cos: Any, sin: Any, interleaved: bool) -> None:
+        turned.append(cos.copy())
+        take(self, x, cos, sin, interleaved)
+
+    monkeypatch.setattr(CpuBackend, "rope", rope)
+    engine = open_engine()
+    engine.prefill(engine.add_sequence(), [1, 2, 3])
+    assert len(turned) == 2 * engine.config.n_layers  # queries and keys
+    for layer, rotation in chosen.items():
+        angles = np.arange(3)[:, None] * rotation.frequencies
+        wanted = rotation.magnitude * np.cos(angles)
+        for cos in turned[2 * layer : 2 * layer + 2]:
+            np.testing.assert_allclose(cos, wanted, rtol=1e-6)

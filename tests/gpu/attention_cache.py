@@ -1,7 +1,7 @@
 """The cache of an attention case as the GPU kernels read it, in each dtype, beside the same numbers
 as the reference reads them.
 
-Unused slots hold NaN, so that one read of them that counts is seen. It knows no kernel.
+Unused slots hold NaN, so that one read of them that counts is seen.
 """
 
 from __future__ import annotations

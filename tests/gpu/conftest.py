@@ -2,7 +2,7 @@
 
 The stand-in takes the place of ROCm in this process, so a real AMD GPU is tested where no test of
 the stand-in is selected: `pytest -m gpu`. STANDIN_ASAN=1 takes the stand-in's build with
-AddressSanitizer (test_sanitizer.py runs the tests so). It knows no kernel.
+AddressSanitizer (test_sanitizer.py runs the tests so).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Device memory for one test: arrays go up and down, and writes past an array's end are found.
 
-The same on the stand-in and on a GPU. It knows no kernel.
+The same on the stand-in and on a GPU.
 """
 
 from __future__ import annotations

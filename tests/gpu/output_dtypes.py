@@ -1,6 +1,6 @@
 """Activations in each dtype that kernels write, made and read back, with the error each may have.
 
-Reading Q8 checks that its sums are those of its codes. It knows no kernel.
+Reading Q8 checks that its sums are those of its codes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Weights of a matrix in device memory, and what numpy reads back from its packed streams.
 
-An independent reading of the layout that kernels/packed.h describes; it knows no kernel's code.
+An independent reading of the layout that kernels/packed.h describes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Pages of one layer's cache in device memory, filled with 0xFF, and what was written to them.
-
-It knows no kernel.
-"""
+"""Pages of one layer's cache in device memory, filled with 0xFF, and what was written to them."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ stand-in runs every thread of the GPU as a fiber of the CPU.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from numpy.typing import NDArray
 from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError, OutOfMemoryError
 from rocmforge.gpu.compiler import Kernels
+from rocmforge.model import decoder
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops.cases import relative_rms
+from rocmforge.plan.graph import Op, Rotation
 from rocmforge.sampling import SamplingParams
 from rocmforge.testing import reference_logits
 
@@ -63,6 +67,27 @@ def test_a_prompt_where_there_are_no_matrix_units(
     with Engine.from_gguf(models["Q4_K_M"], device, ctx=64) as engine:
         error = relative_rms(engine.logits(IDS), wanted["Q4_K_M"])
         assert F16_BOUND < error <= INT8_BOUND
+
+
+def test_each_layer_turns_by_its_own_rotation(
+    device: str,
+    models: dict[str, Path],
+    wanted: dict[str, NDArray[np.float32]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = decoder._attention
+
+    def other_in_layer_one(config: Any, rotation: Rotation, *given: Any) -> Iterator[Op]:
+        if given[-1] == 1:
+            rotation = replace(rotation, frequencies=rotation.frequencies / 8, magnitude=1.5)
+        return plain(config, rotation, *given)
+
+    monkeypatch.setattr(decoder, "_attention", other_in_layer_one)
+    others = reference_logits(models["F16"], IDS)
+    assert relative_rms(others, wanted["F16"]) > 10 * F16_BOUND
+    with Engine.from_gguf(models["F16"], device, ctx=64) as engine:
+        assert relative_rms(engine.logits(IDS), others) <= F16_BOUND
+        assert relative_rms(engine.logits(IDS[:1]), others[:1]) <= F16_BOUND
 
 
 @pytest.mark.parametrize("mix", MIXES)

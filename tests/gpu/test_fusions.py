@@ -1,7 +1,6 @@
 """Whole models with other fusion rules: right logits, whichever kernels a pass consists of.
 
 One model has layers whose gate and up differ in format, which no kernel takes together with SwiGLU.
-It knows no kernel's arithmetic.
 """
 
 from __future__ import annotations

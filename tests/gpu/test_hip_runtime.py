@@ -1,7 +1,7 @@
 """`HipRuntime` over the stand-in: its devices, its errors, what is missing where it is missing.
 
 What every runtime promises is in test_runtime.py; `make test-hip-versions` runs both under each
-supported version of hip-python. It knows no op.
+supported version of hip-python.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It runs last of all tests, in one process with those of the runtime (tests/conftest.py), prints call
 and test under `-s`, and skips where they were not selected. `make test-hip-versions` runs it under
-each supported version. It knows no runtime.
+each supported version.
 """
 
 from __future__ import annotations

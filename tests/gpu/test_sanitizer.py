@@ -1,7 +1,7 @@
 """Kernels under AddressSanitizer: planted faults are caught and their line named, and the tests of
 all kernels find none.
 
-Every case is a process of its own, with the sanitizer preloaded. It knows no kernel of the package.
+Every case is a process of its own, with the sanitizer preloaded.
 """
 
 from __future__ import annotations

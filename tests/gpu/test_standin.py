@@ -1,6 +1,6 @@
 """The stand-in of the HIP runtime does what a GPU does: waves, blocks, grids, order, faults.
 
-What works also runs on a GPU, where there is one. It knows no kernel of the package.
+What works also runs on a GPU, where there is one.
 """
 
 from __future__ import annotations

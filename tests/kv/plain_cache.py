@@ -1,7 +1,7 @@
 """A cache of plain lists, and random operations that compare it with the paged cache.
 
 `run_random_operations(append)` drives any implementation of the op `kv_append`; `plain_append`
-is the one in numpy. This file does not know which backend is under test.
+is the one in numpy.
 """
 
 from __future__ import annotations
