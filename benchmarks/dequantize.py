@@ -1,4 +1,4 @@
-"""Dequantizing 4096 × 4096 weights of every format to float32, and what each format takes.
+"""Dequantizing 4096 × 4096 weights of every format to float32, and the size of each format.
 
 Times are of the public `ops.dequantize` into one array that is written again and again: on the CPU
 host times, on a GPU device times.

@@ -121,14 +121,14 @@ def prefill_seconds(on: Engine, length: int) -> float:
 
 
 def prompt_samples(measure: Callable[[], float], tokens: int) -> list[float]:
-    """Repeat a prompt; of those that take ten seconds on a CPU two samples a process will do."""
+    """Repeat a prompt; one that takes ten seconds on a CPU only twice a process."""
     return collect(measure, fewest=4 if tokens < LONG else 2, budget=BUDGET_S)
 
 
 def decode_seconds(
     on: Engine, batch: int, steps: int = DECODE_STEPS, context: int = DECODE_CONTEXT
 ) -> list[float]:
-    """Seconds of each step in which `batch` sequences grow by a token, the choice included.
+    """Seconds of each step in which `batch` sequences grow by a token, with sampling.
 
     They begin with `context` tokens each. With one sequence these are its inter-token latencies.
     """
@@ -263,9 +263,9 @@ class Size:
 
 
 class FirstToken:
-    """What time to first token has beside load (`startup`) and prompt (`Prompt`), on the host.
+    """The parts of time to first token other than loading (`startup`) and the prompt (`Prompt`).
 
-    Text of 512 tokens to ids, and the choice of a token from logits.
+    They run on the host: turning a text of 512 tokens into ids, and sampling a token from logits.
     """
 
     params = (MODELS, PARTS)

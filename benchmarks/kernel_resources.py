@@ -1,7 +1,7 @@
-"""What the GPU kernels take of an AMD GPU, by architecture: registers, spills, code.
+"""Resources of the GPU kernels on each AMD architecture: registers, spills, code size.
 
-clang 19 compiles them, so that any machine sees a kernel that grew its registers or began to spill;
-without it everything shows n/a. Nothing is timed and no GPU is needed.
+clang 19 compiles them, so that any machine notices a kernel that takes more registers or begins to
+spill; without clang 19 everything shows n/a. Nothing is timed and no GPU is needed.
 """
 
 from __future__ import annotations

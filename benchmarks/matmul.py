@@ -112,8 +112,8 @@ class Bandwidth:
 class Cold:
     """Every format at 4096 × 4096 and one token, with weights that no cache holds, as in decoding.
 
-    Copies of one matrix take turns, of more bytes together than the caches of the machines that
-    we know: each is read from memory.
+    Copies of one matrix are used in turn. Together they are larger than the caches of the machines
+    that we know, so that each is read from memory.
     """
 
     params = (tuple(FORMATS), DEVICES)

@@ -77,7 +77,7 @@ class KVTotal:
 
 
 class Pages:
-    """What paging costs one sequence of 1000 tokens of the 1B shape beside the tokens."""
+    """Bytes that paging adds to one sequence of 1000 tokens of the 1B shape."""
 
     params = PAGE_SIZES
     param_names = ("page_size",)
@@ -101,8 +101,7 @@ class Pages:
 class Mixed:
     """Waste of 64 sequences of mixed lengths, half of which have ended and been replaced.
 
-    Any free page serves any sequence, so none is lost to where it lies; what is wasted are the
-    unused slots of last pages.
+    Any free page serves any sequence, so that only the unused slots of last pages are wasted.
     """
 
     params = PAGE_SIZES

@@ -1,10 +1,10 @@
-"""How far each kind of work is from what the device could do at best: seconds over ideal seconds.
+"""How far each kind of work is from the roofline: its seconds over the least possible seconds.
 
-Ideal is what the bytes and the operations of the work take at the best speeds that the same process
-measures just before, for a working set of their size, each byte once and writes as if they were
-reads: a slower clock or card moves both, so that figures of machines compare. Other load raises the
-figure, as the work's median suffers more from it than the best of many samples. 1 is the roofline;
-lower is better.
+The least is what the work's bytes and operations take at the best speeds that the same process
+measures just before, for a working set of their size. Each byte counts once, and writes count as
+reads. A slower clock or GPU changes both, so that values of different machines can be compared.
+Other load raises the value: the median of the work suffers more from it than the best of many
+samples. 1 is the roofline; lower is better.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRECISIONS = {"exact": "f32", "half": "f16", "int8": "int8"}
 
 
 def ceiling(precision: str) -> str:
-    """Which rate of operations bounds products of that precision; n/a where none is measured."""
+    """The rate of operations that bounds products of that precision; n/a where none is measured."""
     if precision not in PRECISIONS:
         raise NotImplementedError(f"no ceiling of {precision} products is measured")
     return PRECISIONS[precision]
@@ -123,9 +123,10 @@ class Decode:
 
 
 def multiplied(model: str) -> tuple[int, int, str]:
-    """Of the matrices that a token is multiplied with: bytes in the file, operations, main format.
+    """Bytes in the file, operations and main format of the matrices that multiply a token.
 
-    All matrices are, but an embedding that is no output. The main format has the most weights.
+    These are all but an embedding that is not the output as well. The main format has the most
+    weights.
     """
     with GGUFFile(model_path(model)) as file:
         matrices = {info.name: info for info in file.tensors.values() if len(info.shape) == 2}

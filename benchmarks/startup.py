@@ -1,7 +1,7 @@
-"""What passes before the first prompt: importing, the command line's answer, loading a model.
+"""The time before the first prompt: importing, the command line's answer, loading a model.
 
-Every sample is a process of its own. Files lie in the operating system's cache: what is timed is
-our work, not the disk's. On a GPU loading includes opening the device; its kernels were compiled
+Every sample is a process of its own. Files lie in the operating system's cache, so that our work is
+timed and not the disk's. On a GPU loading includes opening the device; its kernels were compiled
 before and come from `ROCMFORGE_CACHE`.
 """
 

@@ -1,7 +1,7 @@
 """Every error that ROCmForge raises by its own name, and how messages shorten foreign values.
 
 One small tree: catch `RocmforgeError` to catch them all. Wrong arguments from the caller's own
-code raise ValueError or TypeError instead. This file knows no other module of the package.
+code raise ValueError or TypeError instead.
 """
 
 from __future__ import annotations

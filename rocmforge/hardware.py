@@ -1,9 +1,8 @@
 """What this machine is: CPU, memory, GPU, driver, ROCm, and a short tag that names its kind.
 
-Read from /proc, /sys and ROCm's folder or package, and for an NVIDIA card from nvidia-smi. What is
-not there is None, never a guess. This file knows no other module of the package but the errors and
-the environment, loads no GPU runtime and says nothing about whether the engine can use the device:
-`rocmforge devices` does.
+Read from /proc, /sys and ROCm's folder or package, and for an NVIDIA GPU from nvidia-smi. What is
+not there is None, never a guess. No GPU runtime is loaded: `rocmforge devices` says whether the
+engine can use the device.
 """
 
 from __future__ import annotations

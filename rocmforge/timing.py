@@ -1,8 +1,7 @@
 """Repeated wall-clock measurements as lists of samples, for benchmarks.
 
-Takes something to call, warms it up until it is steady, returns what each repetition took. Knows no
-unit but seconds, no op and no model, and draws no conclusion: statistics belong to
-`rocmforge.bench`.
+Takes something to call, warms it up until it is steady, returns the seconds of each repetition.
+`rocmforge.bench` has the statistics.
 """
 
 from __future__ import annotations

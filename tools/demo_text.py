@@ -1,8 +1,7 @@
 """Writes WordNet out as readable paragraphs, questions and answers: the demo model's text.
 
 Reads the database files that Debian's package wordnet-base installs. Everything follows from the
-seed; the split into training and held-out text is by synset, from a hash. Knows no tokenizer and
-no model.
+seed; the split into training and held-out text is by synset, from a hash.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One measured round of an engine: prompts, then tokens of all sequences, in tokens per second.
 
 An engine runs in a process of its own: ours and llama-cpp-python's stay loaded and answer each line
-of input with a round (this file run as a program), llama-bench starts anew each time. It knows no
-other engine to compare with.
+of input with a round (this file run as a program), llama-bench starts anew each time.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 
 Steps: text (needs Debian's wordnet-base), train (needs PyTorch, extra `train`, and a GPU to be
 quick), export (needs rocmforge); each reads what the one before left in the work directory.
-Knows no inference engine.
 """
 
 from __future__ import annotations

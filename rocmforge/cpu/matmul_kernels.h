@@ -3,7 +3,7 @@
 // multiply_tile runs one panel straight from the packed codes. For more panels, expand brings up to
 // 512 columns of a tile to bytes once, and gemm_panel reuses them panel by panel. dense_panel
 // multiplies float32 activations with F32, F16, BF16 or MXFP6_E3M2 weights, or with what
-// expand_exact made of quantized ones. It knows nothing of threads, biases or outputs.
+// expand_exact made of quantized ones. matmul.cpp has threads, biases and outputs.
 #pragma once
 
 #include <type_traits>

@@ -1,6 +1,4 @@
 // multiply_pairs: products of bfloat16 pairs, summed in float32. See multiply_pairs.h.
-//
-// It knows nothing of threads, tiles or how the pairs were rounded.
 #include "multiply_pairs.h"
 
 #include "matmul_kernels.h"

@@ -1,6 +1,6 @@
 // pack: GGUF rows -> tiles of 16 interleaved rows (see packed_layout.h for the layout).
 //
-// Runs once per weight, when a model loads. It knows nothing of where the rows come from.
+// It runs once per weight, when a model loads.
 #include <algorithm>
 
 #include "isa_ops.h"

@@ -1,7 +1,7 @@
 // Activations as matmul reads them: panels of a few tokens, interleaved, rounded to int8 or dense.
 //
 // A panel holds its tokens side by side for each group of 32 columns, so that a kernel walks one
-// pointer. It knows nothing of weights.
+// pointer.
 #pragma once
 
 #include <algorithm>

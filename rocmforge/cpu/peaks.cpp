@@ -1,9 +1,9 @@
-// What this processor can do at most: bytes read a second, and multiply-adds a second.
+// The most that this processor can do: bytes read per second, and multiply-adds per second.
 //
 // peak_reads sums a buffer again and again; peak_products multiplies as matmul's inner loops do,
 // with the same vectors, but on operands that stay in registers and the first cache. Each returns
-// a sum that only the whole work gives, so that no compiler can leave any of it out; backend.py
-// checks it. Time is measured by the caller. It knows no format and no matrix.
+// a sum of all its work, so that no compiler can leave any of it out; backend.py checks it. The
+// caller measures the time.
 #include <algorithm>
 #include <vector>
 

@@ -1,9 +1,8 @@
 // Sixteen-lane vectors on three instruction sets: AVX-512 VNNI, AVX2 and portable C++.
 //
 // Every op file is compiled once per set, with ROCMFORGE_ISA naming the namespace; this header and
-// the three that it chooses from alone know the intrinsics. A vector always has 16 float or int32
-// lanes (or 64 bytes), so that a packed tile of 16 output rows is one vector on every set.
-// It knows nothing of formats, shapes or ops.
+// the three that it chooses from are the only ones with intrinsics. A vector always has 16 float or
+// int32 lanes (or 64 bytes), so that a packed tile of 16 output rows is one vector on every set.
 #pragma once
 
 #include <cmath>

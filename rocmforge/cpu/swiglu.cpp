@@ -1,6 +1,4 @@
 // swiglu: out = gate / (1 + exp(-gate)) * up, elementwise over n floats. May run in place.
-//
-// It knows nothing of the matrix products before and after it.
 #include "swiglu.h"
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // The formula of SwiGLU, for the op (swiglu.cpp) and for the product of gate and up that ends with
-// it (matmul.cpp). It knows nothing of arrays.
+// it (matmul.cpp).
 #pragma once
 
 #include "simd.h"

@@ -1,6 +1,4 @@
 // The pool's workers: spin for the next loop while one is likely, then sleep. See threads.h.
-//
-// It knows nothing of what a loop's body does.
 #include "threads.h"
 
 #include <unistd.h>

@@ -3,7 +3,7 @@
 // The caller works too, and waits for items, never for threads: a worker that the system has not
 // scheduled yet costs nothing, it only finds nothing left to do. So a busy neighbour slows a loop
 // to the speed of the remaining cores instead of stopping it at a barrier, and a forked child,
-// which has no workers, still finishes its loops alone. It knows nothing of ops.
+// which has no workers, still finishes its loops alone.
 #pragma once
 
 #include <sys/types.h>
