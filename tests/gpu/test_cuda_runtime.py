@@ -16,6 +16,7 @@ from chosen_builds import chosen_builds, targets
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu import cuda
 from rocmforge.gpu.compiler import Build, compile_options, kernels_folder, read_kernel
+from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.runtime import DeviceProperties
 
@@ -138,3 +139,10 @@ def test_every_kernel_file_compiles(architecture: str, file: str, nvrtc: None) -
     with ThreadPoolExecutor(2) as pool:
         problems = list(pool.map(lambda build: compile_one(build, architecture), builds))
     assert [problem for problem in problems if problem] == []
+
+
+def test_each_call_of_the_runtime_has_a_name_in_both_vendors_packages() -> None:
+    driver = pytest.importorskip("cuda.bindings.driver")
+    names = cuda.CudaRuntime.names
+    assert [name for name in names.values() if not callable(getattr(driver, name, None))] == []
+    assert names.keys() == HipRuntime.names.keys()
