@@ -25,10 +25,10 @@ from rocmforge.gguf.reader import GGUFFile, TensorInfo
 from rocmforge.kv.page_table import pages_for_context
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
-from rocmforge.model.weights import Progress, load_weights
+from rocmforge.model.weights import load_weights
 from rocmforge.one_call import Calls, one_call
 from rocmforge.plan.graph import Embedding
-from rocmforge.plan.protocols import Backend, Cache, Executor
+from rocmforge.plan.protocols import Backend, Cache, Executor, Progress
 from rocmforge.sampling import SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
 

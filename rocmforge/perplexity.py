@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.engine import Engine
-from rocmforge.model.weights import Progress
+from rocmforge.plan.protocols import Progress
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,16 +20,14 @@ from rocmforge.gpu.code_cache import CodeCache, cache_key
 from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.release import release_all
+from rocmforge.gpu.runtime import Runtime
+from rocmforge.plan.protocols import Progress
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
     from pathlib import Path
 
-    from rocmforge.gpu.runtime import Runtime
-
 Defines = Mapping[str, int | str]
-Progress = Callable[[int, int], None]
-"""Called with how many are done, and of how many."""
 
 COMPILE_THREADS = 8
 

@@ -20,7 +20,7 @@ from rocmforge.gguf.reader import GGUFFile, StringArray, Value
 from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import find_mix, tensor_format
-from rocmforge.model.weights import Progress
+from rocmforge.plan.protocols import Progress
 
 _QUANTIZATION_VERSION = 2
 _REPLACED = (  # written anew, or implied by the writer

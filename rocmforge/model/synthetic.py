@@ -29,7 +29,8 @@ from rocmforge.model.mixes import Mix, find_mix, tensor_format
 from rocmforge.model.presets import Preset, find_preset, llama3_freq_factors
 from rocmforge.model.random_blocks import Bytes, RandomBytes, normal, random_blocks
 from rocmforge.model.synthetic_vocab import MetadataValue, vocabulary_metadata
-from rocmforge.model.weights import Progress, tensor_shapes
+from rocmforge.model.weights import tensor_shapes
+from rocmforge.plan.protocols import Progress
 
 _QUANTIZATION_VERSION = 2
 _HEADER_RESERVE = 32 << 20

@@ -20,10 +20,10 @@ from rocmforge.gguf.quants import dequantize
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
+from rocmforge.plan.protocols import Progress
 
 W = TypeVar("W")
 Pack = Callable[[TensorInfo, NDArray[np.uint8]], W]
-Progress = Callable[[int, int], None]
 Vector = NDArray[np.float32]
 
 _LISTED = 12
