@@ -14,10 +14,10 @@ KERNELS := $(wildcard kernels/*.hip kernels/*.h tests/standin/*.cpp tests/standi
 .PHONY: bench dashboard test test-all coverage check clean test-sanitizer test-hip-versions
 
 bench: .venv/ready-bench
-	$(BIN)/python tools/bench.py $(if $(PROFILE),--profile $(PROFILE))
+	$(BIN)/rocmforge bench run $(if $(PROFILE),--profile $(PROFILE))
 
 dashboard: .venv/ready-bench
-	$(BIN)/python tools/dashboard.py
+	$(BIN)/rocmforge bench dashboard
 
 test: .venv/ready-test
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow and not sanitizer"

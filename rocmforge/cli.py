@@ -90,6 +90,11 @@ def _run(argv: Sequence[str] | None) -> int:
     if sys.stdout is None:
         raise OSError("standard output is closed: text would be lost")
     try:
+        words = sys.argv[1:] if argv is None else argv
+        if words[:1] == ["bench"]:
+            from rocmforge.bench.cli import main as bench
+
+            return bench(words[1:])
         args = _parse(argv)
         if isinstance(sys.stdout, TextIOWrapper):  # text that its encoding lacks is no error
             sys.stdout.reconfigure(errors="replace")

@@ -148,7 +148,7 @@ def test_model_name() -> str | None:
 
 
 CONDITIONS = "ROCMFORGE_CONDITIONS"
-"""Set by tools/bench.py for the processes of its benchmarks."""
+"""Set by `rocmforge bench` for the processes of its benchmarks."""
 
 
 def conditions_dir() -> Path | None:

@@ -16,7 +16,7 @@ import pytest
 
 INDENT = 2
 UNSAID = ("__init__.py",)
-"""Names that need no line, nor do files of the top level that begin with a dot."""
+"""Names that need no line; nor do links, or files of the top level that begin with a dot."""
 
 
 def tree_of(readme: str) -> list[str]:
@@ -91,7 +91,8 @@ def test_the_tree_is_the_repository(repo: Path) -> None:
     )
     if listed.returncode:
         pytest.skip(f"not a git repository: {listed.stderr.strip()}")
-    files = [file for file in listed.stdout.splitlines() if (repo / file).exists()]
+    paths = {file: repo / file for file in listed.stdout.splitlines()}
+    files = [file for file, path in paths.items() if path.exists() and not path.is_symlink()]
     assert differences(tree_of((repo / "docs" / "ARCHITECTURE.md").read_text("utf-8")), files) == []
 
 

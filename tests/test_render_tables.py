@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tool_modules import tool_module
 
+from rocmforge.bench import project
+
 
 @pytest.fixture
 def tool(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -153,7 +155,7 @@ def test_what_differs_most_between_runs_is_listed(tool: Any, tmp_path: Path) -> 
 
 def test_each_line_of_the_coverage_names_a_benchmark(tool: Any, repo: Path) -> None:
     pytest.importorskip("asv_runner.discovery")
-    known = set(tool_module("bench").labels())
+    known = set(project.labels(repo))
     unknown = [label for _, label in tool.coverage() if label not in known]
     assert unknown == []
     suites = {label.partition(".")[0] for _, label in tool.coverage()}

@@ -1,4 +1,4 @@
-"""For tests of the scripts under tools/: a script as a module."""
+"""For tests of the scripts under tools/ and studies/: a script as a module."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-TOOLS = Path(__file__).resolve().parent.parent / "tools"
-sys.path.append(str(TOOLS))  # they import each other
+REPO = Path(__file__).resolve().parent.parent
+sys.path.append(str(REPO / "studies"))  # where one imports another
 
 
-def tool_module(name: str) -> Any:
-    """Return tools/<name>.py, loaded anew."""
-    spec = importlib.util.spec_from_file_location(f"tool_{name}", TOOLS / f"{name}.py")
+def tool_module(name: str, folder: str = "tools") -> Any:
+    """Return <folder>/<name>.py, loaded anew."""
+    path = REPO / folder / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"tool_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)

@@ -69,7 +69,7 @@ for part in $parts; do
         ;;
     bench)
         for suite in ${BENCH:-attention dequantize fusion inference matmul memory quality roofline rows startup}; do
-            step "benchmarks: $suite" "bench-$suite.log" "$python" tools/bench.py --bench "^$suite\\..*'gpu'"
+            step "benchmarks: $suite" "bench-$suite.log" "$python" -m rocmforge bench run --bench "^$suite\\..*'gpu'"
             tar -czf "$out/asv.part" .asv/results .asv/conditions && mv "$out/asv.part" "$out/asv.tar.gz"
         done
         ;;

@@ -1,1 +1,1 @@
-"""asv results, baselines and regressions: the code behind tools/. Knows nothing of the engine."""
+"""The gate behind `rocmforge bench`: asv's results, baselines, verdicts, reports, pages."""

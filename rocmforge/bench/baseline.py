@@ -116,7 +116,7 @@ def save_baseline(
             results.source,
             "hardware",
             got="neither CPU nor GPU",
-            wanted="a run on a machine that tools/register_machine.py made known to asv",
+            wanted="a run on a machine that `rocmforge bench machine` made known to asv",
         )
     document = {
         "baselines": {name: _entry(r, results.hardware) for name, r in entries.items()},

@@ -1,7 +1,6 @@
 """Compares two sets of records: pairs them, has each pair decided on, says what it adds up to.
 
-Knows no file: sets come from `results` (asv) or from `baseline`. The rule for a pair is
-`decision`'s; here are the reasons for which a pair cannot be compared at all.
+The rule for a pair is `decision`'s; here are the reasons for which a pair cannot be compared.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import difflib
 import enum
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rocmforge.bench.decision import (
@@ -43,7 +42,7 @@ class Outcome(enum.Enum):
 
     @property
     def exit_code(self) -> int:
-        """Exit code of a tool that compared; 2 is that of usage and broken input as well."""
+        """Exit code of a command that compared; 2 is that of usage and broken input as well."""
         codes = {"pass": 0, "regression": 1, "cut_short": 2, "hardware_mismatch": 4}
         return {**codes, "interrupted": 130}.get(self.value, 3)
 
@@ -164,7 +163,7 @@ def compare(
     before: ResultSet,
     after: ResultSet,
     threshold: float = THRESHOLD,
-    select: re.Pattern[str] | None = None,
+    select: Callable[[str], object] | None = None,
     noise: Mapping[str, Noise] | None = None,
     thresholds: Mapping[str, float] | None = None,
     upgraded: Collection[str] = (),
@@ -182,7 +181,7 @@ def compare(
     threshold
         Above 0; 0.10 for 10 %.
     select
-        Only benchmarks whose ``name(parameters)`` this expression finds; default: all.
+        Whether a benchmark counts, by its ``name(parameters)``; default: all do.
     noise
         What runs of one commit on this hardware differ by, by ``name(parameters)``; default:
         nothing is known of it. That of a benchmark whose code has changed since does not count.
@@ -208,7 +207,10 @@ def compare(
         for difference in differences(before.hardware, after.hardware)
         if difference.field not in upgraded
     )
-    old, new = _by_label(before.results, select), _by_label(after.results, select)
+    old, new = (
+        {r.label: r for r in (run.only(select) if select else run).results}
+        for run in (before, after)
+    )
     pairs = {label: (old.get(label), new.get(label)) for label in {**old, **new}}
     found = {
         label: evidence(was, now)
@@ -359,10 +361,6 @@ def _unjudged(row: Row) -> Row:
     return replace(row, ratio=None, low=None, high=None, verdict=Verdict.HARDWARE_MISMATCH, note="")
 
 
-def _by_label(results: Iterable[Result], select: re.Pattern[str] | None) -> dict[str, Result]:
-    return {r.label: r for r in results if select is None or select.search(r.label)}
-
-
 def differences(before: Hardware, after: Hardware) -> tuple[Difference, ...]:
     """Fields that forbid comparing measurements of two machines."""
     old, new = before.identity(), after.identity()
@@ -381,7 +379,7 @@ def _notes(
         if old != new and field not in named:
             notes.append(f"differs, compared all the same: {Difference(field, old, new)}")
     if not before.hardware.is_known() and not after.hardware.is_known():
-        notes.append("hardware unknown: run tools/register_machine.py before asv run")
+        notes.append("hardware unknown: run rocmforge bench machine before asv run")
     if before.commit == after.commit:
         notes.append(f"before and after are runs of the same commit, {after.commit[:8]}")
     return tuple(notes)
@@ -404,7 +402,7 @@ def _unknown_noise(
         after = pairs[label][1]
         unknown += after is not None and _usable(noise.get(label), after) is None
     what = f"noise unknown for {unknown} of {len(labels)} benchmarks"
-    return (f"{what}: tools/repeatability.py --save measures it",) if unknown else ()
+    return (f"{what}: rocmforge bench noise --save measures it",) if unknown else ()
 
 
 def _describe(results: ResultSet) -> str:

@@ -1,7 +1,4 @@
-"""Exit codes of the tools that measure and judge, and one place where errors become one.
-
-Knows errors, signals and the terminal; knows no tool.
-"""
+"""Exit codes of everything that measures and judges, and one place where errors become one."""
 
 from __future__ import annotations
 
@@ -16,11 +13,20 @@ from types import FrameType
 from rocmforge.atomic import naming_full_disk
 from rocmforge.errors import MeasurementError, RocmforgeError
 
-BROKEN, NOTHING_MEASURED, INTERRUPTED = 2, 3, 130
+FAILED, BROKEN, NOTHING_MEASURED, INTERRUPTED = 1, 2, 3, 130
+TABLE = """
+exit codes:
+  0    done, and nothing is surely worse
+  1    a regression, or a benchmark that failed
+  2    wrong usage, or broken input: a file, git, a build or asv; the message names it
+  3    nothing measured: no value, no baseline, benchmarks that are missing, or too much other load
+  4    the results are of other hardware
+  130  interrupted, by Ctrl-C or SIGTERM
+"""
 
 
 def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
-    """Do the work of a tool; return its exit code, or that of the error that it raised.
+    """Do the work of a command; return its exit code, or that of the error that it raised.
 
     SIGTERM, by which CI systems end a job, is taken for Ctrl-C. An error is one line on standard
     error, never a traceback.
@@ -28,7 +34,7 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
     Parameters
     ----------
     prog
-        Name of the tool.
+        Name of the command.
     work
         Returns the exit code where nothing is raised.
     interrupted

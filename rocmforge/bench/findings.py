@@ -203,8 +203,7 @@ def bisect_command(finding: Finding, history: History, config: Path | None = Non
     good, bad = (history.commits[at][:12] for at in (finding.good, finding.bad))
     if finding.bad == finding.good + 1:
         label = _expression(finding.series.label)
-        words = ["tools/check_regressions.py", good, bad, "--confirm", "--benchmark", label]
-        return shlex.join(["python", *words])
+        return shlex.join(["rocmforge", "bench", "confirm", good, bad, "--bench", label])
     words = ["asv", *(["--config", str(config)] if config else []), "find"]
     words += ["--machine", history.machine]
     if finding.series.direction is Direction.HIGHER:

@@ -6,9 +6,8 @@ a benchmark changed (asv's hash of it), a new series begins. Knows no detector a
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -137,7 +136,7 @@ def read_history(
     results: ResultsDirectory,
     commits: Sequence[str],
     environment: str | None = None,
-    select: re.Pattern[str] | None = None,
+    select: Callable[[str], object] | None = None,
 ) -> History:
     """Collect the series of all benchmarks.
 
@@ -150,7 +149,7 @@ def read_history(
     environment
         asv's name of the environment; default: the only one there is.
     select
-        Only benchmarks whose ``name(parameters)`` this expression finds; default: all.
+        Whether a benchmark counts, by its ``name(parameters)``; default: all do.
 
     Raises
     ------
@@ -183,7 +182,7 @@ def read_history(
     gaps: Counter[str] = Counter()
     for one in same:
         for result in with_stored_environments(one, results.path).results:
-            if result.value is None or (select and not select.search(result.label)):
+            if result.value is None or (select and not select(result.label)):
                 continue
             if result.unit is None or result.direction is None:
                 gaps["not in benchmarks.json, unit and direction unknown"] += 1

@@ -1,6 +1,6 @@
 """How asv is told what machine it runs on, and how that is read back from its result files.
 
-asv knows six fields of its own and keeps any other that it finds. Knows no benchmark.
+asv knows six fields of its own and keeps any other that it finds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rocmforge.bench.files import read_versioned_json, write_json
-from rocmforge.hardware import Hardware, hardware_tag
+from rocmforge.hardware import Hardware, detect, hardware_tag
 
 MACHINE_VERSION = 1
 LARGEST = 10**18
@@ -94,3 +94,8 @@ def register_machine(path: Path, hardware: Hardware, name: str | None = None) ->
     entry = asv_machine(hardware, name)
     write_json(path, {**machines, entry["machine"]: entry, "version": MACHINE_VERSION})
     return entry["machine"]
+
+
+def register_here() -> str:
+    """Enter this machine in asv's own machine file; return its name."""
+    return register_machine(Path.home() / ".asv-machine.json", detect())

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rocmforge.bench.defaults import FEWEST_RUNS
 from rocmforge.bench.files import (
     finite_number,
     kind_of,
@@ -24,7 +25,6 @@ from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware, hardware_tag
 
 VERSION = 1
-FEWEST_RUNS = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""Where and when something was measured: machine, commit, date, for the head of a report.
-
-Asks git and the machine; knows no measurement.
-"""
+"""Where and when something was measured: machine, commit, date, for the head of a report."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ def commit_hash(repository: Path, name: str) -> str:
     """
     found = find_commit(repository, name)
     if found is None:
-        raise ValueError(f"commit: got {name}, wanted one that git knows in {repository}")
+        raise ValueError(f"commit: got {name!r}, wanted one that git knows (fetch it first)")
     return found
 
 

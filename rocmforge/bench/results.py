@@ -1,13 +1,10 @@
-"""The flat records that the whole package works on: one benchmark, one set of parameters.
-
-Knows what a record is; knows no file format and no verdict.
-"""
+"""The flat records that the whole package works on: one benchmark, one set of parameters."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +99,7 @@ class ResultSet:
     hardware: Hardware
     results: tuple[Result, ...]
     uncommitted_changes: bool = False
+
+    def only(self, named: Callable[[str], object]) -> ResultSet:
+        """Return the run with those results alone whose label is named."""
+        return replace(self, results=tuple(r for r in self.results if named(r.label)))

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rocmforge.bench.defaults import OTHERS_LIMIT
 from rocmforge.bench.files import (
     finite_number,
     is_strings,
@@ -27,8 +28,6 @@ from rocmforge.bench.results import Result, ResultSet, Status
 from rocmforge.errors import MeasurementError, ResultFileError
 
 REPORT_VERSION = 1
-OTHERS_LIMIT = 0.20
-"""Share of the CPU time, or of a GPU's time, above which other work marks a benchmark."""
 UNLISTED_LIMIT = 0.50
 """Share of a GPU's time, before its first use here, above which it marks a benchmark though no
 process is listed on it: in a container those of others never are. Below, it may be what is left in
@@ -110,7 +109,9 @@ def with_environments(
     return tuple(joined)
 
 
-def with_stored_environments(found: ResultSet, results: Path) -> ResultSet:
+def with_stored_environments(
+    found: ResultSet, results: Path, limit: float = OTHERS_LIMIT
+) -> ResultSet:
     """Add what surrounded the processes, where that was kept beside asv's results.
 
     Parameters
@@ -119,14 +120,16 @@ def with_stored_environments(found: ResultSet, results: Path) -> ResultSet:
         Of one commit.
     results
         asv's ``results_dir``; the reports of a commit lie in ``../conditions/<commit>``.
+    limit
+        As of `with_environments`.
 
     Raises
     ------
     ResultFileError
-        As of `with_conditions`.
+        As of `with_environments`.
     """
     folder = results.parent / "conditions" / found.commit
-    return dataclasses.replace(found, results=with_environments(found.results, folder))
+    return dataclasses.replace(found, results=with_environments(found.results, folder, limit))
 
 
 def is_timed(result: Result) -> bool:

@@ -118,16 +118,16 @@ class AsvTree:
         path.write_text(json.dumps(data), encoding="utf-8")
 
 
-class Tools:
-    """Runs a script of tools/ as a user would."""
+class Bench:
+    """Runs `rocmforge bench` as a user would."""
 
     def __init__(self, repo: Path, cwd: Path, timeout: float = 60) -> None:
         self.repo = repo
         self.cwd = cwd
         self.timeout = timeout
 
-    def __call__(self, script: str, *args: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(self.repo / "tools" / script), *map(str, args)]
+    def __call__(self, *args: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "rocmforge", "bench", *map(str, args)]
         environment = {**os.environ, "PYTHONPATH": str(self.repo), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
             command,

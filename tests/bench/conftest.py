@@ -1,4 +1,4 @@
-"""Fixtures of the regression tests: an empty asv tree, one with two commits, and the tools."""
+"""Fixtures of the regression tests: an empty asv tree, one with two commits, and the command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_tree import A, AsvTree, B, Tools
+from asv_tree import A, AsvTree, B, Bench
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def tree(tmp_path: Path) -> AsvTree:
 
 
 @pytest.fixture
-def tools(repo: Path, tmp_path: Path) -> Tools:
-    return Tools(repo, tmp_path)
+def bench(repo: Path, tmp_path: Path) -> Bench:
+    return Bench(repo, tmp_path)
 
 
 @pytest.fixture

@@ -279,7 +279,7 @@ def test_what_is_marked_now_replaces_nothing_that_is_not(results: ResultSet) -> 
 
 
 def test_unknown_hardware_makes_no_baseline(results: ResultSet, tmp_path: Path) -> None:
-    with pytest.raises(ResultFileError, match=r"register_machine\.py"):
+    with pytest.raises(ResultFileError, match=r"rocmforge bench machine"):
         save_baseline(tmp_path / "b.json", replace(results, hardware=Hardware()))
     assert not (tmp_path / "b.json").exists()
 

@@ -271,9 +271,9 @@ def test_notes_of_unknown_hardware_and_of_one_commit() -> None:
 
 def test_selection_by_name_and_parameters() -> None:
     rows = [result(1.0, params=("'Q4_0'",)), result(1.0, params=("'Q8_0'",))]
-    comparison = compare(run(*rows), run(*rows), select=re.compile(r"track_x\('Q8"))
+    comparison = compare(run(*rows), run(*rows), select=re.compile(r"track_x\('Q8").search)
     assert [row.label for row in comparison.rows] == ["m.track_x('Q8_0')"]
-    nothing = compare(run(*rows), run(*rows), select=re.compile("no such"))
+    nothing = compare(run(*rows), run(*rows), select=re.compile("no such").search)
     assert nothing.outcome is Outcome.NOTHING_MEASURED
 
 

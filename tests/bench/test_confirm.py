@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from asv_tree import Tools
+from asv_tree import Bench
 from test_with_asv import CONFIG, Project
 
 from rocmforge.bench.compare import Row
@@ -285,17 +285,17 @@ def test_with_asv_and_builds_of_both_commits(
     project.call("git", "add", "backend.py", "pyproject.toml")
     for key in ("HOME", "GIT_CONFIG_GLOBAL"):
         monkeypatch.setenv(key, project.environment[key])
-    tools = Tools(repo, tmp_path, timeout=300)
-    machine = tools("register_machine.py").stdout.strip()
+    bench = Bench(repo, tmp_path, timeout=300)
+    machine = bench("machine").stdout.strip()
     project.measure(project.commit(1000), machine, codes=(0,))
     (tmp_path / "benchmarks" / "bad_luck").touch()
     project.measure(project.commit(1300), machine, codes=(0,))
     (tmp_path / "benchmarks" / "bad_luck").unlink()
 
-    before = tools("check_regressions.py", "HEAD~1", "HEAD", "--machine", machine)
+    before = bench("compare", "HEAD~1", "HEAD", "--machine", machine)
     assert before.returncode == 1, before.stderr
     assert "2 regression" in before.stdout
-    done = tools("check_regressions.py", "HEAD~1", "HEAD", "--confirm", "--format", "json")
+    done = bench("confirm", "HEAD~1", "HEAD", "--format", "json")
     assert done.returncode == 1, done.stderr
     for said in ("2 suspects", "building", "round 1: 2 open", "round 2: 0 open"):
         assert said in done.stderr

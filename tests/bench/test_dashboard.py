@@ -17,6 +17,7 @@ pytest.importorskip("asv")
 from dashboard_site import HARMFUL, SCRIPT, Site, make_site
 
 from rocmforge.bench.asv_results import BenchmarkInfo, read_benchmarks
+from rocmforge.bench.cli import main
 from rocmforge.bench.dashboard import publish as module
 from rocmforge.bench.dashboard import vendored
 from rocmforge.bench.dashboard.asv_pages import adapt
@@ -316,12 +317,14 @@ def test_a_report_that_lacks_something_is_named(tmp_path: Path) -> None:
 
 
 def test_the_committed_results_and_baselines_are_published(
-    repo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    repo: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from tool_modules import tool_module
-
+    monkeypatch.chdir(repo)
     html = tmp_path / "html"
-    assert tool_module("dashboard").main(["--html", str(html)]) == 0
+    assert main(["dashboard", "--html", str(html)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("asv publishes ")
     assert said[-1].startswith("published ")
@@ -332,14 +335,16 @@ def test_the_committed_results_and_baselines_are_published(
 
 
 def test_a_results_folder_that_is_not_there_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    repo: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from tool_modules import tool_module
-
+    monkeypatch.chdir(repo)
     log = tmp_path / "dashboard.log"
     log.write_text("of somebody else")
     arguments = ["--results", str(tmp_path / "none"), "--html", str(tmp_path / "html")]
-    assert tool_module("dashboard").main(arguments) == 2
+    assert main(["dashboard", *arguments]) == 2
     assert "none/benchmarks.json: file: got none" in capsys.readouterr().err
     assert log.read_text() == "of somebody else"
 

@@ -15,7 +15,7 @@ pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e
 from dashboard_site import Site, make_site
 from tool_modules import tool_module
 
-load = tool_module("dashboard_load")
+load = tool_module("dashboard_load", "studies")
 if load.CHROMIUM is None:
     pytest.skip("no chromium on PATH: apt-get install chromium", allow_module_level=True)
 
@@ -241,7 +241,7 @@ def test_the_summary_works_as_a_file(chromium: Any, site: Site) -> None:
 def test_pages_of_many_benchmarks_load_quickly(
     chromium: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A smaller case than the 500 by 200 of tools/dashboard_load.py, by the same way."""
+    """A smaller case than the 500 by 200 of studies/dashboard_load.py, by the same way."""
     pages = load.published(tmp_path, BENCHMARKS, COMMITS)
     with load.serve(pages) as served:
         times = load.load_times(chromium, served, BENCHMARKS)

@@ -233,7 +233,7 @@ def test_where_nothing_changed_hardly_anything_is_called_changed() -> None:
 def test_what_nobody_measured_the_noise_of_is_said() -> None:
     sides = [run(result(around(10.0), name="m.a"), result([1.0], "bytes", name="m.b"))] * 2
     notes = compare(*sides).notes
-    assert notes[-1].startswith("noise unknown for 1 of 1 benchmarks: tools/repeatability.py")
+    assert notes[-1].startswith("noise unknown for 1 of 1 benchmarks: rocmforge bench noise")
     known = {"m.a": Noise("ms", "v1", (1.0, 1.1), 0)}
     assert not any("noise" in note for note in compare(*sides, noise=known).notes)
     other_unit = {"m.a": Noise("s", "v1", (1.0, 9.9), 0)}

@@ -1,4 +1,4 @@
-"""Exit codes of the tools: what each error becomes, and that it is one line."""
+"""Exit codes: what each error becomes, and that it is one line."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def read(
 ) -> History:
     wanted = tree.commits if commits is None else commits
     results = ResultsDirectory(tree.results)
-    return read_history(results, wanted, environment, re.compile(select))
+    return read_history(results, wanted, environment, re.compile(select).search)
 
 
 def values(history: History) -> dict[str, list[tuple[int, float]]]:

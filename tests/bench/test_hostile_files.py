@@ -1,6 +1,6 @@
 """Every file that is read to judge a run, broken in every way we know: never a pass, never a crash.
 
-Each is broken alone in a tree that passes otherwise, and the tool that reads it is called as the
+Each is broken alone in a tree that passes otherwise, and the command that reads it is called as the
 command line calls it: exit 2, 3 or 4, one line that names the file, no traceback.
 """
 
@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from asv_tree import AsvTree
 from documents import LLAMA_BENCH, changed, places
-from tool_modules import tool_module
 
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import save_baseline
+from rocmforge.bench.cli import main
 from rocmforge.bench.run_environment import write_report
 from rocmforge.errors import ResultFileError
 
@@ -28,8 +28,6 @@ pytest.importorskip("asv")
 NAN = float("nan")
 A, B = "a" * 40, "b" * 40
 LABEL = "m.track_ms(1)"
-CHECK = tool_module("check_regressions")
-BASELINES = tool_module("baselines")
 
 
 @dataclass(frozen=True)
@@ -37,26 +35,28 @@ class Kind:
     """A kind of file: where it lies, who reads it, and where its version stands."""
 
     path: str
-    tool: Any
+    command: str
     arguments: tuple[str, ...]
     version: tuple[str, ...] = ("version",)
 
 
 BOTH = ("aaaa", "bbbb")
 KINDS = {
-    "result": Kind("results/box/bbbbbbbb-env.json", CHECK, BOTH),
-    "benchmarks": Kind("results/benchmarks.json", CHECK, BOTH),
-    "machine": Kind("results/box/machine.json", CHECK, BOTH),
+    "result": Kind("results/box/bbbbbbbb-env.json", "compare", BOTH),
+    "benchmarks": Kind("results/benchmarks.json", "compare", BOTH),
+    "machine": Kind("results/box/machine.json", "compare", BOTH),
     "baseline": Kind(
-        "old.json", CHECK, ("--baseline", "old.json", "bbbb"), ("metadata", "schema_version")
+        "old.json", "compare", ("--baseline", "old.json", "bbbb"), ("metadata", "schema_version")
     ),
-    "noise": Kind("noise.json", CHECK, (*BOTH, "--noise", "noise.json")),
-    "conditions": Kind(f"conditions/{B}/report.json", CHECK, BOTH),
-    "settings": Kind("asv.conf.json", CHECK, BOTH),
-    "llama-bench": Kind("llama.json", BASELINES, ("import", "llama.json", "--out", "out.json"), ()),
+    "noise": Kind("noise.json", "compare", (*BOTH, "--noise", "noise.json")),
+    "conditions": Kind(f"conditions/{B}/report.json", "compare", BOTH),
+    "settings": Kind("asv.conf.json", "compare", BOTH),
+    "llama-bench": Kind(
+        "llama.json", "baseline", ("import", "llama.json", "--out", "out.json"), ()
+    ),
     "refreshed": Kind(
         "old.json",
-        BASELINES,
+        "baseline",
         ("refresh", "--commit", "bbbb", "--out", "old.json"),
         ("metadata", "schema_version"),
     ),
@@ -106,10 +106,10 @@ Refused = Callable[[Kind], str]
 
 @pytest.fixture
 def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
-    """Call the tool; check that it refuses; return what it said."""
+    """Call the command; check that it refuses; return what it said."""
 
     def check(kind: Kind) -> str:
-        code = kind.tool.main(list(kind.arguments))
+        code = main([kind.command, *kind.arguments])
         shown = capsys.readouterr()
         assert code in (2, 3, 4), f"exit {code}: {shown.out}"
         assert shown.err.count("\n") <= 1, shown.err
@@ -122,7 +122,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
 
 
 def test_whole_files_pass(folder: Path, kind: Kind) -> None:
-    assert kind.tool.main(list(kind.arguments)) == 0
+    assert main([kind.command, *kind.arguments]) == 0
 
 
 def test_truncated_anywhere(folder: Path, kind: Kind, refused: Refused) -> None:
@@ -201,9 +201,9 @@ def test_no_file_at_all(
 def test_a_file_that_is_gone(folder: Path, kind: Kind, refused: Refused) -> None:
     (folder / kind.path).unlink()
     if Path(kind.path).parts[0] in ("conditions", "asv.conf.json"):
-        assert kind.tool.main(list(kind.arguments)) == 0  # nobody has to have it
+        assert main([kind.command, *kind.arguments]) == 0  # nobody has to have it
     elif kind is KINDS["result"]:
-        assert kind.tool.main(list(kind.arguments)) == 2  # no such commit
+        assert main([kind.command, *kind.arguments]) == 2  # no such commit
     else:
         refused(kind)
 
@@ -278,7 +278,7 @@ def test_nonsense_in_any_place_is_judged_or_refused_and_never_a_crash(
     for place in places(document, 2):
         write(path, changed(document, place, VALUES[value]))
         (folder / "out.json").unlink(missing_ok=True)
-        code = kind.tool.main(list(kind.arguments))
+        code = main([kind.command, *kind.arguments])
         said = capsys.readouterr().err
         assert code in (0, 1, 2, 3, 4), place
         assert code or value not in NO_NUMBER or not is_judged(kind, place), place
@@ -310,7 +310,7 @@ def test_numbers_that_are_none_make_no_pass(
     for key in JUDGED[name]:
         node = node[key]
     write(path, changed(document, JUDGED[name], filled(node)))
-    code = kind.tool.main(list(kind.arguments))
+    code = main([kind.command, *kind.arguments])
     failed = name == "result" and value == "null"
     assert code in ((1,) if failed else (2, 3)), capsys.readouterr()
 
@@ -335,7 +335,7 @@ def test_what_was_renamed_or_has_other_parameters_makes_no_pass(
     document["results"] = change(document["results"])
     write(path, document)
     for arguments in (BOTH, ("--baseline", "old.json", "bbbb")):
-        assert CHECK.main(list(arguments)) == 3
+        assert main(["compare", *arguments]) == 3
         assert hint in capsys.readouterr().out
 
 
@@ -360,5 +360,5 @@ def test_a_baseline_of_other_hardware_is_4(
     results = ResultsDirectory(folder / "results").load(A)
     other = replace(results.hardware, cpu_count=64)
     save_baseline(folder / "old.json", replace(results, hardware=other))
-    assert CHECK.main(["--baseline", "old.json", "bbbb"]) == 4
+    assert main(["compare", "--baseline", "old.json", "bbbb"]) == 4
     assert "hardware differs: cpu_count: 64 → 2" in capsys.readouterr().out

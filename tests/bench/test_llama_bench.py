@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_tree import Tools
+from asv_tree import Bench
 
 from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.llama_bench import read_llama_bench
@@ -16,7 +16,7 @@ from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware, hardware_tag
 
 HOST = Hardware(cpu_name="x")
-TOOL, CHECK = "baselines.py", "check_regressions.py"
+TOOL, CHECK = "baseline", "compare"
 
 
 def test(**changes: Any) -> dict[str, Any]:
@@ -122,20 +122,20 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
         read_llama_bench(tmp_path / "missing.json", HOST)
 
 
-def test_two_builds_are_compared(tools: Tools, tmp_path: Path) -> None:
+def test_two_builds_are_compared(bench: Bench, tmp_path: Path) -> None:
     slower = test(build_commit="ffff0000", samples_ts=[1700.0 + i for i in range(8)])
     for name, row in (("before", test()), ("after", slower)):
         write(tmp_path / f"{name}.json", row)
-        done = tools(TOOL, "import", f"{name}.json")
+        done = bench(TOOL, "import", f"{name}.json")
         assert done.returncode == 0, done.stderr
         assert f"llama-bench/{name}.json: 1 tests of llama.cpp {row['build_commit']}" in done.stdout
     folder = tmp_path / "baselines" / hardware_tag() / "llama-bench"
     assert len(load_baseline(folder / "before.json").results[0].samples) == 8
     sides = ("--baseline", folder / "before.json", "--against", folder / "after.json")
-    done = tools(CHECK, *sides)
+    done = bench(CHECK, *sides)
     assert done.returncode == 1, done.stderr
     assert "regression  llama_bench.track_tokens_per_second" in done.stdout
-    assert tools(CHECK, *sides, "aaaa").returncode == 2
-    assert tools(CHECK, "--against", folder / "after.json").returncode == 2
-    assert tools(TOOL, "import", "missing.json").returncode == 2
-    assert tools(TOOL, "import", write(tmp_path / "empty.json")).returncode == 3
+    assert bench(CHECK, *sides, "aaaa").returncode == 2
+    assert bench(CHECK, "--against", folder / "after.json").returncode == 2
+    assert bench(TOOL, "import", "missing.json").returncode == 2
+    assert bench(TOOL, "import", write(tmp_path / "empty.json")).returncode == 3

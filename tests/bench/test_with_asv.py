@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from asv_tree import Tools
+from asv_tree import Bench
 
 from rocmforge.hardware import detect, hardware_tag
 
@@ -99,7 +99,7 @@ class Project:
         )
 
 
-def test_planted_slowdown(tmp_path: Path, tools: Tools) -> None:
+def test_planted_slowdown(tmp_path: Path, bench: Bench) -> None:
     project = Project(tmp_path)
     (tmp_path / "tiny").mkdir()
     (tmp_path / "benchmarks").mkdir()
@@ -107,7 +107,7 @@ def test_planted_slowdown(tmp_path: Path, tools: Tools) -> None:
     (tmp_path / "benchmarks" / "suite.py").write_text(SUITE)
     (tmp_path / "asv.conf.json").write_text(CONFIG)
     project.call("git", "init", "-q", "-b", "main", ".")
-    registered = tools("register_machine.py", "--file", tmp_path / ".asv-machine.json")
+    registered = bench("machine", "--file", tmp_path / ".asv-machine.json")
     machine = registered.stdout.strip()
     assert machine == hardware_tag()
     for steps in (1000, 1150):
@@ -118,21 +118,21 @@ def test_planted_slowdown(tmp_path: Path, tools: Tools) -> None:
     assert slower[0].startswith("| +")
     assert "1.15" in slower[0]
 
-    gate = tools("check_regressions.py", "HEAD~1", "HEAD")
+    gate = bench("compare", "HEAD~1", "HEAD")
     assert gate.returncode == 1, gate.stderr
     flagged = [line.split()[1:3] for line in gate.stdout.splitlines() if "regression  " in line]
     assert flagged == [["suite.Decode.track_tokens", "1000"], ["suite.track_us", "op='matmul',"]]
 
-    reverse = tools("check_regressions.py", "HEAD", "HEAD~1")
+    reverse = bench("compare", "HEAD", "HEAD~1")
     assert reverse.returncode == 0, reverse.stderr
     assert "2 improved" in reverse.stdout
 
-    written = tools("baselines.py", "save", "--commit", "HEAD~1")
+    written = bench("baseline", "save", "--commit", "HEAD~1")
     assert written.returncode == 0, written.stderr
     baseline = tmp_path / "baselines" / machine / "baseline.json"
     assert str(detect().cpu_arch) in baseline.read_text()
-    assert tools("check_regressions.py", "--baseline", baseline, "HEAD~1").returncode == 0
-    assert tools("check_regressions.py", "--baseline", baseline).returncode == 1
+    assert bench("compare", "--baseline", baseline, "HEAD~1").returncode == 0
+    assert bench("compare", "--baseline", baseline).returncode == 1
 
     shutil.rmtree(tmp_path / "results" / machine)
-    assert tools("check_regressions.py", "HEAD~1", "HEAD").returncode == 3
+    assert bench("compare", "HEAD~1", "HEAD").returncode == 3

@@ -1,4 +1,4 @@
-"""tools/gate_pull_request.py with the real asv on a tiny suite, and the CI recipe that calls it.
+"""`rocmforge bench ci` with the real asv on a tiny suite, and the CI recipe that calls it.
 
 Builds are stood in for by interpreters that tell the suite how slow their commit is.
 """
@@ -17,9 +17,10 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
-from tool_modules import tool_module
 
+from rocmforge.bench import pull_request as gate
 from rocmforge.bench.asv import toolchain
+from rocmforge.bench.cli import main
 
 pytest.importorskip("asv")
 
@@ -35,20 +36,21 @@ def track_ms():
 
 track_ms.unit = "ms"
 '''
+SHARED = ("__init__", "checks", "devices", "models", "prepare", "recording")
+COMMAND = (sys.executable, "-m", "rocmforge", "bench", "ci")
 IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org")
 
 
 class Project:
-    """A repository with our tools, a tiny suite, two commits and a bare origin."""
+    """A repository with a tiny suite, two commits and a bare origin."""
 
     def __init__(self, repo: Path, folder: Path) -> None:
         self.root, self.repo = folder / "project", repo
         (self.root / "benchmarks").mkdir(parents=True)
         for name in ("asv.conf.json", ".gitignore"):
             shutil.copy(repo / name, self.root)
-        shutil.copy(repo / "benchmarks" / "common.py", self.root / "benchmarks")
-        shutil.copytree(repo / "tools", self.root / "tools")
-        (self.root / "benchmarks" / "__init__.py").touch()
+        for name in SHARED:
+            shutil.copy(repo / "benchmarks" / f"{name}.py", self.root / "benchmarks")
         (self.root / "benchmarks" / "tiny.py").write_text(SUITE, encoding="utf-8")
         keep = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
         self.environment = {
@@ -91,7 +93,7 @@ class Project:
 
     def gate(self, *words: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "tools/gate_pull_request.py", *map(str, words)],
+            [*COMMAND, *map(str, words)],
             cwd=self.root,
             env=self.environment,
             capture_output=True,
@@ -171,7 +173,7 @@ def test_what_is_no_worse_passes_is_posted_and_pushed(project: Project, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("HEAD", "HEAD"), "BASE and HEAD: got"),
+        (("HEAD", "HEAD"), "BEFORE and AFTER: got"),
         (("HEAD", "HEAD~1"), "is checked out: wanted it checked out"),
         (("none", "HEAD"), "commit: got 'none', wanted one that git knows"),
         (("HEAD~1", "HEAD", "--all"), "unrecognized arguments"),
@@ -180,7 +182,7 @@ def test_what_is_no_worse_passes_is_posted_and_pushed(project: Project, tmp_path
         (("HEAD~1", "HEAD", "--out", "."), "wanted no folder or one of an older report"),
         (("HEAD~1", "HEAD", "--out", "asv.conf.json"), "wanted no folder or one of an"),
         (("HEAD~1", "HEAD", "--bench", "no such"), "found in no name of a benchmark"),
-        (("HEAD~1",), "the following arguments are required: HEAD"),
+        (("HEAD~1",), "the following arguments are required: AFTER"),
     ],
 )
 def test_usage_is_2(project: Project, arguments: tuple[str, ...], message: str) -> None:
@@ -193,7 +195,6 @@ def test_usage_is_2(project: Project, arguments: tuple[str, ...], message: str) 
 
 
 def test_an_older_report_is_gone_before_anything_can_fail(tmp_path: Path) -> None:
-    gate = tool_module("gate_pull_request")
     out = tmp_path / "report"
     (out / "dashboard").mkdir(parents=True)
     for name in ("comment.md", "gate.md", "gate.json", "gate.junit.xml", "dashboard.log"):
@@ -234,7 +235,7 @@ def track_ms():
 @pytest.mark.slow
 def test_a_cancelled_job_leaves_nothing_running(project: Project) -> None:
     (project.root / "benchmarks" / "slow.py").write_text(SLEEPER, encoding="utf-8")
-    words = [sys.executable, "tools/gate_pull_request.py", "HEAD~1", "HEAD", "--bench", "^slow"]
+    words = [*COMMAND, "HEAD~1", "HEAD", "--bench", "^slow"]
     marker = project.root / "benchmarks" / "slow.pid"
     restore = "import signal, sys, os; signal.signal(signal.SIGINT, signal.SIG_DFL); "
     words = [sys.executable, "-c", restore + "os.execv(sys.argv[1], sys.argv[1:])", *words]
@@ -248,7 +249,7 @@ def test_a_cancelled_job_leaves_nothing_running(project: Project) -> None:
         process.terminate()
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert said == "gate_pull_request.py: interrupted; what was measured lies in .asv/gate\n"
+    assert said == "rocmforge bench ci: interrupted; what was measured lies in .asv/gate\n"
     with pytest.raises(ProcessLookupError):
         os.kill(int(marker.read_text()), 0)
 
@@ -267,22 +268,26 @@ def commands(repo: Path) -> list[list[str]]:
     return [words for words in found if words]
 
 
-def test_the_workflow_calls_tools_that_are_there_with_options_that_they_have(repo: Path) -> None:
+def test_the_workflow_calls_what_is_there_with_options_that_it_has(
+    repo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     targets = re.findall(r"^([\w./-]+):", (repo / "Makefile").read_text(encoding="utf-8"), re.M)
-    tools = []
+    called = 0
     for words in commands(repo):
         for word in words:
             if word.startswith("tools/"):
                 assert (repo / word).is_file(), word
-                tools.append(word)
         if words[0] == "make":
             assert words[1] in targets, words
-        if "tools/gate_pull_request.py" in words:
-            gate = tool_module("gate_pull_request")
-            known = gate._parser().format_help()
+        if "rocmforge" in words[0]:
+            assert words[:3] == [".venv/bin/rocmforge", "bench", "ci"]
+            with pytest.raises(SystemExit):
+                main(["ci", "--help"])
+            known = capsys.readouterr().out
             for option in (word for word in words if word.startswith("--")):
                 assert option in known, option
-    assert "tools/gate_pull_request.py" in tools
+            called += 1
+    assert called
 
 
 def test_the_workflow_keeps_what_forks_send_off_the_machine(repo: Path) -> None:
@@ -318,7 +323,9 @@ def test_the_workflow_gives_tokens_that_write_only_to_jobs_that_run_nothing_of_o
     for job in writing:
         assert job["runs-on"] == "ubuntu-latest"
         assert not any("checkout" in step.get("uses", "") for step in job["steps"])
-        assert not any("tools/" in step.get("run", "") for step in job["steps"])
+        assert not any(
+            word in step.get("run", "") for step in job["steps"] for word in ("tools/", "bench")
+        )
 
 
 def test_the_document_names_every_exit_code_and_the_workflow(repo: Path) -> None:

@@ -1,4 +1,4 @@
-"""tools/gate_trials.py: what is planted is slower, calls are counted, finished trials stay."""
+"""studies/gate_trials.py: what is planted is slower, calls are counted, finished trials stay."""
 
 from __future__ import annotations
 
@@ -60,9 +60,11 @@ def planted_factor(root: Path, commit: str) -> float:
     return float(planted[1]) if planted else 1.0
 
 
-def measure_pair(pythons: tuple[Path, Path], benchmarks: Path, label: str, *more: object) -> Pair:
+def measure_pair(
+    pythons: tuple[Path, Path], benchmarks: tuple[Path, Path], label: str, *more: object
+) -> Pair:
     """Two processes without noise."""
-    assert benchmarks.name == "benchmarks"
+    assert [folder.name for folder in benchmarks] == ["benchmarks"] * 2
     before, after = (planted_factor(path.parent, path.name) for path in pythons)
     return Pair(after / before if label == SLOWED else 1.0, before, after)
 
@@ -71,7 +73,7 @@ def measure_pair(pythons: tuple[Path, Path], benchmarks: Path, label: str, *more
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script as a module, in a repository of its own."""
     pytest.importorskip("asv")
-    module = tool_module("gate_trials")
+    module = tool_module("gate_trials", "studies")
     root = tmp_path / "root"
     for name in module.PLACES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +130,7 @@ def test_same_commits_are_compared_both_ways_and_runs_are_kept(
         assert tool.main([*words, "--json", str(report)]) == 0, capsys.readouterr().err
         said = json.loads(report.read_text(encoding="utf-8"))
         (same,) = said["trials"]
-        assert said["commit"] == tool.head(tool.ROOT)[0]
+        assert said["commit"] == tool.project.head(tool.ROOT)[0]
         assert (same["comparisons"], same["verdicts"], same["planted_percent"]) == (4, 8, 0)
         assert same["rules"][tool.CONFIRMED] == {"regressions": 0, "comparisons_with_any": 0}
     assert Builds.runs == 3

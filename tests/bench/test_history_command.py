@@ -14,7 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from asv_tree import Tools
+from asv_tree import Bench
 from history_tree import PLAIN, WHO, HistoryTree, noisy
 
 from rocmforge.bench.asv_results import ResultsDirectory
@@ -49,17 +49,17 @@ def history_of(tree: HistoryTree) -> History:
     return read_history(ResultsDirectory(tree.results), tree.commits)
 
 
-def shown(tools: Tools, *arguments: object, code: int = 0) -> dict[str, Any]:
-    done = tools("check_history.py", "--format", "json", *arguments)
+def shown(bench: Bench, *arguments: object, code: int = 0) -> dict[str, Any]:
+    done = bench("history", "--format", "json", *arguments)
     assert done.returncode == code, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     assert document["exit_code"] == code
     return document
 
 
-def test_a_step_that_stands_is_named(branch: HistoryTree, tools: Tools) -> None:
+def test_a_step_that_stands_is_named(branch: HistoryTree, bench: Bench) -> None:
     branch.measure({"rope.track_us": stepped((16, 1.3)), "decode.track_rate": stepped((16, 1.3))})
-    document = shown(tools, code=1)  # a throughput that rises is no regression
+    document = shown(bench, code=1)  # a throughput that rises is no regression
     (one,) = document["findings"]
     assert (one["benchmark"], one["kind"], one["state"]) == ("rope.track_us", "step", "stands")
     assert (one["last_good"], one["first_bad"]) == (branch.commits[15], branch.commits[16])
@@ -67,23 +67,23 @@ def test_a_step_that_stands_is_named(branch: HistoryTree, tools: Tools) -> None:
     assert one["factor_low"] < one["factor"] < one["factor_high"]
     assert one["before"]["low"] < one["before"]["median"] < one["before"]["high"]
     assert (one["before"]["commits"], one["after"]["commits"]) == (16, 8)
-    table = tools("check_history.py")
+    table = bench("history")
     assert table.returncode == 1
     assert "FAIL: got worse (exit 1): 1 × step, stands" in table.stdout
     assert f"{branch.commits[15][:8]} … {branch.commits[16][:8]}" in table.stdout
 
 
-def test_a_throughput_that_falls_is_worse(branch: HistoryTree, tools: Tools) -> None:
+def test_a_throughput_that_falls_is_worse(branch: HistoryTree, bench: Bench) -> None:
     branch.measure({"decode.track_rate": stepped((12, 0.8))})
-    (one,) = shown(tools, code=1)["findings"]
+    (one,) = shown(bench, code=1)["findings"]
     assert one["factor"] == pytest.approx(1.25, abs=0.02)
     assert one["after"]["median"] < one["before"]["median"]
     assert one["direction"] == "higher"
 
 
-def test_what_was_mended_passes_and_comes_last(branch: HistoryTree, tools: Tools) -> None:
+def test_what_was_mended_passes_and_comes_last(branch: HistoryTree, bench: Bench) -> None:
     branch.measure({"rope.track_us": stepped((8, 1.5), (16, 1 / 1.5))})
-    (one,) = shown(tools)["findings"]
+    (one,) = shown(bench)["findings"]
     assert (one["state"], one["mended"]) == ("mended", branch.commits[16])
     branch.measure(
         {
@@ -91,36 +91,36 @@ def test_what_was_mended_passes_and_comes_last(branch: HistoryTree, tools: Tools
             "decode.track_rate": stepped((12, 0.8)),
         }
     )
-    assert [one["state"] for one in shown(tools, code=1)["findings"]] == ["stands", "mended"]
+    assert [one["state"] for one in shown(bench, code=1)["findings"]] == ["stands", "mended"]
 
 
-def test_a_drift_is_one_finding(branch: HistoryTree, tools: Tools) -> None:
+def test_a_drift_is_one_finding(branch: HistoryTree, bench: Bench) -> None:
     branch.measure({"rope.track_us": stepped(*((at, 1.02) for at in range(5, 18)))})
-    (one,) = shown(tools, code=1)["findings"]
+    (one,) = shown(bench, code=1)["findings"]
     assert one["kind"] == "drift"
     assert one["factor"] > 1.2
 
 
-def test_no_step_across_a_change_of_the_benchmark(branch: HistoryTree, tools: Tools) -> None:
+def test_no_step_across_a_change_of_the_benchmark(branch: HistoryTree, bench: Bench) -> None:
     for position, value in enumerate(stepped((12, 1.5))):
         version = "old" if position < 12 else "new"
         branch.run(branch.commits[position], {"rope.track_us": value}, version=version)
-    assert shown(tools)["findings"] == []
+    assert shown(bench)["findings"] == []
 
 
-def test_what_a_former_version_showed_does_not_fail(branch: HistoryTree, tools: Tools) -> None:
+def test_what_a_former_version_showed_does_not_fail(branch: HistoryTree, bench: Bench) -> None:
     for position, value in enumerate(stepped((8, 1.5))):
         version = "old" if position < 16 else "new"
         branch.run(branch.commits[position], {"rope.track_us": value}, version=version)
-    (one,) = shown(tools)["findings"]
+    (one,) = shown(bench)["findings"]
     assert one["state"] == "benchmark changed since"
 
 
-def test_gaps_widen_the_range(branch: HistoryTree, tools: Tools) -> None:
+def test_gaps_widen_the_range(branch: HistoryTree, bench: Bench) -> None:
     values: list[Any] = stepped((12, 1.3))
     values[11], values[12], values[13] = None, float("nan"), ...
     branch.measure({"rope.track_us": values})
-    (one,) = shown(tools, code=1)["findings"]
+    (one,) = shown(bench, code=1)["findings"]
     assert (one["last_good"], one["first_bad"]) == (branch.commits[10], branch.commits[14])
     span = f"{branch.commits[10][:12]}~1..{branch.commits[14][:12]}"
     assert shlex.split(one["command"]) == [
@@ -128,14 +128,14 @@ def test_gaps_widen_the_range(branch: HistoryTree, tools: Tools) -> None:
     ]
 
 
-def test_thresholds_are_those_of_the_gate(branch: HistoryTree, tools: Tools) -> None:
+def test_thresholds_are_those_of_the_gate(branch: HistoryTree, bench: Bench) -> None:
     branch.measure({"rope.track_us": stepped((12, 1.2))})
-    assert shown(tools, "--threshold", "25")["findings"] == []
-    assert len(shown(tools, "--threshold", "15", code=1)["findings"]) == 1
+    assert shown(bench, "--threshold", "25")["findings"] == []
+    assert len(shown(bench, "--threshold", "15", code=1)["findings"]) == 1
     config = '{"version": 1, "regressions_thresholds": {".*": 0.1, "rope": 0.3}} // asv'
     (branch.root / "asv.conf.json").write_text(config)
-    assert shown(tools)["findings"] == []
-    assert len(shown(tools, "--threshold", "15", code=1)["findings"]) == 1
+    assert shown(bench)["findings"] == []
+    assert len(shown(bench, "--threshold", "15", code=1)["findings"]) == 1
 
 
 def test_known_noise_of_this_code_holds_back(branch: HistoryTree) -> None:
@@ -148,64 +148,61 @@ def test_known_noise_of_this_code_holds_back(branch: HistoryTree) -> None:
     assert len(judge(history, noise={"rope.track_us": Noise("ms", "1", (1.0, 2.0), 0)})) == 1
 
 
-def test_counts_that_begin_at_zero(branch: HistoryTree, tools: Tools) -> None:
+def test_counts_that_begin_at_zero(branch: HistoryTree, bench: Bench) -> None:
     branch.benchmark("kernels.track_spills", "registers")
     branch.measure({"kernels.track_spills": [0.0] * 23 + [3.0]})
-    (one,) = shown(tools, code=1)["findings"]
+    (one,) = shown(bench, code=1)["findings"]
     assert (one["factor"], one["factor_low"], one["factor_high"]) == (None, None, None)
     assert one["last_good"] == branch.commits[22]
-    assert "inf" in tools("check_history.py").stdout
+    assert "inf" in bench("history").stdout
 
 
 @pytest.mark.parametrize("measured", [1, 3])
 def test_too_few_commits_are_nothing_to_judge(
-    branch: HistoryTree, tools: Tools, measured: int
+    branch: HistoryTree, bench: Bench, measured: int
 ) -> None:
     branch.measure({"rope.track_us": [1.0] * measured + [...] * (COUNT - measured)})
-    done = tools("check_history.py")
+    done = bench("history")
     assert done.returncode == 3
     assert (
         f"no benchmark has more than {measured} measured commits, wanted at least 4" in done.stderr
     )
 
 
-def test_no_results_are_nothing_to_judge(branch: HistoryTree, tools: Tools) -> None:
-    done = tools("check_history.py")
+def test_no_results_are_nothing_to_judge(branch: HistoryTree, bench: Bench) -> None:
+    done = bench("history")
     assert done.returncode == 3
     assert "nothing measured" in done.stderr
 
 
-def test_broken_input_is_named(branch: HistoryTree, tools: Tools) -> None:
+def test_broken_input_is_named(branch: HistoryTree, bench: Bench) -> None:
     paths = branch.measure({"rope.track_us": stepped()})
     paths[5].write_text(paths[5].read_text()[:100])
-    done = tools("check_history.py")
+    done = bench("history")
     assert done.returncode == 2
     assert paths[5].name in done.stderr
-    for wrong in (["--branch", "nowhere"], ["--threshold", "0"], ["--benchmark", "("]):
-        assert tools("check_history.py", *wrong).returncode == 2
-    assert tools("check_history.py", "--results", "nowhere").returncode == 2
-    assert tools("check_history.py", "--figure", "a.gif").returncode == 2
+    for wrong in (["--branch", "nowhere"], ["--threshold", "0"], ["--bench", "("]):
+        assert bench("history", *wrong).returncode == 2
+    assert bench("history", "--results", "nowhere").returncode == 2
+    assert bench("history", "--figure", "a.gif").returncode == 2
 
 
-def test_equal_values_pass(branch: HistoryTree, tools: Tools) -> None:
+def test_equal_values_pass(branch: HistoryTree, bench: Bench) -> None:
     branch.measure({"rope.track_us": [7.0] * COUNT})
-    assert shown(tools)["findings"] == []
-    assert (
-        "PASS: nothing worse at the newest commit (exit 0): no step"
-        in tools("check_history.py").stdout
-    )
+    assert shown(bench)["findings"] == []
+    assert "PASS: nothing worse at the newest commit (exit 0): no step" in bench("history").stdout
 
 
-def test_since_cuts_the_history_off(branch: HistoryTree, tools: Tools) -> None:
+def test_since_cuts_the_history_off(branch: HistoryTree, bench: Bench) -> None:
     branch.measure({"rope.track_us": stepped((8, 1.3))})
-    assert len(shown(tools, code=1)["findings"]) == 1
-    assert shown(tools, "--since", branch.commits[10])["findings"] == []
+    assert len(shown(bench, code=1)["findings"]) == 1
+    assert shown(bench, "--since", branch.commits[10])["findings"] == []
 
 
-def test_markdown_keeps_its_cells(branch: HistoryTree, tools: Tools) -> None:
+def test_markdown_keeps_its_cells(branch: HistoryTree, bench: Bench) -> None:
     branch.benchmark("größe.track_µs", "us", {"a": ["'x|y'<b>@team\x1b[31m"]})
     branch.measure({"größe.track_µs": [[value] for value in stepped((12, 1.3))]})
-    done = tools("check_history.py", "--format", "markdown")
+    done = bench("history", "--format", "markdown")
     assert done.returncode == 1
     (row,) = (line for line in done.stdout.splitlines() if line.startswith("| 1 "))
     assert r"größe.track_µs('x\|y'&lt;b&gt;@&#8203;team" in row
@@ -225,7 +222,7 @@ def test_commands_name_direction_root_and_configuration(branch: HistoryTree) -> 
     finding = judge(read_history(results, branch.commits, "py"))[0]
     again = bisect_command(finding, history)
     good, bad = branch.commits[11][:12], branch.commits[12][:12]
-    assert again.startswith(f"python tools/check_regressions.py {good} {bad} --confirm")
+    assert again.startswith(f"rocmforge bench confirm {good} {bad} --bench")
     root = dataclasses.replace(
         finding,
         good=0,
@@ -282,10 +279,10 @@ def test_figures_show_values_levels_and_marks(branch: HistoryTree, tmp_path: Pat
         history_plots(history, findings, tmp_path / "h.gif")
 
 
-def test_the_figure_of_the_tool(branch: HistoryTree, tools: Tools) -> None:
+def test_the_figure_of_the_tool(branch: HistoryTree, bench: Bench) -> None:
     pytest.importorskip("matplotlib")
     branch.measure({"rope.track_us": stepped()})
-    assert tools("check_history.py", "--figure", "figures").returncode == 0
+    assert bench("history", "--figure", "figures").returncode == 0
     assert (branch.root / "figures" / "rope.track_us.svg").exists()
 
 
@@ -318,7 +315,7 @@ track_rate.unit = "tokens/s"
 
 
 @pytest.mark.slow
-def test_asv_finds_the_commit_by_the_printed_commands(tmp_path: Path, tools: Tools) -> None:
+def test_asv_finds_the_commit_by_the_printed_commands(tmp_path: Path, bench: Bench) -> None:
     pytest.importorskip("asv")
     pytest.importorskip("virtualenv")
     environment = {**os.environ, **WHO, **PLAIN, "HOME": str(tmp_path)}
@@ -345,11 +342,11 @@ def test_asv_finds_the_commit_by_the_printed_commands(tmp_path: Path, tools: Too
         call("git", "add", "-A", "tiny")
         call("git", "commit", "-q", "-m", f"commit {number}")
         commits.append(call("git", "rev-parse", "HEAD"))
-    machine = tools("register_machine.py", "--file", tmp_path / ".asv-machine.json").stdout.strip()
+    machine = bench("machine", "--file", tmp_path / ".asv-machine.json").stdout.strip()
     asv = (sys.executable, "-m", "asv")
     (tmp_path / "measured").write_text("\n".join([*commits[:2], *commits[6:]]) + "\n")
     call(*asv, "run", "--machine", machine, "HASHFILE:measured")
-    done = tools("check_history.py", "--format", "json")
+    done = bench("history", "--format", "json")
     assert done.returncode == 1, done.stderr
     findings = json.loads(done.stdout)["findings"]
     assert [one["benchmark"] for one in findings] == [

@@ -1,4 +1,4 @@
-"""The scripts of tools/ as a user runs them: every exit code, help, and what they print."""
+"""`rocmforge bench compare | baseline | machine | confirm`: exit codes, help, what they print."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from asv_tree import MACHINE, A, AsvTree, B, Tools
+from asv_tree import MACHINE, A, AsvTree, B, Bench
 from rich.console import Console
-from tool_modules import tool_module
 
-from rocmforge.bench import asv
+from rocmforge.bench import asv, remeasure
+from rocmforge.bench import pull_request as gate
 from rocmforge.bench.asv_results import MEASURE, ResultsDirectory
+from rocmforge.bench.cli import main
 from rocmforge.bench.run_environment import write_report
 from rocmforge.hardware import detect, hardware_tag
 
-CHECK, BASELINES, REGISTER = "check_regressions.py", "baselines.py", "register_machine.py"
+CHECK, BASELINES, REGISTER = "compare", "baseline", "machine"
 BASELINE = "baselines/cpu-amd-epyc-zen4-2c/baseline.json"
 
 
-def test_regression_is_1_and_named(two_commits: AsvTree, tools: Tools) -> None:
-    done = tools(CHECK, "aaaa", "bbbb")
+def test_regression_is_1_and_named(two_commits: AsvTree, bench: Bench) -> None:
+    done = bench(CHECK, "aaaa", "bbbb")
     assert done.returncode == 1, done.stderr
     worst = [line for line in done.stdout.splitlines() if line.startswith("regression")]
     assert ["matmul.track_ms" in worst[0], "matmul.track_tokens" in worst[1]] == [True, True]
     assert len(worst) == 2
 
 
-def test_improvement_is_0(two_commits: AsvTree, tools: Tools) -> None:
-    done = tools(CHECK, "bbbb", "--format", "json", "aaaa")
+def test_improvement_is_0(two_commits: AsvTree, bench: Bench) -> None:
+    done = bench(CHECK, "bbbb", "--format", "json", "aaaa")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["counts"]["improved"] == 2
     assert document["outcome"] == "pass"
 
 
-def test_newly_failing_benchmark_is_1(two_commits: AsvTree, tools: Tools) -> None:
+def test_newly_failing_benchmark_is_1(two_commits: AsvTree, bench: Bench) -> None:
     two_commits.run(B, {"rope.time_rope": None})
-    done = tools(CHECK, "aaaa", "bbbb", "--benchmark", "rope")
+    done = bench(CHECK, "aaaa", "bbbb", "--bench", "rope")
     assert done.returncode == 1, done.stderr
     assert "failed (before: ok)  rope.time_rope" in done.stdout
 
 
-def test_threshold_and_selection(two_commits: AsvTree, tools: Tools) -> None:
-    assert tools(CHECK, "aaaa", "bbbb", "--threshold", "20").returncode == 0
-    done = tools(CHECK, "aaaa", "bbbb", "--benchmark", r"track_ms\('Q4_0', 1\)")
+def test_threshold_and_selection(two_commits: AsvTree, bench: Bench) -> None:
+    assert bench(CHECK, "aaaa", "bbbb", "--threshold", "20").returncode == 0
+    done = bench(CHECK, "aaaa", "bbbb", "--bench", r"track_ms\('Q4_0', 1\)")
     assert done.returncode == 0
     assert "1 ok; threshold" in done.stdout
 
@@ -62,32 +63,30 @@ def test_threshold_and_selection(two_commits: AsvTree, tools: Tools) -> None:
         (["--baseline", "x.json", "aaaa", "bbbb"], "at most one commit"),
         (["aaaa", "bbbb", "--threshold", "0.1"], "got '0.1', wanted percent"),
         (["aaaa", "bbbb", "--threshold", "-5"], "got '-5', wanted percent"),
-        (["aaaa", "bbbb", "--benchmark", "("], "wanted an expression"),
+        (["aaaa", "bbbb", "--bench", "("], "wanted an expression"),
         (["aaaa", "aaaaaa"], "twice"),
         (["aaaa", "none"], "got 'none', wanted one that git knows"),
         (["aaaa", "bbbb", "--machine", "other"], "machine: got other, wanted one of box"),
         (["aaaa", "bbbb", "--results", "elsewhere"], "elsewhere: results directory"),
         (["--baseline", "no.json"], "no.json: file: got none"),
         (["aaaa", "bbbb", "--figure", "x.gif"], "wanted a name that ends in .svg"),
-        (["aaaa", "bbbb", "--upgrade", "--confirm"], "on the driver of today"),
-        (["--baseline", "no.json", "--confirm"], "a baseline cannot be measured again"),
         (["--baseline", "results/benchmarks.json"], "benchmarks.json: baselines: got nothing"),
     ],
 )
-def test_usage_is_2(two_commits: AsvTree, tools: Tools, arguments: list[str], message: str) -> None:
-    done = tools(CHECK, *arguments)
+def test_usage_is_2(two_commits: AsvTree, bench: Bench, arguments: list[str], message: str) -> None:
+    done = bench(CHECK, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_broken_input_is_2_and_named(two_commits: AsvTree, tools: Tools) -> None:
+def test_broken_input_is_2_and_named(two_commits: AsvTree, bench: Bench) -> None:
     path = two_commits.results / "box" / "bbbbbbbb-virtualenv-py3.11.json"
     path.write_bytes(path.read_bytes()[:500])
-    done = tools(CHECK, "aaaa", "bbbb")
+    done = bench(CHECK, "aaaa", "bbbb")
     assert done.returncode == 2
     assert f"results/box/{path.name}: content: got" in done.stderr
-    assert tools(BASELINES, "save").returncode == 2
+    assert bench(BASELINES, "save").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -99,28 +98,28 @@ def test_broken_input_is_2_and_named(two_commits: AsvTree, tools: Tools) -> None
         {},
     ],
 )
-def test_nothing_measured_is_3(two_commits: AsvTree, tools: Tools, values: dict[str, Any]) -> None:
+def test_nothing_measured_is_3(two_commits: AsvTree, bench: Bench, values: dict[str, Any]) -> None:
     two_commits.run(B, values)
-    done = tools(CHECK, "aaaa", "bbbb")
+    done = bench(CHECK, "aaaa", "bbbb")
     assert done.returncode == 3
     assert "nothing measured" in done.stdout
 
 
-def test_what_is_missing_makes_no_pass(two_commits: AsvTree, tools: Tools) -> None:
+def test_what_is_missing_makes_no_pass(two_commits: AsvTree, bench: Bench) -> None:
     rope = 0.00204
     two_commits.run(B, {"rope.time_rope": rope}, samples={"rope.time_rope": [[rope] * 9]})
-    done = tools(CHECK, "aaaa", "bbbb")
+    done = bench(CHECK, "aaaa", "bbbb")
     assert done.returncode == 3, done.stderr
     assert "missing: 4 benchmarks had a value before, none to compare it with" in done.stdout
     assert "FAIL: benchmarks that were measured before are missing or not comp" in done.stdout
-    assert tools(CHECK, "aaaa", "bbbb", "--allow-missing").returncode == 0
-    assert tools(CHECK, "aaaa", "bbbb", "--benchmark", "rope").returncode == 0
+    assert bench(CHECK, "aaaa", "bbbb", "--allow-missing").returncode == 0
+    assert bench(CHECK, "aaaa", "bbbb", "--bench", "rope").returncode == 0
     slow = 2 * rope
     two_commits.run(B, {"rope.time_rope": slow}, samples={"rope.time_rope": [[slow] * 9]})
-    assert tools(CHECK, "aaaa", "bbbb").returncode == 1  # worse than missing
+    assert bench(CHECK, "aaaa", "bbbb").returncode == 1  # worse than missing
 
 
-def test_a_renamed_benchmark_is_missing_and_named(two_commits: AsvTree, tools: Tools) -> None:
+def test_a_renamed_benchmark_is_missing_and_named(two_commits: AsvTree, bench: Bench) -> None:
     grid = {"format": ["'Q4_0'", "'Q8_0'"], "tokens": ["1", "8"]}
     two_commits.benchmark("matmul.track_milliseconds", "ms/token", grid)
     two_commits.benchmark("matmul.track_tokens", "tokens/s", {"n": ["1"]}, direction="higher")
@@ -131,27 +130,27 @@ def test_a_renamed_benchmark_is_missing_and_named(two_commits: AsvTree, tools: T
         "rope.time_rope": 0.00204,
     }
     two_commits.run(B, values, samples=nine)
-    done = tools(CHECK, "aaaa", "bbbb")
+    done = bench(CHECK, "aaaa", "bbbb")
     assert done.returncode == 3, done.stderr
     assert done.stdout.count("missing (renamed to matmul.track_milliseconds?)") == 3
     assert "missing (its parameters are now n)" in done.stdout
 
 
-def test_no_results_at_all_is_3(two_commits: AsvTree, tools: Tools) -> None:
+def test_no_results_at_all_is_3(two_commits: AsvTree, bench: Bench) -> None:
     for path in (two_commits.results / "box").glob("*-virtualenv*"):
         path.unlink()
     for script, arguments in ((CHECK, ["aaaa", "bbbb"]), (BASELINES, ["save"])):
-        done = tools(script, *arguments)
+        done = bench(script, *arguments)
         assert done.returncode == 3
         assert "no result file" in done.stderr
 
 
-@pytest.mark.parametrize("command", [(CHECK, "HEAD~1", "HEAD"), ("check_history.py",)])
+@pytest.mark.parametrize("command", [(CHECK, "HEAD~1", "HEAD"), ("history",)])
 def test_before_any_run_here_it_says_the_command_and_no_other_machine(
-    two_commits: AsvTree, tools: Tools, repo: Path, command: tuple[str, ...]
+    two_commits: AsvTree, bench: Bench, repo: Path, command: tuple[str, ...]
 ) -> None:
     two_commits.run(A, {}, machine={**MACHINE, "machine": "another"})
-    done = tools(*command)
+    done = bench(*command)
     assert done.returncode == 3, done.stderr
     assert "nothing measured here yet" in done.stderr
     assert MEASURE in done.stderr
@@ -161,110 +160,109 @@ def test_before_any_run_here_it_says_the_command_and_no_other_machine(
 
 @pytest.mark.parametrize("command", [(CHECK, "aaaa", "bbbb"), (BASELINES, "save")])
 def test_results_that_cannot_be_read_are_2(
-    two_commits: AsvTree, tools: Tools, command: tuple[str, ...]
+    two_commits: AsvTree, bench: Bench, command: tuple[str, ...]
 ) -> None:
     folder = "x" * 300  # longer than any file system's names
-    done = tools(*command, "--results", folder)
+    done = bench(*command, "--results", folder)
     assert done.returncode == 2, done.stderr
     assert folder in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_selection_that_finds_nothing_is_3(two_commits: AsvTree, tools: Tools) -> None:
-    assert tools(CHECK, "aaaa", "bbbb", "--benchmark", "no_such").returncode == 3
+def test_selection_that_finds_nothing_is_3(two_commits: AsvTree, bench: Bench) -> None:
+    assert bench(CHECK, "aaaa", "bbbb", "--bench", "no_such").returncode == 3
 
 
-def test_hardware_mismatch_is_4_and_names_the_field(two_commits: AsvTree, tools: Tools) -> None:
+def test_hardware_mismatch_is_4_and_names_the_field(two_commits: AsvTree, bench: Bench) -> None:
     two_commits.run(B, {"rope.time_rope": 9.0}, machine={**MACHINE, "cpu": "AMD EPYC 9B14"})
-    done = tools(CHECK, "aaaa", "bbbb")
+    done = bench(CHECK, "aaaa", "bbbb")
     assert done.returncode == 4, done.stderr
     assert "hardware differs: cpu_name: AMD EPYC → AMD EPYC 9B14" in done.stdout
     assert "hardware mismatch  " not in done.stdout  # one sentence, no row for each benchmark
 
 
-def test_a_baseline_is_not_replaced_by_less(two_commits: AsvTree, tools: Tools) -> None:
-    assert tools(BASELINES, "save", "--commit", "aaaa", "--out", "b.json").returncode == 0
+def test_a_baseline_is_not_replaced_by_less(two_commits: AsvTree, bench: Bench) -> None:
+    assert bench(BASELINES, "save", "--commit", "aaaa", "--out", "b.json").returncode == 0
     two_commits.run(B, {"rope.time_rope": 1.0})
-    done = tools(BASELINES, "save", "--commit", "bbbb", "--out", "b.json")
+    done = bench(BASELINES, "save", "--commit", "bbbb", "--out", "b.json")
     assert done.returncode == 2
     assert "b.json: got results without 4 of its benchmarks" in done.stderr
     assert (
-        tools(BASELINES, "save", "--commit", "bbbb", "--out", "b.json", "--replace").returncode == 0
+        bench(BASELINES, "save", "--commit", "bbbb", "--out", "b.json", "--replace").returncode == 0
     )
 
 
-def test_baseline_there_and_back(two_commits: AsvTree, tools: Tools, tmp_path: Path) -> None:
-    done = tools(BASELINES, "save", "--commit", "aaaa")
+def test_baseline_there_and_back(two_commits: AsvTree, bench: Bench, tmp_path: Path) -> None:
+    done = bench(BASELINES, "save", "--commit", "aaaa")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{BASELINE}: 5 benchmarks of aaaaaaaa on cpu-amd-epyc-zen4-2c\n"
-    assert tools(CHECK, "--baseline", BASELINE, "aaaa").returncode == 0
-    newest = tools(CHECK, "--baseline", BASELINE, "--format", "markdown")
+    assert bench(CHECK, "--baseline", BASELINE, "aaaa").returncode == 0
+    newest = bench(CHECK, "--baseline", BASELINE, "--format", "markdown")
     assert newest.returncode == 1, newest.stderr
     assert "| regression | matmul.track_tokens |" in newest.stdout
     two_commits.run(B, {"rope.time_rope": 1.0}, machine={**MACHINE, "num_cpu": "4"})
-    assert tools(CHECK, "--baseline", BASELINE, "bbbb").returncode == 4
+    assert bench(CHECK, "--baseline", BASELINE, "bbbb").returncode == 4
 
 
 def test_baseline_of_nothing_is_3_and_keeps_the_old(
-    two_commits: AsvTree, tools: Tools, tmp_path: Path
+    two_commits: AsvTree, bench: Bench, tmp_path: Path
 ) -> None:
-    assert tools(BASELINES, "save", "--out", "b.json").returncode == 0
+    assert bench(BASELINES, "save", "--out", "b.json").returncode == 0
     before = (tmp_path / "b.json").read_bytes()
     two_commits.run(B, {"rope.time_rope": math.nan})
-    done = tools(BASELINES, "save", "--out", "b.json", "--commit", "bbbb")
+    done = bench(BASELINES, "save", "--out", "b.json", "--commit", "bbbb")
     assert done.returncode == 3
     assert "nothing measured" in done.stderr
     assert (tmp_path / "b.json").read_bytes() == before
 
 
-def test_baseline_of_an_unknown_machine_is_2(two_commits: AsvTree, tools: Tools) -> None:
+def test_baseline_of_an_unknown_machine_is_2(two_commits: AsvTree, bench: Bench) -> None:
     two_commits.run(B, {"rope.time_rope": 1.0}, machine={"machine": "box"})
-    done = tools(BASELINES, "save", "--commit", "bbbb")
+    done = bench(BASELINES, "save", "--commit", "bbbb")
     assert done.returncode == 2
-    assert "register_machine.py" in done.stderr
+    assert "machine" in done.stderr
 
 
 @pytest.mark.parametrize("script", [CHECK, BASELINES, REGISTER])
-def test_help(tools: Tools, script: str) -> None:
-    done = tools(script, "--help")
+def test_help(bench: Bench, script: str) -> None:
+    done = bench(script, "--help")
     assert done.returncode == 0
     assert "usage:" in done.stdout
-    if script != REGISTER:
-        assert "exit codes:" in done.stdout
+    assert "exit codes:" in done.stdout
 
 
-def test_register_machine_keeps_the_others(tools: Tools, tmp_path: Path) -> None:
+def test_register_machine_keeps_the_others(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "machines.json"
     file.write_text('{"old": {"machine": "old"}, "version": 1}')
-    done = tools(REGISTER, "--file", file)
+    done = bench(REGISTER, "--file", file)
     tag = hardware_tag()
     assert (done.returncode, done.stdout) == (0, f"{tag}\n")
     machines = json.loads(file.read_text())
     assert set(machines) == {"old", tag, "version"}
     assert machines[tag]["num_cpu"] == str(detect().cpu_count)
-    assert tools(REGISTER, "--file", file, "--name", "mine").stdout == "mine\n"
+    assert bench(REGISTER, "--file", file, "--name", "mine").stdout == "mine\n"
 
 
-def test_register_machine_with_a_broken_file_is_2(tools: Tools, tmp_path: Path) -> None:
+def test_register_machine_with_a_broken_file_is_2(bench: Bench, tmp_path: Path) -> None:
     file = tmp_path / "machines.json"
     file.write_text("{")
-    done = tools(REGISTER, "--file", file)
+    done = bench(REGISTER, "--file", file)
     assert done.returncode == 2
     assert os.fspath(file) in done.stderr
 
 
 def test_what_was_measured_under_load_is_known_where_it_was_kept(
-    two_commits: AsvTree, tools: Tools, tmp_path: Path
+    two_commits: AsvTree, bench: Bench, tmp_path: Path
 ) -> None:
-    assert tools(CHECK, "aaaa", "bbbb", "--benchmark", "track_tokens").returncode == 1
+    assert bench(CHECK, "aaaa", "bbbb", "--bench", "track_tokens").returncode == 1
     conditions = {"others_share": 0.9, "quota_throttled_share": None}
     write_report(tmp_path / "conditions" / B, "matmul.track_tokens", None, None, conditions)
-    done = tools(CHECK, "aaaa", "bbbb", "--benchmark", "track_tokens")
+    done = bench(CHECK, "aaaa", "bbbb", "--bench", "track_tokens")
     assert done.returncode == 3, done.stderr
     assert "cannot tell (other work took 90 % of the CPU time)" in done.stdout
     for index in range(4):
         write_report(tmp_path / "conditions" / B, "matmul.track_ms", index, None, conditions)
-    done = tools(CHECK, "aaaa", "bbbb", "--benchmark", "rope", "--out", "out")
+    done = bench(CHECK, "aaaa", "bbbb", "--bench", "rope", "--out", "out")
     assert done.returncode == 3, done.stderr
     assert "bbbbbbbb-virtualenv-py3.11.json: 4 of 5 timed benchmarks were meas" in done.stderr
     assert not (tmp_path / "out").exists()
@@ -289,13 +287,12 @@ def test_a_confirmation_that_is_cut_short_is_no_pass_in_any_report(
         def prepare(self, commit: str) -> None:
             raise error
 
-    check = tool_module("check_regressions")
     here = ResultsDirectory(two_commits.results).load(B).hardware
-    monkeypatch.setattr(check, "Builds", Broken)
-    monkeypatch.setattr(check, "detect", lambda: here)
+    monkeypatch.setattr(remeasure, "Builds", Broken)
+    monkeypatch.setattr(remeasure, "detect", lambda: here)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert check.main(["aaaa", "bbbb", "--confirm", "--out", "out"]) == code
+    assert main(["confirm", "aaaa", "bbbb", "--out", "out"]) == code
     document = json.loads((tmp_path / "out" / "gate.json").read_text(encoding="utf-8"))
     assert (document["outcome"], document["exit_code"]) == (outcome, code)
     assert document["counts"]["regression"] == 0
@@ -306,7 +303,7 @@ def test_a_confirmation_that_is_cut_short_is_no_pass_in_any_report(
 
 
 def test_the_noise_of_this_hardware_is_known_and_another_can_be_named(
-    two_commits: AsvTree, tools: Tools, tmp_path: Path
+    two_commits: AsvTree, bench: Bench, tmp_path: Path
 ) -> None:
     label = "matmul.track_tokens"
     loud = {"unit": "tokens/s", "version": "1", "medians": [80.0, 100.0], "marked": 0}
@@ -314,28 +311,28 @@ def test_the_noise_of_this_hardware_is_known_and_another_can_be_named(
     path = (tmp_path / BASELINE).with_name("noise.json")
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(noise), encoding="utf-8")
-    done = tools(CHECK, "aaaa", "bbbb", "--benchmark", label)
+    done = bench(CHECK, "aaaa", "bbbb", "--bench", label)
     assert done.returncode == 3, done.stderr  # the only one cannot be judged
     assert "cannot tell (runs of one commit differ by 25 %: measure both in turns)" in done.stdout
     (tmp_path / "quiet.json").write_text('{"version": 1, "benchmarks": {}}', encoding="utf-8")
-    assert tools(CHECK, "aaaa", "bbbb", "--noise", "quiet.json").returncode == 1
-    assert tools(CHECK, "aaaa", "bbbb", "--noise", "none.json").returncode == 2
+    assert bench(CHECK, "aaaa", "bbbb", "--noise", "quiet.json").returncode == 1
+    assert bench(CHECK, "aaaa", "bbbb", "--noise", "none.json").returncode == 2
     path.write_text("{", encoding="utf-8")
-    assert tools(CHECK, "aaaa", "bbbb").returncode == 2
+    assert bench(CHECK, "aaaa", "bbbb").returncode == 2
 
 
 def test_thresholds_of_asvs_settings_count_unless_one_is_given(
-    two_commits: AsvTree, tools: Tools, tmp_path: Path
+    two_commits: AsvTree, bench: Bench, tmp_path: Path
 ) -> None:
     config = tmp_path / "asv.conf.json"
     config.write_text('{"version": 1, "regressions_thresholds": {".*track_": 0.3}} // x\n')
-    assert tools(CHECK, "aaaa", "bbbb").returncode == 0
-    shown = tools(CHECK, "aaaa", "bbbb", "--all").stdout
+    assert bench(CHECK, "aaaa", "bbbb").returncode == 0
+    shown = bench(CHECK, "aaaa", "bbbb", "--all").stdout
     assert "ok (threshold 30 %)" in shown
-    assert tools(CHECK, "aaaa", "bbbb", "--threshold", "10").returncode == 1
+    assert bench(CHECK, "aaaa", "bbbb", "--threshold", "10").returncode == 1
     for text in ("{", '{"version": 1, "regressions_thresholds": {"(": 0.3}}'):
         config.write_text(text)
-        done = tools(CHECK, "aaaa", "bbbb")
+        done = bench(CHECK, "aaaa", "bbbb")
         assert done.returncode == 2
         assert "asv.conf.json" in done.stderr
         assert "Traceback" not in done.stderr
@@ -345,7 +342,6 @@ def test_what_fails_in_one_round_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """asv, appending to samples, keeps only what the last round says."""
-    gate = tool_module("gate_pull_request")
     tree = AsvTree(tmp_path / gate.RAW / "results")
     tree.benchmark("m.track_ms", "ms", {"n": ["1", "2"]})
     turns = iter([(A, [1.0, 1.0]), (B, [1.0, None]), (B, [1.0, 1.0]), (A, [1.0, 1.0])])
@@ -360,7 +356,7 @@ def test_what_fails_in_one_round_has_failed(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(gate.shutil, "rmtree", lambda *more, **options: None)
-    monkeypatch.setattr(gate.bench, "write_config", lambda work: None)
+    monkeypatch.setattr(gate.project, "write_config", lambda root, work: None)
     monkeypatch.setattr(gate.asv, "write_config", lambda root, work: None)
     monkeypatch.setattr(gate.asv, "run", run)
     gate._measure([A, B], ["/one/python", "/other/python"], "box", ["m"], 2, Console())

@@ -1,4 +1,4 @@
-"""tools/bench.py: arguments, refusals, and the whole way with the real asv on a tiny suite."""
+"""`rocmforge bench run | gate`: refusals, and the whole way with the real asv on a tiny suite."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from typing import Any
 
 import psutil
 import pytest
-from tool_modules import tool_module
 
+from rocmforge.bench import arguments
+from rocmforge.bench import project as project_module
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import load_baseline
+from rocmforge.bench.cli import main
 from rocmforge.bench.tables import MARK_LEGEND
 from rocmforge.cpu.backend import instruction_sets
 from rocmforge.hardware import hardware_tag
 
 pytest.importorskip("asv")
+
+SHARED = ("__init__", "checks", "devices", "models", "prepare", "recording", "samples")
+"""Modules of our benchmarks that have no benchmark."""
 
 SUITE = '''\
 """Reads its figures from a file, so that a test can change them."""
@@ -58,7 +63,8 @@ import numpy as np
 
 from rocmforge.timing import seconds_per_call
 
-from .common import checked, track
+from .checks import checked
+from .samples import track
 
 SIZES = (1, 50_000)
 
@@ -90,26 +96,24 @@ track_wrong_ms.unit = "ms"
 
 
 @pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script as a module."""
+def prepare(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """benchmarks/prepare.py of this repository."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    return tool_module("bench")
+    return project_module.preparation(repo)
 
 
 @pytest.fixture
-def project(
-    repo: Path, tmp_path: Path, tool: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def project(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A repository with our asv.conf.json, a tiny suite and one commit; a home of its own.
 
-    The suite stands on our benchmarks/common.py, and is `benchmarks`.
+    The suite stands on what ours share, and is `benchmarks`.
     """
     root = tmp_path / "project"
     (root / "benchmarks").mkdir(parents=True)
     shutil.copy(repo / "asv.conf.json", root)
     shutil.copy(repo / ".gitignore", root)
-    shutil.copy(repo / "benchmarks" / "common.py", root / "benchmarks")
-    (root / "benchmarks" / "__init__.py").touch()
+    for name in SHARED:
+        shutil.copy(repo / "benchmarks" / f"{name}.py", root / "benchmarks")
     (root / "benchmarks" / "tiny.py").write_text(SUITE, encoding="utf-8")
     (root / "benchmarks" / "figure.txt").write_text("2.0", encoding="utf-8")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -121,8 +125,7 @@ def project(
     git(root, "add", "-A")
     git(root, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "first")
     monkeypatch.chdir(root)
-    monkeypatch.setattr(tool, "ROOT", root)
-    monkeypatch.setattr(tool, "OTHERS_LIMIT", 1.0)  # what else runs here decides no test
+    monkeypatch.setattr(arguments, "OTHERS_LIMIT", 1.0)  # what else runs here decides no test
     monkeypatch.syspath_prepend(root)
     repos = {name: sys.modules.pop(name) for name in imported_suites()}
     yield root
@@ -161,15 +164,15 @@ def git(root: Path, *arguments: str) -> None:
     subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True)
 
 
-def test_help_names_exit_codes_and_variables(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_exit_codes_and_variables(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        tool.main(["--help"])
+        main(["run", "--help"])
     assert exit_.value.code == 0
     shown = capsys.readouterr().out
     for word in (
         "--profile",
         "--max-load",
-        "--gate",
+        "bench gate",
         "--save-baseline",
         "exit codes",
         "ROCFORGE_TEST_MODEL",
@@ -189,25 +192,24 @@ def test_help_names_exit_codes_and_variables(tool: Any, capsys: pytest.CaptureFi
     ],
 )
 def test_wrong_arguments_are_usage_errors(
-    tool: Any, arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
-        tool.main(arguments)
+        main(["run", *arguments])
     assert exit_.value.code == 2
     assert "usage:" in capsys.readouterr().err
 
 
 def test_without_git_it_says_so(
-    tool: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tool.shutil, "which", lambda name: None)
-    assert tool.main([]) == 2
+    monkeypatch.setattr(project_module.shutil, "which", lambda name: None)
+    assert main(["run"]) == 2
     assert "git is not installed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("initialized", [False, True])
 def test_without_a_commit_it_says_what_to_do(
-    tool: Any,
     tmp_path: Path,
     initialized: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -216,52 +218,54 @@ def test_without_a_commit_it_says_what_to_do(
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     if initialized:
         git(tmp_path, "init", "-q")
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
-    assert tool.main([]) == 2
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "asv.conf.json").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(["run"]) == 2
     message = capsys.readouterr().err
     assert "no git repository with a commit" in message
     assert "git init and git commit" in message
 
 
-def test_head_knows_a_changed_tree(tool: Any, project: Path) -> None:
-    commit, dirty = tool.head(project)
+def test_head_knows_a_changed_tree(project: Path) -> None:
+    commit, dirty = project_module.head(project)
     assert (len(commit), dirty) == (40, False)
     (project / "new.py").touch()
-    assert tool.head(project) == (commit, True)
+    assert project_module.head(project) == (commit, True)
 
 
 def test_a_changed_tree_makes_no_baseline(
-    tool: Any, project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (project / "new.py").touch()
-    assert tool.main(["--save-baseline", "--bench", r"^tiny\."]) == 2
+    assert main(["run", "--save-baseline", "--bench", r"^tiny\."]) == 2
     assert "commit them before --save-baseline" in capsys.readouterr().err
     assert not (project / ".asv").exists()
 
 
-def test_selections(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import benchmarks.common as common
+def test_selections(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import devices, models
 
-    monkeypatch.setattr(common, "has_device", lambda device: False)
-    assert tool.select(["a", "b"], "quick") == ["a", "b"]
-    assert tool.select(None, "full") == [tool.NO_GPU]
-    quick = tool.select(None, "quick")
+    monkeypatch.setattr(devices, "has_device", lambda device: False)
+    assert prepare.select(["a", "b"], "quick") == ["a", "b"]
+    assert prepare.select([], "full") == [prepare.NO_GPU]
+    quick = prepare.select([], "quick")
     assert r"attention.Prefill.time_attention\('512x8x64', 'cpu'\)" in quick
     assert not any("<" in pattern or pattern.startswith("#") for pattern in quick)
-    monkeypatch.setattr(common, "USER_MODEL", Path("my model (1).gguf"))
-    mine = tool.select(None, "quick")
+    monkeypatch.setattr(models, "USER_MODEL", Path("my model (1).gguf"))
+    mine = prepare.select([], "quick")
     assert any(r"my\ model\ \(1\)" in pattern for pattern in mine)
-    monkeypatch.setattr(common, "has_device", lambda device: True)
-    assert tool.select(None, "full") == [".*"]
-    assert any("'(cpu|gpu)'" in pattern for pattern in tool.select(None, "quick"))
-    assert any("'(cpu|gpu)'" in pattern for pattern in tool.select(None, "standard"))
+    monkeypatch.setattr(devices, "has_device", lambda device: True)
+    assert prepare.select([], "full") == [".*"]
+    assert any("'(cpu|gpu)'" in pattern for pattern in prepare.select([], "quick"))
+    assert any("'(cpu|gpu)'" in pattern for pattern in prepare.select([], "standard"))
 
 
-def test_a_long_profile_is_measured_suite_by_suite(tool: Any) -> None:
+def test_a_long_profile_is_measured_suite_by_suite(prepare: Any) -> None:
     labels = ["a.time_x('Q4_K', 'cpu')", "a.time_x('Q4_K', 'gpu')", "b.track_y", "a.b.time_z(1)"]
-    for selection in ([tool.NO_GPU], [r"time_.\(", "track_y"], [r"^a\.", "^b"]):
+    for selection in ([prepare.NO_GPU], [r"time_.\(", "track_y"], [r"^a\.", "^b"]):
         chosen = [x for x in labels if any(re.search(line, x) for line in selection)]
-        batches = tool.by_suite(selection, chosen)
+        batches = project_module.by_suite(selection, chosen)
         assert len(batches) == len({label.partition(".")[0] for label in chosen})
         found = [
             x for batch in batches for x in labels if any(re.search(line, x) for line in batch)
@@ -270,9 +274,9 @@ def test_a_long_profile_is_measured_suite_by_suite(tool: Any) -> None:
 
 
 def test_a_gate_fails_where_a_benchmark_of_the_baseline_has_no_value_now(
-    tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
+    project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert tool.main(["--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
+    assert main(["run", "--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
     (path,) = (project / "baselines").glob("*/baseline.json")
     document = json.loads(path.read_text(encoding="utf-8"))
     entry = json.loads(json.dumps(document["baselines"]["tiny.track_ms('cpu')"]))
@@ -281,15 +285,15 @@ def test_a_gate_fails_where_a_benchmark_of_the_baseline_has_no_value_now(
     document["baselines"]["tiny.track_ms('gpu')"] = entry
     path.write_text(json.dumps(document), encoding="utf-8")
     capfd.readouterr()
-    assert tool.main(["--bench", r"^tiny\.track_ms", "--gate"]) == 3
+    assert main(["gate", "--bench", r"^tiny\.track_ms"]) == 3
     shown = capfd.readouterr().out
     assert "none to compare it with now: tiny.track_ms('gpu')" in shown
     assert "gate      FAIL: benchmarks that were measured before are missing or not" in shown
-    assert tool.main(["--bench", r"^tiny\.track_ms.*cpu", "--gate"]) == 0
+    assert main(["gate", "--bench", r"^tiny\.track_ms.*cpu"]) == 0
 
 
-def test_labels_are_what_asv_searches(tool: Any) -> None:
-    labels = tool.labels()
+def test_labels_are_what_asv_searches(repo: Path, prepare: Any) -> None:
+    labels = project_module.labels(repo)
     assert labels["dequantize.Size.track_bits_per_weight('F16')"] == (
         "dequantize.Size.track_bits_per_weight",
         1,
@@ -298,7 +302,7 @@ def test_labels_are_what_asv_searches(tool: Any) -> None:
     assert "memory.KVPerToken.track_kv_bytes_per_token('70B')" in labels
 
 
-def test_committed_results_join_and_own_ones_stay(tool: Any, project: Path) -> None:
+def test_committed_results_join_and_own_ones_stay(project: Path) -> None:
     committed = project / "results" / "box"
     committed.mkdir(parents=True)
     (committed / "machine.json").write_text("committed", encoding="utf-8")
@@ -307,7 +311,7 @@ def test_committed_results_join_and_own_ones_stay(tool: Any, project: Path) -> N
     own = project / ".asv" / "results" / "box" / "machine.json"
     own.parent.mkdir(parents=True)
     own.write_text("own", encoding="utf-8")
-    tool.write_config(project / ".asv")
+    project_module.write_config(project, project / ".asv")
     path = project / ".asv" / "asv.conf.json"
     assert own.read_text(encoding="utf-8") == "own"
     assert own.with_name("0a0a0a0a-env.json").read_text(encoding="utf-8") == "committed"
@@ -318,11 +322,11 @@ def test_committed_results_join_and_own_ones_stay(tool: Any, project: Path) -> N
     assert config["regressions_first_commits"]
 
 
-def test_the_whole_way(tool: Any, project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_way(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     figure = project / "benchmarks" / "figure.txt"
     baseline = project / "baselines" / hardware_tag() / "baseline.json"
 
-    assert tool.main(["--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
+    assert main(["run", "--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
     shown = capfd.readouterr().out
     assert f"none of {hardware_tag()} is committed" in shown
     assert "tiny\n  track_ms cpu" in re.sub(r" +\n", "\n", shown)
@@ -338,7 +342,7 @@ def test_the_whole_way(tool: Any, project: Path, capfd: pytest.CaptureFixture[st
     assert not (project / "results").exists()
 
     figure.write_text("2.4", encoding="utf-8")
-    assert tool.main(["--bench", r"^tiny\."]) == 1
+    assert main(["run", "--bench", r"^tiny\."]) == 1
     shown = capfd.readouterr().out
     assert "+20.0 % regression" in shown
     assert "failed    tiny.track_broken" in shown
@@ -349,15 +353,15 @@ def test_the_whole_way(tool: Any, project: Path, capfd: pytest.CaptureFixture[st
     measured = ResultsDirectory(project / ".asv" / "results", hardware_tag())
     assert len(measured.files()) == 1
 
-    assert tool.main(["--bench", r"^tiny\.track_ms", "--gate"]) == 1
+    assert main(["gate", "--bench", r"^tiny\.track_ms"]) == 1
     assert "gate      FAIL: regression (exit 1): 1 regression" in capfd.readouterr().out
 
 
 def test_a_baseline_of_other_hardware_is_one_sentence_with_the_field(
-    tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
+    project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     chosen = ["--bench", r"^tiny\.track_ms.*cpu"]
-    assert tool.main([*chosen, "--save-baseline"]) == 0
+    assert main(["run", *chosen, "--save-baseline"]) == 0
     (path,) = (project / "baselines").glob("*/baseline.json")
     document = json.loads(path.read_text(encoding="utf-8"))
     for hardware in (
@@ -367,30 +371,30 @@ def test_a_baseline_of_other_hardware_is_one_sentence_with_the_field(
         hardware["cpu_count"] = 4096
     path.write_text(json.dumps(document), encoding="utf-8")
     capfd.readouterr()
-    assert tool.main(chosen) == 0
+    assert main(["run", *chosen]) == 0
     shown = capfd.readouterr().out
     (line,) = (line for line in shown.splitlines() if "4096" in line)
     assert re.search(r"baseline +baselines/.*: not compared: cpu_count: 4096 → \d+$", line)
     assert "hardware mismatch" not in shown
     assert "--save-baseline stores this one's" in shown
-    assert tool.main([*chosen, "--gate"]) == 4
+    assert main(["gate", *chosen]) == 4
 
 
 def test_a_baseline_is_not_replaced_by_less(
-    tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
+    project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--bench", r"^tiny\.track_ms", "--save-baseline"]
-    assert tool.main(arguments) == 0
+    assert main(["run", *arguments]) == 0
     (path,) = (project / "baselines").glob("*/baseline.json")
     text = path.read_text(encoding="utf-8").replace("track_ms", "track_other")
     path.write_text(text, encoding="utf-8")
     git(project, "add", "-A")
     git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "more")
     capfd.readouterr()
-    assert tool.main(arguments) == 2
+    assert main(["run", *arguments]) == 2
     assert "without 1 of its benchmarks (tiny.track_other" in capfd.readouterr().err
     assert path.read_text(encoding="utf-8") == text
-    assert tool.main([*arguments, "--replace"]) == 0
+    assert main(["run", *arguments, "--replace"]) == 0
 
 
 SLOW = '''\
@@ -405,7 +409,7 @@ def track_ms():
     Path(__file__).with_name("slow.pid").write_text(str(os.getpid()))
     time.sleep(600)
 '''
-RUN = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+RUN = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -413,14 +417,12 @@ def test_what_was_measured_before_an_interruption_is_kept_and_nothing_goes_on(
     repo: Path, project: Path, number: signal.Signals
 ) -> None:
     (project / "benchmarks" / "zz_slow.py").write_text(SLOW, encoding="utf-8")
-    (project / "tools").mkdir()
-    script = shutil.copy(repo / "tools" / "bench.py", project / "tools")
-    begin = RUN + f"runpy.run_path({str(script)!r}, run_name='__main__')"
+    begin = RUN + "from rocmforge.__main__ import main; sys.exit(main())"
     said = project / "said.txt"
     with (
         said.open("w") as out,
         subprocess.Popen(
-            [sys.executable, "-c", begin, "--bench", r"^(tiny\.track_ms|zz_slow)"],
+            [sys.executable, "-c", begin, "bench", "run", "--bench", r"^(tiny\.track_ms|zz_slow)"],
             cwd=project,
             stdout=out,
             stderr=out,
@@ -445,26 +447,24 @@ def test_what_was_measured_before_an_interruption_is_kept_and_nothing_goes_on(
         psutil.Process(int(marker.read_text())).wait(10)
 
 
-def test_results_that_asv_left_are_no_change_of_the_code(tool: Any, project: Path) -> None:
+def test_results_that_asv_left_are_no_change_of_the_code(project: Path) -> None:
     left = project / "results" / "box" / "0a0a0a0a-env.json"
     left.parent.mkdir(parents=True)
     left.write_text("{}", encoding="utf-8")
-    assert tool.head(project)[1] is False
-    tool.write_config(project / ".asv")
+    assert project_module.head(project)[1] is False
+    project_module.write_config(project, project / ".asv")
     assert not (project / ".asv" / "results" / "box").exists()
 
 
-def test_nothing_measured_is_no_success(
-    tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert tool.main(["--bench", r"^tiny\.track_broken"]) == 3
+def test_nothing_measured_is_no_success(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--bench", r"^tiny\.track_broken"]) == 3
     assert "nothing measured" in capfd.readouterr().err
 
 
 def test_no_benchmark_selected_is_an_error(
-    tool: Any, project: Path, capfd: pytest.CaptureFixture[str]
+    project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert tool.main(["--bench", "no such name"]) == 2
+    assert main(["run", "--bench", "no such name"]) == 2
     said = capfd.readouterr()
     assert "--bench: got no such name, found in no name of a benchmark" in said.err
     assert not (project / ".asv").exists()
@@ -482,7 +482,6 @@ def test_no_benchmark_selected_is_an_error(
     ],
 )
 def test_a_wrong_environment_is_said_once_before_anything_is_made(
-    tool: Any,
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -491,7 +490,7 @@ def test_a_wrong_environment_is_said_once_before_anything_is_made(
     message: str,
 ) -> None:
     monkeypatch.setenv(name, value)
-    assert tool.main(["--bench", r"^tiny\."]) == 2
+    assert main(["run", "--bench", r"^tiny\."]) == 2
     said = capfd.readouterr()
     assert said.err.count("error") == 1
     assert message in said.err
@@ -500,10 +499,10 @@ def test_a_wrong_environment_is_said_once_before_anything_is_made(
 
 @pytest.mark.skipif(instruction_sets()[0] == "portable", reason="portable is the best here")
 def test_results_of_another_instruction_set_are_not_kept_as_the_best_ones(
-    tool: Any, project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ROCMFORGE_CPU_ISA", "portable")
-    assert tool.main(["--bench", r"^tiny\."]) == 2
+    assert main(["run", "--bench", r"^tiny\."]) == 2
     assert "environment: got ROCMFORGE_CPU_ISA=portable, wanted none" in capfd.readouterr().err
     assert not (project / ".asv").exists()
 
@@ -517,10 +516,10 @@ def measured(project: Path) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("busy_machine")
 def test_a_planted_load_marks_what_it_slows_and_refuses_the_run(
-    tool: Any, checked_project: Path, capfd: pytest.CaptureFixture[str]
+    checked_project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--bench", r"^checked\.Spin", "--max-load", "20", "--save-baseline"]
-    assert tool.main(arguments) == 3
+    assert main(["run", *arguments]) == 3
     said = capfd.readouterr()
     assert "2 of 2 timed benchmarks were measured under other load" in said.err
     assert "% of the CPU time" in said.err
@@ -536,9 +535,9 @@ def test_a_planted_load_marks_what_it_slows_and_refuses_the_run(
 
 
 def test_errors_and_conditions_stand_with_each_number(
-    tool: Any, checked_project: Path, capfd: pytest.CaptureFixture[str]
+    checked_project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert tool.main(["--bench", r"^checked\.Spin", "--save-baseline"]) == 0
+    assert main(["run", "--bench", r"^checked\.Spin", "--save-baseline"]) == 0
     shown = capfd.readouterr().out
     assert MARK_LEGEND not in shown
     assert "7.1e-04" in shown
@@ -560,7 +559,7 @@ def test_errors_and_conditions_stand_with_each_number(
     (reports,) = (checked_project / ".asv" / "conditions").iterdir()
     before = {path.name for path in reports.iterdir()}
     assert len(before) == 4
-    assert tool.main(["--bench", r"^checked\.(Spin\.track_ms|track_wrong)"]) == 1
+    assert main(["run", "--bench", r"^checked\.(Spin\.track_ms|track_wrong)"]) == 1
     shown = capfd.readouterr().out
     assert "wrong numbers: wrong result, not timed" in shown
     assert "failed    checked.track_wrong_ms" in shown
@@ -583,13 +582,13 @@ def test_errors_and_conditions_stand_with_each_number(
     ],
 )
 def test_the_benchmark_of_a_process(argv: list[str], wanted: tuple[str, int] | None) -> None:
-    from benchmarks.common import measured_benchmark
+    from benchmarks.recording import measured_benchmark
 
     assert measured_benchmark(argv) == wanted
 
 
 def test_an_error_that_is_none_is_refused() -> None:
-    from benchmarks.common import note_error
+    from benchmarks.checks import note_error
 
     note_error(0.0)
     for value in (float("nan"), float("inf"), -1.0):

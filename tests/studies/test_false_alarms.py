@@ -1,4 +1,4 @@
-"""tools/false_alarms.py: what each rule calls in runs of one commit, and what it refuses."""
+"""studies/false_alarms.py: what each rule calls in runs of one commit, and what it refuses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def save(path: Path, values: dict[str, float], commit: str = COMMIT) -> None:
 def tool() -> Any:
     """The script as a module."""
     pytest.importorskip("asv")
-    return tool_module("false_alarms")
+    return tool_module("false_alarms", "studies")
 
 
 def test_noise_of_other_runs_keeps_a_loud_benchmark_quiet(

@@ -1,4 +1,4 @@
-"""tools/compare_detectors.py: what is planted is counted, and what it refuses."""
+"""studies/compare_detectors.py: what is planted is counted, and what it refuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script as a module, with short histories."""
     pytest.importorskip("asv")
     pytest.importorskip("scipy")
-    module = tool_module("compare_detectors")
+    module = tool_module("compare_detectors", "studies")
     monkeypatch.setattr(module, "LENGTHS", (40,))
     monkeypatch.setattr(module, "QUIET", 1)
     return module

@@ -1,4 +1,4 @@
-"""tools/compare_commits.py: each benchmark's ratio with its interval, and what it refuses."""
+"""`rocmforge bench confirm --bench`: each ratio with its interval, and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
-from tool_modules import tool_module
 
+from rocmforge.bench import remeasure
+from rocmforge.bench.cli import main
+from rocmforge.bench.commands.confirm import PAIRS
 from rocmforge.bench.interleaved import Pair
 from rocmforge.bench.results import Direction
 from rocmforge.hardware import hardware_tag
@@ -28,9 +30,16 @@ class Builds:
     def prepare(self, commit: str) -> Path:
         return self.root / commit
 
+    def benchmarks(self, commit: str) -> Path:
+        return self.root / "benchmarks"
+
 
 def pair(
-    pythons: tuple[Path, Path], folder: Path, label: str, direction: Direction, leads: bool
+    pythons: tuple[Path, Path],
+    folders: tuple[Path, Path],
+    label: str,
+    direction: Direction,
+    leads: bool,
 ) -> Pair:
     assert pythons[0].name != pythons[1].name
     if label in TRUTH:
@@ -39,10 +48,9 @@ def pair(
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script as a module, in a repository of two commits."""
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of two commits, in which nothing is built and ratios are known."""
     pytest.importorskip("asv")
-    module = tool_module("compare_commits")
     root = tmp_path / "root"
     root.mkdir()
     (root / "asv.conf.json").write_text('{"version": 1}', encoding="utf-8")
@@ -54,21 +62,24 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         [*who, "commit", "-qm", "two", "--allow-empty"],
     ):
         subprocess.run(["git", "-C", str(root), *words], check=True)
+    (root / "benchmarks").mkdir()
     known = {label: (label, None) for label in (*TRUTH, FAILING, MISSING)}
-    monkeypatch.setattr(module, "ROOT", root)
-    monkeypatch.setattr(module, "Builds", Builds)
-    monkeypatch.setattr(module, "measure_pair", pair)
-    monkeypatch.setattr(module, "labels", lambda: known)
+    prepare = SimpleNamespace(select=lambda chosen, profile: chosen)
+    monkeypatch.setattr(remeasure.project, "labels", lambda root: known)
+    monkeypatch.setattr(remeasure.project, "preparation", lambda root: prepare)
+    monkeypatch.setattr(remeasure, "Builds", Builds)
+    monkeypatch.setattr(remeasure, "measure_pair", pair)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    return module
+    monkeypatch.chdir(root)
+    return root
 
 
 def test_each_ratio_with_its_interval(
-    tool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"
     words = ["HEAD~1", "--bench", "er", "--bench", "missing", "--json", str(report)]
-    assert tool.main(words) == 0
+    assert main(["confirm", *words]) == 0
     said = capsys.readouterr().out
     assert re.search(r"m.slower\(1\): 1.250 times slower \(1.23\d … 1.26\d\)", said)
     assert re.search(r"m.faster: 1.250 times faster \(1.23\d … 1.26\d\)", said)
@@ -78,13 +89,17 @@ def test_each_ratio_with_its_interval(
     assert stored["hardware_tag"] == hardware_tag()
     assert len(stored["before"]) == len(stored["after"]) == 40
     first = stored["benchmarks"][0]
-    assert (first["benchmark"], len(first["pairs"])) == (SLOWER, tool.PAIRS)
+    assert (first["benchmark"], len(first["pairs"])) == (SLOWER, PAIRS)
     assert first["low"] < first["slowdown"] < first["high"]
+    (saved,) = re.findall(r"^saved (\S+)\.json and \.md$", said, re.M)
+    assert json.loads((root / f"{saved}.json").read_text(encoding="utf-8")) == stored
+    markdown = (root / f"{saved}.md").read_text(encoding="utf-8")
+    assert "- `m.slower(1): 1.250 times slower (1.23" in markdown
 
 
-def test_few_pairs_have_no_interval(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tool.main(["HEAD~1", "--bench", "slower", "--pairs", "2"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "m.slower(1): 1.250 times slower"
+def test_few_pairs_have_no_interval(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["confirm", "HEAD~1", "--bench", "slower", "--pairs", "2"]) == 0
+    assert "m.slower(1): 1.250 times slower" in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -92,20 +107,20 @@ def test_few_pairs_have_no_interval(tool: Any, capsys: pytest.CaptureFixture[str
     [
         (["HEAD~1", "--bench", "failing|faster"], 1, "m.failing: no value at"),
         (["HEAD~1", "--bench", "failing"], 3, "no benchmark gave a value"),
-        (["HEAD~1", "--bench", "nothing"], 3, "no benchmark is named so"),
-        (["HEAD~7", "--bench", "faster"], 2, "commit: got HEAD~7, wanted one that git knows"),
+        (["HEAD~1", "--bench", "nothing"], 2, "got nothing, found in no name of a benchmark"),
+        (["HEAD~7", "--bench", "faster"], 2, "commit: got 'HEAD~7', wanted one that git knows"),
     ],
 )
 def test_what_cannot_be_measured_is_said(
-    tool: Any, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
+    root: Path, words: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tool.main(words) == code
+    assert main(["confirm", *words]) == code
     printed = capsys.readouterr()
     assert said in printed.out + printed.err
 
 
-def test_no_pairs_is_a_usage_error(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_pairs_is_a_usage_error(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        tool.main(["HEAD~1", "--pairs", "0"])
+        main(["confirm", "HEAD~1", "--pairs", "0"])
     assert stopped.value.code == 2
-    assert "--pairs: got 0, wanted 1 or more" in capsys.readouterr().err
+    assert "--pairs: got '0', wanted 1 or more" in capsys.readouterr().err

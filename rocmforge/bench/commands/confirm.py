@@ -1,0 +1,55 @@
+"""`rocmforge bench confirm`: builds two commits and measures them interleaved, pair by pair."""
+
+from __future__ import annotations
+
+import argparse
+
+from rocmforge.bench.arguments import add_judging, add_max_load, add_results, whole
+from rocmforge.bench.commands.compare import VERDICTS, add_showing
+
+PAIRS = 8  # the fewest that have an interval of 99 %
+EPILOG = f"""\
+Without --bench, both commits must have been measured before (by asv run): what may be slower by
+these results is measured again, interleaved, and the verdict is that of the second measurement.
+Results and options are those of `bench compare`.
+
+With --bench no results are needed: each of these benchmarks is measured in --pairs pairs of
+processes, one of each commit, and its ratio is shown with its 99 % interval. A slowdown of 1.25 is
+a quarter more time, whichever way its value is better. Nothing is judged: exit code 1 says that a
+benchmark gives no value at one of the commits.
+
+Builds lie in .asv/confirm/builds and are kept, a minute or two each; the working tree is not
+measured: commit first. Benchmarks are those of the working tree for both commits. What came of it
+is saved in .asv/comparisons.
+
+{VERDICTS}
+examples:
+  rocmforge bench confirm main HEAD
+  rocmforge bench confirm main HEAD --bench "Cold.*'Q4_K', 'cpu'" --bench 'Prompt.track_ttft.*cpu'
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `bench confirm`."""
+    parser.epilog = EPILOG
+    parser.set_defaults(upgrade=False)
+    parser.add_argument("before", metavar="BEFORE", help="a commit, as git names it")
+    parser.add_argument("after", metavar="AFTER", nargs="?", default="HEAD", help="(default: HEAD)")
+    parser.add_argument(
+        "--pairs",
+        type=whole(1),
+        default=PAIRS,
+        metavar="N",
+        help="with --bench: of processes, for each benchmark (default: %(default)s)",
+    )
+    add_results(parser)
+    add_judging(parser)
+    add_max_load(parser)
+    add_showing(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure what is chosen or suspected; return the exit code."""
+    from rocmforge.bench.remeasure import measure_ratios, remeasure_suspects
+
+    return measure_ratios(args) if args.bench else remeasure_suspects(args)

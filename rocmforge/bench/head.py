@@ -1,0 +1,173 @@
+"""Shows and publishes what was measured of HEAD, beside the stored baseline, or judged by it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from rocmforge.bench import asv, exits, project
+from rocmforge.bench.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
+from rocmforge.bench.compare import Comparison
+from rocmforge.bench.dashboard.publish import publish
+from rocmforge.bench.defaults import BASELINES
+from rocmforge.bench.documents import to_json
+from rocmforge.bench.files import write_bytes
+from rocmforge.bench.judging import judge, save, saved_line
+from rocmforge.bench.measure import PLAIN_WIDTH, RESULTS, WORK, Run, measure_head
+from rocmforge.bench.results import Result
+from rocmforge.bench.run_environment import marked_share, refusal
+from rocmforge.bench.tables import (
+    LEGEND,
+    MARK_LEGEND,
+    NARROW_LEGEND,
+    WIDE,
+    counts_line,
+    headline,
+    missing_line,
+    noise_line,
+    results_table,
+    summary_line,
+)
+from rocmforge.errors import MeasurementError
+
+
+def run_head(args: argparse.Namespace) -> int:
+    """Measure and show, and save what is to be saved; return the exit code."""
+    begin, console = time.monotonic(), plain_console()
+    saving = args.save_baseline or args.save_results
+    if saving and project.head(project.root())[1]:
+        raise ValueError(
+            "the working tree has changes: commit them before --save-baseline or --save-results"
+        )
+    found, comparison = measure_and_show(args, console)
+    if comparison is not None and not comparison.mismatches:
+        console.print(
+            "          shown only: other work on the machine moves times; bench gate judges it"
+        )
+    if saving:
+        refuse_marked(found, console)
+    if args.save_baseline and not refusal(found.results.results):
+        stored = baseline_path(BASELINES, found.results.hardware)
+        if stored.exists() and not args.replace:
+            refuse_smaller(stored, found.results)
+        save_baseline(stored, found.results)
+        console.print(f"saved     {stored}")
+    if args.save_results and not refusal(found.results.results):
+        commit = found.results.commit
+        kept = asv.keep_results(RESULTS, Path("results"), found.machine, commit, sys.executable)
+        console.print(f"saved     {kept}")
+    console.print(f"total     {time.monotonic() - begin:.0f} s")
+    return exits.FAILED if found.failed else 0
+
+
+def gate_head(args: argparse.Namespace) -> int:
+    """Measure and judge; return the exit code."""
+    console = plain_console()
+    found, comparison = measure_and_show(args, console)
+    refuse_marked(found, console)
+    if comparison is not None and args.json:
+        write_bytes(args.json, to_json(comparison).encode())
+    if found.failed:
+        return exits.FAILED
+    if comparison is None:
+        stored = baseline_path(BASELINES, found.results.hardware)
+        raise MeasurementError(f"no baseline {stored} to compare with")
+    missing = missing_line(comparison)
+    if missing:
+        console.print(f"note      {missing}")
+    console.print(f"gate      {summary_line(comparison)}")
+    return comparison.outcome.exit_code
+
+
+def plain_console() -> Console:
+    """Return standard output, as wide as tables need where it is no terminal."""
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        console.width = PLAIN_WIDTH
+    return console
+
+
+def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, Comparison | None]:
+    """Measure HEAD, compare it with the stored baseline, print and publish all of it.
+
+    Returns
+    -------
+    What was measured, and how it compares; None: there is no baseline of this hardware.
+    """
+    found = measure_head(args.bench, args.profile, args.max_load, console)
+    results = found.results.results
+    stored = baseline_path(BASELINES, found.results.hardware)
+    comparison = _compared(stored, found)
+    mismatches = comparison.mismatches if comparison else ()
+    _print_results(results, None if mismatches else comparison, console)
+    config = WORK / "asv.conf.json"
+    publish(config, RESULTS, WORK / "html", BASELINES, found.log, console.print)
+    if found.failed:
+        console.print(f"failed    {'; '.join(found.failed)}: see {found.log}", style="bold red")
+    if found.results.uncommitted_changes:
+        console.print("note      recorded under the commit, but the tree has changes on top of it")
+    marked, timed = marked_share(results)
+    if marked:
+        reasons = [f"{r.label}: {r.marked}" for r in results if r.marked]
+        console.print(f"note      {marked} of {timed} timed benchmarks are marked: {reasons[0]}")
+    store = "run --profile full --save-baseline stores"
+    if comparison is None:
+        console.print(f"baseline  none of {found.machine} is committed: {store} one")
+    elif mismatches:
+        console.print(f"baseline  {stored}: not compared: {'; '.join(map(str, mismatches))}")
+        console.print(f"          it is of another machine: {store} this one's")
+    else:
+        console.print(f"baseline  {stored}: {counts_line(comparison)}")
+        console.print(f"          {saved_line(save(comparison))}")
+    console.print(f"results   {RESULTS / found.machine}")
+    console.print(f"          what surrounded each process: {found.conditions}")
+    console.print(f"as JSON   {found.stored}")
+    preview = f"{os.path.relpath(sys.executable)} -m asv --config {config}"
+    console.print(f"dashboard {WORK / 'html'}; to see it: {preview} preview")
+    return found, comparison
+
+
+def refuse_marked(found: Run, console: Console) -> None:
+    """Refuse a run of which most is marked; where something failed, only say so.
+
+    Raises
+    ------
+    MeasurementError
+        Most of its timed benchmarks are marked, and none failed.
+    """
+    refused = refusal(found.results.results)
+    if refused and not found.failed:
+        raise MeasurementError(refused)
+    if refused:
+        console.print(f"refused   {refused}")
+
+
+def _compared(stored: Path, found: Run) -> Comparison | None:
+    """Compare with a baseline, without what the selection does not name; None: there is none."""
+    if not stored.exists():
+        return None
+    return judge(load_baseline(stored), found.results, found.selection)
+
+
+def _print_results(
+    results: Sequence[Result], comparison: Comparison | None, console: Console
+) -> None:
+    """Print the headline, the noise of the run, and every benchmark."""
+    narrow = console.width < WIDE
+    first, noise = headline(results), noise_line(results)
+    if first is not None:
+        console.print()
+        console.print(first)
+    if noise is not None:
+        console.print(f"noise     {noise}")
+    console.print()
+    console.print(results_table(results, comparison, narrow))
+    console.print(f"\n{NARROW_LEGEND if narrow else LEGEND}")
+    if marked_share(results)[0]:
+        console.print(MARK_LEGEND)

@@ -1,0 +1,154 @@
+"""Measures HEAD: makes models and asv's settings, runs asv, reads its results.
+
+Writes below .asv/, to the model cache and to asv's own ~/.asv-machine.json.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from rocmforge import env
+from rocmforge.bench import asv, project
+from rocmforge.bench.asv_results import ResultsDirectory
+from rocmforge.bench.baseline import baseline_path, save_baseline
+from rocmforge.bench.machine import register_here
+from rocmforge.bench.results import ResultSet, Status
+from rocmforge.bench.run_environment import forget, with_environments
+from rocmforge.errors import ResultFileError
+from rocmforge.hardware import detect
+
+WORK = Path(".asv")
+RESULTS = WORK / "results"
+PLAIN_WIDTH = 200  # columns, where the output is no terminal and COLUMNS does not say
+_PROGRESS = re.compile(r"(\[ *\d|·)(?!.*=====)|asv: error|\s*[\w.]*Error: ")  # of asv's output
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """What was measured of HEAD.
+
+    Parameters
+    ----------
+    results
+        The records of the selection, with their conditions.
+    selection
+        The expressions that chose them.
+    machine
+        Its name below `RESULTS`.
+    stored
+        The results as a baseline, for programs.
+    log
+        What asv printed.
+    conditions
+        What surrounded each process.
+    """
+
+    results: ResultSet
+    selection: list[str]
+    machine: str
+    stored: Path
+    log: Path
+    conditions: Path
+
+    @property
+    def failed(self) -> list[str]:
+        """Labels of the benchmarks that gave an error."""
+        return [r.label for r in self.results.results if r.status is Status.FAILED]
+
+
+def measure_head(
+    bench: Sequence[re.Pattern[str]], profile: str, max_load: float, console: Console
+) -> Run:
+    """Run the chosen benchmarks of the checkout on HEAD, as one run for each suite.
+
+    Parameters
+    ----------
+    bench, profile
+        As of `project.choose`. The quick profile is one run in all.
+    max_load
+        Share of the CPU time of other work that marks a benchmark.
+    console
+        Gets the progress.
+
+    Raises
+    ------
+    ValueError
+        No repository, a wrong environment, or no such benchmark.
+    MeasurementError
+        No benchmark has a value.
+    ResultFileError
+        asv failed; its log says why.
+    """
+    root = project.root()
+    commit, dirty = project.head(root)
+    prepare = project.preparation(root)
+    prepare.check_environment()
+    selection, chosen = project.choose(root, bench, profile)
+    project.write_config(root, WORK)
+    prepare.prepare_models(list(chosen), console)
+    machine = register_here()
+    console.print(f"commit    {commit[:8]}{' with uncommitted changes' if dirty else ''}")
+    console.print(f"machine   {machine}")
+    log, conditions = WORK / "bench.log", WORK / "conditions" / commit
+    forget(conditions, chosen.values())
+    whole = profile == "quick" and not bench
+    batches = [selection] if whole else project.by_suite(selection, chosen)
+    log.unlink(missing_ok=True)
+    for number, batch in enumerate(batches, 1):
+        if len(batches) > 1:
+            console.print(f"suite     {number} of {len(batches)}")
+        _run_asv(machine, commit, batch, log, conditions, console)
+    results = _load(machine, commit, selection, conditions, max_load)
+    results = dataclasses.replace(results, uncommitted_changes=dirty)
+    stored = baseline_path(WORK / "baselines", results.hardware)
+    save_baseline(stored, results)
+    return Run(results, selection, machine, stored, log, conditions)
+
+
+def _run_asv(
+    machine: str,
+    commit: str,
+    selection: Sequence[str],
+    log: Path,
+    conditions: Path,
+    console: Console,
+) -> None:
+    """Run the benchmarks; progress to the terminal, everything to the log."""
+    more = [*asv.FORKED, *project.options(selection)]
+    command = asv.run_command(WORK, sys.executable, commit, machine, *more)
+
+    def show(line: str) -> None:
+        if _PROGRESS.match(line):
+            console.print(Text(line.rstrip()))
+
+    begin = time.time()
+    code = asv.run(command, log, {env.CONDITIONS: str(conditions.resolve())}, show)
+    name = asv.result_file(machine, commit, asv.asv_environment_name(sys.executable))
+    written = RESULTS / name
+    fresh = written.exists() and written.stat().st_mtime >= begin
+    if code not in (0, asv.FAILURES) or not fresh:
+        raise ResultFileError(
+            log, "asv run", got=f"exit {code}", wanted="results; the log says why"
+        )
+
+
+def _load(
+    machine: str, commit: str, selection: Sequence[str], conditions: Path, max_load: float
+) -> ResultSet:
+    """Read the records that the selection names; those of other runs of the commit are left out."""
+    found = ResultsDirectory(RESULTS, machine).load(
+        commit, asv.asv_environment_name(sys.executable)
+    )
+    known = with_environments(found.results, conditions, max_load)
+    chosen = dataclasses.replace(found, results=known).only(project.naming(selection))
+    # asv names the environment, and Python too, after the interpreter's path
+    here = dataclasses.replace(found.hardware, python_version=detect().python_version)
+    return dataclasses.replace(chosen, environment="existing", hardware=here)

@@ -1,0 +1,170 @@
+"""Builds two commits and measures them interleaved: what is suspected, or what is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+
+from rocmforge.bench import exits, project
+from rocmforge.bench.asv import Builds
+from rocmforge.bench.asv_results import ResultsDirectory
+from rocmforge.bench.compare import Comparison, Outcome, Row, differences
+from rocmforge.bench.confirm import confirm, looks, suspects
+from rocmforge.bench.decision import Verdict
+from rocmforge.bench.files import write_bytes, write_json
+from rocmforge.bench.interleaved import NO_RATIO, NOT_AVAILABLE, OTHER_CODE, Pair, measure_pair
+from rocmforge.bench.judging import comparison_path, judged, read_pair, saved_line, show
+from rocmforge.bench.machine import register_here
+from rocmforge.bench.provenance import commit_hash, provenance
+from rocmforge.bench.ranks import middle_interval
+from rocmforge.bench.results import Direction, ResultSet
+from rocmforge.bench.statistics import CONFIDENCE
+from rocmforge.errors import MeasurementError, RocmforgeError
+from rocmforge.hardware import detect
+
+VERSION = 1
+WORK = Path(".asv") / "confirm"
+
+
+def remeasure_suspects(args: argparse.Namespace) -> int:
+    """Judge two measured commits, measure suspects again, show it; return the exit code."""
+    results = ResultsDirectory(args.results, args.machine)
+    commits = results.resolve(args.before), results.resolve(args.after)
+    before, after = read_pair(results, *commits, args.max_load, args.environment)
+    return show(confirmed(judged(before, after, args), after), args, kind="confirmed")
+
+
+def confirmed(comparison: Comparison, after: ResultSet) -> Comparison:
+    """Measure what may be slower again; the verdicts of these measurements replace its own.
+
+    Where measuring is cut short, what was settled stands, and what was not cannot be told.
+    """
+    found = suspects(comparison.rows)
+    if not found or comparison.mismatches:
+        return comparison
+    differing = [difference.field for difference in differences(after.hardware, detect())]
+    if differing:
+        raise ValueError(
+            f"these results are of {after.machine}, and this machine differs in "
+            f"{', '.join(differing)}: run it there"
+        )
+    settled: dict[str, Row] = {}
+    cut_short: Outcome | None = None
+    try:
+        measure = functools.partial(measure_pair, *_build(comparison.commits))
+        most = looks(len(found))[-1]
+        print(f"{len(found)} suspects, up to {most} pairs of processes each", file=sys.stderr)
+        confirm(found, comparison.commits, measure, settled, _say_round)
+    except (KeyboardInterrupt, RocmforgeError, OSError) as error:
+        print(f"measuring again was cut short: {str(error) or 'interrupted'}", file=sys.stderr)
+        interrupted = isinstance(error, KeyboardInterrupt)
+        cut_short = Outcome.INTERRUPTED if interrupted else Outcome.CUT_SHORT
+    for row in found:
+        note = "measuring again was cut short"
+        unsure = dataclasses.replace(row, verdict=Verdict.CANNOT_TELL, note=note)
+        settled.setdefault(row.label, row if row.verdict is Verdict.OK else unsure)
+    rows = tuple(settled.get(row.label, row) for row in comparison.rows)
+    return dataclasses.replace(comparison, rows=rows, cut_short=cut_short)
+
+
+def _build(commits: tuple[str, str]) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
+    """Build both commits; return their interpreters, and the benchmarks that each can import."""
+    builds = Builds(Path.cwd(), WORK, register_here())
+    for commit in commits:
+        print(f"building {commit[:8]}", file=sys.stderr)
+        builds.prepare(commit)
+    before, after = commits
+    pythons = builds.prepare(before), builds.prepare(after)
+    return pythons, (builds.benchmarks(before), builds.benchmarks(after))
+
+
+def _say_round(number: int, left: int) -> None:
+    print(f"round {number}: {left} open", file=sys.stderr)
+
+
+def measure_ratios(args: argparse.Namespace) -> int:
+    """Build, measure, print each line as it is known; save and return the exit code."""
+    console = Console(width=120, highlight=False, soft_wrap=True)
+    root = project.root()
+    commits = commit_hash(root, args.before), commit_hash(root, args.after)
+    chosen = project.choose(root, args.bench, "quick")[1]
+    pythons, folders = _build(commits)
+    title = f"{commits[1][:8]} against {commits[0][:8]}, {args.pairs} pairs of processes each"
+    console.print(title)
+    found: list[dict[str, Any]] = []
+    lines: list[str] = []
+    failed = False
+    for label in chosen:
+        with console.status(label):
+            slowdowns, last = _slowdowns(label, pythons, args.pairs, folders)
+        if slowdowns:
+            found.append(_ratio(label, slowdowns))
+            lines.append(f"{label}: {_words(found[-1])}")
+        else:
+            side, why = last.without
+            failed = failed or why not in (NOT_AVAILABLE, NO_RATIO, OTHER_CODE)
+            where = "" if why == NO_RATIO else f" at {commits[side][:8]}"
+            lines.append(f"{label}: no value{where}: {why}")
+        console.print(lines[-1])
+    if not found:
+        raise MeasurementError("no benchmark gave a value")
+    if len(found) > 1:
+        middle = median(one["slowdown"] for one in found)
+        all_of_them = {"slowdown": middle, "low": None, "high": None}
+        lines.append(f"median of {len(found)}: {_words(all_of_them)}")
+        console.print(lines[-1])
+    said = {"version": VERSION, **provenance(root), "before": commits[0], "after": commits[1]}
+    path = comparison_path(commits, "ratios")
+    for file in (path.with_suffix(".json"), *([args.json] if args.json else [])):
+        write_json(file, {**said, "benchmarks": found})
+    markdown = "\n".join([title, "", *(f"- `{line}`" for line in lines), ""])
+    write_bytes(path.with_suffix(".md"), markdown.encode())
+    console.print(saved_line(path))
+    return exits.FAILED if failed else 0
+
+
+def _slowdowns(
+    label: str, pythons: tuple[Path, Path], pairs: int, folders: tuple[Path, Path]
+) -> tuple[list[float], Pair]:
+    """Return the slowdown of each pair, the commits leading in turns, and the last pair.
+
+    What is not timed is taken for better where it is lower: no such value is the other way round.
+    """
+    found: list[float] = []
+    for number in range(pairs):
+        pair = measure_pair(pythons, folders, label, Direction.LOWER, number % 2 == 1)
+        if pair.slowdown is None:
+            return [], pair
+        found.append(pair.slowdown)
+    return found, pair
+
+
+def _ratio(label: str, slowdowns: Sequence[float]) -> dict[str, Any]:
+    """Return the typical slowdown of a benchmark with its 99 % interval, None where it has none."""
+    low, middle, high = middle_interval([math.log(x) for x in slowdowns], CONFIDENCE)
+    known = math.isfinite(high)
+    return {
+        "benchmark": label,
+        "slowdown": math.exp(middle),
+        "low": math.exp(low) if known else None,
+        "high": math.exp(high) if known else None,
+        "pairs": list(slowdowns),
+    }
+
+
+def _words(found: dict[str, Any]) -> str:
+    """Say it in a line: ``1.25 times faster (1.20 … 1.31)``."""
+    slower = found["slowdown"] > 1
+    factors = [found["slowdown"], found["low"], found["high"]]
+    factor, *ends = [x if slower or not x else 1 / x for x in factors]
+    interval = "" if None in ends else " ({:.3f} … {:.3f})".format(*sorted(ends))
+    return f"{factor:.3f} times {'slower' if slower else 'faster'}{interval}"
