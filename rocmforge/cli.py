@@ -44,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         Arguments without the program's name; None: those of the process.
     """
     for name, mode in (("stdin", "r"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     try:
         return _run(argv)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _discard(sys.stdout, sys.stderr)  # whoever read has left
+        _discard(sys.stdout, sys.stderr)  # the reader has gone
         return BROKEN_PIPE
     except OSError as error:
         return _fail(FAILED, _told(error))
@@ -96,7 +96,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
             return bench(words[1:])
         args = _parse(argv)
-        if isinstance(sys.stdout, TextIOWrapper):  # text that its encoding lacks is no error
+        if isinstance(sys.stdout, TextIOWrapper):  # where its encoding lacks a character
             sys.stdout.reconfigure(errors="replace")
         _check(args)
         from rocmforge import commands

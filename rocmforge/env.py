@@ -211,7 +211,7 @@ def check() -> None:
 
 
 def unknown() -> dict[str, str]:
-    """Return variables that are set, named like ours and read by nobody: the nearest of each."""
+    """Return variables that are set and named like ours but read by nothing: name → nearest one."""
     return {
         name: difflib.get_close_matches(name, READERS, n=1, cutoff=0)[0]
         for name in sorted(os.environ)

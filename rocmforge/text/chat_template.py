@@ -58,7 +58,7 @@ class ChatTemplate:
         self._start()
 
     def render(self, **variables: object) -> str:
-        """Return the text that the template makes of `variables`, which JSON has to hold.
+        """Return the text that the template makes of `variables`, which JSON must be able to hold.
 
         Raises
         ------
