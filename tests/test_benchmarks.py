@@ -168,7 +168,7 @@ def test_asv_check_passes(repo: Path) -> None:
 
 
 def patterns(repo: Path, profile: str, device: str = "cpu") -> list[str]:
-    """Expressions of a profile, as tools/bench.py fills them in."""
+    """Expressions of a profile, as `rocmforge bench` fills them in."""
     lines = (repo / "benchmarks" / f"{profile}.txt").read_text(encoding="utf-8").splitlines()
     return [
         line.replace("<device>", f"'{device}'").replace("<model>", r"0\.5B-Q4_K_M")

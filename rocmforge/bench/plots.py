@@ -149,7 +149,7 @@ def history_plots(history: History, findings: Sequence[Finding], path: Path) -> 
         if len(labels) > MOST_IN_A_FILE:
             raise ValueError(
                 f"plot: got {len(labels)} benchmarks for {path}, wanted at most "
-                f"{MOST_IN_A_FILE} in one file: name a folder, or choose by --benchmark"
+                f"{MOST_IN_A_FILE} in one file: name a folder, or choose by --bench"
             )
         _draw(history, findings, labels, path)
         return [path]
