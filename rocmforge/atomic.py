@@ -53,8 +53,8 @@ def whole_file(place: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     with naming_full_disk(place), contextlib.ExitStack() as stack:
         while True:
             path = _beside(place)
+            stack.callback(path.unlink, missing_ok=True)  # before it is there: Ctrl-C comes anywhere
             file = stack.enter_context(open(path, "xb", opener=create))
-            stack.callback(path.unlink, missing_ok=True)
             if _held(path, file.fileno()):
                 break
         yield file
@@ -87,10 +87,10 @@ def whole_folder(place: Path) -> Iterator[Path]:
     with naming_full_disk(place), contextlib.ExitStack() as stack:
         while True:
             path = _beside(place)
+            stack.callback(shutil.rmtree, path, ignore_errors=True)
             path.mkdir()
             handle = os.open(path, os.O_RDONLY)
             stack.callback(os.close, handle)
-            stack.callback(shutil.rmtree, path, ignore_errors=True)
             if _held(path, handle):
                 break
         yield path
