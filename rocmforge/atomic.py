@@ -53,7 +53,7 @@ def whole_file(place: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     with naming_full_disk(place), contextlib.ExitStack() as stack:
         while True:
             path = _beside(place)
-            stack.callback(path.unlink, missing_ok=True)  # before it is there: Ctrl-C comes anywhere
+            stack.callback(path.unlink, missing_ok=True)  # first: Ctrl-C comes anywhere
             file = stack.enter_context(open(path, "xb", opener=create))
             if _held(path, file.fileno()):
                 break
