@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +56,13 @@ _SETTINGS: Mapping[str, tuple[type, str]] = {
     "hash_length": (int, "a number of digits"),
 }
 """What is used of asv's configuration, which asv itself takes as it is."""
+_DISCOVER = """
+import sys
+from asv_runner._aux import update_sys_path
+from asv_runner.discovery import disc_benchmarks
+update_sys_path(sys.argv[1])
+list(disc_benchmarks(sys.argv[1]))
+"""
 FAILURES = 2  # asv's exit code where some benchmark failed and the rest was recorded
 
 
@@ -376,6 +384,32 @@ class Builds:
             _run([*install, "--no-build-isolation", "--target", purelib, tree], folder)
         (folder / "built").touch()
         return python
+
+    def benchmarks(self, commit: str) -> Path:
+        """Return the folder of the benchmarks that can measure a commit's build.
+
+        It is the working tree's folder where that build has all that its benchmarks import. For an
+        older commit it is the commit's own folder, exported beside the build.
+
+        Raises
+        ------
+        ResultFileError
+            As of `prepare`; or the commit has no such folder.
+        """
+        python = self.prepare(commit)
+        folder = benchmarks_folder(self._root / "asv.conf.json")
+        if _said([str(python), "-I", "-c", _DISCOVER, str(folder)]).returncode == 0:
+            return folder
+        own = python.parent.parent / "own" / folder.name
+        if not own.exists():
+            inside = os.path.relpath(folder, self._root.resolve())
+            with TemporaryDirectory() as made:
+                file = f"{made}/benchmarks.tar"
+                archive = ["git", "-C", str(self._root), "archive", "-o", file, commit]
+                _run([*archive, "--", inside], own)
+                shutil.unpack_archive(file, made)
+                shutil.copytree(Path(made, inside), own)
+        return own
 
     def run(self, commit: str, *more: str) -> ResultSet:
         """Run asv once on a commit, and read what it recorded.

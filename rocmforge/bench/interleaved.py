@@ -1,9 +1,9 @@
-"""Two builds measure one benchmark in turns: two processes at a time, a twentieth of a second each.
+"""Measures one benchmark in two builds at once: two processes run it interleaved, in short turns.
 
-Other work on a machine comes in bursts of seconds. Of two runs after one another it disturbs one;
-turns as short as these it disturbs alike, and their quotient does not know of it. What differs from
-process to process, as memory happens to be laid out, is left: a `Pair` is one sample. Starts
-`interleaved_worker.py`; knows no commit and no verdict.
+Other work on a machine comes in bursts of seconds. It would slow down one of two runs that follow
+each other. Turns of a twentieth of a second slow down both alike, so that their ratio stays the
+same. Two processes of one build still differ, by where their memory happens to lie: a `Pair` is
+therefore one sample. `interleaved_worker.py` is what each process runs.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ from rocmforge.bench.results import Direction
 PAIR_S = 1.0  # of turns, after which a pair ends
 NOT_AVAILABLE = "n/a"
 NO_RATIO = "a value of 0, or none, has no ratio"
+OTHER_CODE = "the benchmark's code differs from that of the other commit"
 SCRIPT = Path(__file__).with_name("interleaved_worker.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What one process of each build measured in turns.
+    """What one process of each build measured, interleaved.
 
     Parameters
     ----------
     slowdown
-        Of the turns, each of one build against those of the other around it; None: there is none.
+        Of the later build, from each turn and the turns around it; None: there is none.
     before, after
         The benchmark's own value in each process, in its unit.
     without
-        Index of the build that gave no value, 0 or 1, and why, where there is no slowdown.
+        Where there is no slowdown: the index of the build that gave no value, 0 or 1, and why.
     """
 
     slowdown: float | None
@@ -54,28 +55,29 @@ class Pair:
 
 def measure_pair(
     pythons: tuple[Path, Path],
-    benchmarks: Path,
+    benchmarks: tuple[Path, Path],
     label: str,
     direction: Direction,
     later_leads: bool,
     seconds: float = PAIR_S,
 ) -> Pair:
-    """Start a process of each build, let them take turns, and compare.
+    """Start a process of each build, let them run the benchmark interleaved, and compare.
 
     Parameters
     ----------
     pythons
         Interpreters of the earlier and the later build.
     benchmarks
-        The suite's folder.
+        Folders of the suites that they import, see `rocmforge.bench.asv.Builds.benchmarks`. The
+        benchmark's code must be the same in both.
     label
         The benchmark with its parameters, as asv prints it.
     direction
         Which way its value is better.
     later_leads
-        Whether the later build has the first turn and the last one.
+        Whether the later build has the first and the last turn.
     seconds
-        Of turns; there are three of either build in any case.
+        How long they take turns. Each build has at least three turns.
     """
     order = (1, 0) if later_leads else (0, 1)
     to_second, to_first = os.pipe(), os.pipe()
@@ -84,7 +86,7 @@ def measure_pair(
     with TemporaryDirectory() as folder:
         try:
             for place, side in enumerate(order):
-                words = [str(pythons[side]), "-I", str(SCRIPT), str(benchmarks), label]
+                words = [str(pythons[side]), "-I", str(SCRIPT), str(benchmarks[side]), label]
                 words += [str(seconds), *map(str, ends[place]), f"{folder}/{side}"]
                 with Path(folder, f"{side}.log").open("wb") as log:
                     process = subprocess.Popen(
@@ -133,6 +135,8 @@ def _read(folder: Path, codes: Sequence[int], direction: Direction, later_leads:
             )
     if len(found) < len(codes):  # one was left alone by another that takes no turns
         return Pair(None, without=(codes.index(LEFT_ALONE), "the other build takes no turns"))
+    if found[0]["version"] != found[1]["version"]:
+        return Pair(None, without=(0, OTHER_CODE))
     one, other = (said["turns"][1:] for said in found)  # the first warms up
     before, after = (said["value"] for said in found)
     positive = [
@@ -156,11 +160,11 @@ def _end(folder: Path, side: int, code: int) -> str:
 def interleaved_slowdown(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], later_leads: bool
 ) -> float:
-    """Compare two processes that took turns.
+    """Return the slowdown of the later of two processes that took turns.
 
-    Every turn counts by its better quartile. Each turn of the process that follows is divided by
-    the geometric mean of the leader's turns before and after it; the median of these quotients is
-    the slowdown, or its inverse.
+    The better quartile stands for a turn. Each turn of the process that follows is divided by the
+    geometric mean of the leader's turns before and after it. The median of these quotients is the
+    slowdown, or its inverse.
 
     Parameters
     ----------

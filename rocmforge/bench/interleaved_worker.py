@@ -1,10 +1,10 @@
-"""Measures one benchmark in turns with a second process, in which another commit's build does it.
+"""Runs one benchmark in turns with a second process, which runs it in another commit's build.
 
-A script: `rocmforge.bench.interleaved` starts it with the interpreter of a build, which may be of
-any commit, so that beside asv_runner and that build's `rocmforge.timing` it imports nothing. The
-two pass a token through pipes: who has it calls the benchmark for a twentieth of a second, or once.
-What comes out is what was timed in each turn, and the benchmark's own value. Where nothing is timed
-call by call (a peak of memory, a count), that value is all.
+`rocmforge.bench.interleaved` starts this script with the interpreter of a build. The build may be
+of any commit: the script imports only asv_runner and that build's `rocmforge.timing`. Two such
+processes pass a token through pipes. The one that has it calls the benchmark for a twentieth of a
+second, or once. The result holds what was timed in each turn, and the benchmark's own value. A
+benchmark that times no single calls (a peak of memory, a count) has only that value.
 
 Usage: interleaved_worker.py BENCHMARKS LABEL SECONDS READ_FD WRITE_FD RESULT [leads]
 """
@@ -25,25 +25,25 @@ from typing import Any
 TURN_S = 0.05
 WARMUP_S = 0.15  # of the first turn, which does not count
 FEWEST = 3  # turns of the leader that count, besides the last
-TIMEOUT_S = 300  # of a benchmark that has none of its own; twice that is for both
-CALLS = 1 << 30  # of a benchmark that may be called without end
+TIMEOUT_S = 300  # where a benchmark has no timeout of its own; doubled, as two processes share it
+CALLS = 1 << 30  # where a benchmark may be called without end
 SHORTEST_S = 2e-3  # of a sample, where calls may be repeated without a setup between them
 READY, GO, END = b"r", b"g", b"e"
 LEFT_ALONE = 3  # exit code where the other process ended before the time
 
 
 class Turns:
-    """When this process may measure, and what it has timed in each of its turns.
+    """Says when this process may measure, and keeps what it timed in each of its turns.
 
     Parameters
     ----------
     read, write
-        Open descriptors: the token comes and goes by them.
+        Open descriptors by which the token comes and goes.
     leads
-        The one that leads waits until the other is ready, begins, and says when it is over: its
-        turns lie before and after each one of the other.
+        The leader waits until the other process is ready, begins, and says when it is over. Its
+        turns lie before and after each turn of the other.
     seconds
-        After which no further turn is begun, once there are `FEWEST`.
+        After this time no further turn begins, once there are `FEWEST`.
     """
 
     def __init__(self, read: int, write: int, leads: bool, seconds: float) -> None:
@@ -54,11 +54,11 @@ class Turns:
         self.over = False
 
     def begin(self) -> bool:
-        """Wait for the turn; return whether there is one. The first time, say to be ready."""
+        """Wait for the turn; return whether there is one. The first call says "ready"."""
         if not self._leads and not self._first:
             os.write(self._out, READY)
         if not self.over and not self._mine:
-            left, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # it is the other that may hang
+            left, _ = signal.setitimer(signal.ITIMER_REAL, 0)  # the other process may hang
             token = os.read(self._in, 1)
             signal.setitimer(signal.ITIMER_REAL, left)
             if not token:
@@ -72,9 +72,9 @@ class Turns:
         return not self.over
 
     def keep(self, sample: float, last: bool) -> None:
-        """Keep a sample; where the turn has lasted long enough, pass it on.
+        """Keep a sample; where the turn has lasted long enough, pass the token on.
 
-        Not with the last one before the benchmark does what is not timed: none is to hear of that.
+        The last sample before untimed work keeps the token: that work must not disturb the other.
         """
         self.times[-1].append(sample)
         now = time.perf_counter()
@@ -86,7 +86,7 @@ class Turns:
         os.write(self._out, END if self.over else GO)
 
     def collect(self, measure: Callable[[], float], *, most: int = CALLS, **_: Any) -> list[float]:
-        """Stand in for `rocmforge.timing.collect`: samples until all turns are over."""
+        """Replace `rocmforge.timing.collect`: take samples until all turns are over."""
         samples: list[float] = []
         while len(samples) < most and self.begin():
             samples.append(measure())
@@ -95,10 +95,10 @@ class Turns:
 
 
 def main(argv: list[str]) -> int:
-    """Measure, and write what came out as JSON; null where the benchmark is n/a here.
+    """Measure, and write the result as JSON; null where the benchmark is n/a here.
 
-    ``value`` is in the benchmark's unit; ``turns`` has the times of each turn, all in one unit, and
-    nothing where none were taken.
+    ``value`` is in the benchmark's unit. ``turns`` has the times of each turn, all in one unit; it
+    is empty where no single calls were timed. ``version`` is asv's hash of the benchmark's code.
     """
     root, label, seconds, read, write, result, *leads = argv
     turns = Turns(int(read), int(write), bool(leads), float(seconds))
@@ -148,11 +148,11 @@ def run(benchmark: Any, turns: Turns) -> dict[str, Any] | None:
         benchmark.do_teardown()
     except NotImplementedError:
         return None
-    return {"value": median(samples), "turns": turns.times}
+    return {"value": median(samples), "turns": turns.times, "version": benchmark.version}
 
 
 def timed(benchmark: Any) -> Callable[[], float]:
-    """Return one sample of a `time_` benchmark as a function, as asv takes it: seconds a call."""
+    """Return a function that samples a `time_` benchmark as asv does, in seconds a call."""
     params, timer = benchmark._current_params, benchmark.timer
     number = max(1, int(benchmark.number))
 

@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from rocmforge.bench.asv import (
     write_config,
 )
 from rocmforge.bench.asv_results import ResultsDirectory
+from rocmforge.bench.git import find_commit
 from rocmforge.errors import ResultFileError
 
 pytest.importorskip("asv")
@@ -182,6 +184,34 @@ def test_a_commit_that_cannot_be_built_is_named(tmp_path: Path) -> None:
     with pytest.raises(ResultFileError, match="git clone") as raised:
         builds.prepare("f" * 40)
     assert os.fspath(tmp_path) in str(raised.value)
+
+
+def test_a_commit_is_measured_by_its_own_benchmarks_where_todays_do_not_fit(
+    tmp_path: Path,
+) -> None:
+    suite = tmp_path / "benchmarks" / "suite.py"
+    suite.parent.mkdir()
+    (suite.parent / "__init__.py").touch()
+    suite.write_text("import json\n")
+    (tmp_path / "asv.conf.json").write_text('{"version": 1}')
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "one"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    builds = Builds(tmp_path, tmp_path / ".asv", "box")
+    commit = find_commit(tmp_path, "HEAD") or ""
+    python = tmp_path / ".asv" / "builds" / f"{commit}-{asv.toolchain()}" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (python.parent.parent / "built").touch()
+    assert builds.benchmarks(commit) == suite.parent
+    suite.write_text("import module_that_came_later\n")
+    own = builds.benchmarks(commit)
+    assert own.name == "benchmarks"
+    assert (own / "suite.py").read_text() == "import json\n"
+    assert builds.benchmarks(commit) == own
+    with pytest.raises(ResultFileError, match="git"):
+        builds.benchmarks("f" * 40)
 
 
 PATIENT = """

@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rocmforge.bench import interleaved
-from rocmforge.bench.interleaved import Pair, interleaved_slowdown, measure_pair
+from rocmforge.bench.interleaved import OTHER_CODE, Pair, interleaved_slowdown, measure_pair
 from rocmforge.bench.interleaved_worker import FEWEST, SHORTEST_S, Turns
 from rocmforge.bench.results import Direction
 
@@ -138,7 +139,7 @@ def suite(tmp_path: Path) -> Path:
 
 def pair(suite: Path, label: str, later_leads: bool = False, seconds: float = 0.1) -> Pair:
     pythons = suite.parent / "earlier", suite.parent / "later"
-    return measure_pair(pythons, suite, label, Direction.LOWER, later_leads, seconds)
+    return measure_pair(pythons, (suite, suite), label, Direction.LOWER, later_leads, seconds)
 
 
 @pytest.mark.parametrize("later_leads", [False, True])
@@ -158,8 +159,24 @@ def test_calls_of_two_builds_alternate_and_the_later_is_slower(
 def test_what_is_no_time_is_compared_by_its_value(suite: Path) -> None:
     assert pair(suite, "suite.track_bytes") == Pair(1.5, 200, 300)
     pythons = suite.parent / "earlier", suite.parent / "later"
-    found = measure_pair(pythons, suite, "suite.track_bytes", Direction.HIGHER, True)
+    found = measure_pair(pythons, (suite, suite), "suite.track_bytes", Direction.HIGHER, True)
     assert found.slowdown == pytest.approx(2 / 3)
+
+
+def test_each_build_may_have_benchmarks_of_its_own(suite: Path) -> None:
+    pythons = suite.parent / "earlier", suite.parent / "later"
+    own = suite.parent / "own" / "benchmarks"
+    shutil.copytree(suite, own)
+    (own / "suite.py").write_text(f"import json\n{SUITE}")
+
+    def measured(label: str) -> Pair:
+        return measure_pair(pythons, (own, suite), label, Direction.LOWER, False, 0.1)
+
+    assert measured("suite.track_bytes") == Pair(1.5, 200, 300)
+    assert measured("suite.Suite.time_it('one', 4)").slowdown == pytest.approx(1.5)
+    assert (own / "log").exists()
+    (own / "suite.py").write_text(SUITE.replace("else 200", "else 201"))
+    assert measured("suite.track_bytes").without == (0, OTHER_CODE)
 
 
 def test_short_calls_are_repeated(suite: Path) -> None:
@@ -215,7 +232,7 @@ def test_an_interpreter_that_is_missing_leaves_no_process(
     pythons = suite.parent / "earlier", suite.parent / "none"
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(FileNotFoundError, match="none"):
-        measure_pair(pythons, suite, "suite.track_bytes", Direction.LOWER, False)
+        measure_pair(pythons, (suite, suite), "suite.track_bytes", Direction.LOWER, False)
     assert [process.returncode for process in started] == [-9]
     assert len(os.listdir("/proc/self/fd")) <= before
 
