@@ -29,6 +29,7 @@ examples:
   rocmforge generate model.gguf --prompt-file prompt.txt --json > result.json
   git diff | rocmforge generate model.gguf - --stop $'\\n\\n'
 
+A single argument is the prompt, unless it is a file or looks like one's path.
 The text goes to standard output as it comes; one line of timings follows on standard error. With
 --json, finish_reason is "stop" (an end token, or --stop), "length" (-n, or the end of the context)
 or "interrupted".

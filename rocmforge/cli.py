@@ -9,6 +9,7 @@ answered at once and Ctrl-C ends cleanly even while libraries load.
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import os
 import sys
@@ -28,7 +29,9 @@ from rocmforge.sampling_params import SamplingParams
 FAILED, USAGE = 1, 2
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells count signals
 STDIN = "-"
+TEXT_OPTIONS = ("--prompt", "--stop", "--system")
 
+QUOTES = "; a prompt of several words wants quotes"
 NO_PROMPT = "no PROMPT: give it as an argument, with --prompt-file, or on standard input"
 
 # Errors of writing to standard output, which carry no file's name.
@@ -95,7 +98,7 @@ def _run(argv: Sequence[str] | None) -> int:
             from rocmforge.bench.cli import main as bench
 
             return bench(words[1:])
-        args = _parse(argv)
+        args = _parse(words)
         if isinstance(sys.stdout, TextIOWrapper):  # where its encoding lacks a character
             sys.stdout.reconfigure(errors="replace")
         _check(args)
@@ -107,19 +110,41 @@ def _run(argv: Sequence[str] | None) -> int:
     return code
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    args, rest = parser().parse_known_args(argv)
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    args, rest = parser().parse_known_args(_joined(words))
     left_over = len(rest) == 1 and (rest[0] == STDIN or not rest[0].startswith("-"))
     if args.command == "generate" and args.prompt is None and left_over:
         args.prompt = rest.pop()  # argparse of Python < 3.12 cannot take `MODEL -n 8 PROMPT`
     usage: argparse.ArgumentParser = args.parser
     if rest:
-        usage.error(f"unrecognized arguments: {' '.join(rest)}")
+        usage.error(f"unrecognized arguments: {' '.join(rest)}{_hint(usage, rest)}")
     if args.command == "generate":
         _settle_prompt(args)
     if args.command != "devices" and args.model is None:
         args.model = str(demo_model())
     return args
+
+
+def _joined(words: Sequence[str]) -> list[str]:
+    """Join options whose value is text with it: argparse takes no value that begins with a dash."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in TEXT_OPTIONS and "--" not in joined:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _hint(usage: argparse.ArgumentParser, rest: Sequence[str]) -> str:
+    """Say what was perhaps meant by arguments that are unknown."""
+    known = [name for action in usage._actions for name in action.option_strings]
+    for word in rest:
+        close = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+        if word.startswith("-") and close:
+            return f"; did you mean {close[0]}?"
+    quotes = usage.prog.endswith("generate") and not any(word.startswith("-") for word in rest)
+    return QUOTES if quotes else ""
 
 
 def _settle_prompt(args: argparse.Namespace) -> None:
@@ -168,10 +193,15 @@ def _check(args: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     if args.command != "devices" and not os.path.exists(args.model):
+        word = not (os.sep in args.model or args.model.endswith(".gguf"))
+        if args.command == "generate" and args.prompt is not None and word:
+            args.parser.error(f"no such model: {args.model}{QUOTES}")
         raise NoSuchFileError(args.model)
     if getattr(args, "prompt_file", None) is not None:
         text = _text(args.prompt_file, "--prompt-file")
         args.prompt = text.removesuffix("\n").removesuffix("\r")
+        if not args.prompt:
+            raise ValueError("prompt: got an empty text, wanted at least one character")
     if getattr(args, "text", None) is not None:
         args.text = _text(args.text, "--text")
 

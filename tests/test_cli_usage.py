@@ -151,3 +151,29 @@ def test_no_driver_is_said_once(kind: str, capsys: pytest.CaptureFixture[str]) -
     assert "b'" not in said
     for words in ("driver", "libamdhip64.so", "not there"):
         assert said.count(words) <= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["generate", "hello", "world"], "no such model: hello; a prompt of several words wants"),
+        (["generate", "a", "b", "c"], "unrecognized arguments: c; a prompt of several words wants"),
+        (["generate", "x", "--temprature", "1"], "--temprature 1; did you mean --temperature?"),
+        (["info", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
+        (["generate", "--prompt-file", os.devnull], "prompt: got an empty text, wanted at least"),
+    ],
+)
+def test_what_was_perhaps_meant_is_said(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(words)
+    except SystemExit as stopped:
+        code = int(str(stopped.code))
+    assert code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_text_may_begin_with_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "--prompt", "-x", "--stop", "-y", "-n", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stats"]["generated_tokens"] == 1
