@@ -191,7 +191,7 @@ def run_command(work: Path, python: str, commit: str, machine: str, *more: str) 
 def run(
     words: Sequence[str],
     log: Path,
-    environment: Mapping[str, str],
+    variables: Mapping[str, str],
     on_line: Callable[[str], None],
 ) -> int:
     """Run asv to its end; return its exit code.
@@ -202,8 +202,8 @@ def run(
         Of `run_command`.
     log
         Gets all that it prints, behind what is there.
-    environment
-        Variables beside those of this process.
+    variables
+        Environment variables beside those of this process.
     on_line
         Called with each line.
     """
@@ -215,7 +215,7 @@ def run(
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, **environment},
+            env={**os.environ, **variables},
         ) as process,
     ):
         try:
@@ -261,11 +261,11 @@ def asv_environment_name(python: str) -> str:
     return name
 
 
-def result_file(machine: str, commit: str, environment: str) -> Path:
+def result_file(machine: str, commit: str, asv_environment: str) -> Path:
     """Return where asv keeps a result, below its ``results_dir``; long names become a hash."""
     from asv.results import get_filename
 
-    return Path(get_filename(machine, commit, environment))
+    return Path(get_filename(machine, commit, asv_environment))
 
 
 def failures(results: Path, machine: str, commit: str, python: str) -> set[tuple[str, int]]:

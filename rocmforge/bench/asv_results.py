@@ -151,7 +151,7 @@ class ResultsDirectory:
         sets = [read_result_file(f, self.benchmarks) for f in self.files()]
         return max(sets, key=lambda s: (s.commit_date or 0, s.commit)).commit
 
-    def load(self, commit: str, environment: str | None = None) -> ResultSet:
+    def load(self, commit: str, asv_environment: str | None = None) -> ResultSet:
         """Read the results of one commit.
 
         Parameters
@@ -172,17 +172,17 @@ class ResultsDirectory:
         for found in sets:
             if not found.commit.startswith(commit):
                 raise ResultFileError(found.source, "commit", got=found.commit, wanted=commit)
-        chosen = [s for s in sets if environment in (None, s.environment)]
+        chosen = [s for s in sets if asv_environment in (None, s.asv_environment)]
         if len(chosen) != 1:
-            names = ", ".join(s.environment for s in sets)
+            names = ", ".join(s.asv_environment for s in sets)
             raise ValueError(
-                f"environment of {commit[:8]}: got {environment or 'several'}, "
+                f"environment of {commit[:8]}: got {asv_environment or 'several'}, "
                 f"wanted one of {names} (--environment)"
             )
         return chosen[0]
 
     def load_pair(
-        self, before: str, after: str, environment: str | None = None
+        self, before: str, after: str, asv_environment: str | None = None
     ) -> tuple[ResultSet, ResultSet]:
         """Read two commits; without a named environment, the only one that both were run in.
 
@@ -197,14 +197,14 @@ class ResultsDirectory:
         """
         if before[:8] == after[:8]:
             raise ValueError(f"commits: got {after[:8]} twice, wanted two different ones")
-        if environment is None:
+        if asv_environment is None:
             old, new = (
-                {read_result_file(f, self.benchmarks).environment for f in self.files(commit)}
+                {read_result_file(f, self.benchmarks).asv_environment for f in self.files(commit)}
                 for commit in (before, after)
             )
             if len(old & new) == 1:
-                environment = next(iter(old & new))
-        return self.load(before, environment), self.load(after, environment)
+                asv_environment = next(iter(old & new))
+        return self.load(before, asv_environment), self.load(after, asv_environment)
 
 
 def read_benchmarks(path: Path) -> dict[str, BenchmarkInfo]:
@@ -254,7 +254,7 @@ def read_result_file(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> Res
     params = typed_field(path, data, "params", dict, "an object")
     columns = typed_field(path, data, "result_columns", list, "a list of column names")
     rows = typed_field(path, data, "results", dict, "an object")
-    environment = typed_field(path, data, "env_name", str, "a string")
+    asv_environment = typed_field(path, data, "env_name", str, "a string")
     name = _RESULT_NAME.fullmatch(path.name)
     if name is None or name[1] != commit[:8]:
         raise ResultFileError(path, "commit_hash", got=commit, wanted="the one in the file's name")
@@ -280,7 +280,7 @@ def read_result_file(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> Res
         machine=path.parent.name,
         commit=commit,
         commit_date=milliseconds(path, "date", data.get("date")),
-        environment=environment,
+        asv_environment=asv_environment,
         hardware=hardware_from_asv(params),
         results=tuple(results),
     )

@@ -24,7 +24,7 @@ CLEARED = (-math.inf, 0.0, 0.5)  # of the threshold: below it after so many pair
 SETTLED = 0.95  # interval that ends the measuring
 SUSPICIOUS = (Verdict.REGRESSION, Verdict.CANNOT_TELL, Verdict.OK, Verdict.IMPROVED)
 SUSPICION = 0.5  # of the threshold: one run alone may hide as much of a change as it invents
-UNKNOWN_FLOOR = 0.10  # largest change between runs of one commit, where nobody measured any
+UNKNOWN_NOISE_FLOOR = 0.10  # largest change between runs of one commit, where nobody measured any
 
 Measure = Callable[[str, Direction, bool], Pair]
 """Run a process of each commit in turns: the label, its direction, whether the later one leads."""
@@ -48,7 +48,7 @@ def suspects(rows: Sequence[Row]) -> list[Row]:
     is as loud as the middle one of the others.
     """
     floors = [row.floor for row in rows if row.floor is not None]
-    usual = median(floors) if floors else UNKNOWN_FLOOR
+    usual = median(floors) if floors else UNKNOWN_NOISE_FLOOR
     return [row for row in rows if row.verdict in SUSPICIOUS and _may_be_slower(row, usual)]
 
 

@@ -202,7 +202,7 @@ def history_to_json(
         {
             "exit_code": exit_code(findings),
             "machine": history.machine,
-            "environment": history.environment,
+            "environment": history.asv_environment,
             "commits": len(history.commits),
             "measured": len(history.measured),
             "newest": history.commits[history.measured[-1]],

@@ -95,7 +95,7 @@ class History:
     """
 
     machine: str
-    environment: str
+    asv_environment: str
     commits: tuple[str, ...]
     measured: tuple[int, ...]
     series: tuple[Series, ...]
@@ -135,7 +135,7 @@ def first_parents(branch: str, since: str | None, repository: Path | None = None
 def read_history(
     results: ResultsDirectory,
     commits: Sequence[str],
-    environment: str | None = None,
+    asv_environment: str | None = None,
     select: Callable[[str], object] | None = None,
 ) -> History:
     """Collect the series of all benchmarks.
@@ -170,7 +170,7 @@ def read_history(
             f"{results.path}: nothing measured here yet, no commit of this branch on "
             f"{results.machine}: {MEASURE}"
         )
-    chosen = sorted(_of_environment(found, environment), key=lambda one: positions[one.commit])
+    chosen = sorted(_of_environment(found, asv_environment), key=lambda one: positions[one.commit])
     latest = chosen[-1]
     same = [one for one in chosen if not differences(one.hardware, latest.hardware)]
     notes = []
@@ -194,7 +194,7 @@ def read_history(
     notes += [f"{count} measurements left out: {reason}" for reason, count in gaps.items()]
     return History(
         machine=latest.machine,
-        environment=latest.environment,
+        asv_environment=latest.asv_environment,
         commits=tuple(commits),
         measured=tuple(positions[one.commit] for one in same),
         series=_with_current([_series(measured) for measured in rows.values()]),
@@ -211,14 +211,14 @@ def _git(arguments: Sequence[str], name: str, repository: Path | None) -> list[s
     return done.stdout.split()
 
 
-def _of_environment(sets: Sequence[ResultSet], environment: str | None) -> list[ResultSet]:
-    names = sorted({one.environment for one in sets})
-    if (environment is None and len(names) > 1) or environment not in (None, *names):
+def _of_environment(sets: Sequence[ResultSet], asv_environment: str | None) -> list[ResultSet]:
+    names = sorted({one.asv_environment for one in sets})
+    if (asv_environment is None and len(names) > 1) or asv_environment not in (None, *names):
         raise ValueError(
-            f"environment: got {environment or 'several'}, wanted one of {', '.join(names)} "
+            f"environment: got {asv_environment or 'several'}, wanted one of {', '.join(names)} "
             "(--environment)"
         )
-    return [one for one in sets if environment in (None, one.environment)]
+    return [one for one in sets if asv_environment in (None, one.asv_environment)]
 
 
 def _unusable(result: Result, value: float) -> str | None:

@@ -113,10 +113,10 @@ def read_pair(
     before: str,
     after: str,
     max_load: float,
-    environment: str | None = None,
+    asv_environment: str | None = None,
 ) -> tuple[ResultSet, ResultSet]:
     """Read what asv measured of two commits; refuse what was measured under load."""
-    one, other = results.load_pair(before, after, environment)
+    one, other = results.load_pair(before, after, asv_environment)
     return _quiet(one, results, max_load), _quiet(other, results, max_load)
 
 

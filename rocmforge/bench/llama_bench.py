@@ -16,7 +16,7 @@ from rocmforge.bench.statistics import summarize
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware
 
-ENVIRONMENT = "llama.cpp"
+ASV_ENVIRONMENT = "llama.cpp"
 NAME = "llama_bench.track_tokens_per_second"
 PARAMS = {
     "n_threads": "threads",
@@ -63,7 +63,7 @@ def read_llama_bench(path: Path, hardware: Hardware) -> ResultSet:
         machine="llama-bench",
         commit=commits.pop(),
         commit_date=None,
-        environment=ENVIRONMENT,
+        asv_environment=ASV_ENVIRONMENT,
         hardware=hardware,
         results=tuple(results),
     )

@@ -151,4 +151,4 @@ def _load(
     chosen = dataclasses.replace(found, results=known).only(project.naming(selection))
     # asv names the environment, and Python too, after the interpreter's path
     here = dataclasses.replace(found.hardware, python_version=detect().python_version)
-    return dataclasses.replace(chosen, environment="existing", hardware=here)
+    return dataclasses.replace(chosen, asv_environment="existing", hardware=here)

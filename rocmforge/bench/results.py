@@ -73,7 +73,7 @@ class Result:
     version: str | None
     started_at: int | None
     error: float | None = None
-    conditions: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] | None = None
     marked: str | None = None
     commit: str | None = None
     hardware: Hardware | None = None
@@ -95,7 +95,7 @@ class ResultSet:
     machine: str
     commit: str
     commit_date: int | None
-    environment: str
+    asv_environment: str
     hardware: Hardware
     results: tuple[Result, ...]
     uncommitted_changes: bool = False

@@ -174,7 +174,7 @@ def refuse_loaded(found: ResultSet) -> None:
 
 
 def _worst_load(results: Iterable[Result]) -> str:
-    shares = [r.conditions.get("others_share") for r in results if r.conditions and r.marked]
+    shares = [r.environment.get("others_share") for r in results if r.environment and r.marked]
     known = [share for share in shares if share is not None]
     return f"{100 * max(known):.0f} % of the CPU time" if known else "n/a"
 
@@ -189,7 +189,7 @@ def _joined(result: Result, reports: Sequence[Mapping[str, Any]], limit: float) 
     return dataclasses.replace(
         result,
         error=max(errors, default=None),
-        conditions={"processes": len(reports), **worst},
+        environment={"processes": len(reports), **worst},
         marked=marked if is_timed(result) else None,
     )
 

@@ -451,7 +451,7 @@ def findings_line(findings: Sequence[Finding], history: History) -> str:
     outcome = "FAIL: got worse" if code else "PASS: nothing worse at the newest commit"
     labels = len({one.label for one in history.series})
     return (
-        f"{outcome} (exit {code}): {counts or 'no step, no drift'}; {labels} benchmarks, "
+        f"{outcome} (exit {code}): {counts or 'no change point, no drift'}; {labels} benchmarks, "
         f"{len(history.measured)} of {len(history.commits)} commits measured"
     )
 

@@ -27,7 +27,7 @@ from rocmforge.bench.compare import Outcome, differences
 from rocmforge.bench.defaults import BASELINES, RESULTS
 from rocmforge.bench.files import read_json
 from rocmforge.bench.judging import judge
-from rocmforge.bench.llama_bench import ENVIRONMENT as LLAMA_CPP
+from rocmforge.bench.llama_bench import ASV_ENVIRONMENT as LLAMA_CPP
 from rocmforge.bench.llama_bench import read_llama_bench
 from rocmforge.bench.measure import WORK
 from rocmforge.bench.results import ResultSet
@@ -75,7 +75,7 @@ def _table(found: Sequence[ResultSet], folder: Path) -> Table:
         cells = (
             hardware_tag(one.hardware),
             str(one.source.relative_to(folder)),
-            "imported from llama-bench" if one.environment == LLAMA_CPP else "measured",
+            "imported from llama-bench" if one.asv_environment == LLAMA_CPP else "measured",
             one.commit[:8],
             _date(one),
             str(len(one.results)),
@@ -122,8 +122,10 @@ def _measured_by_asv(args: argparse.Namespace) -> ResultSet:
     commit = directory.resolve(args.commit) if args.commit else directory.newest()
     loaded = directory.load(commit, args.environment)
     found = with_stored_environments(loaded, directory.path, args.max_load)
-    existing = found.environment.startswith("existing")  # and behind it a path of this machine
-    return dataclasses.replace(found, environment="existing" if existing else found.environment)
+    existing = found.asv_environment.startswith("existing")  # and behind it a path of this machine
+    return dataclasses.replace(
+        found, asv_environment="existing" if existing else found.asv_environment
+    )
 
 
 def refresh(args: argparse.Namespace) -> int:

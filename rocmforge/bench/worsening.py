@@ -17,7 +17,7 @@ import numpy as np
 
 from rocmforge.bench.change_points import FEWEST, Values, change_points, levels, plausible
 
-SLOWEST_STEP = 5
+SHORTEST_DRIFT = 5
 """Points that a drift takes at least; what takes fewer is a step."""
 RAMP_ENDS = 40
 """Places tried for either end of a ramp."""
@@ -28,7 +28,7 @@ DOUBT = 1.0
 class Kind(str, enum.Enum):
     """How a benchmark got worse."""
 
-    STEP = "step"
+    CHANGE_POINT = "change point"
     DRIFT = "drift"
 
 
@@ -136,7 +136,9 @@ def _of_run(
         earliest, latest = plausible(values[low:high], at - low)
         mended = _mended(edges, heights, k + 1, heights[k] + limit)
         sides = (low, at), (at, high)
-        found.append(Worsening(Kind.STEP, low + earliest - 1, low + latest, at, *sides, mended))
+        found.append(
+            Worsening(Kind.CHANGE_POINT, low + earliest - 1, low + latest, at, *sides, mended)
+        )
     return found
 
 
@@ -157,14 +159,14 @@ def _ramp(values: Values, points: Sequence[int]) -> tuple[int, int] | None:
     """
     n = len(values)
     stride = max(1, n // RAMP_ENDS)
-    goods = range(FEWEST - 1, n - SLOWEST_STEP - FEWEST + 1, stride)
-    bads = range(FEWEST - 1 + SLOWEST_STEP, n - FEWEST + 1, stride)
+    goods = range(FEWEST - 1, n - SHORTEST_DRIFT - FEWEST + 1, stride)
+    bads = range(FEWEST - 1 + SHORTEST_DRIFT, n - FEWEST + 1, stride)
     lows = {good: _level(values[: good + 1]) for good in goods}
     highs = {bad: _level(values[bad:]) for bad in bads}
     best, found = math.inf, (0, 0)
     for good, (low, before) in lows.items():
         for bad, (high, after) in highs.items():
-            if bad - good < SLOWEST_STEP or high <= low:
+            if bad - good < SHORTEST_DRIFT or high <= low:
                 continue
             line = low + (high - low) * np.arange(1, bad - good) / (bad - good)
             cost = before + after + float(np.abs(values[good + 1 : bad] - line).sum())
@@ -192,7 +194,7 @@ def _trend(values: Values, start: int, limit: float, floor: float, alpha: float)
 
     n = len(values)
     fifth = n // 5
-    if fifth < SLOWEST_STEP or float(np.ptp(values)) == 0.0:
+    if fifth < SHORTEST_DRIFT or float(np.ptp(values)) == 0.0:
         return []
     found = kendalltau(np.arange(n), values)
     spread = max(limit, floor / math.sqrt(fifth)) * (1 + 1e-9)

@@ -177,7 +177,7 @@ class TestChoice:
             results.load(B)
         assert results.load(B, "virtualenv-py3.12").results[0].value == 9.0
         old, new = results.load_pair(A, B)
-        assert old.environment == new.environment == "virtualenv-py3.11"
+        assert old.asv_environment == new.asv_environment == "virtualenv-py3.11"
         with pytest.raises(ValueError, match="environment of bbbbbbbb"):
             results.load(B, "conda")
 

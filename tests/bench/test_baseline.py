@@ -178,7 +178,10 @@ def test_loads_what_was_saved(saved: Path, results: ResultSet) -> None:
         assert got.samples == pytest.approx(wanted.samples, rel=1e-5)
     assert any(len(result.samples) > 1 for result in loaded.results)
     assert (loaded.commit, loaded.machine) == (results.commit, results.machine)
-    assert (loaded.commit_date, loaded.environment) == (results.commit_date, results.environment)
+    assert (loaded.commit_date, loaded.asv_environment) == (
+        results.commit_date,
+        results.asv_environment,
+    )
     assert loaded.hardware == results.hardware
     assert not loaded.uncommitted_changes
 

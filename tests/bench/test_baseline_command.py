@@ -143,7 +143,7 @@ def test_refresh_takes_what_make_bench_left_where_that_is_later(
 
 def test_list_shows_every_kind(stored: Path, bench: Bench, tmp_path: Path) -> None:
     run = load_baseline(stored)
-    llama = replace(run, environment="llama.cpp", commit="0c21677e")
+    llama = replace(run, asv_environment="llama.cpp", commit="0c21677e")
     save_baseline(stored.parent / "llama-bench" / "new.json", llama)
     (stored.parent / "noise.json").write_text('{"version": 1}', encoding="utf-8")
     done = bench(TOOL, "list")

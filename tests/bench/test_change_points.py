@@ -82,7 +82,7 @@ def test_a_step_names_its_commits_and_levels() -> None:
     values = series(40)
     values[25:] += math.log(1.3)
     (one,) = found(values)
-    assert (one.kind, one.good, one.at, one.bad) == (Kind.STEP, 24, 25, 25)
+    assert (one.kind, one.good, one.at, one.bad) == (Kind.CHANGE_POINT, 24, 25, 25)
     assert (one.before, one.after, one.mended) == ((0, 25), (25, 40), None)
 
 
@@ -130,7 +130,10 @@ def test_two_steps_are_two() -> None:
     values = series(60)
     values[20:] += math.log(1.2)
     values[40:] += math.log(1.2)
-    assert [(one.kind, one.at) for one in found(values)] == [(Kind.STEP, 20), (Kind.STEP, 40)]
+    assert [(one.kind, one.at) for one in found(values)] == [
+        (Kind.CHANGE_POINT, 20),
+        (Kind.CHANGE_POINT, 40),
+    ]
 
 
 @pytest.mark.parametrize("start", [10, 40])
@@ -170,7 +173,7 @@ def test_a_drift_too_slow_for_change_points_is_found_by_its_trend() -> None:
 def test_a_faultless_drift_and_a_faultless_step_are_told_apart() -> None:
     flat = np.zeros(40)
     flat[20:] = 0.2
-    assert [one.kind for one in found(flat)] == [Kind.STEP]
+    assert [one.kind for one in found(flat)] == [Kind.CHANGE_POINT]
     slope = np.clip(np.arange(40) - 10, 0, 20) * 0.01
     assert [one.kind for one in found(slope)] == [Kind.DRIFT]
 

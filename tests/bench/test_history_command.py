@@ -61,7 +61,11 @@ def test_a_step_that_stands_is_named(branch: HistoryTree, bench: Bench) -> None:
     branch.measure({"rope.track_us": stepped((16, 1.3)), "decode.track_rate": stepped((16, 1.3))})
     document = shown(bench, code=1)  # a throughput that rises is no regression
     (one,) = document["findings"]
-    assert (one["benchmark"], one["kind"], one["state"]) == ("rope.track_us", "step", "stands")
+    assert (one["benchmark"], one["kind"], one["state"]) == (
+        "rope.track_us",
+        "change point",
+        "stands",
+    )
     assert (one["last_good"], one["first_bad"]) == (branch.commits[15], branch.commits[16])
     assert one["factor"] == pytest.approx(1.3, abs=0.02)
     assert one["factor_low"] < one["factor"] < one["factor_high"]
@@ -69,7 +73,7 @@ def test_a_step_that_stands_is_named(branch: HistoryTree, bench: Bench) -> None:
     assert (one["before"]["commits"], one["after"]["commits"]) == (16, 8)
     table = bench("history")
     assert table.returncode == 1
-    assert "FAIL: got worse (exit 1): 1 × step, stands" in table.stdout
+    assert "FAIL: got worse (exit 1): 1 × change point, stands" in table.stdout
     assert f"{branch.commits[15][:8]} … {branch.commits[16][:8]}" in table.stdout
 
 
@@ -190,7 +194,10 @@ def test_broken_input_is_named(branch: HistoryTree, bench: Bench) -> None:
 def test_equal_values_pass(branch: HistoryTree, bench: Bench) -> None:
     branch.measure({"rope.track_us": [7.0] * COUNT})
     assert shown(bench)["findings"] == []
-    assert "PASS: nothing worse at the newest commit (exit 0): no step" in bench("history").stdout
+    assert (
+        "PASS: nothing worse at the newest commit (exit 0): no change point"
+        in bench("history").stdout
+    )
 
 
 def test_since_cuts_the_history_off(branch: HistoryTree, bench: Bench) -> None:
@@ -252,7 +259,7 @@ def test_findings_stand_first_and_worst_first(branch: HistoryTree) -> None:
         *("rope.track_us", "a.track_us", "decode.track_rate")
     ]
     assert [one.state for one in findings] == [State.STANDS, State.STANDS, State.MENDED]
-    assert {one.kind for one in findings} == {Kind.STEP}
+    assert {one.kind for one in findings} == {Kind.CHANGE_POINT}
     assert exit_code(findings) == 1
     assert exit_code(findings[2:]) == 0
     assert history_to_markdown(findings[2:], history_of(branch)).startswith("**PASS")
@@ -268,7 +275,11 @@ def test_figures_show_values_levels_and_marks(branch: HistoryTree, tmp_path: Pat
     text = whole.read_text(encoding="utf-8")
     ElementTree.fromstring(text)
     assert text.index("<!-- rope.track_us -->") < text.index("<!-- decode.track_rate -->")
-    for words in ("us (lower is better)", "tokens/s (higher is better)", "step × 1.30, stands"):
+    for words in (
+        "us (lower is better)",
+        "tokens/s (higher is better)",
+        "change point × 1.30, stands",
+    ):
         assert f"<!-- {words} -->" in text
     folder = history_plots(history, findings, tmp_path / "each")
     assert [path.name for path in folder] == ["rope.track_us.svg", "decode.track_rate.svg"]

@@ -73,9 +73,9 @@ def test_a_record_gets_the_reports_of_its_parameters(tmp_path: Path) -> None:
         found[label] for label in ("m.track_ms('a')", "m.track_ms('b')", "m.track_all")
     )
     assert (a.error, b.error, everything.error) == (3e-7, 5e-3, None)
-    assert a.conditions == {"processes": 2, **QUIET, "others_share": 0.1}
-    assert everything.conditions is not None
-    assert found["m.track_bytes('a')"].conditions is None
+    assert a.environment == {"processes": 2, **QUIET, "others_share": 0.1}
+    assert everything.environment is not None
+    assert found["m.track_bytes('a')"].environment is None
     assert {r.marked for r in found.values()} == {None}
 
 
@@ -216,9 +216,9 @@ def test_a_baseline_keeps_them(tmp_path: Path) -> None:
     save_baseline(path, results(*with_environments(RECORDS, tmp_path / "c")))
     first, second, *_ = load_baseline(path).results
     assert first.error == 2e-3
-    assert first.conditions == {"processes": 1, **loaded}
+    assert first.environment == {"processes": 1, **loaded}
     assert first.marked == "other work took 63 % of the CPU time"
-    assert (second.error, second.conditions, second.marked) == (None, None, None)
+    assert (second.error, second.environment, second.marked) == (None, None, None)
 
 
 @pytest.mark.parametrize(

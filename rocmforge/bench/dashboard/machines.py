@@ -28,7 +28,7 @@ class Run:
     path: Path
     commit: str
     date: int
-    environment: str
+    asv_environment: str
     benchmarks: frozenset[str]
 
 
@@ -119,18 +119,18 @@ def read_runs(folder: Path) -> tuple[Run, ...]:
             path=path,
             commit=typed_field(path, stored, "commit_hash", str, "a string"),
             date=milliseconds(path, "date", stored.get("date")) or 0,
-            environment=typed_field(path, stored, "env_name", str, "a string"),
+            asv_environment=typed_field(path, stored, "env_name", str, "a string"),
             benchmarks=frozenset(named),
         )
         found.append(run)
-    return tuple(sorted(found, key=lambda run: (run.date, run.commit, run.environment)))
+    return tuple(sorted(found, key=lambda run: (run.date, run.commit, run.asv_environment)))
 
 
 def two_newest(runs: Sequence[Run]) -> tuple[Run | None, Run | None]:
     """Return the runs of the newest commit and of the one before it, alike in environment."""
     commits: dict[str, dict[str, Run]] = defaultdict(dict)
     for run in runs:
-        commits[run.commit][run.environment] = run
+        commits[run.commit][run.asv_environment] = run
     if not commits:
         return None, None
     *earlier, newest = commits.values()

@@ -17,7 +17,7 @@ from rocmforge.bench.statistics import percentile
 
 def environment_summary(results: ResultSet) -> dict[str, str]:
     """Sum up the conditions of all records of a run, one line a field."""
-    known = [result.conditions for result in results.results if result.conditions]
+    known = [result.environment for result in results.results if result.environment]
     cards = [card for one in known for card in _listed(one.get("gpus")) if isinstance(card, dict)]
     marked, timed = marked_share(results.results)
     states = [result.status for result in results.results]
@@ -25,7 +25,7 @@ def environment_summary(results: ResultSet) -> dict[str, str]:
     processes = sum(int(number) for number in _numbers(known, "processes"))
     return {
         "commit, its date": measured(results.commit, iso(results.commit_date)),
-        "environment": results.environment,
+        "environment": results.asv_environment,
         "benchmarks": counts,
         "marked": f"{marked} of {timed} timed ones",
         "processes": str(processes or NA),
