@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress
 
 from rocmforge import env
+from rocmforge.errors import GGUFError
 
 NO_GPU = r"^(?!.*'gpu')"
 
@@ -29,6 +30,7 @@ def check_environment() -> None:
         results are stored.
     """
     from rocmforge.cpu.backend import instruction_sets
+    from rocmforge.gguf.reader import GGUFFile
 
     env.threads()
     env.device()
@@ -45,8 +47,13 @@ def check_environment() -> None:
             f"{best}; matmul.InstructionSet measures the others"
         )
     model = env.test_model()
-    if model is not None and not model.is_file():
-        raise ValueError(f"{env.test_model_name()}: got {model}, wanted a GGUF file")
+    if model is not None:
+        try:
+            GGUFFile(model).close()
+        except (GGUFError, OSError) as error:
+            raise ValueError(
+                f"{env.test_model_name()}: got {model}, wanted a GGUF file ({error})"
+            ) from error
 
 
 def select(chosen: Sequence[str], profile: str) -> list[str]:

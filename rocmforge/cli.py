@@ -94,6 +94,9 @@ def _run(argv: Sequence[str] | None) -> int:
         raise OSError("standard output is closed: text would be lost")
     try:
         words = sys.argv[1:] if argv is None else argv
+        for name, nearest in env.unknown().items():
+            warning = f"{name} is set, and nothing reads it; wanted {nearest}?"
+            print(f"rocmforge: warning: {warning}", file=sys.stderr)
         if words[:1] == ["bench"]:
             from rocmforge.bench.cli import main as bench
 
@@ -187,11 +190,6 @@ def _check(args: argparse.Namespace) -> None:
     args.sampling = given
     SamplingParams(**given)
     env.check()
-    for name, nearest in env.unknown().items():
-        print(
-            f"rocmforge: warning: {name} is set, and nothing reads it; wanted {nearest}?",
-            file=sys.stderr,
-        )
     if args.command != "devices" and not os.path.exists(args.model):
         word = not (os.sep in args.model or args.model.endswith(".gguf"))
         if args.command == "generate" and args.prompt is not None and word:

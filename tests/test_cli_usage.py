@@ -177,3 +177,13 @@ def test_what_was_perhaps_meant_is_said(
 def test_text_may_begin_with_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--prompt", "-x", "--stop", "-y", "-n", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["stats"]["generated_tokens"] == 1
+
+
+def test_a_misspelt_variable_is_named_by_the_benchmarks_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROCMFORGE_THREAD", "1")
+    with pytest.raises(SystemExit):
+        main(["bench", "run", "--help"])
+    said = "ROCMFORGE_THREAD is set, and nothing reads it; wanted ROCMFORGE_THREADS?"
+    assert said in capsys.readouterr().err

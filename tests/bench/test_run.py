@@ -479,6 +479,7 @@ def test_no_benchmark_selected_is_an_error(
         ("ROCMFORGE_CPU_BF16", "1", "environment: got ROCMFORGE_CPU_BF16=1, wanted none"),
         ("ROCMFORGE_DEVICE", "tpu", "ROCMFORGE_DEVICE: got 'tpu', wanted one of"),
         ("ROCFORGE_TEST_MODEL", "no/such.gguf", "ROCFORGE_TEST_MODEL: got no/such.gguf, wanted a"),
+        ("ROCMFORGE_TEST_MODEL", __file__, f"ROCMFORGE_TEST_MODEL: got {__file__}, wanted a GGUF"),
     ],
 )
 def test_a_wrong_environment_is_said_once_before_anything_is_made(
@@ -521,7 +522,7 @@ def test_a_planted_load_marks_what_it_slows_and_refuses_the_run(
     arguments = ["--bench", r"^checked\.Spin", "--max-load", "20", "--save-baseline"]
     assert main(["run", *arguments]) == 3
     said = capfd.readouterr()
-    assert "2 of 2 timed benchmarks were measured under other load" in said.err
+    assert "2 of 2 timed benchmarks were disturbed by other work" in said.err
     assert "% of the CPU time" in said.err
     assert "stop what else runs" in said.err
     assert MARK_LEGEND in said.out
