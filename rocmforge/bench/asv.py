@@ -1,6 +1,6 @@
-"""Runs asv as a program: its configuration in a folder of its own, its command, its environments.
+"""Runs asv 0.6.6 as a program: its configuration, its command lines, builds of commits.
 
-Knows asv 0.6.6's options and how it names what it runs in; reads no result, knows no verdict.
+asv measures in an environment of its own; here that is an interpreter with a commit's build.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Reads what asv 0.6.6 writes: result files, benchmarks.json, machine.json, into flat records.
+"""Reads what asv 0.6.6 writes, result files, benchmarks.json and machine.json, into `Result`s.
 
-Whatever is broken raises ResultFileError that names the file; nothing broken is read as a pass.
-Knows how asv spells failed (null) and skipped (NaN) and which way a metric is better; knows no
-verdict, no baseline and nothing of the engine.
+A broken file raises ResultFileError, which names it; it is never read as a pass. asv writes a
+failed benchmark as null and a skipped one as NaN.
 """
 
 from __future__ import annotations
@@ -274,7 +273,7 @@ def read_result_file(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> Res
                 wanted=f"up to {len(columns)} columns",
             )
         cells = dict(itertools.zip_longest(columns, row))  # asv drops trailing nulls
-        results.extend(_records(path, benchmark, cells, benchmarks.get(benchmark)))
+        results.extend(_results(path, benchmark, cells, benchmarks.get(benchmark)))
     return ResultSet(
         source=path,
         machine=path.parent.name,
@@ -286,7 +285,7 @@ def read_result_file(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> Res
     )
 
 
-def _records(
+def _results(
     path: Path, name: str, cells: Mapping[str, Any], info: BenchmarkInfo | None
 ) -> list[Result]:
     """Spread one row over its parameter sets, the last parameter varying fastest."""

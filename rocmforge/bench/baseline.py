@@ -74,7 +74,7 @@ def metric_suffix(unit: str) -> tuple[str, float]:
 
 
 def measured(results: ResultSet) -> dict[str, Result]:
-    """Return the records that a baseline can hold, by label: with a value, unit and direction."""
+    """Return the results that a baseline can hold, by label: with a value, unit and direction."""
     return {
         result.label: result
         for result in results.results
@@ -163,7 +163,7 @@ def refreshed(stored: ResultSet, fresh: ResultSet) -> ResultSet:
     Parameters
     ----------
     stored
-        The baseline. Its records keep the commit and the software that they were measured with.
+        The baseline. Its results keep the commit and the software that they were measured with.
     fresh
         A later run on the same hardware; only its `replacements` count.
     """
@@ -201,7 +201,7 @@ def save_refreshed(path: Path, fresh: ResultSet) -> int:
 
 
 def load_baseline(path: Path) -> ResultSet:
-    """Read a baseline; its medians become the records' values, in the benchmarks' own units.
+    """Read a baseline; its medians become the results' values, in the benchmarks' own units.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def load_baseline(path: Path) -> ResultSet:
         commit_date=None if commit_date is None else _milliseconds(path, commit_date),
         asv_environment=typed_field(path, metadata, "environment", str, "a string"),
         hardware=hardware,
-        results=tuple(_record(path, label, entries[label], hardware) for label in entries),
+        results=tuple(_result(path, label, entries[label], hardware) for label in entries),
         uncommitted_changes=bool(changed),
     )
 
@@ -234,7 +234,7 @@ def load_baseline(path: Path) -> ResultSet:
 def _entry(result: Result, hardware: Hardware) -> dict[str, Any]:
     summary = result.summary
     if summary is None or result.unit is None or result.direction is None:
-        raise ValueError(f"record {result.label}: got no value or unit, wanted a measured one")
+        raise ValueError(f"result {result.label}: got no value or unit, wanted a measured one")
     suffix, scale = metric_suffix(result.unit)
     metrics: dict[str, float | int | None] = {}
     for key, attribute in _STATISTICS.items():
@@ -265,7 +265,7 @@ def _entry(result: Result, hardware: Hardware) -> dict[str, Any]:
     }
 
 
-def _record(path: Path, label: str, entry: object, hardware: Hardware) -> Result:
+def _result(path: Path, label: str, entry: object, hardware: Hardware) -> Result:
     if not isinstance(entry, dict):
         raise ResultFileError(path, label, got=kind_of(entry), wanted="an object")
     metadata = typed_field(path, entry, "metadata", dict, f"an object in {label}")

@@ -1,8 +1,7 @@
 """Change points of a series of measurements: E-divisive with means, each tested before it counts.
 
-Windows are split where the energy distance of both sides is largest; a split stands where a t-test
-of the stretches beside it says so. Series are logarithms, so that a difference is a factor. Knows
-numbers only: no benchmark, no commit, no threshold.
+A window is split where the energy distance of both sides is largest. A split counts where a t-test
+tells the stretches beside it apart. Series are logarithms, so that a difference is a factor.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEWEST = 2
-"""Points on either side of a change point: one alone may be an outlier."""
+"""Fewest points on either side of a change point: a single one may be an outlier."""
 WINDOW = 50
-"""Points that are split at once, windows overlapping by half: what is farther away says little."""
+"""Points of a window; windows overlap by half. Points that are farther away say little."""
 WEAK = 100.0
-"""A split is tried where its p-value is below so many times what counts in the end."""
+"""A split is a candidate where its p-value is below this many times the final limit."""
 PLAUSIBLE = 0.05
-"""Likelihood, over that of the likeliest place, above which a step may lie there too."""
+"""Likelihood, over that of the likeliest place, above which the change point may lie there too."""
 
 Values = NDArray[np.float64]
 
@@ -67,12 +66,14 @@ def change_points(values: Values, alpha: float) -> list[int]:
 
 
 def plausible(values: Values, at: int) -> tuple[int, int]:
-    """Where a step may lie as well, by the likelihood of a Laplace law around both medians.
+    """Return the range in which a change point may lie.
+
+    The likelihood is that of a Laplace law around both medians.
 
     Parameters
     ----------
     values
-        (n,), with one step.
+        (n,), with one change point.
     at
         Its likeliest place, 1 … n − 1.
 

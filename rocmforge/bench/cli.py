@@ -17,11 +17,11 @@ COMMANDS = {
     "gate": "measure HEAD and judge it by this machine's stored baseline",
     "compare": "judge stored results: commit against commit, or a commit against a baseline",
     "confirm": "build two commits and measure them interleaved",
-    "history": "find steps and drifts to the worse over the commits of a branch",
+    "history": "find change points and drifts to the worse over the commits of a branch",
     "noise": "measure HEAD several times: how much does each benchmark differ?",
     "baseline": "list, save, refresh, compare and import baselines",
     "dashboard": "publish results and baselines as pages that work offline",
-    "ci": "measure two commits in turns, gate the second, publish what came of it",
+    "ci": "measure two commits interleaved, gate the second, publish the report",
     "machine": "tell asv what this machine is, and print its name",
 }
 PROG = "rocmforge bench"

@@ -1,6 +1,6 @@
-"""Compares two sets of records: pairs them, has each pair decided on, says what it adds up to.
+"""Compares two runs: pairs their results, has each pair judged, and says what the whole adds up to.
 
-The rule for a pair is `decision`'s; here are the reasons for which a pair cannot be compared.
+`decision` has the rule for one pair. This module has the reasons why a pair cannot be compared.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Comparison:
     threshold
         0.10 for 10 %.
     rows
-        In the order of the records.
+        In the order of the results.
     mismatches
         Differences of the hardware that forbid comparing; empty in the good case.
     notes
@@ -256,7 +256,7 @@ def _row(
 ) -> Row:
     known = before or after
     if known is None:
-        raise ValueError("row: got no record on either side, wanted one")
+        raise ValueError("row: got no result on either side, wanted one")
     old = before.value if before else None
     new = after.value if after else None
     ratio = new / old if old and new is not None else math.inf
@@ -280,7 +280,7 @@ def _row(
 
 
 def _quiet(before: Result | None, after: Result | None) -> float | None:
-    """Slowdown of the better quartiles of two records' samples."""
+    """Slowdown of the better quartiles of two results' samples."""
     if not (before and after and before.samples and after.samples) or after.direction is None:
         return None
     old, new = (quiet(result.samples, after.direction) for result in (before, after))
@@ -342,7 +342,7 @@ def _hint(row: Row, new: Sequence[Row]) -> str:
 
 
 def _incomparable(before: Result, after: Result) -> str:
-    """Why two records cannot be compared; empty: they can."""
+    """Why two results cannot be compared; empty: they can."""
     old, new = before.value, after.value
     if before.status is not Status.OK or after.status is not Status.OK:
         return "not measured on both sides"
@@ -395,7 +395,7 @@ def _unknown_noise(
     tested: Iterable[str],
     noise: Mapping[str, Noise],
 ) -> tuple[str, ...]:
-    """Say for how many benchmarks nobody knows what runs of one commit differ by."""
+    """Say for how many benchmarks no noise floor is known."""
     labels = list(tested)
     unknown = 0
     for label in labels:

@@ -1,8 +1,8 @@
-"""Measures suspects again before calling them regressions: both commits, in turns.
+"""Measures suspects again, interleaved at both commits, before any is called a regression.
 
-A `Pair` of processes, one of each commit, gives one slowdown: pairs are the samples here. What is
-clearly not slower is settled by one pair or two, what looks slower by a signed-rank test of many.
-Knows no asv (`measure` is given) and no file.
+A `Pair` of processes, one of each commit, gives one slowdown: it is one sample. One or two pairs
+clear a benchmark that is clearly not slower. A benchmark that looks slower needs many pairs and a
+signed-rank test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUSPICION = 0.5  # of the threshold: one run alone may hide as much of a change 
 UNKNOWN_NOISE_FLOOR = 0.10  # largest change between runs of one commit, where nobody measured any
 
 Measure = Callable[[str, Direction, bool], Pair]
-"""Run a process of each commit in turns: the label, its direction, whether the later one leads."""
+"""Run one process of each commit interleaved: label, direction, whether the later one leads."""
 
 
 @dataclass(slots=True)
@@ -39,13 +39,13 @@ class _Suspect:
 
 
 def suspects(rows: Sequence[Row]) -> list[Row]:
-    """Rows that may be slower by their threshold for all that one run says of them.
+    """Return the rows that may be slower by their threshold, in spite of what one run shows.
 
-    Slower by half of it or more, or by so little less than all of it as runs of one commit are
-    known to differ, by medians or by better quartiles; or faster by more than the threshold. For a
-    burst of other work hides a slowdown in one run as often as it makes one up, and where it hit
-    the earlier run, the later one looks faster. Where nothing is known of a benchmark's noise, it
-    is as loud as the middle one of the others.
+    A row is a suspect where its medians or its better quartiles are slower by half the threshold,
+    or by the threshold less the noise floor. It is one, too, where it is faster by more than the
+    threshold: other work may have slowed down the earlier run. A single burst of other work hides a
+    slowdown as often as it feigns one. A benchmark without a known noise floor gets the median of
+    the known ones.
     """
     floors = [row.floor for row in rows if row.floor is not None]
     usual = median(floors) if floors else UNKNOWN_NOISE_FLOOR
@@ -76,11 +76,11 @@ def confirm(
     the threshold, or once the 95 % interval of the slowdown lies below the threshold. It is a
     regression where after 12 pairs this interval lies above the threshold, or after 16 its middle
     does, and the signed-rank test says that it is slower, at 1 % for all suspects and looks
-    together; of many suspects, `looks` asks for more pairs. Otherwise it cannot be told. Two pairs
-    that say exactly the same have counted, not timed, and settle it. What looked improved and is ok
-    stays improved.
-    One that gives no value at the later commit has failed, unless it is n/a there; at the earlier,
-    it cannot be told.
+    together. For many suspects, `looks` asks for more pairs. Otherwise it cannot be told. Two equal
+    pairs settle it at once: the benchmark counts, and times nothing. A row that looked improved and
+    is ok stays improved.
+    A suspect without a value at the later commit has failed, unless it is n/a there. Without a
+    value at the earlier commit it cannot be told.
 
     Parameters
     ----------
@@ -89,11 +89,11 @@ def confirm(
     commits
         Before and after.
     measure
-        Called once a round for each that is not settled yet; the two commits lead in turns.
+        Called once a round for each suspect that is still open. The commits lead alternately.
     settled
-        Gets the rows by label as they are settled, so that nothing is lost where `measure` raises.
+        Gets each row by label as soon as it is settled: nothing is lost where `measure` raises.
     on_round
-        Called after each round with its number and that of suspects still open.
+        Called after each round with its number and the number of suspects still open.
     """
     open_ones = {row.label: _Suspect(row) for row in rows}
     when = looks(len(rows))
@@ -152,7 +152,7 @@ def _settle(
         verdict, word = Verdict.CANNOT_TELL, "not settled by"
     else:
         return None
-    pairs_said = f"{n} pair{'s' if n > 1 else ''} of processes in turns"
+    pairs_said = f"{n} pair{'s' if n > 1 else ''} of interleaved processes"
     if verdict is Verdict.OK and row.verdict is Verdict.IMPROVED:
         return replace(row, note=f"not slower in {pairs_said}")
     note = f"{word} {pairs_said}"

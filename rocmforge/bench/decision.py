@@ -1,10 +1,10 @@
-"""The rule that says of one benchmark whether it got worse: four things at once, or "cannot tell".
+"""The rule that decides whether a benchmark is a regression, is fine, or cannot be told.
 
-A regression is worse by more than the threshold, AND its samples differ by a rank test that knows
-how many benchmarks are compared, AND by more than runs of one commit differ among themselves, AND
-was not measured under other load. Where the first holds and another does not, that is said, with
-what would settle it; what was measured under load is not judged at all, neither way. Improvements
-obey the same rule. Knows records; knows no file and no report.
+It is a regression where all four hold: its median is worse by more than the threshold; a rank test,
+which counts how many benchmarks are compared, tells the samples apart; the change exceeds the noise
+floor, that is, the largest difference between runs of one commit; no other work or throttling
+disturbed it. Where only some of the first three hold, the note says what would settle it. A
+disturbed benchmark is not judged at all. Improvements obey the same rule.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def evidence(before: Result, after: Result) -> Evidence:
     Raises
     ------
     ValueError
-        A record has no value or no direction.
+        A result has no value or no direction.
     """
     direction = after.direction
     if before.value is None or after.value is None or direction is None:
@@ -203,7 +203,7 @@ def decide(
         return Verdict.OK, ""
     verdict = Verdict.REGRESSION if found.slowdown > limit else Verdict.IMPROVED
     if found.change <= floor:
-        note = f"runs of one commit differ by {100 * floor:.0f} %: measure both in turns"
+        note = f"runs of one commit differ by {100 * floor:.0f} %: measure both interleaved"
         return Verdict.CANNOT_TELL, note
     if found.exact:
         return verdict, ""

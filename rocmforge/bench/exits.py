@@ -19,7 +19,7 @@ exit codes:
   0    done, and nothing is surely worse
   1    a regression, or a benchmark that failed
   2    wrong usage, or broken input: a file, git, a build or asv; the message names it
-  3    nothing measured: no value, no baseline, benchmarks that are missing, or too much other load
+  3    nothing measured: no value, no baseline, benchmarks that are missing, or too much other work
   4    the results are of other hardware
   130  interrupted, by Ctrl-C or SIGTERM
 """

@@ -1,7 +1,6 @@
-"""JSON files read with errors that name the file, and written so that nothing is ever half there.
+"""JSON files: read with errors that name the file, written whole or not at all.
 
-Knows NaN and the version field of asv's files, which our reports have too; knows no benchmark, no
-record and no verdict.
+asv's files and ours have a version field; NaN is allowed where asv writes it.
 """
 
 from __future__ import annotations

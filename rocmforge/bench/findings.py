@@ -1,7 +1,7 @@
-"""Judges a history: which benchmarks got worse, between which commits, whether it still stands.
+"""Judges a history: which benchmarks got worse, between which commits, and whether it still stands.
 
-Thresholds and noise are those that comparing two commits knows. The more benchmarks are judged, the
-surer each change point must be. Knows series; prints nothing.
+Thresholds and noise floors are those of a comparison of two commits. The more benchmarks are
+judged, the surer each change point must be. The command that finds the guilty commit is here too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One step or drift of one benchmark.
+    """One change point or drift of one benchmark.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ class Finding:
     before, after
         The levels, in the unit of the series.
     factor, low, high
-        By which it got worse, with its 99 % interval; infinite from 0, interval 0 to infinity where
-        there are too few measurements.
+        How many times worse it got, with its 99 % interval. It is infinite from 0; the interval is
+        0 to infinity where there are too few measurements.
     threshold
         The one that the benchmark was judged by.
     """
@@ -95,7 +95,7 @@ def judge(
     thresholds: Mapping[str, float] | None = None,
     noise: Mapping[str, Noise] | None = None,
 ) -> list[Finding]:
-    """Find the steps and drifts of all series: those that stand first, the largest first.
+    """Find the change points and drifts of all series: first those that stand, the largest first.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def judge(
         most = max((len(one.points) for one in history.series), default=0)
         raise MeasurementError(
             f"nothing to judge: no benchmark has more than {most} measured commits, wanted at "
-            f"least {FEWEST_POINTS}; about 12 show a step of 25 % at the end, 24 one of 15 %"
+            f"least {FEWEST_POINTS}; about 12 show a change of 25 % at the end, 24 one of 15 %"
         )
     own = {re.compile(name): value for name, value in (thresholds or {}).items()}
     alpha = min(MOST_ALPHA, ALPHA / len(judged))

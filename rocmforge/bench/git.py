@@ -1,6 +1,6 @@
 """Asks git, whose answers may hold any bytes: subjects of commits, names of tags and of files.
 
-Knows no measurement; without git, or without a repository, there is no answer.
+Without git, or without a repository, the answer is None.
 """
 
 from __future__ import annotations

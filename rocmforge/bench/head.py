@@ -126,7 +126,7 @@ def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, C
         console.print(f"baseline  {stored}: {counts_line(comparison)}")
         console.print(f"          {saved_line(save(comparison))}")
     console.print(f"results   {RESULTS / found.machine}")
-    console.print(f"          what surrounded each process: {found.conditions}")
+    console.print(f"          environment of each process: {found.conditions}")
     console.print(f"as JSON   {found.stored}")
     preview = f"{os.path.relpath(sys.executable)} -m asv --config {config}"
     console.print(f"dashboard {WORK / 'html'}; to see it: {preview} preview")

@@ -1,7 +1,7 @@
 """The series of every benchmark over a branch: asv's results in the order of git's first parents.
 
-Failed, skipped and marked measurements are gaps, as are commits without a result. Where the code of
-a benchmark changed (asv's hash of it), a new series begins. Knows no detector and no verdict.
+A failed, skipped or marked measurement is a gap, and so is a commit without a result. A new series
+begins where the code of a benchmark changed (asv's hash of it).
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _unusable(result: Result, value: float) -> str | None:
 
 
 def _series(rows: Sequence[tuple[int, Result]]) -> Series:
-    """One series of records that share label, unit, direction and version."""
+    """One series of results that share label, unit, direction and version."""
     first = rows[0][1]
     points = []
     for position, result in rows:

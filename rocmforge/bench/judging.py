@@ -1,7 +1,7 @@
 """Compares two runs as every command does, and saves what came of it.
 
-By the noise that is known of the hardware and the thresholds of asv.conf.json, unless others are
-given.
+It uses the noise floors known of the hardware and the thresholds of asv.conf.json, unless options
+name others.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def read_pair(
 
 
 def _quiet(found: ResultSet, results: ResultsDirectory, max_load: float) -> ResultSet:
-    """Add what surrounded the processes; refuse a run most of which was measured under load."""
+    """Add the environment of each process; refuse a run most of which other work disturbed."""
     known = with_stored_environments(found, results.path, max_load)
     refuse_loaded(known)
     return known

@@ -1,7 +1,7 @@
-"""Reads what `llama-bench -o json` prints as records, so that it can be a baseline.
+"""Reads what `llama-bench -o json` prints, so that it can be a baseline.
 
-A test is a prompt (pp512) or generated tokens (tg128), at some depth; its samples are tokens/s.
-Source of the format: llama.cpp, tools/llama-bench/README.md. Knows no verdict.
+A test is a prompt (pp512) or generated tokens (tg128), at some depth. Its samples are tokens/s.
+Source of the format: llama.cpp, tools/llama-bench/README.md.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read_llama_bench(path: Path, hardware: Hardware) -> ResultSet:
     rows = _rows(path)
     if not rows:
         raise MeasurementError(f"{path}: no test: nothing measured")
-    results = [_record(path, number, row) for number, row in enumerate(rows)]
+    results = [_result(path, number, row) for number, row in enumerate(rows)]
     labels = [result.label for result in results]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
@@ -81,7 +81,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _record(path: Path, number: int, row: dict[str, Any]) -> Result:
+def _result(path: Path, number: int, row: dict[str, Any]) -> Result:
     what = f"test {number}"
     stored = typed_field(path, row, "samples_ts", list, f"a list in {what}")
     samples = [finite_number(path, f"samples_ts of {what}", value) for value in stored]

@@ -1,6 +1,6 @@
-"""How asv is told what machine it runs on, and how that is read back from its result files.
+"""Tells asv what machine it runs on, and reads that back from its result files.
 
-asv knows six fields of its own and keeps any other that it finds.
+asv has six fields of its own and keeps any other field that it finds.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Run:
     Parameters
     ----------
     results
-        The records of the selection, with their conditions.
+        The results of the selection, with their environments.
     selection
         The expressions that chose them.
     machine
@@ -48,7 +48,7 @@ class Run:
     log
         What asv printed.
     conditions
-        What surrounded each process.
+        Folder with the environment of each process.
     """
 
     results: ResultSet
@@ -143,7 +143,7 @@ def _run_asv(
 def _load(
     machine: str, commit: str, selection: Sequence[str], conditions: Path, max_load: float
 ) -> ResultSet:
-    """Read the records that the selection names; those of other runs of the commit are left out."""
+    """Read the results that the selection names; those of other runs are left out."""
     found = ResultsDirectory(RESULTS, machine).load(
         commit, asv.asv_environment_name(sys.executable)
     )

@@ -1,7 +1,7 @@
-"""How much each benchmark differs between runs of one commit: its noise, learned by repeating.
+"""The noise of each benchmark: how much its medians differ between runs of one commit.
 
-`noise.json` beside a baseline keeps the median of every run, so that what is derived from them can
-change without measuring again. Knows records and files, no verdict.
+`noise.json` beside a baseline keeps the median of every run: the noise floor can be computed in
+another way later, without measuring again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Noise:
     version
         asv's hash of the benchmark's code; None: unknown.
     medians
-        Of the runs that measured it, in their order: of those that were not marked (other load,
-        throttling), unless fewer than two are left.
+        Of the runs that measured it, in their order. Marked runs (other work, throttling) are left
+        out, unless fewer than two others remain.
     marked
         Number of runs that were marked.
     """
@@ -51,7 +51,7 @@ class Noise:
 
     @property
     def spread(self) -> float:
-        """Half of the runs lie within this share of the middle: (q75 − q25) / median."""
+        """Width of the middle half of the runs: (q75 − q25) / median."""
         ordered = sorted(self.medians)
         middle = percentile(ordered, 0.5)
         width = percentile(ordered, 0.75) - percentile(ordered, 0.25)
@@ -59,7 +59,7 @@ class Noise:
 
     @property
     def floor(self) -> float:
-        """Largest change that any two runs showed though nothing had: max / min − 1."""
+        """Noise floor: the largest change between two runs of the same commit, max / min − 1."""
         low, high = min(self.medians), max(self.medians)
         if low == high:
             return 0.0
@@ -79,7 +79,7 @@ def learn(runs: Sequence[ResultSet]) -> dict[str, Noise]:
     MeasurementError
         Fewer than two runs.
     ValueError
-        Runs of different commits or hardware: what differs between them is no noise.
+        Runs of different commits or hardware: what differs between those is not noise.
     """
     if len(runs) < FEWEST_RUNS:
         raise MeasurementError(f"noise: got {len(runs)} run, wanted at least {FEWEST_RUNS}")
@@ -87,7 +87,7 @@ def learn(runs: Sequence[ResultSet]) -> dict[str, Noise]:
         if run.commit != runs[0].commit:
             raise ValueError(
                 f"{run.source}: got commit {run.commit[:8]}, wanted {runs[0].commit[:8]} as in "
-                f"{runs[0].source}: what differs between commits is no noise"
+                f"{runs[0].source}: a difference between commits is not noise"
             )
         if run.hardware.identity() != runs[0].hardware.identity():
             raise ValueError(f"{run.source}: got other hardware than in {runs[0].source}")

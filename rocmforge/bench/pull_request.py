@@ -1,4 +1,4 @@
-"""Measures two commits in turns, gates the second, posts and pushes what came of it.
+"""Measures two commits interleaved, gates the second, posts and pushes the report.
 
 Writes below .asv/ and to --out.
 """
@@ -126,7 +126,7 @@ def _measure(
     rounds: int,
     console: Console,
 ) -> None:
-    """Run asv on both commits in turns, each round adding its samples; from nothing on.
+    """Run asv on both commits alternately, from nothing on; each round adds its samples.
 
     The results lie beside copies of the committed ones, for the pages to show their history. What
     fails in one round has failed.

@@ -1,8 +1,8 @@
 """Compares two sets of samples by ranks alone: how much they differ, and how surely.
 
-The Mann-Whitney test, for differences of pairs the signed-rank test, and the intervals that belong
-to them, due to Hodges and Lehmann: they assume no distribution, only that samples are independent.
-Knows no benchmark and no verdict.
+The Mann-Whitney test compares samples of two runs, the signed-rank test differences of pairs. The
+intervals that belong to them are due to Hodges and Lehmann. All of them assume that samples are
+independent, and no distribution.
 """
 
 from __future__ import annotations

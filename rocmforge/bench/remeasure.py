@@ -135,7 +135,7 @@ def measure_ratios(args: argparse.Namespace) -> int:
 def _slowdowns(
     label: str, pythons: tuple[Path, Path], pairs: int, folders: tuple[Path, Path]
 ) -> tuple[list[float], Pair]:
-    """Return the slowdown of each pair, the commits leading in turns, and the last pair.
+    """Return the slowdown of each pair, the commits leading alternately, and the last pair.
 
     What is not timed is taken for better where it is lower: no such value is the other way round.
     """

@@ -1,4 +1,4 @@
-"""The flat records that the whole package works on: one benchmark, one set of parameters."""
+"""What the whole package works on: `Result`, one benchmark with one set of parameters, and runs."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class Result:
     unit, direction
         None where benchmarks.json does not know the benchmark.
     version
-        asv's hash of the benchmark's code; equal hashes measure the same thing.
+        asv's hash of the benchmark's code. Equal hashes measure the same thing.
     started_at
         Milliseconds since 1970, or None.
     error
         Worst relative error against the reference that its processes found; None: not recorded.
-    conditions
-        What surrounded the process with the most other load, JSON-ready, and the number of
+    environment
+        Environment of the process that other work disturbed most, JSON-ready, and the number of
         ``processes``; None: not recorded.
     marked
-        Why its samples are not to be trusted (other work, throttling), or None.
+        Why its samples cannot be trusted (other work, throttling), or None.
     commit, hardware
-        Of this record, where they are not those of its set: it was kept from an earlier run.
+        Of this result, where they differ from those of its set: it was kept from an earlier run.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ResultSet:
-    """All records of one run: one machine, one commit, one environment.
+    """All results of one run: one machine, one commit, one environment of asv.
 
     ``uncommitted_changes`` says that the tree differed from the commit.
     """

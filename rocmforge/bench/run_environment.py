@@ -1,8 +1,8 @@
-"""What surrounded the measurements: written by each benchmark's process, read back, judged.
+"""The environment of each benchmark's process: stored, read back, judged.
 
-A process of asv leaves one small JSON file: benchmark, index of its parameters, the worst error
-against the reference, and its conditions. Here each record gets those of its processes, and a mark
-where other work or throttling was in its samples. Knows the files and the limits, measures nothing.
+Each process of asv leaves one small JSON file: the benchmark, the index of its parameters, the
+worst error against the reference, and the environment of the run. `with_environments` adds them to
+the results, and marks a result whose samples other work or throttling disturbed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ the card's average of our own process before."""
 QUOTA_LIMIT = 0.05
 """Share of the time for which a CPU quota may hold a benchmark back."""
 REFUSED_SHARE = 0.5
-"""Share of marked ones among the timed benchmarks above which a run is no baseline."""
+"""Share of marked benchmarks among the timed ones above which a run is refused as a baseline."""
 NO_MARK = frozenset({"power cap", "clocks setting", "sync boost", "display clocks"})
-"""Reasons for lower clocks that are the card's own settings: the same again in the next run."""
+"""Reasons for lower clocks that do not mark: the card's own settings, the same in every run."""
 
 _SHARES = ("others_share", "quota_throttled_share")
 _TIMES = re.compile(r"seconds|[mnµu]?s(/.+)?|times\b.*|.*/s")
@@ -48,7 +48,7 @@ def write_report(
     benchmark: str,
     index: int | None,
     error: float | None,
-    conditions: Mapping[str, Any],
+    environment: Mapping[str, Any],
 ) -> Path:
     """Write the report of one process, whole or not at all.
 
@@ -60,12 +60,12 @@ def write_report(
         asv's name without parameters, and the index of the parameters; None: it has none.
     error
         Worst relative error against the reference that this process found, None: it checked none.
-    conditions
+    environment
         JSON-ready; see `rocmforge.profiling.run_environment.Conditions`.
     """
     path = folder / f"{_stem(benchmark, index)}.{uuid.uuid4().hex[:12]}.json"
     document = {"version": REPORT_VERSION, "benchmark": benchmark, "index": index}
-    write_json(path, {**document, "error": error, "conditions": dict(conditions)})
+    write_json(path, {**document, "error": error, "conditions": dict(environment)})
     return path
 
 
@@ -80,14 +80,14 @@ def forget(folder: Path, benchmarks: Iterable[tuple[str, int | None]]) -> None:
 def with_environments(
     results: Sequence[Result], folder: Path, limit: float = OTHERS_LIMIT
 ) -> tuple[Result, ...]:
-    """Give each record the error and the conditions of its processes, and its mark.
+    """Give each result the error and the environment of its processes, and its mark.
 
     Parameters
     ----------
-    records
+    results
         All of a result file, in its order: their place says the index of their parameters.
     folder
-        Where `write_report` wrote; records without a report stay as they are.
+        Where `write_report` wrote; results without a report stay as they are.
     limit
         Share of CPU or GPU time that other work may take, 0 … 1.
 
@@ -112,7 +112,7 @@ def with_environments(
 def with_stored_environments(
     found: ResultSet, results: Path, limit: float = OTHERS_LIMIT
 ) -> ResultSet:
-    """Add what surrounded the processes, where that was kept beside asv's results.
+    """Add the environment of each process, where asv's results have it beside them.
 
     Parameters
     ----------
@@ -133,9 +133,10 @@ def with_stored_environments(
 
 
 def is_timed(result: Result) -> bool:
-    """Whether it is a time or a rate, which load can spoil; bytes, registers and quality are not.
+    """Whether it is a time or a rate, which other work can spoil.
 
-    So are multiples of an ideal time, whose unit begins with "times".
+    Bytes, registers and quality are not. Multiples of an ideal time, whose unit begins with
+    "times", are.
     """
     return result.status is Status.OK and bool(_TIMES.fullmatch(result.unit or ""))
 
@@ -147,7 +148,7 @@ def marked_share(results: Iterable[Result]) -> tuple[int, int]:
 
 
 def refusal(results: Sequence[Result]) -> str | None:
-    """Say why a run is no measure of anything: most of its timed benchmarks are marked.
+    """Say why a run cannot be used: most of its timed benchmarks are marked.
 
     Returns
     -------
@@ -160,7 +161,7 @@ def refusal(results: Sequence[Result]) -> str | None:
     reasons = [result.marked for result in results if result.marked]
     worst = max(dict.fromkeys(reasons), key=reasons.count)
     return (
-        f"{marked} of {timed} timed benchmarks were measured under other load or throttling "
+        f"{marked} of {timed} timed benchmarks were disturbed by other work or throttling "
         f"({worst}; worst load {_worst_load(results)}): stop what else runs on this machine, "
         "or let it cool, and measure again"
     )
@@ -194,14 +195,14 @@ def _joined(result: Result, reports: Sequence[Mapping[str, Any]], limit: float) 
     )
 
 
-def _reason(conditions: Mapping[str, Any], limit: float) -> str | None:
-    """Why samples taken under these conditions are marked; None: they are not."""
-    others, quota = (conditions.get(name) or 0.0 for name in _SHARES)
+def _reason(environment: Mapping[str, Any], limit: float) -> str | None:
+    """Why samples of this environment are marked; None: they are not."""
+    others, quota = (environment.get(name) or 0.0 for name in _SHARES)
     if others > limit:
         return f"other work took {100 * others:.0f} % of the CPU time"
     if quota > QUOTA_LIMIT:
         return f"a CPU quota held it back for {100 * quota:.0f} % of the time"
-    for gpu in conditions.get("gpus", ()):
+    for gpu in environment.get("gpus", ()):
         bad = sorted(set(gpu.get("throttle") or ()) - NO_MARK)
         if bad:
             return f"{gpu['device']} throttled: {', '.join(bad)}"
@@ -219,11 +220,11 @@ def _read_report(path: Path) -> dict[str, Any]:
     index = report.get("index")
     if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
         raise ResultFileError(path, "index", got=kind_of(index), wanted="a number or null")
-    conditions = typed_field(path, report, "conditions", dict, "an object")
+    environment = typed_field(path, report, "conditions", dict, "an object")
     for name in _SHARES:
-        if conditions.get(name) is not None:
-            finite_number(path, name, conditions[name])
-    gpus = conditions.get("gpus", [])
+        if environment.get(name) is not None:
+            finite_number(path, name, environment[name])
+    gpus = environment.get("gpus", [])
     if not isinstance(gpus, list) or not all(isinstance(gpu, dict) for gpu in gpus):
         raise ResultFileError(path, "gpus", got=kind_of(gpus), wanted="a list of GPUs")
     for gpu in gpus:

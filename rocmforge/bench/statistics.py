@@ -1,6 +1,6 @@
 """Statistics of one benchmark's samples: mean, extremes, percentiles, interval of the median.
 
-Pure Python on a list of numbers. Knows no unit, no file and no verdict.
+Pure Python on a list of numbers.
 """
 
 from __future__ import annotations

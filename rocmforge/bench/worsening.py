@@ -1,8 +1,8 @@
-"""Says of a series where it got worse: at once, by a step, or little by little, by a drift.
+"""Finds where a series got worse: at once, at a change point, or little by little, in a drift.
 
-Change points that follow each other upwards are one stretch. It is a drift where a ramp explains it
-better than its steps do, or where it adds up to too much though no step of it does. Works on
-logarithms in which more is worse. Knows no benchmark and no commit.
+Change points that follow each other upwards form one stretch. The stretch is a drift where a ramp
+explains it better than its change points do, or where it exceeds the limit as a whole and no single
+change point does. The series are logarithms in which more is worse.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from rocmforge.bench.change_points import FEWEST, Values, change_points, levels, plausible
 
 SHORTEST_DRIFT = 5
-"""Points that a drift takes at least; what takes fewer is a step."""
+"""Fewest points of a drift; a shorter change is a change point."""
 RAMP_ENDS = 40
 """Places tried for either end of a ramp."""
 DOUBT = 1.0
-"""Log-likelihood by which a ramp must explain more than steps before it is called a drift."""
+"""Log-likelihood by which a ramp must beat change points before it is called a drift."""
 
 
 class Kind(str, enum.Enum):
@@ -34,16 +34,16 @@ class Kind(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Worsening:
-    """One step or drift, by indices into the series.
+    """One change point or drift, by indices into the series.
 
     Parameters
     ----------
     kind
-        A step or a drift.
+        A change point or a drift.
     good, bad
-        Last point that surely had the old level and first that surely has the new one.
+        Last point that surely has the old level, and first that surely has the new one.
     at
-        Of a step, where the new level most likely begins; of a drift, as ``bad``.
+        Of a change point, where the new level most likely begins; of a drift, as ``bad``.
     before, after
         The stretches of points, from … to (exclusive), whose medians are the two levels.
     mended
@@ -63,7 +63,7 @@ class Worsening:
 def worsenings(
     values: Values, limit: float, floor: float, alpha: float, exact: bool
 ) -> list[Worsening]:
-    """Find the steps and drifts of a series.
+    """Find the change points and drifts of a series.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def worsenings(
     alpha
         p-value of each change point.
     exact
-        Values are counted, not timed: two neighbours that differ by more than the limit are a step.
+        Values are counted, not timed: each difference of neighbours beyond the limit counts.
     """
     if not len(values):
         return []
@@ -152,7 +152,7 @@ def _mended(
 
 
 def _ramp(values: Values, points: Sequence[int]) -> tuple[int, int] | None:
-    """Last point before and first point after a ramp that explains the values better than steps.
+    """Last point before and first point after a ramp that explains the values better than jumps.
 
     Both are fitted by least absolute deviations: level, straight line, level. The likelihoods, of a
     Laplace law, count each level and each place as one parameter.
@@ -186,7 +186,7 @@ def _level(values: Values) -> tuple[float, float]:
 
 
 def _trend(values: Values, start: int, limit: float, floor: float, alpha: float) -> list[Worsening]:
-    """Find a drift too slow for change points: a trend by ranks (Mann and Kendall), no single step.
+    """Find a drift too slow for change points: a trend by ranks (Mann and Kendall), no single jump.
 
     The levels are the medians of the first and the last fifth.
     """

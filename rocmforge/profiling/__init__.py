@@ -1,1 +1,1 @@
-"""What a measurement can be held against: its conditions, and what the device can do at best."""
+"""What a measurement is held against: the environment of its run, and the most a device can do."""

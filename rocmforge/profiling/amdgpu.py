@@ -1,6 +1,6 @@
-"""Samples of an AMD GPU: files of the kernel driver, read twice a second by a thread.
+"""Samples of an AMD GPU: a thread reads files of the kernel driver twice a second.
 
-Why it throttles comes from amdsmi, where that is installed.
+amdsmi, where it is installed, says why the GPU throttles.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a GPU said while it was used, summed up: clocks, power, temperature, throttling, memory.
+"""The state of a GPU while it was used, summed up: clocks, power, temperature, throttling, memory.
 
-Samples come from `nvidia_smi` and `amdgpu`. What a card does not tell is None.
+Samples come from `nvidia_smi` and `amdgpu`. What a card does not report is None.
 """
 
 from __future__ import annotations

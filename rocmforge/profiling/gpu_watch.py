@@ -1,6 +1,6 @@
-"""Watches one GPU from its first use to the end of a measurement, in its vendor's way.
+"""Watches one GPU from its first use to the end of a measurement, by its vendor's tools.
 
-Asks the runtime where a GPU is, for its numbers are not the vendor's tools'; launches nothing.
+The runtime numbers GPUs differently from the vendor's tools: it is asked for the PCI address.
 """
 
 from __future__ import annotations

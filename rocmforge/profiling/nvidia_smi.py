@@ -1,6 +1,6 @@
-"""Samples of an NVIDIA GPU by one `nvidia-smi` that prints a line twice a second.
+"""Samples of an NVIDIA GPU, from one `nvidia-smi` process that prints a line twice a second.
 
-Nothing of this process runs between: the lines wait in a pipe until they are taken.
+This process does nothing in between: a thread keeps the lines until they are taken.
 """
 
 from __future__ import annotations

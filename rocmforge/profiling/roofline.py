@@ -1,10 +1,12 @@
-"""What a device can do at most, measured: the roofline that a kernel's time is compared with.
+"""Measures the most that a device can do: the roofline that a kernel's time is compared with.
 
-A kernel that moves so many bytes and computes so many operations takes at least the longer of the
-two quotients by these rates, which are of the same process, threads and instructions, not of a data
-sheet. A rate is the best of several samples, a kernel's time a median: other load that comes and
-goes makes the time in multiples of the ideal larger, that is worse. Only load through all samples
-of a rate that then ends makes it smaller. It knows no op and no model; the loops are the backends'.
+A kernel moves bytes and computes operations. Its least time is the longer of bytes / read rate and
+operations / compute rate. Both rates are measured in the same process, with the same threads and
+instructions, and are not those of a data sheet.
+
+A rate is the best of several samples; a kernel's time is a median. Other work on the machine makes
+the kernel's time in multiples of the ideal larger, that is worse. It makes it smaller only where it
+slows down all samples of a rate and then ends.
 """
 
 from __future__ import annotations

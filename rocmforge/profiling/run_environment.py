@@ -1,8 +1,7 @@
-"""What surrounded a measurement: other load, clocks, throttling, versions, from a start to an end.
+"""The environment of a run: other load, clocks, throttling, versions, from its start to its end.
 
-A `Watch` reads counters of the kernel when it begins and when it ends, and nothing between: it
-costs a measurement no time. What cannot be read is None, never a guess. Knows no benchmark, and
-of GPUs only what `gpu_watch` sees.
+A `Watch` reads counters of the kernel when it begins and when it ends, and nothing in between: it
+costs a measurement no time. What cannot be read is None, never a guess.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class RunEnvironment:
-    """What surrounded a measurement. None: not to be known here.
+    """The environment of a run. None: this machine does not show it.
 
     Parameters
     ----------

@@ -100,11 +100,11 @@ def test_what_was_measured_under_load_refreshes_nothing(
     text = stored.read_bytes()
     done = bench(TOOL, "refresh")
     assert done.returncode == 3
-    assert "measured under other load" in done.stderr
+    assert "disturbed by other work" in done.stderr
     assert stored.read_bytes() == text
     done = bench(TOOL, "save", "--commit", "bbbb", "--replace")
     assert done.returncode == 3
-    assert "measured under other load" in done.stderr
+    assert "disturbed by other work" in done.stderr
     assert stored.read_bytes() == text
 
 

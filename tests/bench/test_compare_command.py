@@ -264,7 +264,7 @@ def test_what_was_measured_under_load_is_known_where_it_was_kept(
         write_report(tmp_path / "conditions" / B, "matmul.track_ms", index, None, conditions)
     done = bench(CHECK, "aaaa", "bbbb", "--bench", "rope", "--out", "out")
     assert done.returncode == 3, done.stderr
-    assert "bbbbbbbb-virtualenv-py3.11.json: 4 of 5 timed benchmarks were meas" in done.stderr
+    assert "bbbbbbbb-virtualenv-py3.11.json: 4 of 5 timed benchmarks were disturbed" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -313,7 +313,9 @@ def test_the_noise_of_this_hardware_is_known_and_another_can_be_named(
     path.write_text(json.dumps(noise), encoding="utf-8")
     done = bench(CHECK, "aaaa", "bbbb", "--bench", label)
     assert done.returncode == 3, done.stderr  # the only one cannot be judged
-    assert "cannot tell (runs of one commit differ by 25 %: measure both in turns)" in done.stdout
+    assert (
+        "cannot tell (runs of one commit differ by 25 %: measure both interleaved)" in done.stdout
+    )
     (tmp_path / "quiet.json").write_text('{"version": 1, "benchmarks": {}}', encoding="utf-8")
     assert bench(CHECK, "aaaa", "bbbb", "--noise", "quiet.json").returncode == 1
     assert bench(CHECK, "aaaa", "bbbb", "--noise", "none.json").returncode == 2

@@ -58,7 +58,7 @@ def test_what_is_slower_is_confirmed_in_turns(direction: Direction) -> None:
     machine = Machine(1.18)
     (found,) = settle(machine, row(direction=direction))
     assert found.verdict is Verdict.REGRESSION
-    assert found.note == "confirmed by 12 pairs of processes in turns"
+    assert found.note == "confirmed by 12 pairs of interleaved processes"
     ratio = 1.18 if direction is Direction.LOWER else 1 / 1.18
     assert found.ratio == pytest.approx(ratio, rel=0.03)
     assert found.before == 10.0
@@ -73,8 +73,8 @@ def test_what_is_not_slower_is_settled_at_once() -> None:
     machine = Machine({"faster": 0.97, "same": 1.02}, noise=0.001)
     faster, same = settle(machine, row("faster"), row("same"))
     assert (faster.verdict, same.verdict) == (Verdict.OK, Verdict.OK)
-    assert faster.note == "not confirmed by 1 pair of processes in turns"
-    assert same.note == "not confirmed by 2 pairs of processes in turns"
+    assert faster.note == "not confirmed by 1 pair of interleaved processes"
+    assert same.note == "not confirmed by 2 pairs of interleaved processes"
     assert (same.low, same.high) == (None, None)
     assert machine.calls == [("faster", False), ("same", False), ("same", True)]
 
@@ -83,7 +83,7 @@ def test_what_is_slower_by_less_than_the_threshold_is_ok_when_that_is_sure() -> 
     machine = Machine(1.06, noise=0.005)
     (found,) = settle(machine, row())
     assert found.verdict is Verdict.OK
-    assert found.note == "not confirmed by 6 pairs of processes in turns"
+    assert found.note == "not confirmed by 6 pairs of interleaved processes"
 
 
 def test_what_looked_improved_stays_so_unless_it_is_slower() -> None:
@@ -93,7 +93,7 @@ def test_what_looked_improved_stays_so_unless_it_is_slower() -> None:
     ]
     one, other = settle(machine, *improved)
     assert (one.verdict, one.after) == (Verdict.IMPROVED, 7.0)
-    assert one.note == "not slower in 1 pair of processes in turns"
+    assert one.note == "not slower in 1 pair of interleaved processes"
     assert other.verdict is Verdict.REGRESSION
 
 
@@ -105,7 +105,7 @@ def test_it_ends_and_says_so_where_nothing_can_be_told() -> None:
         if found.verdict is Verdict.CANNOT_TELL:
             unsettled += 1
             assert len(machine.calls) == looks(1)[-1] == 16
-            assert found.note == "not settled by 16 pairs of processes in turns"
+            assert found.note == "not settled by 16 pairs of interleaved processes"
     assert unsettled >= 4
 
 
@@ -127,7 +127,7 @@ def test_many_suspects_take_more_pairs_and_are_called_all_the_same(suspected: in
 def test_what_is_counted_is_settled_by_two_pairs() -> None:
     more, few = settle(Machine({"more": 1.5, "few": 1.08}, noise=0.0), row("more"), row("few"))
     assert (more.verdict, few.verdict) == (Verdict.REGRESSION, Verdict.OK)
-    assert more.note == "confirmed by 2 pairs of processes in turns"
+    assert more.note == "confirmed by 2 pairs of interleaved processes"
 
 
 @pytest.mark.parametrize(

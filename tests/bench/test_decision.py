@@ -138,7 +138,7 @@ def test_what_runs_of_one_commit_differ_by_is_no_regression() -> None:
     row = judged(before, after, loud)
     assert (row.verdict, row.note) == (
         Verdict.CANNOT_TELL,
-        "runs of one commit differ by 25 %: measure both in turns",
+        "runs of one commit differ by 25 %: measure both interleaved",
     )
     quiet = Noise("ms", "v1", (10.0, 10.1, 10.2), 0)
     assert judged(before, after, quiet).verdict is Verdict.REGRESSION

@@ -139,7 +139,7 @@ def test_whole_files_are_shown(folder: Path) -> None:
     text = show(folder)
     for words in (
         "10 tokens/s",
-        "in turns with llama.cpp",
+        "interleaved with llama.cpp",
         "format by format",
         "heat",
         "67 % of the roof",

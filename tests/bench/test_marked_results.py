@@ -157,7 +157,7 @@ def test_a_run_that_is_mostly_marked_is_refused(tmp_path: Path) -> None:
     most = with_environments(RECORDS, tmp_path)
     reason = refusal(most)
     assert reason is not None
-    assert reason.startswith("2 of 3 timed benchmarks were measured under other load")
+    assert reason.startswith("2 of 3 timed benchmarks were disturbed by other work")
     assert "63 % of the CPU time" in reason
     assert "measure again" in reason
 

@@ -1,4 +1,4 @@
-"""`rocmforge bench ci`: two commits measured in turns, the second gated, the pages published."""
+"""`rocmforge bench ci`: measures two commits interleaved, gates the second, publishes the pages."""
 
 from __future__ import annotations
 

@@ -11,15 +11,16 @@ from rocmforge.bench.defaults import CONFIG
 FORMATS = ("table", "json", "markdown")
 EPILOG = """\
 what is shown, that which stands at the newest measured commit first:
-  step   the level of the values changed at once, by more than the threshold
-  drift  it changed little by little, or in several steps below the threshold, by more than that
+  change point  the values got worse at once, by more than the threshold
+  drift         they got worse little by little, by more than the threshold in all
   mended by COMMIT          back within the threshold of the old level since
-  benchmark changed since   its code is another now; what it would say today is unknown
-Throughputs are judged as 1 / x: a step is always one to the worse. The range goes from the last
-commit that surely had the old level to the first that surely has the new one: the noisier, the
-wider. The printed command names the commit: asv find builds and measures some of the range (of a
-drift it names the largest part); a range of one commit is measured again beside the one before.
-A step or a drift that stands is exit code 1; a branch with too few measured commits is 3.
+  benchmark changed since   its code differs today, so that its old values say nothing about now
+Throughputs are judged as 1 / x: every change shown is one to the worse. The range goes from the
+last commit that surely had the old level to the first that surely has the new one. It is wider
+where the values are noisier. The printed command finds the commit: asv find builds and measures
+some commits of the range. In a drift it names the largest part. A range of one commit is measured
+again, interleaved with the commit before.
+A change point or drift that stands is exit code 1; a branch with too few measured commits is 3.
 
 examples:
   rocmforge bench history

@@ -10,7 +10,7 @@ from rocmforge.bench.defaults import FEWEST_RUNS
 EPILOG = """\
 spread   of the medians of the runs: half of them lie within this share, (q75 - q25) / median
 largest  change that any two runs showed though the code is the same, max / min - 1
-marked   runs in which it was measured under other load or throttling
+marked   runs in which other work or throttling disturbed it
 
 Every run is kept in .asv/repeatability/COMMIT/PROFILE/NN.json (a hash in place of PROFILE with
 --bench); those of earlier calls with the same selection count too: an interrupted call is continued

@@ -1,7 +1,7 @@
-"""Changes what asv 0.6.6 published: our page in front, directions said, markup made harmless.
+"""Changes what asv 0.6.6 published: our page in front, directions shown, markup made harmless.
 
-asv's single page moves from index.html to asv.html: its routes are fragments and its data lies
-beside it, so that all its links go on working. Knows asv's files; knows no value in them.
+asv's single page moves from index.html to asv.html. Its routes are fragments and its data lies
+beside it: all its links go on working.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gathers all that is known of each machine: runs, baseline, comparisons, other reports.
 
-Reads asv's results and the files under baselines/; knows no page. What is not there is None.
+It reads asv's results and the files under baselines/. What is missing is None.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def read_machines(
     Parameters
     ----------
     results
-        asv's ``results_dir``; beside it lies what surrounded the processes, if that was kept.
+        asv's ``results_dir``; the environments of the processes lie beside it, if they were kept.
     baselines
         A folder for each kind of machine; need not exist.
     thresholds

@@ -1,7 +1,7 @@
-"""Publishes results as pages: asv's own, made to work offline, and ours in front of them.
+"""Publishes results as pages: asv's own, made to work without a network, behind our summary.
 
-Runs `asv publish` in a folder of its own beside the target and exchanges the whole at the end: a
-publish that fails or is killed leaves the older pages as they were. Knows no page's content.
+`asv publish` runs in a folder beside the target, which replaces the target at the end. A publish
+that fails or is killed leaves the older pages as they were.
 """
 
 from __future__ import annotations

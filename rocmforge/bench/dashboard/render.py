@@ -1,7 +1,7 @@
 """Writes our pages: the summary of all machines, and the list of measured commits.
 
-Puts what the other modules know into words and hands it to the templates in page/, which escape
-everything: names and machines come from files that anybody may have written.
+The templates in page/ escape everything: anybody may have written the files that names and machines
+come from.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Places every measured fraction of the roofline in a picture: one row a format, model or context.
+"""Lays out the chart of roofline fractions: one row a format, model or context.
 
-A benchmark's value is its time over the least that the device could take; here it is turned round,
-so that 100 % is all there is. Knows coordinates and the names of the suite; draws nothing.
+A benchmark's value is its time over the least time that the device could take. The chart shows the
+inverse: 100 % is the roofline.
 """
 
 from __future__ import annotations

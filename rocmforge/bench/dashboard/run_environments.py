@@ -1,6 +1,6 @@
-"""What surrounded a run, in words: load, clocks, throttling, versions, and what is marked.
+"""The environment of a run, one line a field: load, clocks, throttling, versions, marks.
 
-Knows the fields that the benchmarks' processes report; what they did not report is n/a.
+A field that the benchmarks' processes did not report is n/a.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rocmforge.bench.statistics import percentile
 
 
 def environment_summary(results: ResultSet) -> dict[str, str]:
-    """Sum up the conditions of all records of a run, one line a field."""
+    """Sum up the environments of all results of a run, one line a field."""
     known = [result.environment for result in results.results if result.environment]
     cards = [card for one in known for card in _listed(one.get("gpus")) if isinstance(card, dict)]
     marked, timed = marked_share(results.results)
@@ -58,7 +58,7 @@ def _spread(found: Iterable[Mapping[str, Any]], key: str) -> list[float]:
 
 
 def _finite(values: Iterable[object]) -> list[float]:
-    """Those that are numbers; a baseline's conditions come from a file that nobody has checked."""
+    """Return the numbers among them: nobody has checked the environments in a baseline."""
     numbers = [v for v in values if isinstance(v, (int, float)) and not isinstance(v, bool)]
     return [float(v) for v in numbers if abs(v) < LARGEST]
 

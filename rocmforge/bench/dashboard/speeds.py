@@ -1,7 +1,7 @@
-"""How fast each model runs in each format and phase on one machine, from whatever measured it.
+"""How fast each model runs in each format and phase on one machine, from every source.
 
-Knows the names of the suites' benchmarks of whole models and the reports under baselines/; knows
-no page. A benchmark that failed or was skipped is a row without a value.
+Sources are the suites' benchmarks of whole models and the reports under baselines/. A benchmark
+that failed or was skipped is a row without a value.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Speed:
     """One measured number.
 
     ``low`` and ``high`` are the 99 % interval of the value; ``peer`` is llama.cpp's value, measured
-    in turns, and ``ratio`` ours over it, from ``ratio_low`` to ``ratio_high`` over the rounds.
+    interleaved, and ``ratio`` ours over it, from ``ratio_low`` to ``ratio_high`` over the rounds.
     ``absent`` says why there is no value, ``marked`` why it is not to be trusted.
     """
 
@@ -76,7 +76,7 @@ def speeds(machine: Machine) -> list[Speed]:
         A report lacks something.
     """
     return [
-        *_of_records(machine),
+        *_of_results(machine),
         *_of_reports(machine.peers, _of_peer),
         *_of_reports((machine.gpu_speed,), _of_gpu),
         *_of_reports((machine.formats,), _of_formats),
@@ -101,7 +101,7 @@ def split_model(name: str) -> tuple[str, str | None]:
     return (parts[1], parts[2]) if parts else (stem, None)
 
 
-def _of_records(machine: Machine) -> Iterator[Speed]:
+def _of_results(machine: Machine) -> Iterator[Speed]:
     for result, results in latest(machine).values():
         params = plain_params(result)
         if result.name not in PHASES or "model" not in params:
@@ -184,7 +184,7 @@ def _of_peer(report: Report) -> Iterator[Speed]:
             direction=Direction.HIGHER,
             commit=report.commit,
             date=report.date,
-            source="in turns with llama.cpp",
+            source="interleaved with llama.cpp",
             peer=peer,
             ratio=ratio,
             ratio_low=least,

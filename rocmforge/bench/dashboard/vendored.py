@@ -1,7 +1,7 @@
-"""Makes asv's pages work without a network: what they load from elsewhere lies beside them.
+"""Makes asv's pages work without a network: copies of what they load lie beside them.
 
-Knows the addresses in the pages of asv 0.6.6 and the files in vendor/ that stand for them; an
-address that is not among these is an error.
+`VENDORED` maps the addresses in the pages of asv 0.6.6 to the files in vendor/. An address that it
+lacks is an error.
 """
 
 from __future__ import annotations
