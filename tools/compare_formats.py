@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import Progress, track
 
 from rocmforge.bench.files import write_json, write_whole
-from rocmforge.bench.provenance import provenance
+from rocmforge.bench.git import provenance
 from rocmforge.demo import demo_model, held_out_text
 from rocmforge.engine import Engine
 from rocmforge.errors import RocmforgeError

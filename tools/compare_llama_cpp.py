@@ -191,7 +191,7 @@ def _measure(engines: Mapping[str, Engine], rounds: int) -> dict[str, list[Round
 
 
 def _report(args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]]) -> dict[str, Any]:
-    from rocmforge.bench.provenance import provenance
+    from rocmforge.bench.git import provenance
     from rocmforge.bench.statistics import median_interval
 
     phases: dict[str, Any] = {}

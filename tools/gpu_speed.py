@@ -21,7 +21,7 @@ import numpy as np
 
 from rocmforge import ops
 from rocmforge.bench.files import write_json
-from rocmforge.bench.provenance import provenance
+from rocmforge.bench.git import provenance
 from rocmforge.devices import default_device, open_backend
 from rocmforge.engine import Engine
 from rocmforge.errors import RocmforgeError

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocmforge.bench import asv, provenance
+from rocmforge.bench import asv, git
 
 NEEDED = ("asv.conf.json", "benchmarks")
 
@@ -48,7 +48,7 @@ def head(root: Path) -> tuple[str, bool]:
     """
     if shutil.which("git") is None:
         raise ValueError("git is not installed: asv records its results per commit")
-    commit, changed = provenance.head(root)
+    commit, changed = git.head(root)
     if commit is None:
         raise ValueError(
             f"{root} is no git repository with a commit: asv records its results per commit; "
@@ -124,7 +124,7 @@ def options(selection: Iterable[str]) -> list[str]:
 def write_config(root: Path, work: Path) -> None:
     """Write asv's configuration with everything below `work`, and copy the committed results in."""
     asv.write_config(root, work)
-    for name in provenance.committed_files(root, "results/*/*.json"):
+    for name in git.committed_files(root, "results/*/*.json"):
         source, target = root / name, work / name
         if source.exists() and not target.exists():
             target.parent.mkdir(exist_ok=True)

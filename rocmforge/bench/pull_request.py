@@ -24,10 +24,10 @@ from rocmforge.bench.commands.ci import PAGES_BRANCH, WORK
 from rocmforge.bench.dashboard.publish import FIRST_OF_ASV, publish
 from rocmforge.bench.defaults import BASELINES, FILES
 from rocmforge.bench.files import read_text, write_bytes
+from rocmforge.bench.git import commit_hash
 from rocmforge.bench.head import plain_console
 from rocmforge.bench.judging import judge, read_pair, save, saved_line, write_reports
 from rocmforge.bench.machine import register_here
-from rocmforge.bench.provenance import commit_hash
 from rocmforge.bench.remeasure import WORK as BUILDS
 from rocmforge.bench.remeasure import confirmed
 from rocmforge.bench.tables import print_comparison

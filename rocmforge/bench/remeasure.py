@@ -21,10 +21,10 @@ from rocmforge.bench.compare import Comparison, Outcome, Row, differences
 from rocmforge.bench.confirm import confirm, looks, suspects
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.files import write_bytes, write_json
+from rocmforge.bench.git import commit_hash, provenance
 from rocmforge.bench.interleaved import NO_RATIO, NOT_AVAILABLE, OTHER_CODE, Pair, measure_pair
 from rocmforge.bench.judging import comparison_path, judged, read_pair, saved_line, show
 from rocmforge.bench.machine import register_here
-from rocmforge.bench.provenance import commit_hash, provenance
 from rocmforge.bench.ranks import middle_interval
 from rocmforge.bench.results import Direction, ResultSet
 from rocmforge.bench.statistics import CONFIDENCE

@@ -13,9 +13,8 @@ pytest.importorskip("asv")
 from dashboard_site import Site, make_site
 
 from rocmforge.bench.asv_results import ResultsDirectory
-from rocmforge.bench.git import ask_git, find_commit, run_git
+from rocmforge.bench.git import ask_git, commit_hash, committed_files, find_commit, head, run_git
 from rocmforge.bench.history import first_parents
-from rocmforge.bench.provenance import commit_hash, committed_files, head
 
 BYTES = b"\xff\xfe m\xfcde"
 NAME = os.fsdecode(b"\xff\xfem\xfcde")

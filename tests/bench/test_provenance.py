@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rocmforge.bench.provenance import provenance
+from rocmforge.bench.git import provenance
 from rocmforge.hardware import hardware_tag
 
 

@@ -9,16 +9,33 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rocmforge.bench.asv_results import RESULT_VERSION, BenchmarkInfo, read_result_file
 from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.compare import Comparison, compare
-from rocmforge.bench.dashboard.reports import Report, read_report
-from rocmforge.bench.files import milliseconds, read_versioned_json, typed_field
+from rocmforge.bench.files import (
+    kind_of,
+    milliseconds,
+    read_json,
+    read_versioned_json,
+    typed_field,
+)
 from rocmforge.bench.noise import known_noise
 from rocmforge.bench.results import Result, ResultSet, Status
 from rocmforge.bench.run_environment import with_stored_environments
+from rocmforge.errors import ResultFileError
 from rocmforge.hardware import Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report beside a baseline, of a script in tools/: its file, its content, commit and date."""
+
+    path: Path
+    content: Mapping[str, Any]
+    commit: str | None
+    date: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +239,19 @@ def _named_by(gpu_speed: Report | None) -> Hardware:
     """The little that a report of GPU speeds says of its machine."""
     name = gpu_speed.content.get("gpu") if gpu_speed else None
     return Hardware(gpu_name=None if name is None else str(name))
+
+
+def read_report(path: Path) -> Report:
+    """Read a report.
+
+    Raises
+    ------
+    ResultFileError
+        The file is broken, or does not say when and at which commit it was made.
+    """
+    content = read_json(path)
+    commit = content.get("commit", 0)  # null: there was no git
+    if commit is not None and not isinstance(commit, str):
+        got = kind_of(content.get("commit"))
+        raise ResultFileError(path, "commit", got=got, wanted="a hash, or null without git")
+    return Report(path, content, commit, typed_field(path, content, "date", str, "ISO 8601"))

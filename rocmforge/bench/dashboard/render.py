@@ -20,8 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rocmforge.bench import formatting
 from rocmforge.bench.compare import Comparison, Row
 from rocmforge.bench.dashboard.asv_pages import ASV_PAGE, showable
-from rocmforge.bench.dashboard.machines import Machine, latest
-from rocmforge.bench.dashboard.reports import Report
+from rocmforge.bench.dashboard.machines import Machine, Report, latest
 from rocmforge.bench.dashboard.roofline_chart import charts
 from rocmforge.bench.dashboard.run_environments import environment_summary, marks
 from rocmforge.bench.dashboard.speeds import HEADLINES, headlines, speeds

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from rocmforge.bench.dashboard.machines import Machine, latest
-from rocmforge.bench.dashboard.reports import Report
+from rocmforge.bench.dashboard.machines import Machine, Report, latest
 from rocmforge.bench.files import finite_number
 from rocmforge.bench.formatting import ends, iso, plain_params
 from rocmforge.bench.results import Direction, ResultSet, Status
