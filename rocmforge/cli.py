@@ -18,10 +18,10 @@ from contextlib import suppress
 from dataclasses import fields
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
 
 from rocmforge import env
 from rocmforge.arguments import parser
+from rocmforge.bench.exits import discard
 from rocmforge.demo import demo_model
 from rocmforge.errors import NoSuchFileError, RocmforgeError, TextError
 from rocmforge.sampling_params import SamplingParams
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _discard(sys.stdout, sys.stderr)  # the reader has gone
+        discard(sys.stdout, sys.stderr)  # the reader has gone
         return BROKEN_PIPE
     except OSError as error:
         return _fail(FAILED, _told(error))
@@ -70,7 +70,7 @@ def _told(error: OSError) -> str:
     if error.filename is not None:
         return f"{error.filename}: {reason}"
     if error.errno in _LOST:
-        _discard(sys.stdout)
+        discard(sys.stdout)
         return f"standard output: {reason}: text is lost"
     return str(error)
 
@@ -80,13 +80,6 @@ def _fail(code: int, text: str) -> int:
     with suppress(OSError):  # standard error may be closed
         print(f"rocmforge: error: {line}", file=sys.stderr)
     return code
-
-
-def _discard(*streams: TextIO) -> None:
-    """Drop what is buffered: Python would fail to write it at exit, and say so."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream.fileno())
 
 
 def _run(argv: Sequence[str] | None) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from rocmforge.atomic import naming_full_disk
 from rocmforge.errors import MeasurementError, RocmforgeError
 
-FAILED, BROKEN, NOTHING_MEASURED, INTERRUPTED = 1, 2, 3, 130
+FAILED, BROKEN, NOTHING_MEASURED = 1, 2, 3
+INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells count signals
 TABLE = """
 exit codes:
   0    done, and nothing is surely worse
@@ -22,6 +25,7 @@ exit codes:
   3    nothing measured: no value, no baseline, benchmarks that are missing, or too much other work
   4    the results are of other hardware
   130  interrupted, by Ctrl-C or SIGTERM
+  141  the reader of the output has gone
 """
 
 
@@ -44,8 +48,11 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
     -------
     int
         NOTHING_MEASURED for MeasurementError, BROKEN for a file, an argument or a missing package,
-        INTERRUPTED for Ctrl-C.
+        INTERRUPTED for Ctrl-C, BROKEN_PIPE where nobody reads the output any more.
     """
+    if sys.stdout is None:
+        print(f"{prog}: error: standard output is closed: text would be lost", file=sys.stderr)
+        return BROKEN
     try:
         with _terminating_as_interrupt(), naming_full_disk(Path("standard output")):
             code = work()
@@ -59,16 +66,27 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
             f"{prog}: error: {error}: in the checkout, pip install -e '.[bench]'", file=sys.stderr
         )
         return BROKEN
+    except BrokenPipeError:
+        discard(sys.stdout)
+        return BROKEN_PIPE
     except (RocmforgeError, ValueError, OSError) as error:
         print(f"{prog}: error: {error}", file=sys.stderr)
         return BROKEN
     except SystemExit as stopped:
         if stopped.code != 1:
             raise
-        return BROKEN  # rich ends a program by 1, a regression's code, where its reader went away
+        discard(sys.stdout)
+        return BROKEN_PIPE  # rich ends a program by 1 where its reader has gone
     except KeyboardInterrupt:
         print(f"{prog}: interrupted{interrupted and f'; {interrupted}'}", file=sys.stderr)
         return INTERRUPTED
+
+
+def discard(*streams: TextIO) -> None:
+    """Drop what is buffered: Python would fail to write it at exit, and say so."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
 
 
 @contextlib.contextmanager

@@ -147,7 +147,7 @@ def read_history(
     commits
         Full hashes of a branch, the oldest first.
     environment
-        asv's name of the environment; default: the only one there is.
+        asv's name of the environment; default: the one in which the newest commit was measured.
     select
         Whether a benchmark counts, by its ``name(parameters)``; default: all do.
 
@@ -158,7 +158,7 @@ def read_history(
     ResultFileError
         A result file of one of them is broken.
     ValueError
-        Several environments and none named, or an unknown one.
+        An unknown environment.
     """
     positions = {commit: position for position, commit in enumerate(commits)}
     short = {commit[:8] for commit in commits}
@@ -170,10 +170,16 @@ def read_history(
             f"{results.path}: nothing measured here yet, no commit of this branch on "
             f"{results.machine}: {MEASURE}"
         )
-    chosen = sorted(_of_environment(found, asv_environment), key=lambda one: positions[one.commit])
+    found.sort(key=lambda one: positions[one.commit])
+    chosen = _of_environment(found, asv_environment)
     latest = chosen[-1]
     same = [one for one in chosen if not differences(one.hardware, latest.hardware)]
     notes = []
+    if left_out := len(found) - len(chosen):
+        notes.append(
+            f"{left_out} results left out: this is asv's environment {latest.asv_environment}, in "
+            "which the newest was measured (--environment chooses)"
+        )
     if elsewhere := len(results.files()) - len(files):
         notes.append(f"{elsewhere} result files are of commits outside this range")
     if other := len(chosen) - len(same):
@@ -212,13 +218,14 @@ def _git(arguments: Sequence[str], name: str, repository: Path | None) -> list[s
 
 
 def _of_environment(sets: Sequence[ResultSet], asv_environment: str | None) -> list[ResultSet]:
+    """Those of one environment of asv; of the last one's where none is named."""
     names = sorted({one.asv_environment for one in sets})
-    if (asv_environment is None and len(names) > 1) or asv_environment not in (None, *names):
+    wanted = asv_environment or sets[-1].asv_environment
+    if wanted not in names:
         raise ValueError(
-            f"environment: got {asv_environment or 'several'}, wanted one of {', '.join(names)} "
-            "(--environment)"
+            f"environment: got {wanted}, wanted one of {', '.join(names)} (--environment)"
         )
-    return [one for one in sets if asv_environment in (None, one.asv_environment)]
+    return [one for one in sets if one.asv_environment == wanted]
 
 
 def _unusable(result: Result, value: float) -> str | None:

@@ -286,13 +286,20 @@ def print_comparison(
     console
         Where to; default: `wide_console`.
     everything
-        Print every row: also what is ok, new, n/a or of other hardware.
+        Print every row: also what is ok, new, n/a or of other hardware, and what is missing where
+        that is more than the closing line names.
     suites
         Also print `suite_lines`.
     """
     out = console or wide_console()
     table = plain_table(COMPARISON_COLUMNS, COMPARISON_NUMERIC)
-    shown = [row for row in worst_first(comparison) if everything or row.verdict not in FINE]
+    few = len(comparison.missing) <= _NAMED
+    shown = [
+        row
+        for row in worst_first(comparison)
+        if everything
+        or (row.verdict not in FINE and (few or row.note or row.verdict is not Verdict.MISSING))
+    ]
     for row in shown:
         table.add_row(
             *(Text(cell) for cell in comparison_cells(row, comparison.threshold)),

@@ -101,9 +101,21 @@ def test_what_nobody_expects_is_not_hidden() -> None:
         exits.run("tool", raising(ZeroDivisionError()))
 
 
-def test_a_reader_that_goes_away_is_no_regression() -> None:
+def test_a_reader_that_goes_away_is_no_regression(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a closed pipe rich makes an exit with 1; what argparse says stays as it is."""
-    assert exits.run("tool", raising(SystemExit(1))) == exits.BROKEN
+    dropped: list[object] = []
+    monkeypatch.setattr(exits, "discard", dropped.append)
+    assert exits.run("tool", raising(SystemExit(1))) == exits.BROKEN_PIPE
+    assert exits.run("tool", raising(BrokenPipeError())) == exits.BROKEN_PIPE
+    assert dropped == [sys.stdout] * 2
     with pytest.raises(SystemExit) as stopped:
         exits.run("tool", raising(SystemExit(2)))
     assert stopped.value.code == 2
+
+
+def test_a_closed_standard_output_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert exits.run("tool", raising(AssertionError("never called"))) == exits.BROKEN
+    assert "standard output is closed: text would be lost" in capsys.readouterr().err

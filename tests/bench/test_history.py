@@ -146,14 +146,15 @@ def test_outside_a_repository(tmp_path: Path) -> None:
         first_parents("HEAD", None, tmp_path)
 
 
-def test_several_environments_must_be_chosen_from(branch: HistoryTree) -> None:
+def test_of_several_environments_the_newest_counts_or_the_one_named(branch: HistoryTree) -> None:
     branch.run(branch.commits[0], {"rope.track_us": 1.0}, environment="py3.11")
     branch.run(branch.commits[1], {"rope.track_us": 2.0}, environment="py3.12")
-    with pytest.raises(ValueError, match=r"wanted one of py3.11, py3.12 \(--environment\)"):
-        read(branch)
+    history = read(branch)
+    assert values(history) == {"rope.track_us": [(1, 2.0)]}
+    assert "1 results left out: this is asv's environment py3.12" in history.notes[0]
     with pytest.raises(ValueError, match=r"got py3.13, wanted one of py3.11, py3.12"):
         read(branch, environment="py3.13")
-    assert values(read(branch, environment="py3.12")) == {"rope.track_us": [(1, 2.0)]}
+    assert values(read(branch, environment="py3.11")) == {"rope.track_us": [(0, 1.0)]}
 
 
 def test_results_of_other_hardware_are_left_out(branch: HistoryTree) -> None:
