@@ -86,7 +86,9 @@ def _run(argv: Sequence[str] | None) -> int:
     if sys.stdout is None:
         raise OSError("standard output is closed: text would be lost")
     try:
-        words = sys.argv[1:] if argv is None else argv
+        words = list(sys.argv[1:] if argv is None else argv)
+        if isinstance(sys.stdout, TextIOWrapper):  # where its encoding lacks a character
+            sys.stdout.reconfigure(errors="replace")
         for name, nearest in env.unknown().items():
             warning = f"{name} is set, and nothing reads it; wanted {nearest}?"
             print(f"rocmforge: warning: {warning}", file=sys.stderr)
@@ -95,8 +97,6 @@ def _run(argv: Sequence[str] | None) -> int:
 
             return bench(words[1:])
         args = _parse(words)
-        if isinstance(sys.stdout, TextIOWrapper):  # where its encoding lacks a character
-            sys.stdout.reconfigure(errors="replace")
         _check(args)
         from rocmforge import commands
 

@@ -120,7 +120,7 @@ def test_imports_go_down_only(repo: Path) -> None:
     assert wrong_imports(repo / PACKAGE) == []
 
 
-def test_every_unit_of_the_layers_but_those_to_come_exists(repo: Path) -> None:
+def test_the_layers_are_the_units_of_the_package(repo: Path) -> None:
     present = {
         path.name.removesuffix(".py")
         for path in (repo / PACKAGE).iterdir()

@@ -140,7 +140,9 @@ def add_results(parser: argparse.ArgumentParser) -> None:
         "--machine", metavar="NAME", help="folder in DIR (default: the only one, or this machine's)"
     )
     parser.add_argument(
-        "--environment", metavar="NAME", help="asv's (default: the only one, or the common one)"
+        "--environment",
+        metavar="NAME",
+        help="asv's (default: the only one, or the one of both commits; of a history the newest)",
     )
 
 

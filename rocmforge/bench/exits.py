@@ -84,9 +84,9 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
 
 def discard(*streams: TextIO) -> None:
     """Drop what is buffered: Python would fail to write it at exit, and say so."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream.fileno())
+    with open(os.devnull, "wb") as nowhere, contextlib.suppress(OSError):  # a stream without a file
+        for stream in streams:
+            os.dup2(nowhere.fileno(), stream.fileno())
 
 
 @contextlib.contextmanager

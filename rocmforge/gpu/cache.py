@@ -8,7 +8,6 @@ Letters of shapes: see rocmforge/array_types.py.
 
 from __future__ import annotations
 
-from rocmforge.errors import DeviceError
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
@@ -74,7 +73,7 @@ class DeviceKVCache:
         self._base = runtime.allocate(self.nbytes)
         try:
             runtime.fill(self._base, 0, self.nbytes)
-        except DeviceError:
+        except BaseException:  # Ctrl-C too
             runtime.free(self._base)
             raise
 

@@ -257,7 +257,7 @@ class GpuExecutor:
             address = self._runtime.allocate(array.nbytes)
             try:
                 self._runtime.copy_to_device(address, source)
-            except DeviceError:
+            except BaseException:  # Ctrl-C too
                 self._runtime.free(address)
                 raise
             held = self._constants[id(array)] = (address, array)  # holding it keeps the id its own

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.errors import DeviceError
 from rocmforge.gpu.batch_shape import BatchAddresses
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
@@ -53,7 +52,7 @@ class InputBlock:
         try:
             self._address = self._runtime.allocate(nbytes)
             self._host = self._runtime.allocate_pinned(nbytes)
-        except DeviceError:
+        except BaseException:  # Ctrl-C too
             self.close()
             raise
         self._host[:] = 0

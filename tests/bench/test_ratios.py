@@ -124,3 +124,20 @@ def test_no_pairs_is_a_usage_error(root: Path, capsys: pytest.CaptureFixture[str
         main(["confirm", "HEAD~1", "--pairs", "0"])
     assert stopped.value.code == 2
     assert "--pairs: got '0', wanted 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--bench", "x", "--format", "json"], "--bench measures anew, and takes no --format"),
+        (["--bench", "x", "--max-load", "50", "--all"], "takes no --max-load, --all"),
+        (["--pairs", "9"], "--pairs goes with --bench"),
+    ],
+)
+def test_an_option_of_the_other_way_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["confirm", "HEAD~1", *words])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err

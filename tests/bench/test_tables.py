@@ -225,3 +225,12 @@ def test_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     words = "nothing measured on both sides that can be judged (exit 3)"
     assert out.splitlines()[-1] == f"FAIL: {words}: no benchmark; threshold 10 %"
+
+
+def test_many_missing_benchmarks_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, rows in ((10, 10), (11, 0)):
+        before = run(*(result(f"suite.op{i}", 1.0, "ms") for i in range(count)))
+        print_comparison(compare(before, run(result("zz.new", 1.0, "ms"))))
+        said = capsys.readouterr().out.splitlines()
+        assert sum(line.startswith("missing  ") for line in said) == rows
+        assert sum(f"{count} benchmarks had a value before" in line for line in said) == 1

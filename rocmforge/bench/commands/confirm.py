@@ -8,6 +8,11 @@ from rocmforge.bench.arguments import add_judging, add_max_load, add_results, wh
 from rocmforge.bench.commands.compare import VERDICTS, add_showing
 
 PAIRS = 8  # the fewest that have an interval of 99 %
+STORED = (
+    *("results", "machine", "environment", "threshold", "noise", "max_load"),
+    *("allow_missing", "all", "format", "out", "figure"),
+)
+"""Options of stored results, which --bench does without."""
 EPILOG = f"""\
 Without --bench, both commits must have been measured before (by asv run): what may be slower by
 these results is measured again, interleaved, and the verdict is that of the second measurement.
@@ -38,18 +43,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs",
         type=whole(1),
-        default=PAIRS,
         metavar="N",
-        help="with --bench: of processes, for each benchmark (default: %(default)s)",
+        help=f"with --bench: of processes, for each benchmark (default: {PAIRS})",
     )
     add_results(parser)
     add_judging(parser)
     add_max_load(parser)
     add_showing(parser)
+    unset = {name: parser.get_default(name) for name in STORED}
+    parser.set_defaults(unset=unset, usage=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure what is chosen or suspected; return the exit code."""
     from rocmforge.bench.remeasure import measure_ratios, remeasure_suspects
 
+    given = [name for name in STORED if getattr(args, name) != args.unset[name]]
+    others = [f"--{name.replace('_', '-')}" for name in given]
+    if args.bench and others:
+        args.usage(f"--bench measures anew, and takes no {', '.join(others)}")
+    if not args.bench and args.pairs is not None:
+        args.usage("--pairs goes with --bench: suspects take as many pairs as they need")
+    args.pairs = args.pairs or PAIRS
     return measure_ratios(args) if args.bench else remeasure_suspects(args)
