@@ -24,7 +24,7 @@ PATH = re.compile(r"`((?:\w+/)*[\w.]+\.(?:py|h|cpp|hip|md))`")
 EXAMPLES = {
     "Adding a format": ("IQ4_NL",),
     "Adding an architecture": (
-        *ARCHITECTURES.keys() - {"llama"},  # which is also the name of a tokenizer
+        *sorted(ARCHITECTURES.keys() - {"llama"}),  # which is also the name of a tokenizer
         *(field.name for field in dataclasses.fields(Architecture) if field.name != "name"),
     ),
 }
