@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
-sys.path += [str(REPO / folder) for folder in ("tools", "studies")]  # they import each other
+sys.path += [str(REPO / folder) for folder in ("studies", "tools")]  # they import each other
 
 
 def tool_module(name: str, folder: str = "tools") -> Any:
