@@ -24,8 +24,8 @@ a quarter more time, whichever way its value is better. Nothing is judged: exit 
 benchmark gives no value at one of the commits.
 
 Builds lie in .asv/confirm/builds and are kept, a minute or two each; the working tree is not
-measured: commit first. Benchmarks are those of the working tree for both commits. What came of it
-is saved in .asv/comparisons.
+measured: commit first. Benchmarks are those of the working tree; a commit that cannot import them
+brings its own. What came of it is saved in .asv/comparisons.
 
 {VERDICTS}
 examples:
