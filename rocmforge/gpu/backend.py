@@ -8,6 +8,7 @@ take the same way here, from their record to launches.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from rocmforge.gpu import arrays
 from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Kernels
-from rocmforge.gpu.dtypes import F16, F32, Q8, lifetimes, lower
+from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, lifetimes, lower
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.fusion import FUSIONS, Fusion
 from rocmforge.gpu.launch import Launch
@@ -34,6 +35,7 @@ from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.softmax import softmax
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.release import release_all
+from rocmforge.gpu.replay import Replay
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.gpu.upload import Uploader
 from rocmforge.kv.batch import Queries, Slots
@@ -67,6 +69,8 @@ class GpuBackend:
     def __init__(self, kernels: Kernels) -> None:
         self.kernels = kernels
         self._seconds = 0.0
+        self._timed: _Timed | None = None  # what `timed` is collecting
+        self._replays: list[Callable[[], None]] = []  # what ends those that `timed` made
         self.name = kernels.runtime.platform
         self._runtime = kernels.runtime
         self._uploader: Uploader | None = None
@@ -112,8 +116,10 @@ class GpuBackend:
         if not events:
             return
         matrices, self._matrices = self._matrices, []
+        replays, self._replays = self._replays, []
         release_all(
             self.finish_packing,
+            *replays,
             *(partial(self._runtime.free, address) for address in matrices),
             *(partial(self._runtime.destroy_event, event) for event in events),
             self.kernels.close,
@@ -148,6 +154,29 @@ class GpuBackend:
         """Device time of all ops so far, without the copies."""
         return self._seconds
 
+    def timed(self, calls: Sequence[Callable[[], object]]) -> Callable[[], None]:
+        """Return what replays the launches of all calls as one graph; see `Backend.timed`.
+
+        Each call runs once, and what it brought to the device stays there until `close`. Launches
+        that only convert what it was given are left out: in a pass the op before writes that dtype.
+        """
+        collected = self._timed = _Timed([], [])
+        try:
+            for call in calls:
+                call()
+        finally:
+            self._timed = None
+            self._replays += [partial(self._runtime.free, address) for address in collected.held]
+        if not collected.launches:
+            raise ValueError("calls: got no launch of a kernel, wanted ops of this device")
+        replay = Replay(self._runtime, collected.launches, len(calls))
+        self._replays.insert(0, replay.close)
+
+        def run() -> None:
+            self._seconds += replay.seconds()
+
+        return run
+
     def matmul(
         self,
         x: Floats,
@@ -177,7 +206,7 @@ class GpuBackend:
 
     def dequantize(self, raw: Bytes, fmt: Format, out: Floats) -> None:
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
-        with _Memory(self._runtime) as memory:
+        with self._memory() as memory:
             target = memory.empty(out.nbytes)
             launch = dequantize(
                 self.kernels,
@@ -192,7 +221,7 @@ class GpuBackend:
 
     def softmax(self, x: Floats, out: Floats) -> None:
         """Out (rows, columns) = softmax of each row."""
-        with _Memory(self._runtime) as memory:
+        with self._memory() as memory:
             target = memory.empty(out.nbytes)
             rows, columns = x.shape
             launch = softmax(
@@ -214,7 +243,7 @@ class GpuBackend:
     def rope(self, x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None:
         """Rotate pairs of x (T, heads, D) in place."""
         tokens, heads, head_dim = x.shape
-        with _Memory(self._runtime) as memory:
+        with self._memory() as memory:
             at = memory.upload(x)
             launch = rope(
                 self.kernels,
@@ -237,7 +266,7 @@ class GpuBackend:
         """Write k, v (T, G, D) into slots of one layer's pages."""
         tokens, kv_heads, head_dim = k.shape
         keys, values = (Tensor(name, kv_heads * head_dim) for name in ("k", "v"))
-        with _Memory(self._runtime) as memory:
+        with self._memory() as memory:
             cache = _Pages(memory, k_pages, v_pages)
             self._run(
                 KvAppend(keys, values, 0, head_dim),
@@ -262,7 +291,7 @@ class GpuBackend:
         if head_dim % 8:
             raise ValueError(f"q: got head dim {head_dim}, wanted a multiple of 8 on a GPU")
         queried, mixed = (Tensor(name, heads * head_dim) for name in ("q", "out"))
-        with _Memory(self._runtime) as memory:
+        with self._memory() as memory:
             self._run(
                 Attention(queried, 0, mixed, scale, k_pages.shape[1], head_dim),
                 {queried: q.reshape(tokens, -1)},
@@ -287,7 +316,7 @@ class GpuBackend:
         """
         most = min(MOST_READ, self._runtime.memory_info()[0] // 2)
         nbytes = max(1, min(-(-working_set // ELEMENT), most // ELEMENT)) * ELEMENT
-        with _Memory(self._runtime) as memory:
+        with self._memory() as memory:
             data, out = memory.empty(nbytes), memory.empty(4 * blocks(self.kernels))
             self._runtime.fill(data, 1, nbytes)
             yield from self._rates(
@@ -310,23 +339,25 @@ class GpuBackend:
         MeasurementError
             The sum of the products is wrong.
         """
-        with _Memory(self._runtime) as memory:
+        with self._memory() as memory:
             out = memory.empty(4 * blocks(self.kernels))
             yield from self._rates(peak_products(self.kernels, precision=precision, out=out), out)
 
     def _rates(self, peak: PeakLaunch, out: int) -> Generator[float, None, None]:
-        """Run a launch again and again, check its sum, and yield what it does in a second."""
+        """Replay a launch again and again, check its sum, and yield what it does in a second."""
         sums = np.empty(blocks(self.kernels), np.uint32)
-        while True:
-            before = self._seconds
-            self._enqueue([peak.launch])
-            took = self._seconds - before
-            self._runtime.copy_to_host(sums, out)
-            if peak.total(sums) != peak.wanted:
-                raise MeasurementError(
-                    f"{peak.launch.name}: got sum {peak.total(sums)}, wanted {peak.wanted}"
-                )
-            yield peak.amount / took
+        replay = Replay(self._runtime, [peak.launch], 1)
+        try:
+            while True:
+                took = replay.seconds()
+                self._runtime.copy_to_host(sums, out)
+                if peak.total(sums) != peak.wanted:
+                    raise MeasurementError(
+                        f"{peak.launch.name}: got sum {peak.total(sums)}, wanted {peak.wanted}"
+                    )
+                yield peak.amount / took
+        finally:
+            replay.close()
 
     def _run(
         self,
@@ -339,7 +370,7 @@ class GpuBackend:
         """Run one record: tensors up, its launches, tensors down."""
         described = described or {}
         rows = next(iter(reads.values())).shape[0]
-        with _Memory(self._runtime) as memory:
+        with self._memory() as memory:
             addresses = {name: memory.upload(array) for name, array in described.items()}
             if "page_table" in described:
                 addresses["max_pages"] = described["page_table"].shape[1]
@@ -367,12 +398,20 @@ class GpuBackend:
                 lambda place: base + offsets[place],
                 base + total,
             )
-            self._enqueue(run.launches(steps))
+            given = next(i for i, step in enumerate(steps) if not isinstance(step.op, Convert))
+            self._enqueue(run.launches(steps[:given]), timed=False)
+            self._enqueue(run.launches(steps[given:]))
             for tensor, array in writes.items():
                 self._runtime.copy_to_host(array, base + offsets[tensor, F32])
 
-    def _enqueue(self, launches: Sequence[Launch]) -> None:
+    def _memory(self) -> _Memory:
+        """Memory for one op; what `timed` collects keeps it."""
+        return _Memory(self._runtime, None if self._timed is None else self._timed.held)
+
+    def _enqueue(self, launches: Sequence[Launch], timed: bool = True) -> None:
         """Run launches between two events and wait for them."""
+        if timed and self._timed is not None:
+            self._timed.launches += launches
         runtime, start, end = self._runtime, *self._events
         runtime.record_event(start)
         for launch in launches:
@@ -382,17 +421,29 @@ class GpuBackend:
         self._seconds += runtime.elapsed_seconds(start, end)
 
 
-class _Memory:
-    """Device memory that is given back at the end of a `with`."""
+@dataclass(frozen=True)
+class _Timed:
+    """The launches of calls, and the memory that they use."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    launches: list[Launch]
+    held: list[int]
+
+
+class _Memory:
+    """Device memory that is given back at the end of a `with`, or then belongs to `keeper`."""
+
+    def __init__(self, runtime: Runtime, keeper: list[int] | None) -> None:
         self._runtime = runtime
+        self._keeper = keeper
         self._held: list[int] = []
 
     def __enter__(self) -> _Memory:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._keeper is not None:
+            self._keeper += self._held
+            return
         release_all(*(partial(self._runtime.free, address) for address in self._held))
 
     def empty(self, nbytes: int) -> int:

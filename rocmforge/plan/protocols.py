@@ -170,6 +170,19 @@ class Backend(Protocol[W]):
     def seconds(self) -> float:
         """Clock of this device's work: differences of two readings time the ops between them."""
 
+    def timed(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """Return what to call between two readings of `seconds`: they differ by one call's time.
+
+        On the CPU each time the next of the calls runs. On a GPU each time all of them are
+        replayed, and `seconds` advances by the mean: by device time, without the host's launches.
+
+        Parameters
+        ----------
+        calls
+            Calls of this backend's ops that do the same work on memory of their own: together more
+            than a cache holds, or the time is of hot caches.
+        """
+
     def matmul(
         self,
         x: Floats,

@@ -1,0 +1,122 @@
+"""Device time of launches: captured into one graph, replayed, and timed between two events.
+
+Events around single launches from Python would time the host, which needs longer to launch most
+kernels than they run. A replay costs one call of the host for hundreds of kernels, and the device
+is busy with another replay while the host makes it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from rocmforge.errors import DeviceError
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.release import release_all
+from rocmforge.gpu.runtime import Runtime
+
+SHORTEST_S = 2e-3
+"""Device time of a replay, at least: events and the start of a graph take some microseconds."""
+MOST_LAUNCHES = 1 << 16  # of one graph
+
+
+class Replay:
+    """Launches as a graph that is repeated until it is long enough to be timed.
+
+    Parameters
+    ----------
+    runtime
+        The device. Its memory that the launches use must stay as it is until `close`.
+    launches
+        In their order, at least one.
+    calls
+        How many calls of an op they are together: times are of one.
+
+    Raises
+    ------
+    DeviceError
+        A launch fails, or the device cannot capture it.
+    """
+
+    def __init__(self, runtime: Runtime, launches: Sequence[Launch], calls: int) -> None:
+        self._runtime = runtime
+        self._launches = tuple(launches)
+        self._calls = calls
+        self._repeats = 0
+        self._graph: Any = None
+        self._stream = runtime.create_stream()
+        self._events = runtime.create_event(), runtime.create_event()
+        try:
+            runtime.synchronize()
+            self._lengthen()
+        except BaseException:  # Ctrl-C too
+            self.close()
+            raise
+
+    def seconds(self) -> float:
+        """Replay once; return the device time of one call."""
+        return self._replayed() / (self._repeats * self._calls)
+
+    def launch_seconds(self) -> float:
+        """Return the host's time for one call's launches outside a graph; the device follows."""
+        runtime, stream = self._runtime, self._stream
+        begin = time.perf_counter()
+        for launch in self._launches:
+            launch.enqueue(runtime, stream)
+        seconds = time.perf_counter() - begin
+        runtime.synchronize(stream)
+        return seconds / self._calls
+
+    def close(self) -> None:
+        """Give back the graph, the events and the stream. Idempotent."""
+        runtime, stream = self._runtime, self._stream
+        if stream is None:
+            return
+        self._stream = None
+        self._drop()
+        release_all(
+            *(partial(runtime.destroy_event, event) for event in self._events),
+            partial(runtime.destroy_stream, stream),
+        )
+
+    def _lengthen(self) -> None:
+        """Capture, once or several times in a row, what lasts at least `SHORTEST_S`."""
+        most = max(1, MOST_LAUNCHES // len(self._launches))
+        wanted = 1
+        while wanted > self._repeats:
+            self._drop()
+            self._graph, self._repeats = self._capture(wanted), wanted
+            took = max(self._replayed(), 1e-9)
+            wanted = min(most, math.ceil(wanted * SHORTEST_S / took))
+
+    def _replayed(self) -> float:
+        """Device time of the second of two replays."""
+        runtime, stream, (start, end) = self._runtime, self._stream, self._events
+        runtime.launch_graph(self._graph, stream)
+        runtime.record_event(start, stream)
+        runtime.launch_graph(self._graph, stream)
+        runtime.record_event(end, stream)
+        runtime.synchronize_event(end)
+        return runtime.elapsed_seconds(start, end)
+
+    def _capture(self, repeats: int) -> Any:
+        runtime, stream = self._runtime, self._stream
+        runtime.begin_capture(stream)
+        try:
+            for _ in range(repeats):
+                for launch in self._launches:
+                    launch.enqueue(runtime, stream)
+        except BaseException:
+            with suppress(DeviceError):
+                runtime.destroy_graph(runtime.end_capture(stream))
+            raise
+        return runtime.end_capture(stream)
+
+    def _drop(self) -> None:
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            self._runtime.destroy_graph(graph)
