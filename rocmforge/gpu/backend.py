@@ -411,7 +411,7 @@ class GpuBackend:
     def _enqueue(self, launches: Sequence[Launch], timed: bool = True) -> None:
         """Run launches between two events and wait for them."""
         if timed and self._timed is not None:
-            self._timed.launches += launches
+            self._timed.launches.extend(launches)
         runtime, start, end = self._runtime, *self._events
         runtime.record_event(start)
         for launch in launches:

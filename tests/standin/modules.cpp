@@ -72,6 +72,7 @@ Error run(const Function& function, Dim grid, const std::vector<char>& arguments
             }
         }
     }
+    if (Clocks* clocks = planted_clocks()) clocks->device += clocks->kernel;
     return kSuccess;
 }
 
@@ -187,6 +188,7 @@ ENTRY Error hipModuleLaunchKernel(const Function* function, unsigned grid_x, uns
         return kInvalidValue;
     }
     const auto* start = static_cast<const char*>(buffer);
+    if (Clocks* clocks = planted_clocks()) clocks->host += clocks->launch;
     return enqueue(stream, [function, grid = Dim{grid_x, grid_y, grid_z},
                             arguments = std::vector<char>(start, start + bytes)] {
         return run(*function, grid, arguments);
