@@ -199,6 +199,26 @@ class PageTable:
         self._lengths[row] = start + n_tokens
         return start
 
+    def truncate(self, sequence: int, n_tokens: int) -> None:
+        """Forget the last tokens of a sequence; it keeps its pages.
+
+        Parameters
+        ----------
+        sequence
+            Id from `add_sequence`.
+        n_tokens
+            Its new length, at most the one that it has.
+
+        Raises
+        ------
+        ValueError
+            No such sequence, or it has fewer tokens.
+        """
+        row = self._row(sequence)
+        if not 0 <= n_tokens <= self._lengths[row]:
+            raise ValueError(f"n_tokens: got {n_tokens}, wanted 0 to {self._lengths[row]}")
+        self._lengths[row] = n_tokens
+
     def remove(self, sequence: int) -> None:
         """End a sequence and give its pages back; ValueError where there is no such sequence."""
         self._row(sequence)

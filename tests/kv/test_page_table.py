@@ -54,6 +54,19 @@ def test_extend_inside_a_reservation_works_while_the_pool_is_empty() -> None:
     assert pages.extend(reserved, 1) == 16
 
 
+def test_a_truncated_sequence_keeps_its_pages_and_grows_again() -> None:
+    table = PageTable(BlockAllocator(3), 16)
+    sequence = table.add_sequence()
+    table.extend(sequence, 40)
+    pages = table.pages(sequence)
+    table.truncate(sequence, 17)
+    assert (table.length(sequence), table.pages(sequence)) == (17, pages)
+    assert table.extend(sequence, 31) == 17
+    for wrong in (49, -1):
+        with pytest.raises(ValueError, match=f"n_tokens: got {wrong}, wanted 0 to 48"):
+            table.truncate(sequence, wrong)
+
+
 def test_failed_add_leaves_no_sequence() -> None:
     pages = table(n_pages=2)
     with pytest.raises(OutOfPagesError, match="wanted 3, 2 of 2 free"):
