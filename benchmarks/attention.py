@@ -1,9 +1,9 @@
 """Causal attention over the paged KV cache: whole prompts, and one token over a long context.
 
 Cases come from `rocmforge.ops.cases`. Times are of the public `ops.attention`, which is one flash
-pass, over a float16 cache: on the CPU host times, its checks of shapes and pages included, on a GPU
-device times. Repeated over one cache: warm where the machine's caches hold it. `fusion.py` has the
-same work op by op; q8_0 caches are an engine's, in `inference.py`.
+pass, over a cold float16 KV cache: on the CPU host times, its checks of shapes and pages included,
+on a GPU device times. `fusion.py` has the same work op by op; q8_0 caches are an engine's, in
+`inference.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rocmforge.ops import cases, reference
 from rocmforge.plan.protocols import MAX_HEAD_DIM
 from rocmforge.timing import seconds_per_call
 
-from .checks import checked
+from .cold import cold, own
 from .devices import DEVICES, backend, clock
 from .samples import Timed, track
 
@@ -30,17 +30,22 @@ WORK = ("prompt of 512", "token at 4096")
 
 
 @functools.cache
-def prepared(case: cases.AttentionCase, device: str) -> Callable[[], Any]:
-    """Make inputs, check the op against the reference, return it as a call."""
+def cold_attention(case: cases.AttentionCase, device: str) -> Callable[[], object]:
+    """Make inputs and copies, check each against the reference, return them as one call."""
     on = backend(device)
     if case.head_dim > MAX_HEAD_DIM:
         raise NotImplementedError(f"head dim {case.head_dim}: there are kernels up to 256")
-    inputs = case.inputs()
-    arguments = inputs.arguments
-    call = functools.partial(ops.attention, *arguments, on)
+    arguments = case.inputs().arguments
+
+    def copy() -> Callable[[], Any]:
+        q, k_pages, v_pages, *batch = arguments
+        return functools.partial(
+            ops.attention, own(on, q), own(on, k_pages), own(on, v_pages), *batch, on
+        )
+
     wanted = reference.attention(*arguments)
     tolerance = case.tolerance(on.attention_precision(max(case.queries)))
-    return checked(f"attention {case}", call, wanted, tolerance)
+    return cold(f"attention {case}", on, case.bytes, copy, wanted, tolerance)
 
 
 class Prefill(Timed):
@@ -50,7 +55,7 @@ class Prefill(Timed):
     param_names = ("shape", "device")
 
     def setup(self, shape: str, device: str) -> None:
-        self.call = prepared(PREFILL[shape], device)
+        self.call = cold_attention(PREFILL[shape], device)
 
     def time_attention(self, shape: str, device: str) -> None:
         self.call()
@@ -70,7 +75,7 @@ class Decode(Timed):
     param_names = ("context", "device")
 
     def setup(self, context: int, device: str) -> None:
-        self.call = prepared(DECODE[context], device)
+        self.call = cold_attention(DECODE[context], device)
 
     def time_attention(self, context: int, device: str) -> None:
         self.call()
@@ -83,7 +88,7 @@ class HeadDim(Timed):
     param_names = ("head_dim", "device")
 
     def setup(self, head_dim: int, device: str) -> None:
-        self.call = prepared(HEAD_DIMS[head_dim], device)
+        self.call = cold_attention(HEAD_DIMS[head_dim], device)
 
     def time_attention(self, head_dim: int, device: str) -> None:
         self.call()
@@ -96,7 +101,7 @@ class Model(Timed):
     param_names = ("model", "work", "device")
 
     def setup(self, model: str, work: str, device: str) -> None:
-        self.call = prepared(cases.ATTENTION_MODELS[model][WORK.index(work)], device)
+        self.call = cold_attention(cases.ATTENTION_MODELS[model][WORK.index(work)], device)
 
     def time_attention(self, model: str, work: str, device: str) -> None:
         self.call()

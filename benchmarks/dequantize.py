@@ -1,7 +1,7 @@
 """Dequantizing 4096 × 4096 weights of every format to float32, and the size of each format.
 
-Times are of the public `ops.dequantize` into one array that is written again and again: on the CPU
-host times, on a GPU device times.
+Times are of the public `ops.dequantize`, blocks and result cold: on the CPU host times, on a GPU
+device times.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy as np
 from rocmforge import ops
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases, reference
+from rocmforge.ops.matrix import Matrix
 from rocmforge.timing import seconds_per_call
 
-from .checks import checked
+from .cold import cold, own
 from .devices import DEVICES, backend, clock
 from .samples import Timed, track
 
@@ -25,14 +26,18 @@ N = 4096
 
 
 @functools.cache
-def prepared(name: str, device: str, n: int) -> Callable[[], Any]:
-    """Make n × n weights, check the op against the reference, return it as a call."""
+def cold_dequantize(name: str, device: str, n: int) -> Callable[[], object]:
+    """Make n × n weights and copies, check each against the reference, return them as one call."""
     on = backend(device)
     case = cases.DequantizeCase(n, n, name)
     matrix = case.inputs()
-    call = functools.partial(ops.dequantize, matrix, on, np.empty((n, n), np.float32))
+
+    def copy() -> Callable[[], Any]:
+        blocks = Matrix(own(on, matrix.data), matrix.format)
+        return functools.partial(ops.dequantize, blocks, on, np.empty((n, n), np.float32))
+
     wanted = reference.dequantize(matrix)
-    return checked(f"dequantize {name}", call, wanted, case.tolerance)
+    return cold(f"dequantize {name}", on, case.bytes, copy, wanted, case.tolerance)
 
 
 class Dequantize(Timed):
@@ -42,7 +47,7 @@ class Dequantize(Timed):
     param_names = ("format", "device")
 
     def setup(self, format: str, device: str) -> None:  # noqa: A002
-        self.call = prepared(format, device, N)
+        self.call = cold_dequantize(format, device, N)
 
     def time_dequantize(self, format: str, device: str) -> None:  # noqa: A002
         self.call()

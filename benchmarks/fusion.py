@@ -50,7 +50,7 @@ def product(fmt: str, tokens: int, way: str, device: str) -> Callable[[], Any]:
     """
     case = cases.MatmulCase(tokens, matmul.N, matmul.N, fmt)
     if way == "fused":
-        return matmul.prepared(case, device)
+        return matmul.cold_matmul(case, device)
     on = backend(device)
     x, matrix = case.inputs()
     written = np.empty((case.rows, case.columns), np.float32)
@@ -134,7 +134,7 @@ def attended(work: str, way: str, device: str) -> Callable[[], Any]:
     """
     case = ATTENTION[work]
     if way == "fused":
-        return attention.prepared(case, device)
+        return attention.cold_attention(case, device)
     on = backend(device)
     given = case.inputs()
     wanted = reference.attention(*given.arguments)

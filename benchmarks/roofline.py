@@ -1,7 +1,7 @@
 """How far each kind of work is from the roofline: its seconds over the least possible seconds.
 
 The least is what the work's bytes and operations take at the best speeds that the same process
-measures just before, for a working set of their size. Each byte counts once, and writes count as
+measures, reading what no cache holds, as the work does. Each byte counts once, and writes count as
 reads. A slower clock or GPU changes both, so that values of different machines can be compared.
 Other load raises the value: the median of the work suffers more from it than the best of many
 samples. 1 is the roofline; lower is better.
@@ -19,9 +19,9 @@ from rocmforge.ops import cases
 
 from . import attention, dequantize, inference, matmul
 from .devices import DEVICES, backend
-from .ideal_time import TIMES_IDEAL, inverse_roofline_fraction, roofline
+from .ideal_time import TIMES_IDEAL, inverse_roofline_fraction, over_ideal
 from .models import MODELS, model_path
-from .samples import ROUNDS, track
+from .samples import ROUNDS
 
 PRECISIONS = {"exact": "f32", "half": "f16", "int8": "int8"}
 
@@ -34,18 +34,14 @@ def ceiling(precision: str) -> str:
 
 
 class Matmul:
-    """4096 × 4096 weights of every format: one token, weights that no cache holds, as in decoding;
-    a prompt of 128, weights in whatever cache holds them.
-    """
+    """4096 × 4096 weights of every format: one token, and a prompt of 128."""
 
     params = (tuple(FORMATS), (1, 128), DEVICES)
     param_names = ("format", "tokens", "device")
 
     def setup(self, format: str, tokens: int, device: str) -> None:  # noqa: A002
         self.case = cases.MatmulCase(tokens, matmul.N, matmul.N, format)
-        cold = tokens == 1
-        self.call = (matmul.in_turns if cold else matmul.prepared)(self.case, device)
-        self.working_set = matmul.COLD_BYTES if cold else self.case.bytes
+        self.call = matmul.cold_matmul(self.case, device)
 
     def track_inverse_roofline_fraction(
         self,
@@ -55,9 +51,7 @@ class Matmul:
     ) -> dict[str, Any]:
         precision = ceiling(backend(device).matmul_precision(format, tokens))
         case = self.case
-        return inverse_roofline_fraction(
-            self.call, case.bytes, case.flops, device, precision, self.working_set
-        )
+        return inverse_roofline_fraction(self.call, case.bytes, case.flops, device, precision)
 
     track_inverse_roofline_fraction.unit = TIMES_IDEAL
 
@@ -70,7 +64,7 @@ class Attention:
 
     def setup(self, context: int, device: str) -> None:
         self.case = attention.DECODE[context]
-        self.call = attention.prepared(self.case, device)
+        self.call = attention.cold_attention(self.case, device)
 
     def track_inverse_roofline_fraction(self, context: int, device: str) -> dict[str, Any]:
         return inverse_roofline_fraction(self.call, self.case.bytes, self.case.flops, device, "f32")
@@ -87,7 +81,7 @@ class Dequantize:
 
     def setup(self, format: str, device: str) -> None:  # noqa: A002
         self.case = cases.DequantizeCase(dequantize.N, dequantize.N, format)
-        self.call = dequantize.prepared(format, device, dequantize.N)
+        self.call = dequantize.cold_dequantize(format, device, dequantize.N)
 
     def track_inverse_roofline_fraction(self, format: str, device: str) -> dict[str, Any]:  # noqa: A002
         return inverse_roofline_fraction(self.call, self.case.bytes, self.case.flops, device, "f32")
@@ -113,10 +107,8 @@ class Decode:
         read, operations, fmt = multiplied(model)
         nbytes = read + context * engine.cache.bytes_per_token
         precision = ceiling(engine.backend.matmul_precision(fmt, 1))
-        ideal = roofline(engine.backend, nbytes, operations, precision).ideal_seconds(
-            nbytes, operations
-        )
-        return track([s / ideal for s in inference.decode_seconds(engine, 1)])
+        samples = inference.decode_seconds(engine, 1)
+        return over_ideal(samples, engine.backend, nbytes, operations, precision)
 
     track_inverse_roofline_fraction.unit = TIMES_IDEAL
     track_inverse_roofline_fraction.rounds = ROUNDS

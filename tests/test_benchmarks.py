@@ -47,7 +47,6 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "inference.Size": ("tiny-Q4_K_M", "cpu"),
     "kernel_resources.KernelResources": ("swiglu.hip", "gfx1100"),
     "matmul.Bandwidth": ("Q4_0", "cpu"),
-    "matmul.Cold": ("Q4_0", "cpu"),
     "matmul.Dense": ("32x32x768", "F16", "cpu"),
     "matmul.InstructionSet": ("Q4_0", 1, "portable"),
     "matmul.Quantized": ("Q4_0", 1, "cpu"),
@@ -65,7 +64,8 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "roofline.Decode": ("tiny-Q4_K_M", "cpu"),
     "roofline.Dequantize": ("Q4_0", "cpu"),
     "roofline.Matmul": ("Q4_0", 1, "cpu"),
-    "rows.Rows": ("softmax", 1, "cpu"),
+    "rows.HotToken": ("softmax", "cpu"),
+    "rows.Prompt": ("softmax", "cpu"),
     "startup.Help": (),
     "startup.Import": ("rocmforge",),
     "startup.Load": ("tiny-Q4_K_M", "cpu"),
@@ -84,7 +84,7 @@ def suite(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
         found = {b.name: b for b in discovery.disc_benchmarks(str(repo / "benchmarks"))}
         for module in ("matmul", "dequantize"):
             patch.setattr(sys.modules[f"benchmarks.{module}"], "N", 512)
-        patch.setattr(sys.modules["benchmarks.matmul"], "COLD_BYTES", 1 << 20)
+        patch.setattr(sys.modules["benchmarks.cold"], "cold_bytes", lambda device: 1 << 20)
         patch.setattr(sys.modules["benchmarks.startup"], "FEWEST", 4)
         patch.setattr(sys.modules["benchmarks.startup"], "BUDGET_S", 0.0)
         yield found
@@ -289,7 +289,6 @@ def test_a_prompt_beyond_the_trained_context_is_skipped(fresh: dict[str, Any]) -
         ("matmul", "matmul.Quantized"),
         ("matmul", "matmul.Dense"),
         ("matmul", "matmul.Bandwidth"),
-        ("matmul", "matmul.Cold"),
         ("matmul", "matmul.InstructionSet"),
         ("swiglu", "fusion.GateUpSwiglu"),
         ("gate_up_swiglu", "inference.Prompt"),
@@ -304,7 +303,8 @@ def test_a_prompt_beyond_the_trained_context_is_skipped(fresh: dict[str, Any]) -
         ("attention", "attention.Model"),
         ("attention", "roofline.Attention"),
         ("softmax", "fusion.FlashAttention"),
-        ("softmax", "rows.Rows"),
+        ("softmax", "rows.HotToken"),
+        ("softmax", "rows.Prompt"),
         ("dequantize", "dequantize.Dequantize"),
         ("dequantize", "roofline.Dequantize"),
         ("kv_append", "memory.Append"),
@@ -451,7 +451,7 @@ def test_the_least_time_of_a_step_counts_each_matrix_once(suite: dict[str, Any])
         assert scores(work, "unfused") == scores(work, "fused") + wider + more
 
 
-def test_cold_weights_take_turns(fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_weights_rotate(fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     matmul: Any = sys.modules["benchmarks.matmul"]
     read: list[int] = []
     right = matmul.ops.matmul
@@ -461,8 +461,8 @@ def test_cold_weights_take_turns(fresh: dict[str, Any], monkeypatch: pytest.Monk
         return right(x, weights)
 
     monkeypatch.setattr(matmul.ops, "matmul", noted)
-    call = matmul.in_turns(matmul.cases.MatmulCase(1, 512, 512, "Q8_0"), "cpu")
-    copies = -(-(1 << 20) // (512 * 512 // 32 * 34))
+    call = matmul.cold_matmul(matmul.cases.MatmulCase(1, 512, 512, "Q8_0"), "cpu")
+    copies = -(-(1 << 20) // (512 * 512 // 32 * 34 + 4 * 2 * 512))
     assert len(set(read)) == len(read) == copies  # each was checked
     for _ in range(2 * copies):
         call()

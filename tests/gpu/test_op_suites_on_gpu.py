@@ -1,0 +1,106 @@
+"""The suites of ops on a GPU: what they report is the device's time of the op, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ctypes import CDLL, c_double
+from types import ModuleType
+
+import pytest
+
+from rocmforge.errors import MeasurementError
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.ops import cases
+from rocmforge.profiling.roofline import Peaks
+
+KERNEL_S = 3e-3  # planted; so long that one round is a replay
+LAUNCH_S = 1e-3
+
+
+@pytest.fixture
+def suites(
+    kernels: Kernels, repo: object, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, ModuleType]]:
+    """The suites on the device of `kernels`, with one copy of what they read."""
+    monkeypatch.syspath_prepend(str(repo))
+    from benchmarks import attention, cold, dequantize, devices, ideal_time, matmul, rows
+
+    runtime = kernels.runtime
+    monkeypatch.setenv("ROCMFORGE_DEVICE", f"{runtime.platform}:{runtime.properties.index}")
+    monkeypatch.setattr(cold, "cold_bytes", lambda device: 1)
+    for module in (rows, ideal_time):
+        monkeypatch.setattr(module, "cold_bytes", lambda device: 1)
+    modules = [attention, dequantize, devices, ideal_time, matmul, rows]
+    caches = [v for m in modules for v in vars(m).values() if hasattr(v, "cache_clear")]
+    for cache in caches:
+        cache.cache_clear()
+    yield {module.__name__.removeprefix("benchmarks."): module for module in modules}
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.fixture
+def planted(standin: dict[str, CDLL], kernels: Kernels) -> Iterator[None]:
+    """Each kernel takes KERNEL_S on the stand-in, and each launch LAUNCH_S."""
+    if kernels.runtime.platform == "cuda":
+        pytest.skip("times are planted in the stand-in of HIP")
+    call = standin["amdhip64"].standin_plant
+    call.argtypes = c_double, c_double
+    call(KERNEL_S, LAUNCH_S)
+    yield
+    call(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("suite", "function", "arguments", "kernels_of_it"),
+    [
+        ("matmul", "cold_matmul", (cases.MatmulCase(1, 64, 256, "Q4_K"), "gpu"), 1),
+        ("matmul", "cold_matmul", (cases.MatmulCase(16, 64, 256, "F16"), "gpu"), 1),
+        ("attention", "cold_attention", (cases.ATTENTION_PREFILL[0], "gpu"), 1),
+        ("dequantize", "cold_dequantize", ("Q6_K", "gpu", 256), 1),
+        ("rows", "prepared", ("swiglu", 1, "gpu"), 1),
+        ("rows", "prepared", ("rope", 1, "gpu"), 1),
+    ],
+)
+@pytest.mark.usefixtures("planted")
+def test_an_op_takes_what_its_kernels_take(
+    suites: dict[str, ModuleType],
+    suite: str,
+    function: str,
+    arguments: tuple[object, ...],
+    kernels_of_it: int,
+) -> None:
+    made = getattr(suites[suite], function)(*arguments)
+    call = made[0] if isinstance(made, tuple) else made
+    clock = suites["devices"].clock
+    begin = clock()
+    call()
+    assert clock() - begin == pytest.approx(kernels_of_it * KERNEL_S, rel=1e-3)
+
+
+def test_each_copy_is_replayed(
+    suites: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks import cold
+
+    monkeypatch.setattr(cold, "cold_bytes", lambda device: 3 * case.bytes)
+    case = cases.MatmulCase(1, 64, 256, "Q8_0")
+    suites["matmul"].cold_matmul(case, "gpu")
+    backend = suites["devices"].backend("gpu")
+    assert len(backend._matrices) == 3
+
+
+def test_what_is_faster_than_its_roofline_is_refused(
+    suites: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ideal_time = suites["ideal_time"]
+    reads = iter([1e9, 2e9, 2e9])  # the machine was slower at first
+
+    def peaks(backend: object, working_set: int, precision: str) -> Peaks:
+        return Peaks(next(reads), 1e12, working_set, precision)
+
+    monkeypatch.setattr(ideal_time, "measure_peaks", peaks)
+    backend = suites["devices"].backend("gpu")
+    assert ideal_time.over_ideal([0.5] * 5, backend, 10**9, 0, "f32")["samples"] == [1.0] * 5
+    with pytest.raises(MeasurementError, match="got 4e\\+05 µs, wanted no less than"):
+        ideal_time.over_ideal([0.4] * 5, backend, 10**9, 0, "f32")
