@@ -156,7 +156,7 @@ def parser() -> argparse.ArgumentParser:
 
     devices = command("devices", "list the devices of this machine", _DEVICES_EXAMPLES)
     devices.add_argument("--json", action="store_true", help="print JSON")
-    bench = "measure, compare and gate the speed of commits"
+    bench = "measure a model, or measure, compare and gate the speed of commits"
     commands.add_parser("bench", help=bench, allow_abbrev=False)
     return parser
 

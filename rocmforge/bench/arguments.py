@@ -50,6 +50,12 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return number
 
 
+def wholes(least: int, most: int | None = None) -> Callable[[str], list[int]]:
+    """Return a type of lists of whole numbers in a range, with commas between them."""
+    number = whole(least, most)
+    return lambda text: [number(part.strip()) for part in text.split(",")]
+
+
 def expression(text: str) -> re.Pattern[str]:
     """Return a compiled expression.
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from rocmforge.bench import exits
 
 COMMANDS = {
+    "model": "measure how fast a model runs here: prompts and decoding, beside the roofline",
     "run": "measure HEAD on this machine and show it beside the stored baseline",
     "gate": "measure HEAD and judge it by this machine's stored baseline",
     "compare": "judge stored results: commit against commit, or a commit against a baseline",
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _overview() -> argparse.ArgumentParser:
     """Return the parser of what stands before a subcommand: nothing but --help."""
-    parser = _parser(PROG, "Measure, compare and gate the speed of commits.")
+    parser = _parser(PROG, "Measure a model, or measure, compare and gate the speed of commits.")
     parser.epilog = "`rocmforge bench COMMAND --help` shows a command's options and examples.\n"
     parser.epilog += exits.TABLE
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -1,0 +1,198 @@
+"""`rocmforge bench model`: how fast a model runs here, with the habits of llama-bench.
+
+The one command of `bench` that runs an engine itself, which it imports when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rocmforge import env
+from rocmforge.bench.arguments import whole, wholes
+from rocmforge.bench.model_rows import FORMS
+
+EPILOG = """\
+examples:
+  rocmforge bench model                        # the demo model that comes with rocmforge
+  rocmforge bench model model.gguf
+  rocmforge bench model model.gguf -p 128,512 -n 128 -d 0,4096 -b 1,8 -t 1,2
+  rocmforge bench model model.gguf --device cpu,cuda -o json > speed.json
+
+pp512          a prompt of 512 tokens, of one sequence
+tg128          128 tokens generated, one a step, each of them the likeliest
+tg128 @ d4096  behind 4096 tokens that the sequence holds already
+batch          sequences that are decoded together
+tokens/s       median of the repetitions, all sequences together; beside it the least and the most
+ms/token       1000 over tokens/s
+× roofline     median time over the least that this device could take, by its read rate and its
+               rate of operations, both measured just after the test; 1 is the ideal
+
+Lists with commas are combined, each value with each. Each test runs once before, to warm up, which
+does not count. Times are of the host, from the call until the logits are there; loading the model
+is in none of them. What cannot be measured is n/a, with its reason. -b is not llama-bench's, which
+is the tokens of one pass.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `bench model`."""
+    parser.epilog = EPILOG
+    parser.set_defaults(kept="tests that were finished are shown")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="path of a GGUF file (default: the small demo model that comes with rocmforge)",
+    )
+    _add_list(parser, "-p", "--n-prompt", 0, [512], "tokens of a prompt; 0: no prompt")
+    _add_list(parser, "-n", "--n-gen", 0, [128], "tokens to generate; 0: none")
+    _add_list(parser, "-d", "--n-depth", 0, [0], "tokens that a sequence holds before")
+    _add_list(parser, "-b", "--batch", 1, [1], "sequences that are decoded together")
+    parser.add_argument(
+        "-t",
+        "--threads",
+        type=wholes(1, env.MAX_THREADS),
+        default=[None],
+        metavar="N,…",
+        help="CPU threads (default: the usable cores)",
+    )
+    parser.add_argument(
+        "-r",
+        "--repetitions",
+        type=whole(1),
+        default=5,
+        metavar="N",
+        help="of each test, behind one that warms up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=FORMS,
+        default=FORMS[0],
+        help="form of the rows on standard output (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--device",
+        type=_devices,
+        default=[None],
+        metavar="DEVICE,…",
+        help="auto, cpu, hip, cuda, or a GPU by its number, as hip:1 (default: auto; see "
+        "`rocmforge devices`)",
+    )
+
+
+def _add_list(
+    parser: argparse.ArgumentParser,
+    short: str,
+    name: str,
+    least: int,
+    default: list[int],
+    text: str,
+) -> None:
+    shown = ",".join(map(str, default))
+    parser.add_argument(
+        short,
+        name,
+        type=wholes(least),
+        default=default,
+        metavar="N,…",
+        help=f"{text} (default: {shown})",
+    )
+
+
+def _devices(text: str) -> list[str]:
+    return [_device(name.strip()) for name in text.split(",")]
+
+
+def _device(name: str) -> str:
+    try:
+        env.split_device(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure each test and write its row; return the exit code."""
+    from rocmforge.bench import model_rows
+    from rocmforge.demo import demo_model
+    from rocmforge.errors import MeasurementError, NoSuchFileError
+    from rocmforge.speed.measure import speed_tests
+
+    env.check()
+    path = Path(args.model) if args.model else demo_model()
+    if not os.path.exists(path):
+        raise NoSuchFileError(path)
+    tests = speed_tests(args.n_prompt, args.n_gen, args.n_depth, args.batch)
+    if not tests:
+        raise ValueError("-p 0 -n 0: got no test, wanted a prompt or tokens to generate")
+    rows: list[tuple[int, dict[str, Any]]] = []
+    try:
+        for place, row in _measured(args, path, tests):
+            print(model_rows.line(args.output, row, not rows), end="", flush=True)
+            rows.append((place, row))
+    finally:
+        if rows:
+            rows.sort(key=lambda found: found[0])
+            print(model_rows.whole(args.output, [row for _, row in rows]), end="", flush=True)
+    reasons = [row["reason"] for _, row in rows if row["reason"]]
+    if len(reasons) == len(rows):
+        raise MeasurementError(f"{path}: nothing measured: {reasons[0]}")
+    return 0
+
+
+def _measured(
+    args: argparse.Namespace, path: Path, tests: list[Any]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each row as it comes, with its place in the order of the tests."""
+    from rocmforge.speed.measure import measure
+    from rocmforge.terminal import ProgressBar
+
+    about = _about(path)
+    runs = list(_runs(args))  # a device that is not there is refused before the first is measured
+    for number, (device, threads) in enumerate(runs):
+        with ProgressBar("loading") as loading, ProgressBar("measuring", False) as measuring:
+            speeds = measure(path, device, threads, tests, args.repetitions, measuring, loading)
+            for speed in speeds:
+                order = number * len(tests) + tests.index(speed.test)
+                yield order, {**about, **speed.row()}
+
+
+def _runs(args: argparse.Namespace) -> Iterator[tuple[str | None, int | None]]:
+    """Each device with each number of threads; a GPU is measured once."""
+    from rocmforge.devices import default_device
+
+    for device in args.device:
+        on_cpu = default_device(device).device is None
+        if not on_cpu and args.threads != [None]:
+            print(f"-t: threads are the CPU's, and change nothing on {device}", file=sys.stderr)
+        for threads in args.threads if on_cpu else [None]:
+            yield device, threads
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """Provenance of all rows: the model, the package, the machine."""
+    from importlib import metadata
+
+    from rocmforge.bench.git import committed_files, provenance
+    from rocmforge.info import read_info
+
+    package = Path(__file__).resolve().parents[2]
+    found = provenance(package)
+    if not committed_files(package, "__init__.py"):  # installed elsewhere than in its checkout
+        found.update(commit=None, uncommitted_changes=None)
+    info = read_info(path)
+    return {
+        "model": info.name or path.stem,
+        "model_file": path.name,
+        "model_bytes": info.file_bytes,
+        "model_architecture": info.architecture,
+        "model_parameters": info.parameters,
+        "version": metadata.version("rocmforge"),
+        **found,
+    }

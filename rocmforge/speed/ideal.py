@@ -1,0 +1,115 @@
+"""The least time that a pass of a model could take on a device, by its measured roofline.
+
+Every matrix is read once a pass, and so are the keys and values that it attends to; multiplications
+are those of the matrices and of attention. What else a pass reads and computes is left out: it is
+little, and without it the time stays a lower bound.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from dataclasses import dataclass
+
+from rocmforge.engine import Engine
+from rocmforge.gguf.reader import GGUFFile
+from rocmforge.profiling.roofline import Peaks, measure_peaks
+
+CEILINGS = {"exact": "f32", "half": "f16", "int8": "int8"}
+"""How products round their operands, and the rate of operations that bounds them."""
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """The matrices of a file that multiply a token: all but an embedding that is no output too.
+
+    Parameters
+    ----------
+    nbytes, weights
+        In the file.
+    output_weights
+        Those of the output, which multiplies only tokens whose logits are wanted.
+    format
+        The one that most weights have.
+    """
+
+    nbytes: int
+    weights: int
+    output_weights: int
+    format: str
+
+
+def matrices(path: str | os.PathLike[str]) -> Matrices:
+    """Read what a model multiplies with from its header."""
+    with GGUFFile(path) as file:
+        found = {info.name: info for info in file.tensors.values() if len(info.shape) == 2}
+    output = "output.weight"
+    if output in found:
+        del found["token_embd.weight"]
+    else:
+        output = "token_embd.weight"
+    weights: Counter[str] = Counter()
+    for info in found.values():
+        weights[info.format.name] += math.prod(info.shape)
+    return Matrices(
+        nbytes=sum(info.nbytes for info in found.values()),
+        weights=weights.total(),
+        output_weights=math.prod(found[output].shape),
+        format=weights.most_common(1)[0][0],
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a pass reads and computes at least.
+
+    Parameters
+    ----------
+    nbytes
+        Of matrices, keys and values.
+    operations
+        Multiply and add count as two.
+    tokens
+        That are multiplied at once.
+    """
+
+    nbytes: int
+    operations: int
+    tokens: int
+
+
+def step_work(engine: Engine, model: Matrices, depth: int, batch: int) -> Work:
+    """Work of a step in which `batch` sequences of `depth` tokens grow by one."""
+    seen = batch * (depth + 1)
+    return Work(
+        nbytes=model.nbytes + seen * engine.cache.bytes_per_token,
+        operations=2 * model.weights * batch + _attention(engine, seen),
+        tokens=batch,
+    )
+
+
+def prefill_work(engine: Engine, model: Matrices, depth: int, tokens: int) -> Work:
+    """Work of a prompt behind `depth` tokens; logits are those of its last token alone."""
+    pairs = tokens * depth + tokens * (tokens + 1) // 2
+    repeated = model.weights - model.output_weights
+    return Work(
+        nbytes=model.nbytes + (depth + tokens) * engine.cache.bytes_per_token,
+        operations=2 * (repeated * tokens + model.output_weights) + _attention(engine, pairs),
+        tokens=tokens,
+    )
+
+
+def _attention(engine: Engine, pairs: int) -> int:
+    """Operations of that many pairs of a query and a key: two products in each head."""
+    config = engine.config
+    return 4 * config.n_layers * config.n_heads * config.head_dim * pairs
+
+
+def measured_peaks(engine: Engine, model: Matrices, work: Work) -> Peaks | None:
+    """Measure what the engine's device reaches for such work, as `measure_peaks` does.
+
+    None where the ceiling of such products is not known.
+    """
+    ceiling = CEILINGS.get(engine.backend.matmul_precision(model.format, work.tokens))
+    return None if ceiling is None else measure_peaks(engine.backend, work.nbytes, ceiling)

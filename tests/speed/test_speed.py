@@ -1,0 +1,170 @@
+"""What times an engine: depths are kept, tests repeat alike, the least time counts what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rocmforge.engine import Engine
+from rocmforge.errors import OutOfMemoryError, OutOfPagesError
+from rocmforge.model.presets import preset_config
+from rocmforge.model.synthetic import make_model
+from rocmforge.speed import measure as measuring
+from rocmforge.speed.ideal import matrices, prefill_work, step_work
+from rocmforge.speed.measure import SpeedTest, measure, speed_tests
+from rocmforge.speed.sequences import Sequences, prefill_seconds, random_ids, ttft
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "tiny", "Q4_K_M")
+
+
+@pytest.fixture
+def engine(model: Path) -> Iterator[Engine]:
+    with Engine.from_gguf(model, "cpu", ctx=128, sequences=2) as engine:
+        yield engine
+
+
+def speeds(model: Path, tests: list[SpeedTest], repetitions: int = 2) -> list[Any]:
+    def ignore(done: int, total: int) -> None:
+        assert 0 <= done <= total
+
+    return list(measure(model, "cpu", 1, tests, repetitions, ignore, ignore))
+
+
+def test_each_measurement_begins_at_the_depth(engine: Engine) -> None:
+    lengths = engine.cache.table.length
+    with Sequences(engine, 20, 2, 8) as sequences:
+        ids = list(sequences._sequences)
+        assert [lengths(one) for one in ids] == [20, 20]
+        assert sequences.prefill_seconds(8) > 0
+        assert [lengths(one) for one in ids] == [20, 20]
+        assert sequences.step_seconds() > 0
+        assert sequences.step_seconds(1) > 0
+        assert [lengths(one) for one in ids] == [22, 21]
+        sequences.rewind()
+        assert [lengths(one) for one in ids] == [20, 20]
+    with pytest.raises(ValueError, match="sequence: got id"):
+        lengths(ids[0])
+
+
+def test_what_is_decoded_again_is_the_same(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, seen = engine.decode, []
+
+    def noted(sequences: list[int], ids: list[int]) -> Any:
+        logits = decode(sequences, ids)
+        seen.append((list(ids), logits))
+        return logits
+
+    monkeypatch.setattr(engine, "decode", noted)
+    with Sequences(engine, 9, 2, 3) as sequences:
+        for _ in range(2):
+            for _ in range(3):
+                sequences.step_seconds()
+            sequences.rewind()
+    for (ids, logits), (again, repeated) in zip(seen[:3], seen[3:], strict=True):
+        assert ids == again
+        np.testing.assert_array_equal(logits, repeated)
+
+
+def test_too_many_sequences_leave_none_behind(engine: Engine) -> None:
+    free = engine.cache.table.allocator.n_free
+    with pytest.raises(OutOfPagesError):
+        Sequences(engine, 100, 3)
+    assert engine.cache.table.allocator.n_free == free
+
+
+def test_a_prompt_leaves_no_sequence_behind(engine: Engine) -> None:
+    free = engine.cache.table.allocator.n_free
+    assert prefill_seconds(engine, 128) > prefill_seconds(engine, 1) > 0
+    assert ttft(engine, 32) > 0
+    assert engine.cache.table.allocator.n_free == free
+
+
+def test_token_ids_are_the_same_in_every_run(engine: Engine) -> None:
+    assert random_ids(engine, 5) == random_ids(engine, 5) != random_ids(engine, 5, 1)
+
+
+def test_tests_are_every_combination_named_as_llama_bench_does() -> None:
+    found = speed_tests([512, 0], [128], [0, 4096], [1, 8])
+    assert [(test.name, test.batch) for test in found] == [
+        ("pp512", 1),
+        ("tg128", 1),
+        ("tg128", 8),
+        ("pp512 @ d4096", 1),
+        ("tg128 @ d4096", 1),
+        ("tg128 @ d4096", 8),
+    ]
+    assert [test.tokens for test in found] == [512, 128, 1024] * 2
+    assert found[-1].length == 4224
+
+
+def test_repetitions_are_counted_without_the_one_that_warms_up(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    right = Sequences.step_seconds
+
+    def noted(self: Sequences, batch: int | None = None) -> float:
+        calls.append(1)
+        return right(self, batch)
+
+    monkeypatch.setattr(Sequences, "step_seconds", noted)
+    (found,) = speeds(model, speed_tests([], [1], [0], [2]), repetitions=4)
+    assert len(found.seconds) == 4
+    assert len(calls) == measuring.WARM_STEPS + 4
+    assert found.tokens_per_second == pytest.approx(sum(found.rates[1:3]) / 2)
+    assert found.row()["ms_per_token"] == pytest.approx(1e3 / found.tokens_per_second)
+    assert found.times_ideal > 1
+
+
+def test_where_memory_is_short_the_largest_tests_are_left_out(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, opened = Engine.from_gguf, []
+
+    def short(path: Path, device: str, **options: Any) -> Engine:
+        opened.append(options["ctx"] * options["sequences"])
+        if opened[-1] > 300:
+            raise OutOfMemoryError("device: got 1 GB, wanted 2")
+        return right(path, device, **options)
+
+    monkeypatch.setattr(Engine, "from_gguf", short)
+    found = speeds(model, speed_tests([], [8], [0, 192], [1, 4]))
+    assert opened == [800, 200]
+    assert [(f.test.name, f.test.batch, f.reason) for f in found] == [
+        ("tg8 @ d192", 4, "device: got 1 GB, wanted 2"),
+        ("tg8", 1, None),
+        ("tg8", 4, None),
+        ("tg8 @ d192", 1, None),
+    ]
+
+
+def test_the_least_time_counts_each_matrix_once_and_what_attention_reads(
+    model: Path, engine: Engine
+) -> None:
+    config = preset_config("tiny")
+    layer = 256 * (256 + 128 + 128 + 256) + 3 * 256 * 512
+    output = 1024 * 256
+    found = matrices(model)
+    assert (found.weights, found.output_weights, found.format) == (
+        4 * layer + output,
+        output,
+        "Q4_K",
+    )
+    per_token = 2 * config.n_layers * config.n_kv_heads * config.head_dim * 2
+    pair = 4 * config.n_layers * config.n_heads * config.head_dim
+
+    step = step_work(engine, found, 9, 3)
+    assert step.nbytes == found.nbytes + 30 * per_token
+    assert step.operations == 6 * found.weights + 30 * pair
+
+    prompt = prefill_work(engine, found, 10, 4)
+    assert prompt.nbytes == found.nbytes + 14 * per_token
+    pairs = 11 + 12 + 13 + 14
+    assert prompt.operations == 8 * 4 * layer + 2 * output + pairs * pair
