@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import metadata
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -20,15 +19,16 @@ from rocmforge.gpu import cuda, hip
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.choose_device import Choice, choose_device, why_unsupported
 from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.packages import has_amd_driver, has_nvidia_driver
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
-from rocmforge.hardware import detect, find_rocm
+from rocmforge.hardware import detect
 from rocmforge.plan.protocols import Backend
 
 _LISTS: MappingProxyType[str, Callable[[], list[DeviceProperties]]] = MappingProxyType(
     {"hip": hip.devices, "cuda": cuda.devices}
 )
 _DRIVERS: MappingProxyType[str, Callable[[], bool]] = MappingProxyType(
-    {"hip": hip.has_driver, "cuda": cuda.has_driver}
+    {"hip": has_amd_driver, "cuda": has_nvidia_driver}
 )
 _NO_DRIVER = MappingProxyType(
     {
@@ -113,7 +113,11 @@ def default_device(device: str | None = None) -> Choice:
     if kind in found and not found[kind]:
         why = _why_missing(kind)
         raise DeviceError(why if why.startswith("device ") else f"device {wanted!r}: {why}")
-    return choose_device(found, kind, index)
+    choice = choose_device(found, kind, index)
+    if kind == "auto" and choice.device is None:  # a driver without its runtime or package
+        why = "; ".join(_why_missing(name) for name in kinds if not found[name])
+        return replace(choice, reason=f"{choice.reason}: {why}") if why else choice
+    return choice
 
 
 def open_backend(device: str | None = None, threads: int | None = None) -> Backend[Any]:
@@ -142,27 +146,6 @@ def open_backend(device: str | None = None, threads: int | None = None) -> Backe
     except BaseException:  # Ctrl-C too
         runtime.close()
         raise
-
-
-def missing_packages() -> list[str]:
-    """Return what pip has to install for the GPUs of this machine; a package that is there stays.
-
-    A GPU is taken to be here by its driver, or by its maker's runtime.
-    """
-    wanted: list[str] = []
-    if hip.has_driver() or find_rocm():
-        wanted += [hip.requirement()]
-    if cuda.has_driver():
-        wanted += cuda.REQUIREMENTS
-    return [name for name in wanted if not _is_installed(name)]
-
-
-def _is_installed(requirement: str) -> bool:
-    try:
-        metadata.version(re.split("[=>]", requirement)[0])
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _listed(kind: str, gpu: DeviceProperties) -> Device:

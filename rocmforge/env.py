@@ -73,6 +73,23 @@ def split_device(value: str, what: str = "device") -> tuple[str, int | None]:
     return kind, int(index) if colon else None
 
 
+GPU_PACKAGES = "ROCMFORGE_GPU_PACKAGES"
+
+
+def gpu_packages() -> tuple[str, ...] | None:
+    """ROCMFORGE_GPU_PACKAGES (for pip, or none): what GPUs need; default: found by the machine."""
+    value = os.environ.get(GPU_PACKAGES, "")
+    names = tuple(value.split())
+    if any(name.startswith("-") for name in names):
+        raise ValueError(
+            f"{GPU_PACKAGES}: got {value!r}, wanted packages as pip takes them, separated by "
+            "spaces, as in hip-python==7.2.*, or none"
+        )
+    if not names:
+        return None
+    return () if names == ("none",) else names
+
+
 def threads() -> int | None:
     """ROCMFORGE_THREADS (positive integer): CPU threads; default: the usable cores."""
     value = os.environ.get("ROCMFORGE_THREADS", "")
@@ -147,16 +164,6 @@ def test_model_name() -> str | None:
     return next(iter(found), None)
 
 
-CONDITIONS = "ROCMFORGE_CONDITIONS"
-"""Set by `rocmforge bench` for the processes of its benchmarks."""
-
-
-def conditions_dir() -> Path | None:
-    """ROCMFORGE_CONDITIONS (path): where benchmarks write their conditions; default: nowhere."""
-    value = os.environ.get(CONDITIONS, "")
-    return Path(value) if value else None
-
-
 GFX_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 
 
@@ -194,9 +201,9 @@ READERS: Mapping[str, Callable[[], object]] = MappingProxyType(
         "ROCMFORGE_CPU_BF16": cpu_bf16,
         "ROCMFORGE_CPU_ISA": cpu_isa,
         "ROCMFORGE_DEVICE": device,
+        GPU_PACKAGES: gpu_packages,
         "ROCMFORGE_THREADS": threads,
         "ROCMFORGE_CACHE": cache_dir,
-        CONDITIONS: conditions_dir,
         **dict.fromkeys(TEST_MODEL, test_model),
     }
 )

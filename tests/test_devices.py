@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import metadata
 
 import pytest
 
@@ -12,9 +11,9 @@ from rocmforge import devices
 from rocmforge.cpu.backend import CpuBackend, available_threads
 from rocmforge.devices import Device, default_device, list_devices, open_backend
 from rocmforge.errors import DeviceError
-from rocmforge.gpu import cuda, hip
+from rocmforge.gpu.packages import has_amd_driver, has_nvidia_driver
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
-from rocmforge.hardware import Hardware, Rocm
+from rocmforge.hardware import Hardware
 
 
 def test_the_cpu_is_listed_first_and_usable() -> None:
@@ -81,7 +80,7 @@ def test_auto_looks_only_where_there_is_a_driver_and_a_name_always(
 
 
 def test_auto_loads_no_vendors_package_where_there_is_no_driver() -> None:
-    if hip.has_driver() or cuda.has_driver():
+    if has_amd_driver() or has_nvidia_driver():
         pytest.skip("this machine has a GPU's driver")
     code = """
 import sys
@@ -132,37 +131,19 @@ def test_a_gpu_that_cannot_be_used_after_all_is_let_go(
     assert closed == [RADEON.index]
 
 
-@pytest.mark.parametrize(
-    ("amd", "rocm", "nvidia", "installed", "wanted"),
-    [
-        (False, None, False, (), []),
-        (True, None, False, (), ["hip-python==10.0.*"]),
-        (False, "6.4.1-90", False, (), ["hip-python==6.4.*"]),
-        (True, "6.4.1-90", False, ("hip-python",), []),
-        (False, None, True, (), list(cuda.REQUIREMENTS)),
-        (True, "7.2.0", True, ("cuda-bindings",), ["hip-python==7.2.*", cuda.REQUIREMENTS[1]]),
-    ],
-)
-def test_what_the_machines_gpus_need(
-    amd: bool,
-    rocm: str | None,
-    nvidia: bool,
-    installed: tuple[str, ...],
-    wanted: list[str],
+@pytest.mark.usefixtures("no_gpu")
+def test_auto_on_the_cpu_says_what_a_gpu_that_has_a_driver_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def version(name: str) -> str:
-        if name not in installed:
-            raise metadata.PackageNotFoundError(name)
-        return "1"
+    def refuse(index: int) -> Runtime:
+        raise DeviceError("device 'hip' needs the package hip-python")
 
-    found = Rocm(rocm, "/opt/rocm") if rocm else None
-    for module in (devices, hip):
-        monkeypatch.setattr(module, "find_rocm", lambda: found)
-    monkeypatch.setattr(hip, "has_driver", lambda: amd)
-    monkeypatch.setattr(cuda, "has_driver", lambda: nvidia)
-    monkeypatch.setattr(devices.metadata, "version", version)
-    assert devices.missing_packages() == wanted
+    monkeypatch.setattr(devices, "_RUNTIMES", {"hip": refuse})
+    monkeypatch.setattr(devices, "_DRIVERS", {"hip": lambda: True, "cuda": lambda: False})
+    said = default_device("auto").reason
+    assert said == "the CPU: no GPU was found: device 'hip' needs the package hip-python"
+    monkeypatch.setattr(devices, "_DRIVERS", dict.fromkeys(("hip", "cuda"), lambda: False))
+    assert default_device("auto").reason == "the CPU: no GPU was found"
 
 
 @pytest.mark.usefixtures("no_gpu")

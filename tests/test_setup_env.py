@@ -18,11 +18,11 @@ import pytest
 PIP = """\
 #!/bin/sh
 case "$*" in
-*import*) exec {gpu} ;;
+*install_gpu_packages.py*--list) {gpu} ;;
+*install_gpu_packages.py*) exec {install} ;;
 *--no-build-isolation*)
     echo '  [12/50] Building CXX object CMakeFiles/ops_avx2.dir/rocmforge/cpu/rope.cpp.o'
     exec {build} ;;
-*no-such-package*) echo 'no matching distribution'; exit 1 ;;
 *) echo "pip $*" >>.venv/said ;;
 esac
 """
@@ -44,11 +44,15 @@ def setup(repo: Path, tmp_path: Path) -> Setup:
     """Run the script in an empty folder whose .venv has a stand-in of Python."""
 
     def run(
-        *words: str, build: str = "true", gpu: str = "true", terminal: int | None = None
+        *words: str,
+        build: str = "true",
+        gpu: str = "true",
+        install: str = "true",
+        terminal: int | None = None,
     ) -> Done:
         python = tmp_path / ".venv/bin/python"
         python.parent.mkdir(parents=True, exist_ok=True)
-        python.write_text(PIP.format(build=build, gpu=gpu))
+        python.write_text(PIP.format(build=build, gpu=gpu, install=install))
         python.chmod(0o755)
         out, err = tmp_path / "out", tmp_path / "err"
         with out.open("w") as shown, err.open("w") as said:  # pipes would wait for a last `sleep 1`
@@ -93,22 +97,26 @@ def test_the_log_of_a_step_that_fails_is_shown(setup: Setup, tmp_path: Path) -> 
 
 
 def test_packages_of_a_gpu_are_installed_where_there_is_one(setup: Setup, tmp_path: Path) -> None:
-    setup("python3")
-    said = tmp_path / ".venv/said"
-    assert "hip-python" not in said.read_text()
-    done = setup("python3", gpu="echo 'hip-python==6.4.*'")
+    assert "GPU" not in setup("python3").out
+    done = setup("python3", gpu="echo 'hip-python==6.4.*'", install="touch installed")
     assert "packages for this machine's GPU: " in done.out
-    assert said.read_text().splitlines()[-1].endswith(" hip-python==6.4.*")
+    assert (tmp_path / "installed").exists()
 
 
 def test_without_the_package_of_its_gpu_a_machine_is_set_up_all_the_same(
     setup: Setup, tmp_path: Path
 ) -> None:
-    done = setup("python3", gpu="echo no-such-package")
+    fails = "sh -c 'echo no matching distribution; exit 3'"
+    done = setup("python3", gpu="echo hip-python", install=fails)
     assert done.code == 0
     assert "no matching distribution" in done.err
     assert "going on without the GPU" in done.err
     assert (tmp_path / ".venv/ready").exists()
+
+
+def test_a_wrong_list_of_gpu_packages_ends_it(setup: Setup, tmp_path: Path) -> None:
+    assert setup("python3", gpu="echo 'got -r' >&2; exit 2").err.endswith("got -r\n")
+    assert not (tmp_path / ".venv/ready").exists()
 
 
 def test_an_extra_installs_only_what_it_needs(setup: Setup, tmp_path: Path) -> None:

@@ -93,12 +93,9 @@ fi
 step "tools that build" pip_install \
     'scikit-build-core>=0.10' 'nanobind>=2.4' 'cmake>=3.24' 'ninja>=1.11'
 step "CPU kernels and the package" pip_install -v --no-build-isolation -e .
-gpu_packages=$(.venv/bin/python -c \
-    'from rocmforge.devices import missing_packages; print(*missing_packages(), sep="\n")')
+gpu_packages=$(.venv/bin/python tools/install_gpu_packages.py --keep --list) || exit 1
 if [ -n "$gpu_packages" ]; then
-    set -f # a version's asterisk is no file name
-    # shellcheck disable=SC2086
-    (step "packages for this machine's GPU" pip_install $gpu_packages) ||
+    (step "packages for this machine's GPU" .venv/bin/python tools/install_gpu_packages.py --keep) ||
         echo "rocmforge: going on without the GPU; 'rocmforge devices' says what it lacks" >&2
 fi
 touch .venv/ready

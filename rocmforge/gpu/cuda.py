@@ -7,19 +7,16 @@ and other devices do not get in the way.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu.kernel_arguments import Arguments
+from rocmforge.gpu.packages import CUDA_REQUIREMENTS
 from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
 
-REQUIREMENTS = ("cuda-bindings>=13", "nvidia-cuda-nvrtc>=13")
-"""What pip installs for NVIDIA GPUs, as in the extra `cuda`."""
-
-_INSTALL = "pip install " + " ".join(f"'{name}'" for name in REQUIREMENTS)
+_INSTALL = "pip install " + " ".join(f"'{name}'" for name in CUDA_REQUIREMENTS)
 _OPTIONS = ("-lineinfo",)  # names source lines in profilers and sanitizers; costs no speed
 
 
@@ -30,15 +27,6 @@ def count() -> int:
         return int(_checked(driver, driver.cuDeviceGetCount))
     except DeviceError:
         return 0
-
-
-def has_driver() -> bool:
-    """Whether NVIDIA's driver is installed, by its library, which cuda-bindings loads likewise."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
 
 
 def devices() -> list[DeviceProperties]:

@@ -12,23 +12,16 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu.kernel_arguments import Arguments
+from rocmforge.gpu.packages import TESTED_HIP, hip_requirement, nearest_hip
 from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
 from rocmforge.hardware import find_rocm
 
-_TESTED = MappingProxyType(
-    {(6, 4): (6, 4), (7, 0): (7, 0), (7, 1): (7, 1), (7, 2): (7, 2), (10, 0): (7, 15)}
-)
-"""Versions of hip-python that are tested, which are ROCm's, and that of HIP in each: no longer the
-same since ROCm 10. tools/test_hip_versions.sh runs the tests with them."""
-
 _OPTIONS = ("-O3",)
-_DRIVER_NODES = ("/dev/kfd", "/dev/dxg")
 
 
 class _Current(threading.local):
@@ -47,11 +40,6 @@ def count() -> int:
         return 0
 
 
-def has_driver() -> bool:
-    """Whether there is a way to an AMD GPU: the device file of Linux's driver, or of WSL."""
-    return any(Path(node).exists() for node in _DRIVER_NODES)
-
-
 def devices() -> list[DeviceProperties]:
     """Describe the AMD GPUs; none where hip-python, ROCm or a card is missing."""
     found = count()
@@ -68,14 +56,6 @@ def version() -> tuple[int, int, int] | None:
     return None if error else (number // 10**7, number // 10**5 % 100, number % 10**5)
 
 
-def requirement() -> str:
-    """Say which hip-python to install: the one for the ROCm that is here, else the newest."""
-    rocm = find_rocm()
-    here = re.match(r"(\d+)\.(\d+)", rocm.version) if rocm else None
-    major, minor = _nearest((int(here[1]), int(here[2]))) if here else max(_TESTED)
-    return f"hip-python=={major}.{minor}.*"
-
-
 def misfit() -> str | None:
     """Say that hip-python is for another HIP than the runtime's, and which one would fit.
 
@@ -89,21 +69,16 @@ def misfit() -> str | None:
     if found is None:
         return None
     runtime = f"HIP {'.'.join(map(str, found))}"
-    if found[:2] < min(_TESTED.values()):
+    if found[:2] < min(TESTED_HIP.values()):
         return f"{runtime} is too old: ROCm 6.4 or later is wanted"
-    fitting = max(rocm for rocm, of_hip in _TESTED.items() if of_hip <= found[:2])
+    fitting = max(rocm for rocm, of_hip in TESTED_HIP.items() if of_hip <= found[:2])
     major, minor, *_ = map(int, re.findall(r"\d+", installed))
-    if _nearest((major, minor)) == fitting:
+    if nearest_hip((major, minor)) == fitting:
         return None
     return (
         f"hip-python {installed} does not fit {runtime} here: "
         f"pip install 'hip-python=={fitting[0]}.{fitting[1]}.*'"
     )
-
-
-def _nearest(rocm: tuple[int, int]) -> tuple[int, int]:
-    """Return the newest tested version that is not newer; of older ones than all, the oldest."""
-    return max((tested for tested in _TESTED if tested <= rocm), default=min(_TESTED))
 
 
 def compiler_version() -> str:
@@ -292,7 +267,8 @@ def _bindings() -> tuple[Any, Any]:
         from hip import hip, hiprtc
     except ImportError as error:
         raise DeviceError(
-            f"device 'hip' needs the package hip-python ({error}): pip install '{requirement()}'"
+            f"device 'hip' needs the package hip-python ({error}): "
+            f"pip install '{hip_requirement()}'"
         ) from error
     return hip, hiprtc
 
