@@ -61,7 +61,12 @@ class Hardware:
         What the GPU may draw at most as it is set, in whole watts; None where it does not say.
     rocm_version
         As ROCm's version file or its package has it, e.g. ``"6.4.1-90"``; None where ROCm is not
-        installed. HIP, a part of it, has a version of its own.
+        installed.
+    hip_version
+        Of HIP, the part of ROCm that has a version of its own, e.g. ``"6.4.43483"``; None where it
+        is not installed or does not say.
+    gfx_override
+        Value of HSA_OVERRIDE_GFX_VERSION for this GPU, e.g. ``"10.3.0"``; None: not overridden.
     cpu_name, cpu_microarchitecture
         The kernel's model name, and ``zen`` … ``zen5`` where family and model say so, else None.
     cpu_arch
@@ -90,6 +95,8 @@ class Hardware:
     python_version: str | None = None
     driver_version: str | None = None
     power_cap_watts: int | None = None
+    hip_version: str | None = None
+    gfx_override: str | None = None
 
     def is_known(self) -> bool:
         """Whether at least the CPU or the GPU is named."""
@@ -99,12 +106,13 @@ class Hardware:
         """Return the values that must be equal before two measurements may be compared.
 
         Of ROCm and the driver only the major version counts, of the operating system only its
-        name; memory size and Python's version do not count. None is a value like any other: what
-        is unknown on one side alone differs.
+        name; memory size and the versions of Python and HIP do not count, and each ROCm has one
+        HIP. None is a value like any other: what is unknown on one side alone differs.
         """
         return {
             "gpu_name": self.gpu_name,
             "gpu_architecture": self.gpu_architecture,
+            "gfx_override": self.gfx_override,
             "rocm_version": _major(self.rocm_version),
             "driver_version": _major(self.driver_version),
             "power_cap_watts": self.power_cap_watts,
@@ -131,7 +139,7 @@ def detect(root: Path = Path("/")) -> Hardware:
         nvidia-smi is installed and does not answer.
     """
     cpu, rocm = _first_cpu(root), find_rocm(root)
-    gpu = _amd_gpu(root) or _nvidia_gpu() or _Gpu(None, None, None, None)
+    gpu = _amd_gpu(root) or _nvidia_gpu() or _Gpu(None, None, None, None, None)
     return Hardware(
         gpu_name=gpu.name,
         gpu_architecture=gpu.architecture,
@@ -146,6 +154,8 @@ def detect(root: Path = Path("/")) -> Hardware:
         python_version=platform.python_version(),
         driver_version=gpu.driver_version,
         power_cap_watts=gpu.power_cap_watts,
+        hip_version=find_hip(root),
+        gfx_override=gpu.override,
     )
 
 
@@ -167,6 +177,24 @@ def find_rocm(root: Path = Path("/")) -> Rocm | None:
         Directory under which all but pip's is looked up.
     """
     return _rocm_of_pip() or _rocm_of_folder(root) or _rocm_of_distribution(root)
+
+
+def find_hip(root: Path = Path("/")) -> str | None:
+    """Find the version of the installed HIP, in the places and the order of `find_rocm`.
+
+    HIP's own files say it. Where only its library is installed, that file's name has the first two
+    numbers; the third one there is ROCm's.
+
+    Parameters
+    ----------
+    root
+        Directory under which all but pip's is looked up.
+    """
+    for folder in (*_folders_of_pip(), *_rocm_folders(root), root / "usr"):
+        version = _hip_of(folder)
+        if version:
+            return version
+    return None
 
 
 def hardware_tag(hardware: Hardware | None = None) -> str:
@@ -257,7 +285,7 @@ def _ram_bytes(root: Path) -> int | None:
 
 def _rocm_of_pip() -> Rocm | None:
     """ROCm's own wheels; the index has empty ones of the same name."""
-    if importlib.util.find_spec("_rocm_sdk_core") is None:
+    if not _folders_of_pip():
         return None
     try:
         return Rocm(importlib.metadata.version("rocm-sdk-core"), "pip's rocm-sdk-core")
@@ -265,13 +293,37 @@ def _rocm_of_pip() -> Rocm | None:
         return None
 
 
+def _folders_of_pip() -> list[Path]:
+    spec = importlib.util.find_spec("_rocm_sdk_core")
+    return [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+
+
 def _rocm_of_folder(root: Path) -> Rocm | None:
-    named = [path.relative_to("/") for path in env.rocm_folders() if path.is_absolute()]
-    versioned = sorted((root / "opt").glob("rocm-*"), key=_numbers, reverse=True)
-    for folder in (*(root / path for path in named), root / "opt/rocm", *versioned):
+    for folder in _rocm_folders(root):
         version = _read(folder / ".info/version")
         if version:
             return Rocm(version, f"/{folder.relative_to(root)}")
+    return None
+
+
+def _rocm_folders(root: Path) -> list[Path]:
+    named = [path.relative_to("/") for path in env.rocm_folders() if path.is_absolute()]
+    versioned = sorted((root / "opt").glob("rocm-*"), key=_numbers, reverse=True)
+    return [*(root / path for path in named), root / "opt/rocm", *versioned]
+
+
+def _hip_of(folder: Path) -> str | None:
+    """Version of the HIP in a folder of ROCm; its file has moved over the years."""
+    for name in ("share/hip/version", "bin/.hipVersion", "include/hip/hip_version.h"):
+        text = _read(folder / name) or ""
+        found = dict(re.findall(r"\bHIP_VERSION_(MAJOR|MINOR|PATCH)[= ]+(\d+)", text))
+        if len(found) == 3:
+            return f"{found['MAJOR']}.{found['MINOR']}.{found['PATCH']}"
+    for pattern in ("lib/libamdhip64.so.*", "lib64/libamdhip64.so.*", "lib/*/libamdhip64.so.*"):
+        for library in sorted(folder.glob(pattern), reverse=True):
+            numbers = re.search(r"\.so\.(\d+\.\d+)\.", library.name)
+            if numbers:
+                return numbers[1]
     return None
 
 
@@ -302,6 +354,7 @@ class _Gpu(NamedTuple):
     architecture: str | None
     driver_version: str | None
     power_cap_watts: int | None
+    override: str | None
 
 
 def _amd_gpu(root: Path) -> _Gpu | None:
@@ -321,12 +374,14 @@ def _amd_gpu(root: Path) -> _Gpu | None:
     gpu, node_number = max(gpus, key=lambda at: at[0].get("simd_count", 0))
     minor = gpu.get("drm_render_minor", 0)
     device = root / f"sys/class/drm/renderD{minor}/device"
+    override, target = _override(node_number) or (None, gpu["gfx_target_version"])
     ids = f"AMD GPU {gpu.get('vendor_id', 0):04x}:{gpu.get('device_id', 0):04x}"
     return _Gpu(
         name=_read(device / "product_name") or ids,
-        architecture=_gfx(_override(node_number) or gpu["gfx_target_version"]),
+        architecture=_gfx(target),
         driver_version=_read(root / "sys/module/amdgpu/version"),
         power_cap_watts=_amd_power_cap(device),
+        override=override,
     )
 
 
@@ -339,15 +394,15 @@ def _amd_power_cap(device: Path) -> int | None:
     return None
 
 
-def _override(node: str) -> int | None:
-    """Target that HSA_OVERRIDE_GFX_VERSION names for a GPU, ``10.3.0`` as 100300.
+def _override(node: str) -> tuple[str, int] | None:
+    """HSA_OVERRIDE_GFX_VERSION of a GPU, and the target that it names, ``10.3.0`` as 100300.
 
     Source: libhsakmt of ROCR-Runtime, topology.c.
     """
     values = env.gfx_overrides()
     value = values.get(f"{env.GFX_OVERRIDE}_{node}", values.get(env.GFX_OVERRIDE, ""))
     found = re.fullmatch(r"(\d{1,2})\.(\d{1,2})\.(\d{1,2})", value)
-    return int(found[1]) * 10000 + int(found[2]) * 100 + int(found[3]) if found else None
+    return (value, int(found[1]) * 10000 + int(found[2]) * 100 + int(found[3])) if found else None
 
 
 def _gfx(target_version: int) -> str:
@@ -379,4 +434,5 @@ def _nvidia_gpu() -> _Gpu | None:
         architecture=f"sm_{found[2]}{found[3]}",
         driver_version=driver if driver[:1].isdecimal() else None,
         power_cap_watts=round(float(watts)) if re.fullmatch(r"\d+(\.\d+)?", watts) else None,
+        override=None,
     )

@@ -13,7 +13,7 @@ import pytest
 
 from rocmforge import env, hardware
 from rocmforge.errors import DeviceError
-from rocmforge.hardware import Hardware, Rocm, detect, find_rocm, hardware_tag
+from rocmforge.hardware import Hardware, Rocm, detect, find_hip, find_rocm, hardware_tag
 
 CPUINFO = """\
 processor\t: 0
@@ -163,8 +163,10 @@ def test_the_architecture_is_the_one_that_the_user_overrides_it_with(
     monkeypatch.setenv(name, value)
     machine = detect(root.path)
     assert (machine.gpu_name, machine.gpu_architecture) == ("Radeon RX 6700 XT", "gfx1030")
+    assert machine.gfx_override == machine.identity()["gfx_override"] == "10.3.0"
     monkeypatch.setenv(name, "10.3")  # AMD's runtime refuses it, and finds no GPU
-    assert detect(root.path).gpu_architecture == "gfx1031"
+    plain = detect(root.path)
+    assert (plain.gpu_architecture, plain.gfx_override) == ("gfx1031", None)
 
 
 def test_an_override_of_one_gpu_goes_before_that_of_all(
@@ -203,6 +205,42 @@ def test_rocm_from_pip_is_found(root: Root, monkeypatch: pytest.MonkeyPatch) -> 
     assert find_rocm(root.path) is None  # a placeholder without libraries is on the index
     root.write("site/_rocm_sdk_core/__init__.py", "")
     assert find_rocm(root.path) == Rocm("7.10.0", "pip's rocm-sdk-core")
+
+
+HIP = "# cmake\nHIP_VERSION_MAJOR={}\nHIP_VERSION_MINOR={}\nHIP_VERSION_PATCH={}\n"
+
+
+def test_hip_has_a_version_of_its_own(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_hip(root.path) is None
+    root.write("usr/lib/x86_64-linux-gnu/libamdhip64.so.5", "")
+    assert find_hip(root.path) is None
+    root.write("usr/lib/x86_64-linux-gnu/libamdhip64.so.5.2.50203", "")
+    assert find_hip(root.path) == "5.2"
+    root.write("usr/share/hip/version", HIP.format(5, 2, 21153))
+    assert find_hip(root.path) == "5.2.21153"
+    lines = [f"#define HIP_VERSION_{n} {v}" for n, v in (("MAJOR", 7), ("MINOR", 0), ("PATCH", 3))]
+    root.write("opt/rocm-7.0.1/include/hip/hip_version.h", "\n".join(lines))
+    assert find_hip(root.path) == "7.0.3"
+    root.write("opt/rocm/bin/.hipVersion", HIP.format(6, 4, 43483))
+    root.write("opt/rocm/.info/version", "6.4.1-83\n")
+    machine = detect(root.path)
+    assert (machine.rocm_version, machine.hip_version) == ("6.4.1-83", "6.4.43483")
+    root.write("home/me/rocm/share/hip/version", HIP.format(7, 15, 26333))
+    monkeypatch.setenv("ROCM_PATH", "/home/me/rocm")
+    assert find_hip(root.path) == "7.15.26333"
+
+
+def test_hip_of_rocm_from_pip(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.write("site/_rocm_sdk_core/__init__.py", "")
+    root.write("site/_rocm_sdk_core/share/hip/version", HIP.format(7, 15, 1))
+    monkeypatch.syspath_prepend(root.path / "site")
+    assert find_hip(root.path) == "7.15.1"
+
+
+def test_another_hip_is_the_same_hardware_and_an_override_is_not() -> None:
+    card = Hardware(gpu_name="x", rocm_version="6.4.1")
+    assert card.identity() == replace(card, hip_version="6.4.43483").identity()
+    assert card.identity() != replace(card, gfx_override="10.3.0").identity()
 
 
 STATUS = """\

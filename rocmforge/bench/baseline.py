@@ -33,7 +33,8 @@ from rocmforge.hardware import Hardware, hardware_tag
 SCHEMA_VERSION = 1
 SAMPLE_DIGITS = 6
 HARDWARE_KEYS = (
-    *("gpu_name", "gpu_architecture", "rocm_version", "cpu_arch", "os", "python_version"),
+    *("gpu_name", "gpu_architecture", "rocm_version", "hip_version"),
+    *("cpu_arch", "os", "python_version"),
 )
 _NUMBERS = ("cpu_count", "ram_bytes", "power_cap_watts")
 _MS_PER = {"seconds": 1e3, "s": 1e3, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "ns": 1e-6}

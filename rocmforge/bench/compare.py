@@ -372,12 +372,15 @@ def _notes(
 ) -> tuple[str, ...]:
     named = {difference.field for difference in mismatches}
     notes = []
-    for field in ("rocm_version", "driver_version", "os", "python_version"):
+    for field in ("rocm_version", "hip_version", "driver_version", "os", "python_version"):
         old, new = getattr(before.hardware, field), getattr(after.hardware, field)
         if field == "python_version" and (not old or not new or _same_release(old, new)):
             continue  # asv knows it of environments that it made, and without the last number
         if old != new and field not in named:
             notes.append(f"differs, compared all the same: {Difference(field, old, new)}")
+    overrides = {run.hardware.gfx_override for run in (before, after)} - {None}
+    if overrides and "gfx_override" not in named:
+        notes.append(f"both measured under HSA_OVERRIDE_GFX_VERSION={overrides.pop()}")
     if not before.hardware.is_known() and not after.hardware.is_known():
         notes.append("hardware unknown: run rocmforge bench machine before asv run")
     if before.commit == after.commit:

@@ -46,6 +46,8 @@ def hardware_from_asv(params: Mapping[str, Any]) -> Hardware:
         python_version=python if python and re.fullmatch(r"\d+(\.\w+)+", python) else None,
         driver_version=text("driver"),
         power_cap_watts=count("power_cap_watts"),
+        hip_version=text("hip"),
+        gfx_override=text("gfx_override"),
     )
 
 
@@ -73,6 +75,8 @@ def asv_machine(hardware: Hardware, name: str | None = None) -> dict[str, str]:
         "rocm": hardware.rocm_version,
         "driver": hardware.driver_version,
         "power_cap_watts": hardware.power_cap_watts,
+        "hip": hardware.hip_version,
+        "gfx_override": hardware.gfx_override,
     }
     return {key: str(value) for key, value in fields.items() if value is not None}
 

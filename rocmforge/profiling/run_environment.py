@@ -22,7 +22,7 @@ from rocmforge.hardware import find_rocm
 from rocmforge.profiling.gpu_environment import GpuEnvironment, Spread, spread
 from rocmforge.profiling.gpu_watch import GpuWatch
 
-PACKAGES = ("numpy", "hip-python", "cuda-bindings")
+PACKAGES = ("numpy", "hip-python", "rocm-bindings-hip", "cuda-bindings", "nvidia-cuda-nvrtc")
 _ROOT = Path("/")
 
 

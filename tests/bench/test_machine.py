@@ -25,6 +25,8 @@ HOST = Hardware(
     os="Linux 6.1.0",
     driver_version="6.14.14",
     power_cap_watts=300,
+    hip_version="6.4.43483",
+    gfx_override="11.0.0",
 )
 
 
