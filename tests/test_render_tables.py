@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,44 @@ def tool(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_committed_tables_are_current(tool: Any) -> None:
     assert tool.main(["--check"]) == 0
+
+
+def git(folder: Path, *words: str) -> str:
+    said = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    done = subprocess.run(
+        ["git", *said, *words], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_measurement_of_a_commit_that_is_not_there_is_named(
+    tool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tool._commits_exist()
+    assert "not checked, this is no clone" in capsys.readouterr().out
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "measured")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    shutil.rmtree(tmp_path / "baselines")
+    made = tmp_path / "baselines" / "box" / "trials.json"
+    made.parent.mkdir(parents=True)
+    both = {"before": commit[:8], "after": "f" * 40, "rows": [{"before": "1.5", "after": "x"}]}
+    made.write_text(json.dumps(both))
+    entry = {"metadata": {"commit": "e" * 40, "samples": [1.0]}}
+    stored = {"baselines": {"m.time": entry}, "metadata": {"commit": commit}}
+    (made.parent / "more.json").write_text(json.dumps(stored))
+    assert tool.lost_commits(tmp_path) == []  # not committed: nobody else has them
+    git(tmp_path, "add", "baselines")
+    lost = [
+        f"baselines/box/more.json: commit {'e' * 40} is not in this repository",
+        f"baselines/box/trials.json: commit {'f' * 40} is not in this repository",
+    ]
+    assert tool.lost_commits(tmp_path) == lost
+    assert not tool._commits_exist()
+    assert capsys.readouterr().out.splitlines() == lost
+    git(tmp_path, "commit", "-q", "-m", "stored")
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{tmp_path}", "shallow")
+    assert tool.lost_commits(tmp_path / "shallow") is None
 
 
 def test_a_changed_measurement_changes_its_row_alone(

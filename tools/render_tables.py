@@ -1,7 +1,8 @@
 """Write the measured tables of README.md and docs/ from the files under baselines/.
 
 Each table stands between `<!-- name:begin -->` and `<!-- name:end -->`. With --check nothing is
-written and the exit code is 1 where a table is not what the files say. It measures nothing.
+written, and the exit code is 1 where a table is not what the files say, or where a file names a
+commit that this repository has not. It measures nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from measured_commits import lost_commits
 
 from rocmforge.bench.baseline import metric_suffix
 from rocmforge.bench.files import read_json, write_bytes
@@ -38,9 +41,13 @@ README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Render every table; 0, or 1 with --check where one is stale."""
+    """Render every table; 0, or 1 with --check where one is stale or a commit is unknown."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], allow_abbrev=False)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a stale table")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing, fail on a stale table or an unknown commit",
+    )
     args = parser.parse_args(argv)
     reports, formats, gpus = (_read(pattern) for pattern in (PEER, FORMATS, GPUS))
     baselines = _read(BASELINES)
@@ -68,7 +75,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{path.relative_to(REPO)}: {'stale' if args.check else 'written'}")
             if not args.check:
                 write_bytes(path, after.encode())
+    if args.check:
+        stale |= not _commits_exist()
     return 1 if stale and args.check else 0
+
+
+def _commits_exist() -> bool:
+    """Whether this repository has all commits that measurements name; prints those it has not."""
+    lost = lost_commits(REPO)
+    if lost is None:
+        print("commits of the measurements: not checked, this is no clone with the whole history")
+    for line in lost or ():
+        print(line)
+    return not lost
 
 
 def _paths(pattern: str) -> list[Path]:
