@@ -1,4 +1,4 @@
-"""The state of a GPU while it was used, summed up: clocks, power, temperature, throttling, memory.
+"""The state of a GPU while it was used, summed up: clocks, power, temperature, load, throttling.
 
 Samples come from `nvidia_smi` and `amdgpu`. What a card does not report is None.
 """
@@ -56,6 +56,8 @@ class GpuEnvironment:
     ----------
     device
         As the engine names it, ``"hip:0"``.
+    utilization
+        Share of the time in which a kernel ran, by any process, 0 … 1.
     throttle
         Every reason seen, sorted; empty: none was seen; None: the card does not say, or has only
         counters and was looked at less than twice, so that none could be seen to grow.
@@ -70,6 +72,7 @@ class GpuEnvironment:
     memory_clock_mhz: Spread | None
     power_watts: Spread | None
     temperature_celsius: Spread | None
+    utilization: Spread | None
     memory_used_bytes: int | None
     throttle: tuple[str, ...] | None
     utilization_before: float | None
@@ -104,6 +107,7 @@ def gpu_environment(
         memory_clock_mhz=over("memory_clock_mhz"),
         power_watts=over("power_watts"),
         temperature_celsius=over("temperature_celsius"),
+        utilization=over("utilization"),
         memory_used_bytes=max(memory, default=None),
         throttle=tuple(sorted(reasons)) if told or counted else None,
         utilization_before=utilization_before,

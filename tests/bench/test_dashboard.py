@@ -177,6 +177,7 @@ def test_conditions_say_what_was_recorded(site: Site) -> None:
     assert "numpy 2.0" in row_of(conditions, "versions numpy")
     assert "other work took 90 % of the CPU time" in conditions
     assert "GPU clock" in row_of(conditions, "not recorded (n/a)")
+    assert "GPU utilization" in row_of(conditions, "not recorded (n/a)")
 
 
 def test_the_roofline_has_a_point_for_each_format(site: Site) -> None:

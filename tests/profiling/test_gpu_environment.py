@@ -74,6 +74,7 @@ def test_a_summary_of_samples() -> None:
     assert found.clock_mhz == (345.0, pytest.approx(1245.0), 1980.0)
     assert found.temperature_celsius is not None
     assert found.temperature_celsius.max == 84.0
+    assert found.utilization == (0.0, pytest.approx(0.66), 1.0)
     assert found.memory_used_bytes == 8123 << 20
     assert found.throttle == ("power cap", "temperature")
     assert found.utilization_before is None

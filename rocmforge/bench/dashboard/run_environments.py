@@ -38,6 +38,7 @@ def environment_summary(results: ResultSet) -> dict[str, str]:
         "GPU memory clock": extremes(_spread(cards, "memory_clock_mhz"), "MHz"),
         "GPU power": extremes(_spread(cards, "power_watts"), "W"),
         "GPU temperature": extremes(_spread(cards, "temperature_celsius"), "°C"),
+        "GPU utilization": extremes([100 * v for v in _spread(cards, "utilization")], "%"),
         "GPU throttling": _throttling(cards),
         "versions": _versions(known),
     }
