@@ -79,10 +79,9 @@ def select(chosen: Sequence[str], profile: str) -> list[str]:
 
 def prepare_models(selected: Sequence[str], console: Console) -> None:
     """Make the models that the labels name, and the logits that they are checked against."""
-    from benchmarks.checks import CHECK_IDS
+    from benchmarks.checks import wanted_logits
     from benchmarks.models import GENERATED, MODELS, model_path
     from rocmforge.model.synthetic import cached_model
-    from rocmforge.testing import cached_reference_logits
 
     for name in MODELS:
         if not any(repr(name) in label for label in selected):
@@ -92,8 +91,8 @@ def prepare_models(selected: Sequence[str], console: Console) -> None:
                 cached_model(*GENERATED[name], progress=report)
         path = model_path(name)
         console.print(f"model     {path} ({path.stat().st_size / 1e6:.0f} MB)")
-        with console.status("its reference logits by numpy (once; some seconds a gigabyte)"):
-            cached_reference_logits(path, CHECK_IDS)
+        with console.status("the logits that it is checked against (once; some seconds)"):
+            wanted_logits(path)
 
 
 @contextmanager

@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from rocmforge import env
 from rocmforge.array_types import Bytes, Floats
 from rocmforge.atomic import whole_file
+from rocmforge.cpu import _cpu
 from rocmforge.cpu.executor import OnHost
+from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import Format
 from rocmforge.gguf.reader import GGUFFile, TensorInfo
@@ -236,29 +238,56 @@ def cached_reference_logits(
     ValueError
         The cache cannot be written.
     """
+    return _cached_logits(path, ids)
+
+
+def cached_exact_logits(path: str | os.PathLike[str], ids: Sequence[int]) -> NDArray[np.float32]:
+    """Return the logits of our CPU engine with activations in float32, cached in the same way.
+
+    For large models: on one of 3B it takes a fifth of the time of `reference_logits`, from which it
+    differs by 6e-4. It needs the memory of all weights. Other CPU kernels count as other logits.
+    """
+    kernels = hashlib.sha256(Path(_cpu.__file__).read_bytes()).hexdigest()
+    return _cached_logits(path, ids, kernels)
+
+
+def _cached_logits(
+    path: str | os.PathLike[str], ids: Sequence[int], kernels: str = ""
+) -> NDArray[np.float32]:
+    """Logits by the numpy reference, or by the CPU engine of these kernels."""
     model = Path(path).resolve()
     stat = model.stat()
-    key = f"{model}\n{stat.st_size}\n{stat.st_mtime_ns}\n{list(ids)}"
+    key = f"{model}\n{stat.st_size}\n{stat.st_mtime_ns}\n{list(ids)}{kernels}"
     name = hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16]
     target = env.cache_dir() / "logits" / f"{name}.npy"
     if not os.path.isfile(target):
         env.cache_folder("logits")
-        command = [sys.executable, "-m", "rocmforge.testing", str(model), str(target)]
+        kind = "exact" if kernels else "reference"
+        command = [sys.executable, "-m", "rocmforge.testing", kind, str(model), str(target)]
         done = subprocess.run(
-            [*command, *map(str, ids)], capture_output=True, text=True, check=False
+            [*command, *map(str, ids)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "ROCMFORGE_CPU_EXACT": "1", "ROCMFORGE_CPU_BF16": "0"},
         )
         if done.returncode != 0:
             why = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise MeasurementError(f"{model}: no reference logits: {why}")
+            raise MeasurementError(f"{model}: no {kind} logits: {why}")
     logits: NDArray[np.float32] = np.load(target, mmap_mode="r")  # only rows that are compared
     return logits
 
 
 def _main(arguments: Sequence[str]) -> None:
-    """Write the reference logits of a model: MODEL TARGET.npy ID…"""
-    target = Path(arguments[1])
-    logits = reference_logits(arguments[0], [int(i) for i in arguments[2:]])
-    with whole_file(target) as file:
+    """Write the logits of a model: reference|exact MODEL TARGET.npy ID…"""
+    kind, model, target, *ids = arguments
+    tokens = [int(i) for i in ids]
+    if kind == "reference":
+        logits = reference_logits(model, tokens)
+    else:
+        with Engine.from_gguf(model, "cpu", ctx=len(tokens)) as engine:
+            logits = engine.logits(tokens)
+    with whole_file(Path(target)) as file:
         np.save(file, logits)
 
 

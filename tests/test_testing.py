@@ -7,10 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
 from rocmforge.model.synthetic import cached_model
 from rocmforge.ops.cases import relative_rms
-from rocmforge.testing import cached_reference_logits, check_close, reference_logits
+from rocmforge.testing import (
+    cached_exact_logits,
+    cached_reference_logits,
+    check_close,
+    reference_logits,
+)
 
 
 @pytest.mark.parametrize("name", ["tiny-f16", "tiny-Q4_K_M", "tiny-qwen2-Q5_0"])
@@ -30,6 +36,28 @@ def test_reference_logits_are_computed_once(
     np.save(kept, first + 1)
     np.testing.assert_array_equal(cached_reference_logits(model, [1, 2, 3]), first + 1)
     np.testing.assert_allclose(reference_logits(model, [1, 2, 3]), first, rtol=1e-6)
+
+
+def test_exact_logits_are_near_the_reference_and_of_these_kernels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path))
+    model = cached_model("tiny", "Q4_K_M")
+    exact = np.array(cached_exact_logits(model, [1, 2, 3]))
+    assert relative_rms(exact, reference_logits(model, [1, 2, 3])) <= 1e-3
+    assert relative_rms(_rounded_logits(model, [1, 2, 3]), exact) > 5e-3
+    (kept,) = (tmp_path / "logits").iterdir()
+    np.save(kept, exact + 1)
+    assert relative_rms(cached_exact_logits(model, [1, 2, 3]), exact) > 0.1
+    other = tmp_path / "_cpu.so"
+    other.write_bytes(b"other kernels")
+    monkeypatch.setattr("rocmforge.testing._cpu.__file__", str(other))
+    assert relative_rms(cached_exact_logits(model, [1, 2, 3]), exact) == 0
+
+
+def _rounded_logits(model: Path, ids: list[int]) -> np.ndarray:
+    with Engine.from_gguf(model, "cpu") as engine:
+        return engine.logits(ids)
 
 
 def test_reference_logits_of_a_broken_file_say_why(
