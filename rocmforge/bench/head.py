@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rocmforge import env
 from rocmforge.bench import asv, exits, project
 from rocmforge.bench.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
 from rocmforge.bench.compare import Comparison
@@ -110,12 +111,7 @@ def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, C
     publish(config, RESULTS, WORK / "html", BASELINES, found.log, console.print)
     if found.failed:
         console.print(f"failed    {'; '.join(found.failed)}: see {found.log}", style="bold red")
-    if found.results.uncommitted_changes:
-        console.print("note      recorded under the commit, but the tree has changes on top of it")
-    marked, timed = marked_share(results)
-    if marked:
-        reasons = [f"{r.label}: {r.marked}" for r in results if r.marked]
-        console.print(f"note      {marked} of {timed} timed benchmarks are marked: {reasons[0]}")
+    _print_notes(found, console)
     store = "run --profile full --save-baseline stores"
     if comparison is None:
         console.print(f"baseline  none of {found.machine} is committed: {store} one")
@@ -131,6 +127,19 @@ def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, C
     preview = f"{os.path.relpath(sys.executable)} -m asv --config {config}"
     console.print(f"dashboard {WORK / 'html'}; to see it: {preview} preview")
     return found, comparison
+
+
+def _print_notes(found: Run, console: Console) -> None:
+    """Print what else there is to know of a run before its numbers are used."""
+    override = found.results.hardware.gfx_override
+    if override:
+        console.print(f"note      {env.GFX_OVERRIDE}={override}: compared with its like alone")
+    if found.results.uncommitted_changes:
+        console.print("note      recorded under the commit, but the tree has changes on top of it")
+    marked, timed = marked_share(found.results.results)
+    if marked:
+        reasons = [f"{r.label}: {r.marked}" for r in found.results.results if r.marked]
+        console.print(f"note      {marked} of {timed} timed benchmarks are marked: {reasons[0]}")
 
 
 def refuse_marked(found: Run, console: Console) -> None:

@@ -209,6 +209,7 @@ def mismatch(**changes: object) -> Comparison:
     [
         ({"gpu_name": "Radeon RX 7900 XT"}, "gpu_name: unknown → Radeon RX 7900 XT"),
         ({"gpu_architecture": "gfx1100"}, "gpu_architecture: unknown → gfx1100"),
+        ({"gfx_override": "10.3.0"}, "gfx_override: unknown → 10.3.0"),
         ({"rocm_version": "7.0.1"}, "rocm_version: unknown → 7"),
         ({"cpu_name": "AMD EPYC 9B14"}, "cpu_name: AMD EPYC → AMD EPYC 9B14"),
         ({"cpu_count": 4}, "cpu_count: 2 → 4"),
@@ -245,6 +246,16 @@ def test_an_upgrade_of_rocm_can_be_judged() -> None:
     assert "differs, compared all the same: rocm_version: 6.4.1 → 7.0.0" in judged.notes
     other = replace(new, hardware=replace(new.hardware, cpu_count=9))
     assert compare(old, other, upgraded=("rocm_version",)).outcome is Outcome.HARDWARE_MISMATCH
+
+
+def test_another_hip_is_noted_and_so_is_an_override_on_both_sides() -> None:
+    card = replace(HOST, gpu_name="x", rocm_version="6.4.1", gfx_override="10.3.0")
+    old, new = run(result(1.0), hardware=card), run(result(1.0), hardware=card, commit="b" * 40)
+    assert "both measured under HSA_OVERRIDE_GFX_VERSION=10.3.0" in compare(old, new).notes
+    named = replace(new, hardware=replace(card, hip_version="6.4.43483"))
+    judged = compare(old, named)
+    assert judged.outcome is Outcome.PASS
+    assert "differs, compared all the same: hip_version: unknown → 6.4.43483" in judged.notes
 
 
 def test_a_newer_kernel_or_python_is_noted_and_compared() -> None:

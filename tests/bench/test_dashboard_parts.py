@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from asv_tree import A, AsvTree, B
+from asv_tree import MACHINE, A, AsvTree, B
 
 from rocmforge.bench import formatting
 from rocmforge.bench.asv_results import ResultsDirectory, read_benchmarks
@@ -20,6 +21,7 @@ from rocmforge.bench.dashboard.machines import (
     two_newest,
     with_more,
 )
+from rocmforge.bench.dashboard.render import write_pages
 from rocmforge.bench.dashboard.roofline_chart import WIDTH, Chart, charts
 from rocmforge.bench.dashboard.run_environments import environment_summary
 from rocmforge.bench.dashboard.speeds import PHASES, headlines, speeds, split_model
@@ -69,6 +71,19 @@ def test_each_benchmark_is_of_the_newest_commit_that_has_it(tree: AsvTree, tmp_p
     (machine,) = read_machines(tree.results, tmp_path / "baselines", {}, known)
     found = {name: (one.value, run.commit) for name, (one, run) in latest(machine).items()}
     assert found == {"a.time_a": (3.0, C), "b.time_b": (2.0, B), "c.time_c": (1.0, A)}
+
+
+def test_a_run_under_an_override_is_called_so(tree: AsvTree, tmp_path: Path) -> None:
+    tree.benchmark("a.time_a")
+    card = {**MACHINE, "gpu": "Radeon RX 6700 XT", "gfx": "gfx1030"}
+    for machine in (card, {**card, "machine": "other", "gfx_override": "10.3.0"}):
+        tree.run(A, {"a.time_a": 1.0}, machine=machine)
+    known = read_benchmarks(tree.results / "benchmarks.json")
+    machines = read_machines(tree.results, tmp_path / "baselines", {}, known)
+    write_pages(tmp_path, machines, tmp_path)
+    titles = re.findall(r"<h3[^>]*>(Radeon[^<]*)<", (tmp_path / "index.html").read_text())
+    overridden = "Radeon RX 6700 XT under HSA_OVERRIDE_GFX_VERSION=10.3.0"
+    assert titles == ["Radeon RX 6700 XT", overridden]
 
 
 def roofline(tree: AsvTree, value: float) -> Chart:

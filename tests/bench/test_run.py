@@ -18,14 +18,16 @@ from typing import Any
 import psutil
 import pytest
 
-from rocmforge.bench import arguments
+from rocmforge.bench import arguments, head
 from rocmforge.bench import project as project_module
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.cli import main
+from rocmforge.bench.measure import Run
+from rocmforge.bench.results import ResultSet
 from rocmforge.bench.tables import MARK_LEGEND
 from rocmforge.cpu.backend import instruction_sets
-from rocmforge.hardware import hardware_tag
+from rocmforge.hardware import Hardware, hardware_tag
 
 pytest.importorskip("asv")
 
@@ -355,6 +357,16 @@ def test_the_whole_way(project: Path, capfd: pytest.CaptureFixture[str]) -> None
 
     assert main(["gate", "--bench", r"^tiny\.track_ms"]) == 1
     assert "gate      FAIL: regression (exit 1): 1 regression" in capfd.readouterr().out
+
+
+def test_a_run_under_an_override_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = Hardware(gpu_name="RX 6700 XT", gpu_architecture="gfx1030", gfx_override="10.3.0")
+    found = ResultSet(Path("r.json"), "box", "a" * 40, None, "env", card, ())
+    head._print_notes(Run(found, [], "box", *[Path()] * 3), head.plain_console())
+    said = capsys.readouterr().out
+    assert said == "note      HSA_OVERRIDE_GFX_VERSION=10.3.0: compared with its like alone\n"
 
 
 def test_a_baseline_of_other_hardware_is_one_sentence_with_the_field(

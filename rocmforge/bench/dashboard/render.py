@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from rocmforge import env
 from rocmforge.bench import formatting
 from rocmforge.bench.compare import Comparison, Row
 from rocmforge.bench.dashboard.asv_pages import ASV_PAGE, showable
@@ -93,7 +94,7 @@ def _view(machine: Machine) -> dict[str, Any]:
     known = machine.newest or machine.baseline
     return {
         "tag": machine.tag,
-        "title": machine.hardware.gpu_name or machine.hardware.cpu_name or machine.tag,
+        "title": _title(machine),
         "hardware": _hardware(machine),
         "sources": _sources(machine),
         "speeds": rows,
@@ -109,9 +110,18 @@ def _view(machine: Machine) -> dict[str, Any]:
     }
 
 
+def _title(machine: Machine) -> str:
+    hardware = machine.hardware
+    name = hardware.gpu_name or hardware.cpu_name or machine.tag
+    override = hardware.gfx_override
+    return f"{name} under {env.GFX_OVERRIDE}={override}" if override else name
+
+
 def _hardware(machine: Machine) -> dict[str, str]:
     named = {}
     for field, value in asdict(machine.hardware).items():
+        if field == "gfx_override":
+            continue  # part of the title
         if field == "ram_bytes" and value is not None:
             named["ram"] = f"{value / 2**30:.1f} GiB"
         else:
