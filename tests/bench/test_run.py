@@ -359,9 +359,7 @@ def test_the_whole_way(project: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert "gate      FAIL: regression (exit 1): 1 regression" in capfd.readouterr().out
 
 
-def test_a_run_under_an_override_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_under_an_override_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     card = Hardware(gpu_name="RX 6700 XT", gpu_architecture="gfx1030", gfx_override="10.3.0")
     found = ResultSet(Path("r.json"), "box", "a" * 40, None, "env", card, ())
     head._print_notes(Run(found, [], "box", *[Path()] * 3), head.plain_console())
