@@ -28,7 +28,7 @@ from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.weights import load_weights
 from rocmforge.one_call import Calls, one_call
 from rocmforge.plan.graph import Embedding
-from rocmforge.plan.protocols import Backend, Cache, Executor, Progress
+from rocmforge.plan.protocols import Backend, Cache, Executor, Progress, TimedPass
 from rocmforge.sampling import SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
 
@@ -321,6 +321,46 @@ class Engine:
             raise ValueError(f"ids: got {tokens.size}, wanted {len(sequences)}, one a sequence")
         rows = np.arange(tokens.size, dtype=np.int32)
         return self._executor.forward(tokens, sequences, [1] * len(sequences), rows)
+
+    @one_call
+    def timed_pass(self, sequences: Sequence[int], ids: Sequence[ArrayLike]) -> TimedPass:
+        """Append tokens to sequences in one pass, and return that pass for timing.
+
+        Parameters
+        ----------
+        sequences
+            S different ids from `add_sequence`.
+        ids
+            (T,) token ids for each of them, together at most 512. The pass is that of `decode`
+            where each gets one, and that of `prefill` where one sequence gets several.
+
+        Returns
+        -------
+        TimedPass
+            Its whole time, and its steps with their times, bytes and flops. Close it before the
+            engine; nothing else may run while it is being timed.
+
+        Raises
+        ------
+        ValueError
+            As of `prefill` and `decode`, or the tokens are more than one pass takes.
+        OutOfPagesError
+            Too few pages are free; no sequence has grown.
+        """
+        if len(set(sequences)) != len(sequences) or not sequences:
+            raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
+        if len(ids) != len(sequences):
+            raise ValueError(f"ids: got those of {len(ids)} sequences, wanted {len(sequences)}")
+        table = self.cache.table
+        each = [
+            self._tokens(own, room=self.ctx - table.length(sequence))
+            for sequence, own in zip(sequences, ids, strict=True)
+        ]
+        counts = [own.size for own in each]
+        if sum(counts) > PREFILL_CHUNK:
+            raise ValueError(f"ids: got {sum(counts)}, wanted at most {PREFILL_CHUNK} in one pass")
+        last = (np.cumsum(counts) - 1).astype(np.int32)
+        return self._executor.timed_pass(np.concatenate(each), sequences, counts, last)
 
     def generate(
         self,

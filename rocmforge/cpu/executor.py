@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from rocmforge.array_types import Floats, Ints
 from rocmforge.cpu.cache import PagedKVCache
 from rocmforge.cpu.memory import aligned_zeros
+from rocmforge.cpu.timed_pass import HostTimedPass, HostTimedStep
 from rocmforge.kv.batch import Batch, Queries, Slots, extend
-from rocmforge.plan.fusion import fuse, gate_up_swiglu
+from rocmforge.plan.cost import Cost, Costs
+from rocmforge.plan.fusion import Rule, fuse, gate_up_swiglu
 from rocmforge.plan.graph import (
     Attention,
     Embed,
@@ -36,10 +38,13 @@ from rocmforge.plan.graph import (
     SelectOutputs,
     Swiglu,
     Tensor,
+    op_name,
     rotations,
 )
 from rocmforge.plan.protocols import Backend, Progress, W
 
+HOST_RULES: tuple[Rule, ...] = (gate_up_swiglu,)
+"""The rules for which host backends have an op."""
 KEPT = 16  # recorded passes
 PassKey = tuple[int, int, int]
 """Of a pass of single tokens: tokens, rows whose logits are wanted, most pages of a sequence."""
@@ -134,9 +139,17 @@ class HostExecutor:
         Runs the ops.
     cache
         Keys and values of every sequence.
+    rules
+        Which neighbouring ops become one; none, for comparisons: each op is one.
     """
 
-    def __init__(self, graph: Graph, backend: HostBackend[Any], cache: PagedKVCache) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        backend: HostBackend[Any],
+        cache: PagedKVCache,
+        rules: Sequence[Rule] = HOST_RULES,
+    ) -> None:
         self.graph = graph
         self.backend = backend
         self.cache = cache
@@ -144,7 +157,7 @@ class HostExecutor:
         self._buffers: dict[str, Floats] = {}
         self._grown = 0  # times that one was
         self._passes: OrderedDict[PassKey, _RecordedPass] = OrderedDict()  # use the buffers
-        self._ops = fuse(graph.ops, (gate_up_swiglu,))
+        self._ops = fuse(graph.ops, rules)
         by_python = itertools.groupby(self._ops, self._needs_python)
         self._parts = [(needs, list(ops)) for needs, ops in by_python]
 
@@ -155,10 +168,44 @@ class HostExecutor:
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
+        return self._pass(tokens, rows, extend(self.cache.table, sequences, counts))
+
+    def timed_pass(
+        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+    ) -> HostTimedPass:
+        """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
         batch = extend(self.cache.table, sequences, counts)
+        run = _Run(self, tokens, rows, self._arrays(batch))
+        run.steps(self._ops)  # leaves in the buffers what steps read that are run alone
+        kv_token_bytes = self.cache.bytes_per_token // self.cache.n_layers
+        costs = Costs(counts, batch.lengths.tolist(), rows.size, kv_token_bytes, _float_bytes)
+        groups: dict[str, list[Op]] = {}
+        for op in self._ops:
+            groups.setdefault(op.label, []).append(op)
+        steps = [self._timed_step(run, label, ops, costs) for label, ops in groups.items()]
+        return HostTimedPass(steps, functools.partial(self._pass, tokens, rows, batch))
+
+    def _timed_step(self, run: _Run, label: str, ops: Sequence[Op], costs: Costs) -> HostTimedStep:
+        """Time ops as a pass runs them: those of single tokens recorded."""
+        calls: Callable[[], None] = functools.partial(run.steps, ops)
+        written = [
+            run.array(tensor) for tensor in dict.fromkeys(t for op in ops for t in op.writes)
+        ]
+        kept = [(array, array.copy()) for array in written]
+        if run.single and not any(map(self._needs_python, ops)):
+            calls = self.backend.record(calls)
+        cost = sum((costs.of(op, _floats(op.reads), _floats(op.writes)) for op in ops), Cost())
+        kernels = tuple(dict.fromkeys(map(op_name, ops)))
+        return HostTimedStep(label, len(ops), cost, kernels, calls, kept)
+
+    def _arrays(self, batch: Batch) -> BatchArrays:
         tables = {rotation: rotation.table(batch.positions) for rotation in self._rotations}
-        arrays = BatchArrays(batch, tables)
-        if max(counts) > 1:
+        return BatchArrays(batch, tables)
+
+    def _pass(self, tokens: NDArray[np.int64], rows: Ints, batch: Batch) -> Floats:
+        """Run new tokens whose places are taken."""
+        arrays = self._arrays(batch)
+        if batch.lengths.size < tokens.size:
             run = _Run(self, tokens, rows, arrays)
             run.steps(self._ops)
             return run.logits
@@ -223,6 +270,7 @@ class _Run:
         self.tokens = tokens
         self.rows = rows
         self.arrays = arrays
+        self.single = arrays.batch.lengths.size == tokens.size
         self.logits = np.empty((rows.size, self.graph.logits.columns), np.float32)
 
     def array(self, tensor: Tensor) -> Floats:
@@ -271,3 +319,12 @@ class _Run:
                 array(op.out)[:] = array(op.x)[self.rows]
             case _:
                 raise NotImplementedError(f"no host backend runs {type(op).__name__}")
+
+
+def _floats(tensors: Sequence[Tensor]) -> list[tuple[Tensor, str]]:
+    return [(tensor, "f32") for tensor in tensors]
+
+
+def _float_bytes(dtype: str, rows: int, columns: int) -> int:
+    """Memory of activations (rows, columns), which are float32 here."""
+    return 4 * rows * columns

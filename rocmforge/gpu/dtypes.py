@@ -25,6 +25,11 @@ class Convert:
     x: Tensor
     dtype: str
 
+    @property
+    def label(self) -> str:
+        """Its name in timings: that of the kernel, and the tensor."""
+        return f"quantize_{self.x.name}"
+
 
 @dataclass(frozen=True)
 class Step:

@@ -22,16 +22,16 @@ from rocmforge.errors import DeviceError
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
-from rocmforge.gpu.dtypes import F32, Place, Step, lifetimes, lower
-from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules
+from rocmforge.gpu.dtypes import F32, Place, Step, lifetimes
+from rocmforge.gpu.fusion import FUSIONS, Fusion, pass_steps
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.release import release_all
+from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.kv.batch import extend
 from rocmforge.plan.arena import assign
-from rocmforge.plan.fusion import fuse
 from rocmforge.plan.graph import Graph, Rotation, rotations
 from rocmforge.plan.protocols import Progress
 
@@ -91,8 +91,8 @@ class GpuExecutor:
         self._fused = fused
         self._constants: dict[int, tuple[int, Any]] = {}
         self._tables = {r: r.table(np.arange(ctx)) for r in rotations(graph.ops)}
-        max_pages = -(-ctx // cache.page_size)
-        self._inputs = InputBlock(self._runtime, max_pages, LEAST_ROOM, GEMV_ROWS)
+        self._max_pages = -(-ctx // cache.page_size)
+        self._inputs = InputBlock(self._runtime, self._max_pages, LEAST_ROOM, GEMV_ROWS)
         self._kernels = kernels
         self._lowering = Lowering(kernels, cache, ctx, self._constant, self._table)
         self._plans: dict[BatchShape, _Plan] = {}
@@ -129,14 +129,7 @@ class GpuExecutor:
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
-        every = rows.size == tokens.size and bool((rows == np.arange(rows.size)).all())
-        shape = BatchShape(
-            tokens=tokens.size,
-            sequences=len(counts),
-            outputs=None if every else tuple(rows.tolist()),
-            single=max(counts) == 1,
-            longest=max(counts),
-        )
+        shape = _shape(counts, rows)
         if self._inputs.needs_more(tokens.size, len(counts)):
             self._forget()
             self._inputs.grow(tokens.size, len(counts))
@@ -147,6 +140,22 @@ class GpuExecutor:
         self._run(kept, shape, logits)
         own: Floats = logits.copy()
         return own
+
+    def timed_pass(
+        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+    ) -> GpuTimedPass:
+        """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
+        shape = _shape(counts, rows)
+        return GpuTimedPass(
+            self._lowering,
+            shape,
+            tokens,
+            extend(self.cache.table, sequences, counts),
+            self._steps(_room(shape)),
+            self._graph.logits,
+            self._max_pages,
+            self.cache.bytes_per_token // self.cache.n_layers,
+        )
 
     def close(self) -> None:
         """Give back all memory but the cache's, the graphs and the stream, whatever fails.
@@ -225,9 +234,7 @@ class GpuExecutor:
         return _CapturedPass(lowering.launches(plan.steps), address((self._graph.logits, F32)))
 
     def _steps(self, room: BatchShape) -> list[Step]:
-        reading, writing = self._lowering.reading(room), self._lowering.writing(room)
-        rules = gpu_rules(room, reading, self._fused)
-        return lower(fuse(self._graph.ops, rules), reading, writing)
+        return pass_steps(self._graph.ops, self._lowering, room, self._fused)
 
     def _plan(self, room: BatchShape) -> _Plan:
         lowering = self._lowering
@@ -289,6 +296,18 @@ class GpuExecutor:
     def _drop(self, kept: _CapturedPass) -> None:
         if kept.graph is not None:
             self._runtime.destroy_graph(kept.graph)
+
+
+def _shape(counts: Sequence[int], rows: Ints) -> BatchShape:
+    tokens = sum(counts)
+    every = rows.size == tokens and bool((rows == np.arange(rows.size)).all())
+    return BatchShape(
+        tokens=tokens,
+        sequences=len(counts),
+        outputs=None if every else tuple(rows.tolist()),
+        single=max(counts) == 1,
+        longest=max(counts),
+    )
 
 
 def _room(shape: BatchShape) -> BatchShape:

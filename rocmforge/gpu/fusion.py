@@ -10,14 +10,37 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Literal, get_args
 
 from rocmforge.gpu.batch_shape import BatchShape
-from rocmforge.gpu.dtypes import F16
-from rocmforge.gpu.lowering import GEMV_ROWS
+from rocmforge.gpu.dtypes import F16, Step, lower
+from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.plan import fusion
 from rocmforge.plan.graph import GateUpSwiglu, Op, Tensor
 
 Fusion = Literal["embed_rmsnorm", "rope_kv_append", "gate_up_swiglu"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 """The rules that a pass can do without, in the order of trying."""
+
+
+def pass_steps(
+    ops: Sequence[Op],
+    lowering: Lowering,
+    shape: BatchShape,
+    fused: Collection[Fusion] = FUSIONS,
+) -> list[Step]:
+    """Return the steps of a pass on a device: neighbours fused, dtypes chosen.
+
+    Parameters
+    ----------
+    ops
+        The pass as the model wrote it.
+    lowering
+        The device; its kernels are not asked for.
+    shape
+        The batch.
+    fused
+        The rules wanted.
+    """
+    reading, writing = lowering.reading(shape), lowering.writing(shape)
+    return lower(fusion.fuse(ops, gpu_rules(shape, reading, fused)), reading, writing)
 
 
 def gpu_rules(

@@ -12,16 +12,22 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from rocmforge.errors import DeviceError
-from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 
 SHORTEST_S = 2e-3
 """Device time of a replay, at least: events and the start of a graph take some microseconds."""
 MOST_LAUNCHES = 1 << 16  # of one graph
+
+
+class Enqueued(Protocol):
+    """A launch, or whatever else can be put on a stream."""
+
+    def enqueue(self, runtime: Runtime, stream: Any = None) -> None:
+        """Put it on a stream."""
 
 
 class Replay:
@@ -42,7 +48,7 @@ class Replay:
         A launch fails, or the device cannot capture it.
     """
 
-    def __init__(self, runtime: Runtime, launches: Sequence[Launch], calls: int) -> None:
+    def __init__(self, runtime: Runtime, launches: Sequence[Enqueued], calls: int) -> None:
         self._runtime = runtime
         self._launches = tuple(launches)
         self._calls = calls

@@ -55,7 +55,7 @@ def decoder_graph(config: ModelConfig, weights: ModelWeights[W], embedding: Embe
         ops.extend(_feed_forward(config, x, layer))
     ops.append(SelectOutputs(x, last))
     ops.append(Rmsnorm(last, weights.output_norm, config.norm_eps, last))
-    ops.append(Matmul(last, (weights.output,), (logits,), (None,)))
+    ops.append(Matmul(last, (weights.output,), (logits,), (None,), role="output"))
     return Graph(ops, logits)
 
 
@@ -70,20 +70,20 @@ def _attention(
     mixed = Tensor("mixed", config.n_heads * head_dim)
     yield Rmsnorm(x, w.attn_norm, config.norm_eps, h)
     biases = (w.attn_q_bias, w.attn_k_bias, w.attn_v_bias)
-    yield Matmul(h, (w.attn_q, w.attn_k, w.attn_v), (q, k, v), biases)
+    yield Matmul(h, (w.attn_q, w.attn_k, w.attn_v), (q, k, v), biases, role="qkv")
     for rotated, norm in ((q, w.attn_q_norm), (k, w.attn_k_norm)):
         if norm is not None:
             yield Rmsnorm(rotated, norm, config.norm_eps, rotated)
         yield Rope(rotated, rotation, head_dim)
     yield KvAppend(k, v, index, head_dim)
     yield Attention(q, index, mixed, 1.0 / math.sqrt(head_dim), kv_heads, head_dim)
-    yield Matmul(mixed, (w.attn_output,), (x,), (None,), accumulate=True)
+    yield Matmul(mixed, (w.attn_output,), (x,), (None,), accumulate=True, role="attention_output")
 
 
 def _feed_forward(config: ModelConfig, x: Tensor, w: LayerWeights[W]) -> Iterator[Op]:
     h = Tensor("h", config.d_model)
     gate, up = Tensor("gate", config.d_ff), Tensor("up", config.d_ff)
     yield Rmsnorm(x, w.ffn_norm, config.norm_eps, h)
-    yield Matmul(h, (w.ffn_gate, w.ffn_up), (gate, up), (None, None))
+    yield Matmul(h, (w.ffn_gate, w.ffn_up), (gate, up), (None, None), role="gate_up")
     yield Swiglu(gate, up, gate)
-    yield Matmul(gate, (w.ffn_down,), (x,), (None,), accumulate=True)
+    yield Matmul(gate, (w.ffn_down,), (x,), (None,), accumulate=True, role="down")

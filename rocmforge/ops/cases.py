@@ -18,6 +18,14 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.batch import Queries, Slots
 from rocmforge.ops.matrix import Matrix
+from rocmforge.plan.cost import (
+    DEQUANTIZE_FLOPS,
+    RMSNORM_FLOPS,
+    SWIGLU_FLOPS,
+    attention_flops,
+    matmul_flops,
+    rope_flops,
+)
 from rocmforge.plan.protocols import Precision
 
 TOLERANCES: Mapping[Precision, float] = {"exact": 2e-6, "half": 2e-3, "bf16": 4e-3, "int8": 0.012}
@@ -43,7 +51,7 @@ class MatmulCase:
     @property
     def flops(self) -> int:
         """Two a product."""
-        return 2 * self.tokens * self.rows * self.columns
+        return matmul_flops(self.tokens, self.rows, self.columns)
 
     @property
     def bytes(self) -> int:
@@ -79,11 +87,7 @@ class AttentionCase:
     @property
     def flops(self) -> int:
         """Two matrix products over the visible pairs of query and token."""
-        pairs = sum(
-            n * length - n * (n - 1) // 2
-            for n, length in zip(self.queries, self.lengths, strict=True)
-        )
-        return 4 * pairs * self.heads * self.head_dim
+        return attention_flops(self.queries, self.lengths, self.heads, self.head_dim)
 
     @property
     def bytes(self) -> int:
@@ -169,7 +173,7 @@ class RowsCase:
         return [random.standard_normal((self.rows, self.columns), np.float32) for _ in range(n)]
 
 
-_ROWS_FLOPS = {"rmsnorm": 4, "softmax": 4, "swiglu": 5}
+_ROWS_FLOPS = {"rmsnorm": RMSNORM_FLOPS, "softmax": 4, "swiglu": SWIGLU_FLOPS}
 _ROWS_TOLERANCES = {"rmsnorm": 3e-7, "softmax": 1e-6, "swiglu": 3e-7}
 
 
@@ -184,7 +188,7 @@ class DequantizeCase:
     @property
     def flops(self) -> int:
         """A scale and a minimum for each weight."""
-        return 2 * self.rows * self.columns
+        return DEQUANTIZE_FLOPS * self.rows * self.columns
 
     @property
     def bytes(self) -> int:
@@ -215,7 +219,7 @@ class RopeCase:
     @property
     def flops(self) -> int:
         """Four products and two sums a pair."""
-        return 3 * self.tokens * self.heads * self.rotated
+        return rope_flops(self.tokens, self.heads, self.rotated)
 
     @property
     def bytes(self) -> int:

@@ -10,6 +10,7 @@ Letters of shapes: see rocmforge/array_types.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -86,6 +87,11 @@ class OpRecord:
     WRITES: ClassVar[tuple[str, ...]] = ()
 
     @property
+    def label(self) -> str:
+        """Its name in timings, the same in all layers: that of the op."""
+        return op_name(self)
+
+    @property
     def reads(self) -> tuple[Tensor, ...]:
         """Tensors that it reads, those that it changes included."""
         return tuple(getattr(self, name) for name in self.READS)
@@ -118,6 +124,11 @@ class Rmsnorm(OpRecord):
     eps: float
     out: Tensor
 
+    @property
+    def label(self) -> str:
+        """Its name in timings: a pass norms several tensors."""
+        return f"rmsnorm_{self.out.name}"
+
 
 @dataclass(frozen=True)
 class SelectOutputs(OpRecord):
@@ -132,13 +143,22 @@ class SelectOutputs(OpRecord):
 
 @dataclass(frozen=True)
 class Matmul:
-    """outs[i] = or += x · weights[i]ᵀ + biases[i], for matrices that a backend packed."""
+    """outs[i] = or += x · weights[i]ᵀ + biases[i], for matrices that a backend packed.
+
+    `role` is what the model calls the product; without one it is named after what it writes.
+    """
 
     x: Tensor
     weights: tuple[Any, ...]
     outs: tuple[Tensor, ...]
     biases: tuple[Floats | None, ...]
     accumulate: bool = False
+    role: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name in timings, the same in all layers."""
+        return f"matmul_{self.role or '_'.join(out.name for out in self.outs)}"
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
@@ -161,6 +181,11 @@ class Rope(OpRecord):
     x: Tensor
     rotation: Rotation
     head_dim: int
+
+    @property
+    def label(self) -> str:
+        """Its name in timings: queries and keys are turned apart."""
+        return f"rope_{self.x.name}"
 
 
 @dataclass(frozen=True)
@@ -297,6 +322,11 @@ class Graph:
 
     ops: Sequence[Op]
     logits: Tensor
+
+
+def op_name(op: object) -> str:
+    """Name of a record's op: that of its class, as "rope_kv_append"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
 
 
 def rotations(ops: Sequence[Op]) -> tuple[Rotation, ...]:

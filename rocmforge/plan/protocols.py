@@ -20,6 +20,7 @@ from rocmforge.array_types import Bytes, Floats, Ints
 from rocmforge.gguf.formats import Format
 from rocmforge.kv.batch import Queries, Slots
 from rocmforge.kv.page_table import PageTable
+from rocmforge.plan.cost import Cost
 from rocmforge.plan.graph import Graph
 
 MAX_HEAD_DIM = 256
@@ -47,6 +48,47 @@ class Cache(Protocol):
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
+
+
+class TimedStep(Protocol):
+    """The same step of all layers of a pass, for timing."""
+
+    @property
+    def label(self) -> str:
+        """Name of the step, as "attention" or "matmul_qkv"."""
+
+    @property
+    def calls(self) -> int:
+        """How many calls of it a pass makes."""
+
+    @property
+    def cost(self) -> Cost:
+        """Bytes and flops of all these calls."""
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of what a call runs, each once."""
+
+    def seconds(self) -> float:
+        """Run the calls of all layers, often enough to be timed; return seconds of one call.
+
+        They run one after another as in the pass, so that weights, keys and values are those of
+        all layers in turn. On a GPU it is device time.
+        """
+
+
+class TimedPass(Protocol):
+    """A pass that can be run again and again, whole or step by step, for timing."""
+
+    @property
+    def steps(self) -> Sequence[TimedStep]:
+        """Each step of the pass is in one of them."""
+
+    def seconds(self) -> float:
+        """Run the whole pass again; return its seconds, on a GPU device time."""
+
+    def close(self) -> None:
+        """Give back what timing needed; to be called before the executor is closed."""
 
 
 class Executor(Protocol):
@@ -81,6 +123,15 @@ class Executor(Protocol):
         ------
         OutOfPagesError
             The KV cache cannot hold the new tokens; nothing is changed.
+        """
+
+    def timed_pass(
+        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+    ) -> TimedPass:
+        """Run new tokens as `forward` does, and return their pass for timing.
+
+        It writes keys and values to the pages of these sequences whenever it is timed. Nothing
+        else may run meanwhile.
         """
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ def steps(path: Path, kernels: Kernels) -> NDArray[np.float32]:
 def choose(monkeypatch: pytest.MonkeyPatch, fused: Collection[Fusion]) -> None:
     """Let engines fuse by these rules."""
     monkeypatch.setattr(
-        "rocmforge.gpu.executor.gpu_rules",
+        "rocmforge.gpu.fusion.gpu_rules",
         lambda shape, reading, _: gpu_rules(shape, reading, fused),
     )
 

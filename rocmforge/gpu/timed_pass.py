@@ -1,0 +1,209 @@
+"""A pass of a GPU for timing: the whole of it, and the same step of all its layers, as replays.
+
+Tensors share no memory here, unlike in the executor's arena: a step that is repeated alone reads
+what the pass left for it. The weights, keys and values that it reads are those of all layers in
+turn, as in the pass. What all layers have of them may fit a cache, though, where the rest of a pass
+would have displaced it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.gpu.arrays import GROUP
+from rocmforge.gpu.batch_shape import BatchShape
+from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, Place, Step
+from rocmforge.gpu.input_block import InputBlock
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.lowering import Lowering
+from rocmforge.gpu.pass_lowering import PassLowering
+from rocmforge.gpu.release import release_all
+from rocmforge.gpu.replay import Replay
+from rocmforge.gpu.runtime import Runtime
+from rocmforge.kv.batch import Batch
+from rocmforge.plan.arena import ALIGNMENT
+from rocmforge.plan.cost import Cost, Costs
+from rocmforge.plan.graph import Tensor
+
+
+@dataclass
+class GpuTimedStep:
+    """The same step of all layers; see `TimedStep`.
+
+    Parameters
+    ----------
+    label, calls, cost
+        As of `TimedStep`.
+    runtime
+        The device.
+    launches
+        Of all its calls, in the order of the pass.
+    """
+
+    label: str
+    calls: int
+    cost: Cost
+    runtime: Runtime
+    launches: Sequence[Launch]
+    _replay: Replay | None = field(default=None, init=False)
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of its kernels, each once."""
+        return tuple(dict.fromkeys(launch.name for launch in self.launches))
+
+    def seconds(self) -> float:
+        """Replay the calls of all layers; return the device time of one call."""
+        return self._ready().seconds()
+
+    def launch_seconds(self) -> float:
+        """Return the time that the host needs to launch the kernels of one call, one by one."""
+        return self._ready().launch_seconds()
+
+    def close(self) -> None:
+        """Give back the graph, if there is one. Idempotent."""
+        replay, self._replay = self._replay, None
+        if replay is not None:
+            replay.close()
+
+    def _ready(self) -> Replay:
+        if self._replay is None:
+            self._replay = Replay(self.runtime, self.launches, self.calls)
+        return self._replay
+
+
+class GpuTimedPass:
+    """A pass; see `TimedPass`. It has run once when it is made.
+
+    Parameters
+    ----------
+    lowering
+        The device.
+    shape, tokens, batch
+        The batch: its shape, its (T,) ids, and where they stand.
+    steps
+        Of the pass, in order.
+    logits
+        What the pass is for.
+    max_pages
+        Most pages of one sequence.
+    kv_token_bytes
+        Bytes of one token's keys and values in one layer.
+    """
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        shape: BatchShape,
+        tokens: NDArray[np.int64],
+        batch: Batch,
+        steps: Sequence[Step],
+        logits: Tensor,
+        max_pages: int,
+        kv_token_bytes: int,
+    ) -> None:
+        self.steps: tuple[GpuTimedStep, ...] = ()
+        self._runtime = lowering.kernels.runtime
+        self._lowering = lowering
+        self._shape = shape
+        self._inputs = InputBlock(self._runtime, max_pages, shape.tokens, shape.sequences)
+        self._memory = 0
+        self._host: NDArray[np.uint8] | None = None  # page-locked
+        self._launches: list[list[Launch]] = []  # of each step
+        self._whole: Replay | None = None
+        counts = np.diff(batch.starts).tolist()
+        costs = Costs(
+            counts, batch.lengths.tolist(), shape.output_rows, kv_token_bytes, _activation_bytes
+        )
+        try:
+            self._inputs.grow(shape.tokens, shape.sequences)
+            self._inputs.fill(tokens, batch)
+            self._logits = self._place(steps, logits)
+            self._host = self._runtime.allocate_pinned(4 * shape.output_rows * logits.columns)
+            self.enqueue(self._runtime)
+            self._runtime.synchronize()
+            self.steps = self._grouped(steps, costs)
+        except BaseException:  # Ctrl-C too
+            self.close()
+            raise
+
+    def seconds(self) -> float:
+        """Replay the pass with the copies of its inputs and logits; return its device time."""
+        if self._whole is None:
+            self._whole = Replay(self._runtime, [self], calls=1)
+        return self._whole.seconds()
+
+    def enqueue(self, runtime: Runtime, stream: Any = None) -> None:
+        """Put the whole pass on a stream, as the executor does."""
+        assert self._host is not None
+        self._inputs.send(stream)
+        for launches in self._launches:
+            for launch in launches:
+                launch.enqueue(runtime, stream)
+        runtime.copy_to_host(self._host, self._logits, stream)
+
+    def close(self) -> None:
+        """Give back graphs and memory, whatever fails. Idempotent."""
+        whole, self._whole = self._whole, None
+        memory, self._memory = self._memory, 0
+        host, self._host = self._host, None
+        releases: list[Callable[[], None]] = [step.close for step in self.steps]
+        if whole is not None:
+            releases.append(whole.close)
+        if memory:
+            releases.append(partial(self._runtime.free, memory))
+        if host is not None:
+            releases.append(partial(self._runtime.free_pinned, host))
+        release_all(*releases, self._inputs.close)
+
+    def _place(self, steps: Sequence[Step], logits: Tensor) -> int:
+        """Give each tensor memory of its own, make the launches, return the logits' address."""
+        offsets: dict[Place, int] = {}
+        end = 0
+        for place in dict.fromkeys(p for step in steps for p in (*step.reads, *step.writes)):
+            offsets[place] = end
+            end += -(-self._lowering.nbytes(place, self._shape) // ALIGNMENT) * ALIGNMENT
+        scratch = self._lowering.scratch_bytes(steps, self._shape)
+        base = self._memory = self._runtime.allocate(end + scratch)
+        lowering = PassLowering(
+            self._lowering,
+            self._shape,
+            self._inputs.addresses(),
+            lambda place: base + offsets[place],
+            base + end,
+        )
+        self._launches = [lowering.launches([step]) for step in steps]
+        return base + offsets[logits, F32]
+
+    def _grouped(self, steps: Sequence[Step], costs: Costs) -> tuple[GpuTimedStep, ...]:
+        groups: dict[str, list[int]] = {}
+        for number, step in enumerate(steps):
+            groups.setdefault(step.op.label, []).append(number)
+        return tuple(
+            GpuTimedStep(
+                label,
+                len(numbers),
+                sum((_cost(steps[n], costs) for n in numbers), Cost()),
+                self._runtime,
+                [launch for n in numbers for launch in self._launches[n]],
+            )
+            for label, numbers in groups.items()
+        )
+
+
+def _cost(step: Step, costs: Costs) -> Cost:
+    if isinstance(step.op, Convert):
+        return costs.moved(step.reads, step.writes)
+    return costs.of(step.op, step.reads, step.writes)
+
+
+def _activation_bytes(dtype: str, rows: int, columns: int) -> int:
+    """Bytes of activations: of int8, with the scale and the sums of each group."""
+    values = rows * columns
+    return {F32: 4 * values, F16: 2 * values, Q8: values + 8 * (values // GROUP)}[dtype]

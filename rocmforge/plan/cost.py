@@ -1,0 +1,209 @@
+"""What the steps of a pass move and compute: bytes and flops, from their records and the batch.
+
+Each byte that a step needs counts once, however often a kernel reads it: it is the least that the
+step has to move. A multiply-add is two flops, an exponential or a root one. The formulas of single
+ops are those that the cases of tests and benchmarks use too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rocmforge.plan.graph import (
+    Attention,
+    Embed,
+    Embedding,
+    EmbedRmsnorm,
+    GateUpSwiglu,
+    KvAppend,
+    Matmul,
+    Op,
+    Rmsnorm,
+    Rope,
+    RopeKvAppend,
+    SelectOutputs,
+    SelectRmsnorm,
+    Swiglu,
+    Tensor,
+)
+
+RMSNORM_FLOPS = 4
+"""Of each value."""
+SWIGLU_FLOPS = 5
+"""Of each value that it writes."""
+DEQUANTIZE_FLOPS = 2
+"""Of each weight: a scale and a minimum."""
+
+Places = Sequence[tuple[Tensor, str]]
+"""Tensors, and the dtype of each."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a step moves and computes.
+
+    Parameters
+    ----------
+    weight_bytes
+        Read of what never changes: matrices, biases, norms, embedding rows, cosines and sines.
+    activation_bytes
+        Of activations, read and written.
+    kv_bytes
+        Of the KV cache, read and written.
+    flops
+        Operations.
+    """
+
+    weight_bytes: int = 0
+    activation_bytes: int = 0
+    kv_bytes: int = 0
+    flops: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All of them."""
+        return self.weight_bytes + self.activation_bytes + self.kv_bytes
+
+    def __add__(self, other: Cost) -> Cost:
+        """What both steps move and compute."""
+        return Cost(
+            self.weight_bytes + other.weight_bytes,
+            self.activation_bytes + other.activation_bytes,
+            self.kv_bytes + other.kv_bytes,
+            self.flops + other.flops,
+        )
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of the steps of one pass.
+
+    Parameters
+    ----------
+    counts, lengths
+        New tokens of each of S sequences, and its tokens in the cache, the new ones included.
+    outputs
+        Tokens whose logits are wanted.
+    kv_token_bytes
+        Bytes of one token's keys and values in one layer.
+    nbytes
+        Memory of activations, from dtype, rows and columns.
+    """
+
+    counts: Sequence[int]
+    lengths: Sequence[int]
+    outputs: int
+    kv_token_bytes: int
+    nbytes: Callable[[str, int, int], int]
+
+    def of(self, op: Op, reads: Places, writes: Places) -> Cost:
+        """Return the cost of an op that reads and writes tensors in these dtypes."""
+        if isinstance(op, SelectOutputs | SelectRmsnorm):  # reads the rows that it selects
+            reads = [(Tensor(t.name, t.columns, "outputs"), dtype) for t, dtype in reads]
+        kv_tokens = {
+            Attention: sum(self.lengths),
+            KvAppend: self._tokens,
+            RopeKvAppend: self._tokens,
+        }
+        return Cost(
+            weight_bytes=self._weight_bytes(op),
+            activation_bytes=self.moved(reads, writes).activation_bytes,
+            kv_bytes=kv_tokens.get(type(op), 0) * self.kv_token_bytes,
+            flops=self._flops(op),
+        )
+
+    def moved(self, reads: Places, writes: Places) -> Cost:
+        """Return the cost of a step that does no more than write tensors in another dtype."""
+        places = (*reads, *writes)
+        return Cost(
+            activation_bytes=sum(
+                self.nbytes(dtype, self._rows(t), t.columns) for t, dtype in places
+            )
+        )
+
+    def _weight_bytes(self, op: Op) -> int:
+        match op:
+            case Matmul():
+                biases = (bias.nbytes for bias in op.biases if bias is not None)
+                return sum(int(w.nbytes) for w in op.weights) + sum(biases)
+            case GateUpSwiglu():
+                return int(op.gate.nbytes + op.up.nbytes)
+            case Rmsnorm() | SelectRmsnorm():
+                return int(op.weight.nbytes)
+            case Embed():
+                return self._embedding_bytes(op.embedding)
+            case EmbedRmsnorm():
+                return self._embedding_bytes(op.embedding) + int(op.weight.nbytes)
+            case Rope():
+                return 4 * self._tokens * op.rotation.rotated
+            case RopeKvAppend():
+                norms = (norm.nbytes for norm in (op.q_norm, op.k_norm) if norm is not None)
+                return 4 * self._tokens * op.rotation.rotated + sum(norms)
+        return 0
+
+    def _flops(self, op: Op) -> int:
+        match op:
+            case Matmul():
+                columns = sum(out.columns for out in op.outs)
+                return matmul_flops(self._rows(op.x), columns, op.x.columns)
+            case GateUpSwiglu():
+                product = matmul_flops(self._tokens, 2 * op.out.columns, op.x.columns)
+                return product + SWIGLU_FLOPS * self._values(op.out)
+            case Swiglu():
+                return SWIGLU_FLOPS * self._values(op.out)
+            case Rmsnorm() | SelectRmsnorm():
+                return RMSNORM_FLOPS * self._values(op.out)
+            case Embed():
+                return DEQUANTIZE_FLOPS * self._values(op.out)
+            case EmbedRmsnorm():
+                return (DEQUANTIZE_FLOPS + RMSNORM_FLOPS) * self._values(op.out)
+            case Rope():
+                return rope_flops(self._tokens, op.x.columns // op.head_dim, op.rotation.rotated)
+            case RopeKvAppend():
+                heads = (op.q.columns + op.k.columns) // op.head_dim
+                normed = (op.q_norm is not None, op.q), (op.k_norm is not None, op.k)
+                norms = sum(RMSNORM_FLOPS * self._values(x) for norm, x in normed if norm)
+                return rope_flops(self._tokens, heads, op.rotation.rotated) + norms
+            case Attention():
+                return attention_flops(self.counts, self.lengths, op.heads, op.head_dim)
+        return 0
+
+    def _embedding_bytes(self, embedding: Embedding) -> int:
+        return int(self._tokens * embedding.rows.shape[1])
+
+    def _values(self, tensor: Tensor) -> int:
+        return self._rows(tensor) * tensor.columns
+
+    def _rows(self, tensor: Tensor) -> int:
+        return self._tokens if tensor.rows == "tokens" else self.outputs
+
+    @property
+    def _tokens(self) -> int:
+        return sum(self.counts)
+
+
+def matmul_flops(tokens: int, rows: int, columns: int) -> int:
+    """Flops of x (T, K) · weights (N, K)ᵀ: two a product."""
+    return 2 * tokens * rows * columns
+
+
+def rope_flops(tokens: int, heads: int, rotated: int) -> int:
+    """Flops of turning R dims of (T, H, D): four products and two sums a pair."""
+    return 3 * tokens * heads * rotated
+
+
+def attention_flops(
+    counts: Sequence[int], lengths: Sequence[int], heads: int, head_dim: int
+) -> int:
+    """Flops of causal attention: two matrix products over the visible pairs of query and token.
+
+    Parameters
+    ----------
+    counts, lengths
+        Queries of each sequence, which are its last tokens, and its tokens.
+    heads, head_dim
+        H and D.
+    """
+    pairs = sum(n * length - n * (n - 1) // 2 for n, length in zip(counts, lengths, strict=True))
+    return 4 * pairs * heads * head_dim

@@ -1,0 +1,128 @@
+"""Bytes and flops of steps: counted by hand for small shapes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.ops import cases
+from rocmforge.plan.cost import Cost, Costs
+from rocmforge.plan.graph import (
+    Attention,
+    Embed,
+    Embedding,
+    EmbedRmsnorm,
+    GateUpSwiglu,
+    KvAppend,
+    Matmul,
+    Op,
+    Rmsnorm,
+    Rope,
+    RopeKvAppend,
+    Rotation,
+    SelectOutputs,
+    SelectRmsnorm,
+    Swiglu,
+    Tensor,
+)
+
+# Two sequences get 3 and 1 tokens and then have 5 and 8; logits of 2 tokens are wanted.
+COSTS = Costs(
+    counts=(3, 1),
+    lengths=(5, 8),
+    outputs=2,
+    kv_token_bytes=100,
+    nbytes=lambda dtype, rows, columns: rows * columns * {"f32": 4, "q8": 1}[dtype],
+)
+X, H = Tensor("x", 16), Tensor("h", 16)
+Q, K, V = Tensor("q", 8), Tensor("k", 4), Tensor("v", 4)
+GATE, UP = Tensor("gate", 32), Tensor("up", 32)
+LAST, LOGITS = Tensor("last", 16, "outputs"), Tensor("logits", 64, "outputs")
+NORM, HEAD_NORM = np.ones(16, np.float32), np.ones(4, np.float32)
+TABLE = Embedding(np.zeros((64, 34), np.uint8), FORMATS["Q8_0"])
+TURN = Rotation(np.ones(2), 1.0, False)  # turns 4 dims, all of a head
+MATRIX, OTHER = SimpleNamespace(nbytes=1000), SimpleNamespace(nbytes=500)
+BIAS = np.ones(8, np.float32)
+
+# op, bytes of weights, of activations, of keys and values, flops
+BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
+    (Embed(TABLE, X), 4 * 34, 4 * 64, 0, 2 * 64),
+    (Rmsnorm(X, NORM, 1e-5, H), 64, 2 * 4 * 64, 0, 4 * 64),
+    (EmbedRmsnorm(TABLE, X, NORM, 1e-5, H), 4 * 34 + 64, 2 * 4 * 64, 0, 6 * 64),
+    (SelectOutputs(X, LAST), 0, 2 * 4 * 32, 0, 0),
+    (SelectRmsnorm(X, NORM, 1e-5, LAST), 64, 2 * 4 * 32, 0, 4 * 32),
+    (
+        Matmul(H, (MATRIX, OTHER), (Q, K), (BIAS, None)),
+        1500 + 32,
+        4 * 4 * (16 + 8 + 4),
+        0,
+        2 * 4 * 16 * 12,
+    ),
+    (  # what is added to is read and written
+        Matmul(H, (MATRIX,), (X,), (None,), accumulate=True),
+        1000,
+        4 * 4 * 3 * 16,
+        0,
+        2 * 4 * 16 * 16,
+    ),
+    (Matmul(LAST, (MATRIX,), (LOGITS,), (None,)), 1000, 4 * 2 * (16 + 64), 0, 2 * 2 * 16 * 64),
+    (Rope(Q, TURN, 4), 4 * 4 * 4, 2 * 4 * 32, 0, 3 * 4 * 2 * 4),
+    (KvAppend(K, V, 0, 4), 0, 4 * 4 * 8, 4 * 100, 0),
+    (
+        RopeKvAppend(Q, K, V, HEAD_NORM, None, 1e-5, 0, TURN, 4),
+        4 * 4 * 4 + 16,
+        4 * 4 * (8 + 4 + 4 + 8),
+        4 * 100,
+        3 * 4 * 3 * 4 + 4 * 32,
+    ),
+    # the three tokens see 3, 4 and 5 tokens, the one sees 8
+    (Attention(Q, 0, H, 0.5, 1, 4), 0, 4 * 4 * (8 + 16), 13 * 100, 4 * 20 * 2 * 4),
+    (Swiglu(GATE, UP, GATE), 0, 3 * 4 * 128, 0, 5 * 128),
+    (
+        GateUpSwiglu(H, MATRIX, OTHER, GATE),
+        1500,
+        4 * 4 * (16 + 32),
+        0,
+        2 * 4 * 16 * 64 + 5 * 128,
+    ),
+)
+
+
+@pytest.mark.parametrize("wanted", BY_HAND, ids=lambda row: row[0].label)
+def test_costs_are_those_counted_by_hand(wanted: tuple[Op, int, int, int, int]) -> None:
+    op, weights, activations, kv, flops = wanted
+    reads, writes = ([(t, "f32") for t in tensors] for tensors in (op.reads, op.writes))
+    assert COSTS.of(op, reads, writes) == Cost(weights, activations, kv, flops)
+
+
+def test_activations_count_in_the_dtype_that_they_have() -> None:
+    op = Matmul(H, (MATRIX,), (Q,), (None,))
+    assert COSTS.of(op, [(H, "q8")], [(Q, "f32")]).activation_bytes == 4 * 16 + 4 * 4 * 8
+    assert COSTS.moved([(H, "f32")], [(H, "q8")]) == Cost(activation_bytes=5 * 4 * 16)
+
+
+def test_costs_add_up() -> None:
+    whole = Cost(1, 20, 300, 4) + Cost(2, 30, 400, 5)
+    assert whole == Cost(3, 50, 700, 9)
+    assert whole.bytes == 753
+
+
+def test_a_pass_costs_what_the_cases_of_its_ops_do() -> None:
+    costs = Costs((512,), (512,), 1, 4 * 4 * 64, lambda dtype, rows, columns: 4 * rows * columns)
+    prompt, _ = cases.ATTENTION_MODELS["1.1B"]
+    q, out = Tensor("q", 32 * 64), Tensor("out", 32 * 64)
+    cost = costs.of(Attention(q, 0, out, 0.125, 4, 64), [(q, "f32")], [(out, "f32")])
+    assert (cost.bytes, cost.flops) == (prompt.bytes, prompt.flops)
+
+
+def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
+    labels = [op.label for op, *_ in BY_HAND]
+    assert labels == [
+        *("embed", "rmsnorm_h", "embed_rmsnorm", "select_outputs", "select_rmsnorm"),
+        *("matmul_q_k", "matmul_x", "matmul_logits", "rope_q", "kv_append", "rope_kv_append"),
+        *("attention", "swiglu", "gate_up_swiglu"),
+    ]
+    assert Matmul(H, (MATRIX,), (Q,), (None,), role="qkv").label == "matmul_qkv"
