@@ -15,12 +15,14 @@ from rocmforge import env
 from rocmforge.bench import asv, exits, project
 from rocmforge.bench.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
 from rocmforge.bench.compare import Comparison
+from rocmforge.bench.confirm import suspects
 from rocmforge.bench.dashboard.publish import publish
 from rocmforge.bench.defaults import BASELINES
 from rocmforge.bench.documents import to_json
 from rocmforge.bench.files import write_bytes
 from rocmforge.bench.judging import judge, save, saved_line
 from rocmforge.bench.measure import PLAIN_WIDTH, RESULTS, WORK, Run, measure_head
+from rocmforge.bench.remeasure import confirmed_by_stored, unconfirmed
 from rocmforge.bench.results import Result
 from rocmforge.bench.run_environment import marked_share, refusal
 from rocmforge.bench.tables import (
@@ -68,10 +70,12 @@ def run_head(args: argparse.Namespace) -> int:
 
 
 def gate_head(args: argparse.Namespace) -> int:
-    """Measure and judge; return the exit code."""
+    """Measure, judge, and measure suspects again; return the exit code."""
     console = plain_console()
     found, comparison = measure_and_show(args, console)
     refuse_marked(found, console)
+    if comparison is not None and not found.failed:
+        comparison = _settled(comparison, found, args.confirm, console)
     if comparison is not None and args.json:
         write_bytes(args.json, to_json(comparison).encode())
     if found.failed:
@@ -84,6 +88,29 @@ def gate_head(args: argparse.Namespace) -> int:
         console.print(f"note      {missing}")
     console.print(f"gate      {summary_line(comparison)}")
     return comparison.outcome.exit_code
+
+
+def _settled(comparison: Comparison, found: Run, again: bool, console: Console) -> Comparison:
+    """Measure suspects again, interleaved with the baseline's commit; save and say what they are.
+
+    Without `again`, what one run alone says of them is no ok.
+    """
+    if again:
+        stored = load_baseline(baseline_path(BASELINES, found.results.hardware))
+        settled = confirmed_by_stored(comparison, stored, found.results)
+    else:
+        rows = () if comparison.mismatches else suspects(comparison.rows)
+        settled = unconfirmed(comparison, rows, "not measured again: --no-confirm")
+    changed = [
+        f"again     {row.label}: {was.verdict.value} → {row.verdict.value}: {row.note}"
+        for was, row in zip(comparison.rows, settled.rows, strict=True)
+        if row != was
+    ]
+    for line in changed:
+        console.print(line)
+    if changed:
+        console.print(f"          {saved_line(save(settled, 'confirmed'))}")
+    return settled
 
 
 def plain_console() -> Console:
@@ -122,7 +149,7 @@ def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, C
         console.print(f"baseline  {stored}: {counts_line(comparison)}")
         console.print(f"          {saved_line(save(comparison))}")
     console.print(f"results   {RESULTS / found.machine}")
-    console.print(f"          environment of each process: {found.conditions}")
+    console.print(f"          environment of each process: {found.reports}")
     console.print(f"as JSON   {found.stored}")
     preview = f"{os.path.relpath(sys.executable)} -m asv --config {config}"
     console.print(f"dashboard {WORK / 'html'}; to see it: {preview} preview")

@@ -1,4 +1,8 @@
-"""Builds two commits and measures them interleaved: what is suspected, or what is chosen."""
+"""Builds two commits and measures them interleaved: what is suspected, or what is chosen.
+
+The earlier commit may be that of a stored baseline. Where that cannot be built here, or the working
+tree is not the later commit, suspects stay what one run alone can say of them.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +25,19 @@ from rocmforge.bench.compare import Comparison, Outcome, Row, differences
 from rocmforge.bench.confirm import confirm, looks, suspects
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.files import write_bytes, write_json
-from rocmforge.bench.git import commit_hash, provenance
+from rocmforge.bench.git import commit_hash, find_commit, provenance
 from rocmforge.bench.interleaved import NO_RATIO, NOT_AVAILABLE, OTHER_CODE, Pair, measure_pair
 from rocmforge.bench.judging import comparison_path, judged, read_pair, saved_line, show
 from rocmforge.bench.machine import register_here
 from rocmforge.bench.ranks import middle_interval
 from rocmforge.bench.results import Direction, ResultSet
 from rocmforge.bench.statistics import CONFIDENCE
-from rocmforge.errors import MeasurementError, RocmforgeError
+from rocmforge.errors import MeasurementError, ResultFileError, RocmforgeError
 from rocmforge.hardware import detect
 
 VERSION = 1
 WORK = Path(".asv") / "confirm"
+CUT_SHORT = "measuring again was cut short"
 
 
 def remeasure_suspects(args: argparse.Namespace) -> int:
@@ -44,7 +49,7 @@ def remeasure_suspects(args: argparse.Namespace) -> int:
 
 
 def confirmed(comparison: Comparison, after: ResultSet) -> Comparison:
-    """Measure what may be slower again; the verdicts of these measurements replace its own.
+    """Measure what may have changed again; the verdicts of these measurements replace its own.
 
     Where measuring is cut short, what was settled stands, and what was not cannot be told.
     """
@@ -57,20 +62,81 @@ def confirmed(comparison: Comparison, after: ResultSet) -> Comparison:
             f"these results are of {after.machine}, and this machine differs in "
             f"{', '.join(differing)}: run it there"
         )
+    return _measured_again(comparison, found, comparison.commits)
+
+
+def confirmed_by_stored(comparison: Comparison, before: ResultSet, after: ResultSet) -> Comparison:
+    """Do as `confirmed` where the earlier side is a baseline, measured on this hardware.
+
+    Each suspect is measured at the commit that its stored result is of. Where that is out of reach,
+    it is as `unconfirmed` leaves it.
+    """
+    if comparison.mismatches:
+        return comparison
+    stored = {result.label: result.commit or before.commit for result in before.results}
+    found = suspects(comparison.rows)
+    for commit in dict.fromkeys(stored[row.label] for row in found):
+        rows = [row for row in found if stored[row.label] == commit]
+        commits = commit, after.commit
+        why = CUT_SHORT if comparison.cut_short else _out_of_reach(commits, before, after)
+        if why:
+            comparison = unconfirmed(comparison, rows, f"not measured again: {why}")
+        else:
+            comparison = _measured_again(comparison, rows, commits)
+    return comparison
+
+
+def unconfirmed(comparison: Comparison, rows: Sequence[Row], why: str) -> Comparison:
+    """Say of suspects that they were not measured again: none of them is ok or improved.
+
+    A regression by the rule of one run stays one.
+    """
+    unsure = {}
+    for row in rows:
+        note = f"{row.note}; {why}" if row.note else why
+        sure = row.verdict is Verdict.REGRESSION
+        verdict = row.verdict if sure else Verdict.CANNOT_TELL
+        unsure[row.label] = dataclasses.replace(row, verdict=verdict, note=note)
+    kept = tuple(unsure.get(row.label, row) for row in comparison.rows)
+    return dataclasses.replace(comparison, rows=kept)
+
+
+def _out_of_reach(commits: tuple[str, str], before: ResultSet, after: ResultSet) -> str | None:
+    """Return why two commits cannot be measured interleaved here; None: both are built."""
+    if after.uncommitted_changes:
+        return "the working tree has changes, and only commits are built"
+    if before.uncommitted_changes:
+        return "the baseline was measured with changes on top of its commit"
+    root = project.root()
+    builds = Builds(root, WORK, register_here())
+    for commit, whose in zip(commits, ("the baseline's commit", "commit"), strict=True):
+        if find_commit(root, commit) is None:
+            return f"{whose} {commit[:8]} is not in this repository"
+        try:
+            builds.benchmarks(commit)
+        except ResultFileError as error:
+            print(error, file=sys.stderr)
+            return f"{whose} {commit[:8]} cannot be built here"
+    return None
+
+
+def _measured_again(
+    comparison: Comparison, found: Sequence[Row], commits: tuple[str, str]
+) -> Comparison:
+    """Build both commits, and replace the verdicts of suspects by those of interleaved pairs."""
     settled: dict[str, Row] = {}
     cut_short: Outcome | None = None
     try:
-        measure = functools.partial(measure_pair, *_build(comparison.commits))
+        measure = functools.partial(measure_pair, *_build(commits))
         most = looks(len(found))[-1]
         print(f"{len(found)} suspects, up to {most} pairs of processes each", file=sys.stderr)
-        confirm(found, comparison.commits, measure, settled, _say_round)
+        confirm(found, commits, measure, settled, _say_round)
     except (KeyboardInterrupt, RocmforgeError, OSError) as error:
-        print(f"measuring again was cut short: {str(error) or 'interrupted'}", file=sys.stderr)
+        print(f"{CUT_SHORT}: {str(error) or 'interrupted'}", file=sys.stderr)
         interrupted = isinstance(error, KeyboardInterrupt)
         cut_short = Outcome.INTERRUPTED if interrupted else Outcome.CUT_SHORT
     for row in found:
-        note = "measuring again was cut short"
-        unsure = dataclasses.replace(row, verdict=Verdict.CANNOT_TELL, note=note)
+        unsure = dataclasses.replace(row, verdict=Verdict.CANNOT_TELL, note=CUT_SHORT)
         settled.setdefault(row.label, row if row.verdict is Verdict.OK else unsure)
     rows = tuple(settled.get(row.label, row) for row in comparison.rows)
     return dataclasses.replace(comparison, rows=rows, cut_short=cut_short)
@@ -111,7 +177,8 @@ def measure_ratios(args: argparse.Namespace) -> int:
             lines.append(f"{label}: {_words(found[-1])}")
         else:
             side, why = last.without
-            failed = failed or why not in (NOT_AVAILABLE, NO_RATIO, OTHER_CODE)
+            known = why.startswith(NOT_AVAILABLE) or why in (NO_RATIO, OTHER_CODE)
+            failed = failed or not known
             where = "" if why == NO_RATIO else f" at {commits[side][:8]}"
             lines.append(f"{label}: no value{where}: {why}")
         console.print(lines[-1])

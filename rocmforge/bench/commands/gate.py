@@ -9,8 +9,16 @@ from rocmforge.bench.commands.run import KEPT
 
 EPILOG = """\
 Measures, shows and publishes as `rocmforge bench run` does, whose help says where everything lies.
-A run of which most was measured under load is refused. A regression is called by one run alone:
-`rocmforge bench confirm` builds both commits and measures them again.
+A run of which most was measured under load is refused.
+
+What may have changed by that run is measured again: the baseline's commit and HEAD are built, and
+their runs interleaved, a minute for each suspect that has changed and seconds for others. The
+verdict is that of the second measurement. Builds are kept in .asv/confirm/builds.
+
+A suspect is "cannot tell", with the reason, where it cannot be measured again: the working tree has
+changes, the baseline's commit is not in this repository or cannot be built, or the code of its
+benchmark was another. A regression by the rule of one run stays one all the same. "Cannot tell"
+alone is exit code 0, as everywhere.
 """
 
 
@@ -20,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(kept=KEPT)
     add_profile(parser)
     add_max_load(parser)
+    parser.add_argument(
+        "--no-confirm",
+        dest="confirm",
+        action="store_false",
+        help='do not measure again: what may have changed is then "cannot tell", never ok',
+    )
     add_json(parser)
 
 
