@@ -17,7 +17,7 @@ from typing import Any
 import build_standin
 import pytest
 
-hip_python = pytest.importorskip("hip", reason="hip-python is not installed")
+pytest.importorskip("hip", reason="hip-python is not installed")
 pytest.importorskip("asv")
 pytest.importorskip("virtualenv")
 
@@ -25,6 +25,10 @@ WANTED = {
     "rows.HotToken.track_us": r"rows\.HotToken\.track_us\('rmsnorm', 'gpu'\)",
     "startup.Load.track_load_ms": r"startup\.Load\.track_load_ms\('demo-Q8_0', 'gpu'\)",
 }
+VERSIONS = """
+from rocmforge.profiling.run_environment import versions
+print(versions()["hip-python"], versions()["rocm-bindings-hip"])
+"""
 
 
 def ran(words: list[str], folder: Path, variables: dict[str, str]) -> str:
@@ -85,6 +89,9 @@ def test_benchmarks_of_the_gpu_have_values_in_asvs_own_environment(
     said = ran(run, clone, variables)
     assert "install_gpu_packages.py" in said
     assert "Successfully installed hip-python-10.0." in said
+    (python,) = (clone / ".asv" / "env").glob("*/bin/python")
+    report = ran([str(python), "-c", VERSIONS], tmp_path, variables)
+    assert report.startswith("10.0.")
     for name in WANTED:
         (value,) = measured(clone / "results" / "box", name)
         assert value > 0, said[-8000:]
