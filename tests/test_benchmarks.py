@@ -69,6 +69,9 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "startup.Help": (),
     "startup.Import": ("rocmforge",),
     "startup.Load": ("tiny-Q4_K_M", "cpu"),
+    "steps.OnCpu": ("matmul_qkv", "decode at 128", "cpu"),
+    "steps.OnGpu": ("matmul_qkv", "decode at 128", "gpu"),
+    "steps.Pass": ("decode at 128", "cpu"),
 }
 ZERO = ("spilled_registers", "allocations")
 """Metrics whose best value is 0."""
@@ -85,6 +88,7 @@ def suite(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
         for module in ("matmul", "dequantize"):
             patch.setattr(sys.modules[f"benchmarks.{module}"], "N", 512)
         patch.setattr(sys.modules["benchmarks.cold"], "cold_bytes", lambda device: 1 << 20)
+        patch.setattr(sys.modules["benchmarks.steps"], "MODEL", "tiny-Q4_K_M")
         patch.setattr(sys.modules["benchmarks.startup"], "FEWEST", 4)
         patch.setattr(sys.modules["benchmarks.startup"], "BUDGET_S", 0.0)
         yield found
@@ -133,6 +137,7 @@ def test_asv_finds_the_suites_and_their_kinds(suite: dict[str, Any]) -> None:
         "roofline",
         "rows",
         "startup",
+        "steps",
     }
     assert {b.type for b in suite.values()} == {"time", "peakmemory", "track"}
     assert {name.rsplit(".", 1)[0] for name in suite} == set(SMALLEST)
@@ -308,6 +313,8 @@ def test_a_prompt_beyond_the_trained_context_is_skipped(fresh: dict[str, Any]) -
         ("dequantize", "dequantize.Dequantize"),
         ("dequantize", "roofline.Dequantize"),
         ("kv_append", "memory.Append"),
+        ("matmul", "steps.OnCpu"),
+        ("attention", "steps.Pass"),
     ],
 )
 def test_a_wrong_kernel_fails_instead_of_being_timed(
@@ -421,6 +428,8 @@ def test_a_model_too_large_for_this_machine_is_skipped(
     [
         ("inference.Context.track_decode_ms_per_token", ("tiny-Q4_K_M", 1024, "q8_0", "cpu")),
         ("attention.HeadDim.time_attention", (512, "cpu")),
+        ("steps.OnCpu.track_us", ("matmul_qkv", "decode at 2000", "cpu")),  # as at 128
+        ("steps.OnCpu.track_us", ("swiglu", "decode at 128", "cpu")),
     ],
 )
 def test_what_the_cpu_does_not_have_is_skipped(
@@ -467,3 +476,25 @@ def test_cold_weights_rotate(fresh: dict[str, Any], monkeypatch: pytest.MonkeyPa
     for _ in range(2 * copies):
         call()
     assert read == 3 * read[:copies]
+
+
+def test_the_steps_are_those_that_engines_run(suite: dict[str, Any]) -> None:
+    steps: Any = sys.modules["benchmarks.steps"]
+    run = [step.label for step in steps.timed_pass("decode at 128", "cpu").steps]
+    assert tuple(run) == steps.CPU_LABELS
+    assert {"attention", "matmul_qkv", "gate_up_swiglu"} <= set(run) & set(steps.GPU_LABELS)
+    assert steps.read_context() == {"attention"}
+    bytes_of = {
+        name: {step.label: step.cost.bytes for step in steps.timed_pass(name, "cpu").steps}
+        for name in ("decode at 128", "decode at 2000")
+    }
+    short, long = bytes_of.values()
+    assert {label for label in short if short[label] != long[label]} == steps.read_context()
+
+
+def test_the_parts_of_a_pass_make_the_whole(suite: dict[str, Any]) -> None:
+    measure = suite["steps.Pass.track_parts_over_whole"]
+    measure._current_params = ("prompt of 512", "cpu")
+    assert measure.do_setup() is False
+    samples = measure.func("prompt of 512", "cpu")["samples"]
+    assert 0.5 < sorted(samples)[len(samples) // 2] < 1.5
