@@ -4,6 +4,9 @@ Other work on a machine comes in bursts of seconds. It would slow down one of tw
 each other. Turns of a twentieth of a second slow down both alike, so that their ratio stays the
 same. Two processes of one build still differ, by where their memory happens to lie: a `Pair` is
 therefore one sample. `interleaved_worker.py` is what each process runs.
+
+On a GPU both processes have a context and their memory all the time, and only the one whose turn it
+is gives the device work.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import contextlib
 import itertools
 import math
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -27,9 +31,14 @@ from rocmforge.bench.interleaved_worker import LEFT_ALONE
 from rocmforge.bench.results import Direction
 
 PAIR_S = 1.0  # of turns, after which a pair ends
-NOT_AVAILABLE = "n/a"
+NOT_AVAILABLE = "n/a"  # with its reason behind it, where there is one
 NO_RATIO = "a value of 0, or none, has no ratio"
 OTHER_CODE = "the benchmark's code differs from that of the other commit"
+_SKIPPED = re.compile(r"asv: skipped: NotImplementedError\((['\"])(.*)\1\) *")
+_SHARED = {  # what a second process on a device ends with
+    "OutOfMemoryError": "the device's memory does not hold two processes at once",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "the device takes one process at a time",
+}
 SCRIPT = Path(__file__).with_name("interleaved_worker.py")
 
 
@@ -45,12 +54,16 @@ class Pair:
         The benchmark's own value in each process, in its unit.
     without
         Where there is no slowdown: the index of the build that gave no value, 0 or 1, and why.
+    first_of_turn
+        How much longer the first call of a turn takes than its others: a device that has idled may
+        be slow at first. None: turns have one call, or times are of none.
     """
 
     slowdown: float | None
     before: float = math.nan
     after: float = math.nan
     without: tuple[int, str] = (0, "")
+    first_of_turn: float | None = None
 
 
 def measure_pair(
@@ -130,9 +143,7 @@ def _read(folder: Path, codes: Sequence[int], direction: Direction, later_leads:
         if said is not None:
             found.append(said)
         elif code != LEFT_ALONE:
-            return Pair(
-                None, without=(side, NOT_AVAILABLE if code == 0 else _end(folder, side, code))
-            )
+            return Pair(None, without=(side, _end(folder, side, code)))
     if len(found) < len(codes):  # one was left alone by another that takes no turns
         return Pair(None, without=(codes.index(LEFT_ALONE), "the other build takes no turns"))
     if found[0]["version"] != found[1]["version"]:
@@ -145,16 +156,28 @@ def _read(folder: Path, codes: Sequence[int], direction: Direction, later_leads:
     if not all(positive):
         return Pair(None, without=(0, NO_RATIO))
     if one and other:
-        return Pair(interleaved_slowdown(one, other, later_leads), before, after)
+        factor = interleaved_slowdown(one, other, later_leads)
+        return Pair(factor, before, after, first_of_turn=_first_of_turn([*one, *other]))
     return Pair(slowdown(before, after, direction), before, after)
 
 
 def _end(folder: Path, side: int, code: int) -> str:
-    """Return the last line that a process wrote, or how it ended."""
+    """Return why a process gave no value: the last line that it wrote, or how it ended."""
+    if code == -signal.SIGALRM:
+        return "time-out"
     text = (folder / f"{side}.log").read_text(encoding="utf-8", errors="replace")
-    return (
-        "time-out" if code == -signal.SIGALRM else (text.strip() or f"exit {code}").splitlines()[-1]
-    )
+    last = (text.strip() or f"exit {code}").splitlines()[-1]
+    if code == 0:
+        skipped = _SKIPPED.fullmatch(last)
+        return f"{NOT_AVAILABLE}: {skipped[2]}" if skipped else NOT_AVAILABLE
+    shared = [f"{NOT_AVAILABLE}: {why}" for error, why in _SHARED.items() if error in last]
+    return shared[0] if shared else last
+
+
+def _first_of_turn(turns: Sequence[Sequence[float]]) -> float | None:
+    """Return the typical quotient of a turn's first time and the median of its others."""
+    found = [turn[0] / median(turn[1:]) for turn in turns if len(turn) > 1]
+    return median(found) if found else None
 
 
 def interleaved_slowdown(

@@ -171,12 +171,12 @@ def measure_ratios(args: argparse.Namespace) -> int:
     failed = False
     for label in chosen:
         with console.status(label):
-            slowdowns, last = _slowdowns(label, pythons, args.pairs, folders)
-        if slowdowns:
-            found.append(_ratio(label, slowdowns))
+            pairs = _pairs(label, pythons, args.pairs, folders)
+        if pairs[-1].slowdown is not None:
+            found.append(_ratio(label, pairs))
             lines.append(f"{label}: {_words(found[-1])}")
         else:
-            side, why = last.without
+            side, why = pairs[-1].without
             known = why.startswith(NOT_AVAILABLE) or why in (NO_RATIO, OTHER_CODE)
             failed = failed or not known
             where = "" if why == NO_RATIO else f" at {commits[side][:8]}"
@@ -199,32 +199,34 @@ def measure_ratios(args: argparse.Namespace) -> int:
     return exits.FAILED if failed else 0
 
 
-def _slowdowns(
+def _pairs(
     label: str, pythons: tuple[Path, Path], pairs: int, folders: tuple[Path, Path]
-) -> tuple[list[float], Pair]:
-    """Return the slowdown of each pair, the commits leading alternately, and the last pair.
+) -> list[Pair]:
+    """Return so many pairs, the commits leading alternately; one without a slowdown is the last.
 
     What is not timed is taken for better where it is lower: no such value is the other way round.
     """
-    found: list[float] = []
+    found: list[Pair] = []
     for number in range(pairs):
-        pair = measure_pair(pythons, folders, label, Direction.LOWER, number % 2 == 1)
-        if pair.slowdown is None:
-            return [], pair
-        found.append(pair.slowdown)
-    return found, pair
+        found.append(measure_pair(pythons, folders, label, Direction.LOWER, number % 2 == 1))
+        if found[-1].slowdown is None:
+            break
+    return found
 
 
-def _ratio(label: str, slowdowns: Sequence[float]) -> dict[str, Any]:
+def _ratio(label: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the typical slowdown of a benchmark with its 99 % interval, None where it has none."""
+    slowdowns = [pair.slowdown for pair in pairs if pair.slowdown is not None]
     low, middle, high = middle_interval([math.log(x) for x in slowdowns], CONFIDENCE)
     known = math.isfinite(high)
+    firsts = [pair.first_of_turn for pair in pairs if pair.first_of_turn is not None]
     return {
         "benchmark": label,
         "slowdown": math.exp(middle),
         "low": math.exp(low) if known else None,
         "high": math.exp(high) if known else None,
-        "pairs": list(slowdowns),
+        "pairs": slowdowns,
+        "first_of_turn": median(firsts) if firsts else None,
     }
 
 

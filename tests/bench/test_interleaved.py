@@ -80,6 +80,18 @@ def time_without_setup():
 time_without_setup.timer = clock
 
 
+def time_share():
+    """A replay of 4 ms, of which the clock has one call's share."""
+    global spent
+    spent += 5e-6
+    time.sleep(0.004)
+    with LOG.open("a") as log:
+        log.write("ab"[LATER])
+
+
+time_share.timer = clock
+
+
 def track_bytes():
     return 300 if LATER else 200
 
@@ -88,6 +100,24 @@ def track_wrong():
     if LATER:
         print("begins")
         raise ValueError("a wrong result")
+    return 1
+
+
+def track_full():
+    if LATER:
+        raise type("OutOfMemoryError", (Exception,), {})("got no 9 bytes of device memory")
+    return 1
+
+
+def track_exclusive():
+    if LATER:
+        raise ValueError("cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE: busy")
+    return 1
+
+
+def track_skipped():
+    if LATER:
+        raise NotImplementedError("it's not here")
     return 1
 
 
@@ -186,16 +216,38 @@ def test_short_calls_are_repeated(suite: Path) -> None:
     assert min(turns[-2 * FEWEST :]) >= SHORTEST_S / 5e-4  # a sample
 
 
+def test_calls_that_the_wall_sees_are_not_repeated(suite: Path) -> None:
+    found = pair(suite, "suite.time_share")
+    assert (found.slowdown, found.before) == pytest.approx((1.0, 5e-6))
+    turns = [len(list(group)) for _, group in itertools.groupby((suite / "log").read_text())]
+    assert max(turns) < 50  # of 4 ms in a turn of 50 ms, or of 150 ms at first
+
+
+def test_the_first_call_of_a_turn_is_told_apart(suite: Path) -> None:
+    text = (suite / "suite.py").read_text(encoding="utf-8")
+    slow = "    spent += 0.001 if time.perf_counter() - woken > 0.02 else 0.0\n"
+    slow += "    woken = time.perf_counter()\n"
+    text = text.replace("    global spent\n", f"    global spent, woken\n{slow}", 1)
+    (suite / "suite.py").write_text(text.replace("spent = 0.0", "spent = woken = 0.0", 1))
+    found = pair(suite, "suite.Suite.time_it('one', 4)")
+    assert found.first_of_turn is not None
+    assert 1.2 < found.first_of_turn < 1.6  # a millisecond more of two or of three
+    assert found.slowdown == pytest.approx(1.5)
+
+
 def test_what_is_not_available_is_no_failure(suite: Path) -> None:
     found = pair(suite, "suite.Suite.time_it('two', 4)")
     assert found.slowdown is None
-    assert found.without == (1, "n/a")
+    assert found.without == (1, "n/a: not here")
 
 
 @pytest.mark.parametrize(
     ("label", "without"),
     [
         ("suite.track_wrong", (1, "ValueError: a wrong result")),
+        ("suite.track_full", (1, "n/a: the device's memory does not hold two processes")),
+        ("suite.track_exclusive", (1, "n/a: the device takes one process at a time")),
+        ("suite.track_skipped", (1, "n/a: it's not here")),
         ("suite.track_exits", (1, "exit 9")),
         ("suite.track_for_ever", (1, "time-out")),
         ("suite.track_hangs_in_its_turn", (1, "time-out")),
