@@ -35,6 +35,7 @@ from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
 from rocmforge.gpu.ops.quantize import quantize
 from rocmforge.gpu.ops.swiglu import swiglu
+from rocmforge.gpu.replay import Replay
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.presets import find_preset
@@ -42,6 +43,7 @@ from rocmforge.model.random_blocks import RandomBytes, random_blocks
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops import reference
 from rocmforge.ops.cases import MatmulCase
+from rocmforge.speed.sequences import Sequences, prefill_seconds
 from rocmforge.testing import check_close
 
 REPO = Path(__file__).resolve().parent.parent
@@ -124,29 +126,23 @@ def _say(what: str, value: float, unit: str) -> None:
     print(f"{what:<64}{value:>12,.1f} {unit}", flush=True)
 
 
-def _device_seconds(runtime: Runtime, work: Any, stream: Any = None) -> float:
-    """Median device time of some work that is enqueued on a stream, or the default one."""
-    start, end = runtime.create_event(), runtime.create_event()
-    samples = []
-    for round_ in range(ROUNDS + 1):
-        runtime.record_event(start, stream)
-        work()
-        runtime.record_event(end, stream)
-        runtime.synchronize_event(end)
-        if round_:  # the first one warms up
-            samples.append(runtime.elapsed_seconds(start, end))
-    runtime.destroy_event(start)
-    runtime.destroy_event(end)
-    return statistics.median(samples)
-
-
 def _copy_speed(runtime: Runtime) -> float:
+    """GB/s read and written by a copy so long that the time of its launch does not count."""
     source, target = runtime.allocate(COPY_BYTES), runtime.allocate(COPY_BYTES)
     runtime.fill(source, 1, COPY_BYTES)
-    seconds = _device_seconds(runtime, lambda: runtime.copy_on_device(target, source, COPY_BYTES))
+    start, end = runtime.create_event(), runtime.create_event()
+    samples = []
+    for _ in range(ROUNDS + 1):
+        runtime.record_event(start)
+        runtime.copy_on_device(target, source, COPY_BYTES)
+        runtime.record_event(end)
+        runtime.synchronize_event(end)
+        samples.append(runtime.elapsed_seconds(start, end))
+    runtime.destroy_event(start)
+    runtime.destroy_event(end)
     runtime.free(source)
     runtime.free(target)
-    return 2 * COPY_BYTES / seconds / 1e9
+    return 2 * COPY_BYTES / statistics.median(samples[1:]) / 1e9  # the first one warms up
 
 
 def _gemv(backend: GpuBackend) -> Iterator[dict[str, Any]]:
@@ -185,12 +181,7 @@ def _gemv(backend: GpuBackend) -> Iterator[dict[str, Any]]:
                         accumulate=False,
                     )
                 )
-
-            def work(launches: Any = launches) -> None:
-                for launch in launches:
-                    launch.enqueue(runtime)
-
-            speed = one * count / _device_seconds(runtime, work) / 1e9
+            speed = one / _replayed_seconds(runtime, launches, count) / 1e9
             for address in (memory, x, out):
                 runtime.free(address)
             _say(f"GEMV {name} {rows}×{columns}", speed, "GB/s")
@@ -242,7 +233,7 @@ def _feed_forward(backend: GpuBackend) -> Iterator[dict[str, Any]]:
                     check_close(f"feed-forward part of {preset}, {way}", got, wanted, tolerance)
                 ways.setdefault(way, []).extend(launches)
         for way, launches in ways.items():
-            microseconds = 1e6 * _replayed_seconds(runtime, launches) / count
+            microseconds = 1e6 * _replayed_seconds(runtime, launches, count)
             _say(f"feed-forward of {preset}: {way}", microseconds, "µs")
             yield {"model": preset, "way": way, "microseconds": microseconds}
         for address in (memory, activations, scratch):
@@ -284,18 +275,14 @@ def _ways(
     }
 
 
-def _replayed_seconds(runtime: Runtime, launches: Sequence[Launch]) -> float:
-    """Median device time of launches that are one graph, as an engine's are."""
-    stream = runtime.create_stream()
-    runtime.synchronize()
-    runtime.begin_capture(stream)
-    for launch in launches:
-        launch.enqueue(runtime, stream)
-    graph = runtime.end_capture(stream)
-    seconds = _device_seconds(runtime, lambda: runtime.launch_graph(graph, stream), stream)
-    runtime.destroy_graph(graph)
-    runtime.destroy_stream(stream)
-    return seconds
+def _replayed_seconds(runtime: Runtime, launches: Sequence[Launch], calls: int) -> float:
+    """Median device time of one of some calls, whose launches are replayed as an engine's are."""
+    replay = Replay(runtime, launches, calls)
+    try:
+        replay.seconds()  # warms up
+        return statistics.median(replay.seconds() for _ in range(ROUNDS))
+    finally:
+        replay.close()
 
 
 def _model(device: str, preset: str, mix: str) -> dict[str, Any]:
@@ -356,9 +343,9 @@ def _first_token(path: Path, device: str) -> dict[str, float]:
     )
     ready = time.perf_counter()
     with engine:
-        _prompt(engine, 32)
+        prefill_seconds(engine, 32)
         first = time.perf_counter()
-        _prompt(engine, 32)
+        prefill_seconds(engine, 32)
         again = time.perf_counter()
     return {
         "open device and file, first tensor": loaded[0] - begin,
@@ -370,36 +357,15 @@ def _first_token(path: Path, device: str) -> dict[str, float]:
     }
 
 
-def _prompt(engine: Engine, length: int) -> float:
-    """Seconds of a prompt in a sequence of its own."""
-    sequence = engine.add_sequence()
-    begin = time.perf_counter()
-    engine.prefill(sequence, _ids(engine, length))
-    seconds = time.perf_counter() - begin
-    engine.remove_sequence(sequence)
-    return seconds
-
-
-def _ids(engine: Engine, length: int) -> list[int]:
-    return np.random.default_rng(length).integers(0, engine.config.vocab_size, length).tolist()
-
-
 def _prefill(engine: Engine, length: int) -> float:
     """Median tokens/s of a prompt."""
-    return length / statistics.median(_prompt(engine, length) for _ in range(ROUNDS))
+    return length / statistics.median(prefill_seconds(engine, length) for _ in range(ROUNDS))
 
 
 def _decode(engine: Engine, depth: int) -> float:
     """Median tokens/s of greedy steps from a depth on, the choice of the token included."""
-    sequence = engine.add_sequence()
-    token = int(engine.prefill(sequence, _ids(engine, depth)).argmax())
-    samples = []
-    for _ in range(DECODED):
-        begin = time.perf_counter()
-        token = int(engine.decode([sequence], [token])[0].argmax())
-        samples.append(1 / (time.perf_counter() - begin))
-    engine.remove_sequence(sequence)
-    return statistics.median(samples)
+    with Sequences(engine, depth, room=DECODED) as sequences:
+        return statistics.median(1 / sequences.step_seconds() for _ in range(DECODED))
 
 
 if __name__ == "__main__":

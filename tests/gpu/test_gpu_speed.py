@@ -12,6 +12,8 @@ import pytest
 from tool_modules import tool_module
 
 from rocmforge import env
+from rocmforge.demo import demo_model
+from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
@@ -36,6 +38,39 @@ def test_each_way_of_a_feed_forward_part_is_checked_and_timed(
     assert [(row["model"], row["way"]) for row in rows] == [("tiny", way) for way in WAYS]
     assert all(row["microseconds"] > 0 for row in rows)
     assert "feed-forward of tiny: gate_up_swiglu, matmul" in capsys.readouterr().out
+
+
+def test_products_are_timed_by_replays_over_every_copy(
+    kernels: Kernels, tool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "FORMATS", ("Q4_0", "F16"))
+    monkeypatch.setattr(tool, "GEMV_SHAPES", ((32, 64),))
+    replayed: list[tuple[int, int]] = []
+    right = tool.Replay
+
+    def noted(runtime: Any, launches: Any, calls: int) -> Any:
+        replayed.append((len(launches), calls))
+        return right(runtime, launches, calls)
+
+    monkeypatch.setattr(tool, "Replay", noted)
+    rows = list(tool._gemv(GpuBackend(kernels)))
+    assert [(row["format"], row["rows"], row["columns"]) for row in rows] == [
+        ("Q4_0", 32, 64),
+        ("F16", 32, 64),
+    ]
+    assert all(row["gb_per_second"] > 0 for row in rows)
+    assert replayed == [(2, 2), (2, 2)]
+
+
+def test_a_model_is_decoded_at_a_depth_and_its_prompt_timed(
+    tool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "DECODED", 4)
+    with Engine.from_gguf(demo_model(), "cpu", ctx=20) as engine:
+        assert tool._decode(engine, 16) > 0
+        assert tool._prefill(engine, 20) > 0
+        with pytest.raises(ValueError, match="ctx"):
+            tool._decode(engine, 17)
 
 
 def test_a_wrong_kernel_is_not_timed(
