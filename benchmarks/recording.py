@@ -1,28 +1,52 @@
-"""What each benchmark process leaves behind: its worst error and the environment of its run.
+"""What each benchmark process leaves behind: its median, worst error and environment.
 
 `install` is called once, by the package's `__init__`, since asv offers no hook: it imports the
-suites in each process that measures, or in one that it forks them from. A process records where
-ROCMFORGE_CONDITIONS names a folder, and nothing else changes.
+suites in each process that measures, or in one that it forks them from. A process of a run that asv
+stores appends one line of JSON to a file beside asv's result file, and nothing else changes.
+`rocmforge.bench.reports` reads it.
 """
 
 from __future__ import annotations
 
 import atexit
 import dataclasses
+import json
 import re
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from rocmforge import env
-from rocmforge.bench.run_environment import write_report
 from rocmforge.profiling.run_environment import Watch
 
+from .asv_process import AsvRun, asv_run
+from .reference import Reference
+
+REPORT_VERSION = 2  # that of rocmforge.bench.reports
 SHORTEST_WATCH_S = 0.25  # the kernel counts CPU time in ticks of 10 ms
+STALE_S = 1.0  # a reading of the reference kernels is repeated after so long
+DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a process of asv measures: the benchmark, the index of its parameters, None without."""
+
+    benchmark: str
+    index: int | None
+    result_file: Path
+
+    @property
+    def counts_memory(self) -> bool:
+        """Whether arrays of ours would raise the figure: the most memory that the process had."""
+        return self.benchmark.rpartition(".")[2].startswith("peakmem_")
 
 
 class Recorder:
-    """What this process leaves about itself: its worst error and the environment of its run.
+    """What this process leaves about itself, in the reports of its run.
 
     The environment is measured from the last check on, which comes before the timing: making inputs
     and references does not belong to it. If that time is too short, it is measured from the start
@@ -30,9 +54,12 @@ class Recorder:
     clock does not count as load.
     """
 
-    def __init__(self, folder: Path, benchmark: str, index: int | None) -> None:
-        self.folder, self.benchmark, self.index = folder, benchmark, index
-        self.error: float | None = None
+    def __init__(self, run: AsvRun, measured: Measured) -> None:
+        self._run, self._measured = run, measured
+        self._error: float | None = None
+        self._kernels: Reference | None = None
+        self._before: dict[str, float] = {}
+        self._read_at = 0.0
         self._whole, self._timed = Watch(), Watch()
 
     def add_gpu(self, device: str) -> None:
@@ -41,30 +68,90 @@ class Recorder:
 
     def note(self, error: float) -> None:
         """Keep the error if it is the worst, and measure the environment from here on."""
-        self.error = error if self.error is None else max(self.error, error)
+        self._error = error if self._error is None else max(self._error, error)
+        if not self._measured.counts_memory and time.monotonic() - self._read_at > STALE_S:
+            self._before = self._read()
         self._timed.restart()
 
     def write(self) -> None:
-        """Write the report into the folder."""
+        """Append the report, unless the benchmark was n/a here; say so where that is impossible."""
+        value = process_median(self._measured.result_file)
+        if value is None and self._error is None:
+            return
         short = self._timed.seconds < SHORTEST_WATCH_S
         environment = self._timed.end()
         if short:
             time.sleep(max(0.0, SHORTEST_WATCH_S - self._whole.seconds))
             environment = dataclasses.replace(self._whole.end(), gpus=environment.gpus)
-        report = dataclasses.asdict(environment)
-        write_report(self.folder, self.benchmark, self.index, self.error, report)
+        readings = [found for found in (self._before, self._read()) if found]
+        report = {
+            "version": REPORT_VERSION,
+            "run": self._run.name,
+            "appends": self._run.appends,
+            "benchmark": self._measured.benchmark,
+            "index": self._measured.index,
+            "error": self._error,
+            "median": value,
+            "reference": {name: [found[name] for found in readings] for name in readings[0]},
+            "conditions": dataclasses.asdict(environment),
+        }
+        try:
+            append(self._run.reports, report)
+        except OSError as error:
+            print(f"{self._run.reports}: no report of this process: {error}", file=sys.stderr)
+
+    def _read(self) -> dict[str, float]:
+        """Measure the reference kernels now."""
+        if self._kernels is None:
+            self._kernels = Reference()
+        found = self._kernels.read()
+        self._read_at = time.monotonic()
+        return found
 
 
-def measured_benchmark(argv: Sequence[str]) -> tuple[str, int | None] | None:
-    """Read the benchmark and the index of its parameters from the arguments of asv's process.
+def process_median(result_file: Path) -> float | None:
+    """Return the median of what a process wrote for asv: a number, or samples; None: neither."""
+    try:
+        found = json.loads(result_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # empty where the benchmark failed
+        return None
+    samples = found.get("samples") if isinstance(found, dict) else [found]
+    if not samples or not all(isinstance(one, int | float) and one == one for one in samples):
+        return None
+    return float(median(samples))
 
-    asv 0.6.6 runs ``benchmark.py run FOLDER NAME-INDEX …``, without the index where there are no
-    parameters; other processes of asv, and other programs, measure nothing: None.
+
+def append(path: Path, report: dict[str, Any]) -> None:
+    """Append a report as one line, whole or not at all."""
+    rounded = json.loads(
+        json.dumps(report), parse_float=lambda text: float(f"{float(text):.{DIGITS}g}")
+    )
+    line = json.dumps(rounded, separators=(",", ":"), allow_nan=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            written = file.write(line.encode())
+            if written != len(line.encode()):
+                raise OSError("the disk is full")
+        except OSError:
+            file.truncate(size)
+            raise
+
+
+def measured_benchmark(argv: Sequence[str]) -> Measured | None:
+    """Read what a process of asv measures from its arguments.
+
+    asv 0.6.6 runs ``benchmark.py run FOLDER NAME-INDEX PARAMETERS PROFILE RESULT_FILE``, without
+    the index where there are no parameters; other processes of asv, and other programs, measure
+    nothing: None.
     """
-    if len(argv) < 4 or Path(argv[0]).name != "benchmark.py" or argv[1] != "run":
+    if len(argv) != 7 or Path(argv[0]).name != "benchmark.py" or argv[1] != "run":
         return None
     found = re.fullmatch(r"([\w.]+?)(?:-(\d+))?", argv[3])
-    return (found[1], int(found[2]) if found[2] else None) if found else None
+    if found is None:
+        return None
+    return Measured(found[1], int(found[2]) if found[2] else None, Path(argv[6]))
 
 
 _recorder: Recorder | None = None  # of this process, where it records
@@ -78,9 +165,13 @@ def install(argv: Sequence[str]) -> None:
     argv
         The process's arguments.
     """
-    if argv[1:2] == ["run_server"]:
-        _record_forks()
-    elif (recorder := _begin(argv)) is not None:
+    forks = argv[1:2] == ["run_server"]
+    if not forks and measured_benchmark(argv) is None:
+        return
+    run = asv_run()
+    if run is not None and forks:
+        _record_forks(run)
+    elif run is not None and (recorder := _begin(argv, run)) is not None:
         atexit.register(recorder.write)
 
 
@@ -96,15 +187,15 @@ def note(error: float) -> None:
         _recorder.note(error)
 
 
-def _begin(argv: Sequence[str]) -> Recorder | None:
+def _begin(argv: Sequence[str], run: AsvRun) -> Recorder | None:
     global _recorder
-    folder, measured = env.conditions_dir(), measured_benchmark(argv)
-    if folder is not None and measured is not None:
-        _recorder = Recorder(folder, *measured)
+    measured = measured_benchmark(argv)
+    if measured is not None:
+        _recorder = Recorder(run, measured)
     return _recorder
 
 
-def _record_forks() -> None:
+def _record_forks(asv: AsvRun) -> None:
     """Record in each process that asv's fork server makes: they end without `atexit`.
 
     asv_runner 0.3.2 has no hook there: `_run` of its server is what a fork does.
@@ -114,7 +205,7 @@ def _record_forks() -> None:
     run = server._run
 
     def recorded(arguments: Sequence[str]) -> None:
-        recorder = _begin(("benchmark.py", "run", *arguments))
+        recorder = _begin(("benchmark.py", "run", *arguments), asv)
         try:
             run(arguments)
         finally:

@@ -164,16 +164,6 @@ def test_model_name() -> str | None:
     return next(iter(found), None)
 
 
-CONDITIONS = "ROCMFORGE_CONDITIONS"
-"""Set by `rocmforge bench` for the processes of its benchmarks."""
-
-
-def conditions_dir() -> Path | None:
-    """ROCMFORGE_CONDITIONS (path): where benchmarks write their conditions; default: nowhere."""
-    value = os.environ.get(CONDITIONS, "")
-    return Path(value) if value else None
-
-
 GFX_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 
 
@@ -214,7 +204,6 @@ READERS: Mapping[str, Callable[[], object]] = MappingProxyType(
         GPU_PACKAGES: gpu_packages,
         "ROCMFORGE_THREADS": threads,
         "ROCMFORGE_CACHE": cache_dir,
-        CONDITIONS: conditions_dir,
         **dict.fromkeys(TEST_MODEL, test_model),
     }
 )

@@ -26,7 +26,6 @@ READERS = {
     "ROCMFORGE_DEVICE": env.device,
     "ROCMFORGE_THREADS": env.threads,
     "ROCMFORGE_CACHE": env.cache_dir,
-    "ROCMFORGE_CONDITIONS": env.conditions_dir,
     "ROCFORGE_TEST_MODEL": env.test_model,
     "ROCMFORGE_TEST_MODEL": env.test_model,
 }
@@ -60,8 +59,6 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ROCMFORGE_THREADS", "1", 1),
         ("ROCMFORGE_THREADS", "1024", 1024),
         ("ROCMFORGE_CACHE", "/tmp/x", Path("/tmp/x")),
-        ("ROCMFORGE_CONDITIONS", None, None),
-        ("ROCMFORGE_CONDITIONS", "/tmp/x", Path("/tmp/x")),
         ("ROCFORGE_TEST_MODEL", None, None),
         ("ROCFORGE_TEST_MODEL", "", None),
         ("ROCFORGE_TEST_MODEL", "m.gguf", Path("m.gguf")),

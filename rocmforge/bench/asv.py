@@ -36,6 +36,7 @@ from rocmforge.bench.files import (
     write_bytes,
     write_json,
 )
+from rocmforge.bench.reports import reports_path
 from rocmforge.bench.results import ResultSet, Status
 from rocmforge.errors import ResultFileError, brief
 
@@ -191,7 +192,6 @@ def run_command(work: Path, python: str, commit: str, machine: str, *more: str) 
 def run(
     words: Sequence[str],
     log: Path,
-    variables: Mapping[str, str],
     on_line: Callable[[str], None],
 ) -> int:
     """Run asv to its end; return its exit code.
@@ -202,8 +202,6 @@ def run(
         Of `run_command`.
     log
         Gets all that it prints, behind what is there.
-    variables
-        Environment variables beside those of this process.
     on_line
         Called with each line.
     """
@@ -215,7 +213,6 @@ def run(
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, **variables},
         ) as process,
     ):
         try:
@@ -303,7 +300,8 @@ def keep_results(
     Parameters
     ----------
     source, target
-        asv's ``results_dir``; the second gets benchmarks.json and machine.json too.
+        asv's ``results_dir``; the second gets benchmarks.json, machine.json and what the processes
+        reported too.
     machine
         asv's name of the machine.
     commit
@@ -336,6 +334,9 @@ def keep_results(
             values[index] = None
     path = target / result_file(machine, commit, name)
     write_bytes(path, json.dumps(measured).encode())
+    reports = reports_path(source / result_file(machine, commit, asv_environment_name(python)))
+    if reports.exists():
+        write_bytes(reports_path(path), reports.read_bytes())
     for rest in ("benchmarks.json", f"{machine}/machine.json"):
         write_bytes(target / rest, (source / rest).read_bytes())
     return path
@@ -429,7 +430,8 @@ class Builds:
         python = str(self.prepare(commit))
         name = result_file(self._machine, commit, asv_environment_name(python))
         written = self._work / "results" / name
-        written.unlink(missing_ok=True)  # asv would merge into it
+        for stale in (written, reports_path(written)):
+            stale.unlink(missing_ok=True)  # asv would merge into it
         words = run_command(self._work, python, commit, self._machine, *FORKED, *more)
         done = _captured(words)
         if done.returncode not in (0, FAILURES) or not written.exists():

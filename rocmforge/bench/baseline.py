@@ -261,7 +261,9 @@ def _entry(result: Result, hardware: Hardware) -> dict[str, Any]:
             "error": result.error,
             "conditions": result.environment,
             "marked": result.marked,
-            "samples": [float(f"{sample:.{SAMPLE_DIGITS}g}") for sample in result.samples],
+            "process_medians": [_rounded(median) for median in result.process_medians],
+            "reference": result.reference,
+            "samples": [_rounded(sample) for sample in result.samples],
         },
     }
 
@@ -295,7 +297,7 @@ def _result(path: Path, label: str, entry: object, hardware: Hardware) -> Result
         status=Status.OK,
         value=summary.p50,
         summary=summary,
-        samples=_samples(path, label, metadata.get("samples")),
+        samples=_numbers(path, f"samples of {label}", metadata.get("samples")),
         unit=unit,
         direction=Direction(direction),
         version=version if isinstance(version, str) else None,
@@ -305,6 +307,10 @@ def _result(path: Path, label: str, entry: object, hardware: Hardware) -> Result
         marked=_optional(path, f"marked of {label}", metadata.get("marked"), str),
         commit=_optional(path, f"commit of {label}", metadata.get("commit"), str),
         hardware=None if own == hardware else own,
+        process_medians=_numbers(
+            path, f"process_medians of {label}", metadata.get("process_medians")
+        ),
+        reference=_rates(path, label, metadata.get("reference")),
     )
     if entry.get("name") != label or result.label != label:
         got = f"{entry.get('name')}, {result.label}"
@@ -312,13 +318,29 @@ def _result(path: Path, label: str, entry: object, hardware: Hardware) -> Result
     return result
 
 
-def _samples(path: Path, label: str, stored: object) -> tuple[float, ...]:
-    """Samples of an entry; none in older baselines."""
+def _rounded(value: float) -> float:
+    return float(f"{value:.{SAMPLE_DIGITS}g}")
+
+
+def _numbers(path: Path, what: str, stored: object) -> tuple[float, ...]:
+    """Numbers of an entry; none in older baselines."""
     if stored is None:
         return ()
     if not isinstance(stored, list):
-        raise ResultFileError(path, f"samples of {label}", got=kind_of(stored), wanted="a list")
-    return tuple(finite_number(path, f"sample {i} of {label}", s) for i, s in enumerate(stored))
+        raise ResultFileError(path, what, got=kind_of(stored), wanted="a list")
+    return tuple(finite_number(path, f"{what}, number {i}", s) for i, s in enumerate(stored))
+
+
+def _rates(path: Path, label: str, stored: object) -> dict[str, float] | None:
+    """Rates of the reference kernels of an entry; None in older baselines."""
+    found: dict[str, Any] | None = _optional(path, f"reference of {label}", stored, dict)
+    if found is None:
+        return None
+    rates = {name: finite_number(path, f"{name} of {label}", rate) for name, rate in found.items()}
+    for name, rate in rates.items():
+        if rate <= 0:
+            raise ResultFileError(path, f"{name} of {label}", got=rate, wanted="a rate above 0")
+    return rates
 
 
 def _optional_error(path: Path, label: str, value: object) -> float | None:

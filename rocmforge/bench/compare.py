@@ -21,12 +21,14 @@ from rocmforge.bench.decision import (
     quiet,
     slowdown,
 )
-from rocmforge.bench.noise import Noise
+from rocmforge.bench.machine_speed import differing_conditions
+from rocmforge.bench.noise import Noise, process_floors
 from rocmforge.bench.ranks import holm
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.hardware import Hardware
 
 THRESHOLD = 0.10
+CHANGES = (Verdict.REGRESSION, Verdict.IMPROVED)
 
 
 class Outcome(enum.Enum):
@@ -212,6 +214,7 @@ def compare(
         for run in (before, after)
     )
     pairs = {label: (old.get(label), new.get(label)) for label in {**old, **new}}
+    floors = process_floors([before, after])
     found = {
         label: evidence(was, now)
         for label, (was, now) in pairs.items()
@@ -223,12 +226,14 @@ def compare(
     for label, (was, now) in pairs.items():
         limit = [threshold, *(value for name, value in own.items() if name.match(label))][-1]
         known = _usable((noise or {}).get(label), now) if now else None
-        floor = known.floor if known else None
+        floor = known.floor if known else floors.get(label)
         if label in found and was and now:
             marked = now.marked or was.marked
             verdict, note = decide(
                 found[label], adjusted.get(label), limit, floor or 0.0, marked, len(tested)
             )
+            if verdict in CHANGES and (machine := differing_conditions(was, now)):
+                verdict, note = Verdict.CANNOT_TELL, machine
         else:
             verdict, note = _verdict(was, now)
         row = _row(was, now, verdict, note, found.get(label), limit, floor)
@@ -241,7 +246,10 @@ def compare(
         mismatches=mismatches,
         may_miss=may_miss,
         commits=(before.commit, after.commit),
-        notes=(*_notes(before, after, mismatches), *_unknown_noise(pairs, tested, noise or {})),
+        notes=(
+            *_notes(before, after, mismatches),
+            *_unknown_noise(pairs, tested, noise or {}, floors),
+        ),
     )
 
 
@@ -397,13 +405,15 @@ def _unknown_noise(
     pairs: Mapping[str, tuple[Result | None, Result | None]],
     tested: Iterable[str],
     noise: Mapping[str, Noise],
+    floors: Collection[str],
 ) -> tuple[str, ...]:
     """Say for how many benchmarks no noise floor is known."""
     labels = list(tested)
     unknown = 0
     for label in labels:
         after = pairs[label][1]
-        unknown += after is not None and _usable(noise.get(label), after) is None
+        bare = after is not None and _usable(noise.get(label), after) is None
+        unknown += bare and label not in floors
     what = f"noise unknown for {unknown} of {len(labels)} benchmarks"
     return (f"{what}: rocmforge bench noise --save measures it",) if unknown else ()
 

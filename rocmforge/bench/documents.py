@@ -220,6 +220,7 @@ def _finding(finding: Finding, history: History, config: Path | None) -> dict[st
         "benchmark": series.label,
         "kind": finding.kind.value,
         "state": finding.state.value,
+        "note": finding.note,
         "last_good": history.commits[finding.good],
         "first_bad": history.commits[finding.bad],
         "mended": None if mended is None else history.commits[mended],

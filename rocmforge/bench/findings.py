@@ -20,6 +20,7 @@ from rocmforge.bench.change_points import FEWEST, Values
 from rocmforge.bench.compare import THRESHOLD
 from rocmforge.bench.decision import ALPHA, slowdown
 from rocmforge.bench.history import History, Series
+from rocmforge.bench.machine_speed import explanation, middle_rates, unrecorded
 from rocmforge.bench.noise import Noise
 from rocmforge.bench.ranks import ratio_interval
 from rocmforge.bench.results import Direction
@@ -39,6 +40,7 @@ class State(str, enum.Enum):
     STANDS = "stands"
     MENDED = "mended"
     OUTDATED = "benchmark changed since"
+    CANNOT_TELL = "cannot tell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Finding:
         0 to infinity where there are too few measurements.
     threshold
         The one that the benchmark was judged by.
+    note
+        Why it cannot be told whether the code or the machine got slower; empty: it can.
     """
 
     series: Series
@@ -87,6 +91,7 @@ class Finding:
     low: float
     high: float
     threshold: float
+    note: str = ""
 
 
 def judge(
@@ -121,7 +126,8 @@ def judge(
     found: list[Finding] = []
     for series in judged:
         limit = [threshold, *(v for name, v in own.items() if name.match(series.label))][-1]
-        floor = math.log1p(_floor(series, (noise or {}).get(series.label)))
+        known = (noise or {}).get(series.label)
+        floor = math.log1p(_floor(series, known, history.floors.get(series.label, 0.0)))
         values = _logarithms(series)
         worse = worsenings(values, math.log1p(limit), floor, alpha, series.exact)
         found.extend(_finding(series, one, limit) for one in worse)
@@ -129,12 +135,15 @@ def judge(
     return sorted(found, key=lambda f: (order.index(f.state), -f.factor, f.series.label, f.bad))
 
 
-def _floor(series: Series, noise: Noise | None) -> float:
-    """Largest change between runs of one commit, if it was measured with the same code."""
+def _floor(series: Series, noise: Noise | None, of_processes: float) -> float:
+    """Largest change between runs of one commit, if it was measured with the same code.
+
+    Else what processes of one run differ by.
+    """
     if noise is None or noise.unit != series.unit:
-        return 0.0
+        return of_processes
     known = bool(noise.version and series.version)
-    return 0.0 if known and noise.version != series.version else noise.floor
+    return of_processes if known and noise.version != series.version else noise.floor
 
 
 def _logarithms(series: Series) -> Values:
@@ -152,6 +161,8 @@ def _finding(series: Series, found: Worsening, threshold: float) -> Finding:
         for side in (found.before, found.after)
     )
     state = State.STANDS if found.mended is None else State.MENDED
+    if note := _machine(series, found):
+        state = State.CANNOT_TELL
     worse = series.worse()
     low, high = 0.0, math.inf
     if min(worse) > 0:
@@ -161,6 +172,7 @@ def _finding(series: Series, found: Worsening, threshold: float) -> Finding:
         series=series,
         kind=found.kind,
         state=state if series.current else State.OUTDATED,
+        note=note,
         good=at[found.good],
         bad=at[found.bad],
         mended=None if found.mended is None else at[found.mended],
@@ -171,6 +183,20 @@ def _finding(series: Series, found: Worsening, threshold: float) -> Finding:
         high=high,
         threshold=threshold,
     )
+
+
+def _machine(series: Series, found: Worsening) -> str:
+    """Why the machine itself may have got slower between both levels; empty: it did not."""
+    if series.exact or series.on_gpu:
+        return ""
+    before, after = (series.points[slice(*side)] for side in (found.before, found.after))
+    old, new = (_middle([point.value for point in side]) for side in (before, after))
+    rates = [middle_rates([point.reference for point in side]) for side in (before, after)]
+    if all(rates):
+        factor = slowdown(old, new, series.direction)
+        return (math.isfinite(factor) and explanation(factor, *rates)) or ""
+    good, bad = series.points[found.good], series.points[found.bad]
+    return unrecorded(good.started_at, bad.started_at) or ""
 
 
 def _middle(values: Sequence[float]) -> float:

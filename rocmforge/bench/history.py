@@ -7,13 +7,15 @@ begins where the code of a benchmark changed (asv's hash of it).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rocmforge.bench.asv_results import MEASURE, ResultsDirectory, read_result_file
 from rocmforge.bench.compare import differences
 from rocmforge.bench.git import run_git
+from rocmforge.bench.machine_speed import of_gpu
+from rocmforge.bench.noise import process_floors
 from rocmforge.bench.results import Direction, Result, ResultSet
 from rocmforge.bench.run_environment import is_timed, with_stored_environments
 from rocmforge.errors import MeasurementError
@@ -31,12 +33,18 @@ class Point:
         Median of the samples, in the unit of the series.
     low, high
         Its 99 % interval; infinite where there are too few samples.
+    reference
+        Rates of the reference kernels measured beside it; None: not recorded.
+    started_at
+        Milliseconds since 1970, or None.
     """
 
     position: int
     value: float
     low: float
     high: float
+    reference: Mapping[str, float] | None = None
+    started_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,8 @@ class Series:
         asv's hash of the benchmark's code; None: unknown.
     exact
         The values are counted, not timed.
+    on_gpu
+        It is the work of a GPU.
     points
         In the order of the branch.
     current
@@ -65,6 +75,7 @@ class Series:
     direction: Direction
     version: str | None
     exact: bool
+    on_gpu: bool
     points: tuple[Point, ...]
     current: bool = True
 
@@ -90,6 +101,8 @@ class History:
         By label, each version by its last commit.
     latest
         The result set of the newest measured commit.
+    floors
+        Noise floors by label, as of `rocmforge.bench.noise.process_floors`.
     notes
         What was left out.
     """
@@ -100,6 +113,7 @@ class History:
     measured: tuple[int, ...]
     series: tuple[Series, ...]
     latest: ResultSet
+    floors: Mapping[str, float]
     notes: tuple[str, ...]
 
 
@@ -186,8 +200,9 @@ def read_history(
         notes.append(f"{other} commits left out: measured on other hardware than the newest one")
     rows: dict[tuple[str, str, Direction, str | None], list[tuple[int, Result]]] = defaultdict(list)
     gaps: Counter[str] = Counter()
-    for one in same:
-        for result in with_stored_environments(one, results.path).results:
+    joined = [with_stored_environments(one) for one in same]
+    for one in joined:
+        for result in one.results:
             if result.value is None or (select and not select(result.label)):
                 continue
             if result.unit is None or result.direction is None:
@@ -205,6 +220,7 @@ def read_history(
         measured=tuple(positions[one.commit] for one in same),
         series=_with_current([_series(measured) for measured in rows.values()]),
         latest=latest,
+        floors=process_floors(joined),
         notes=tuple(notes),
     )
 
@@ -244,7 +260,8 @@ def _series(rows: Sequence[tuple[int, Result]]) -> Series:
     for position, result in rows:
         if result.value is not None and result.summary is not None:
             ends = result.summary.ci_low, result.summary.ci_high
-            points.append(Point(position, result.value, *ends))
+            beside = result.reference, result.started_at
+            points.append(Point(position, result.value, *ends, *beside))
     return Series(
         label=first.label,
         name=first.name,
@@ -252,6 +269,7 @@ def _series(rows: Sequence[tuple[int, Result]]) -> Series:
         direction=first.direction or Direction.LOWER,
         version=first.version,
         exact=not is_timed(first),
+        on_gpu=of_gpu(first.params),
         points=tuple(points),
     )
 

@@ -122,7 +122,7 @@ def read_pair(
 
 def _quiet(found: ResultSet, results: ResultsDirectory, max_load: float) -> ResultSet:
     """Add the environment of each process; refuse a run most of which other work disturbed."""
-    known = with_stored_environments(found, results.path, max_load)
+    known = with_stored_environments(found, max_load)
     refuse_loaded(known)
     return known
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from rocmforge import env
 from rocmforge.bench import asv, project
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import baseline_path, save_baseline
 from rocmforge.bench.machine import register_here
+from rocmforge.bench.reports import reports_path
 from rocmforge.bench.results import ResultSet, Status
-from rocmforge.bench.run_environment import forget, with_environments
+from rocmforge.bench.run_environment import with_stored_environments
 from rocmforge.errors import ResultFileError
 from rocmforge.hardware import detect
 
@@ -47,8 +47,8 @@ class Run:
         The results as a baseline, for programs.
     log
         What asv printed.
-    conditions
-        Folder with the environment of each process.
+    reports
+        The environment of each process.
     """
 
     results: ResultSet
@@ -56,7 +56,7 @@ class Run:
     machine: str
     stored: Path
     log: Path
-    conditions: Path
+    reports: Path
 
     @property
     def failed(self) -> list[str]:
@@ -97,20 +97,19 @@ def measure_head(
     machine = register_here()
     console.print(f"commit    {commit[:8]}{' with uncommitted changes' if dirty else ''}")
     console.print(f"machine   {machine}")
-    log, conditions = WORK / "bench.log", WORK / "conditions" / commit
-    forget(conditions, chosen.values())
+    log = WORK / "bench.log"
     whole = profile == "quick" and not bench
     batches = [selection] if whole else project.by_suite(selection, chosen)
     log.unlink(missing_ok=True)
     for number, batch in enumerate(batches, 1):
         if len(batches) > 1:
             console.print(f"suite     {number} of {len(batches)}")
-        _run_asv(machine, commit, batch, log, conditions, console)
-    results = _load(machine, commit, selection, conditions, max_load)
+        _run_asv(machine, commit, batch, log, console)
+    results = _load(machine, commit, selection, max_load)
     results = dataclasses.replace(results, uncommitted_changes=dirty)
     stored = baseline_path(WORK / "baselines", results.hardware)
     save_baseline(stored, results)
-    return Run(results, selection, machine, stored, log, conditions)
+    return Run(results, selection, machine, stored, log, reports_path(results.source))
 
 
 def _run_asv(
@@ -118,7 +117,6 @@ def _run_asv(
     commit: str,
     selection: Sequence[str],
     log: Path,
-    conditions: Path,
     console: Console,
 ) -> None:
     """Run the benchmarks; progress to the terminal, everything to the log."""
@@ -130,7 +128,7 @@ def _run_asv(
             console.print(Text(line.rstrip()))
 
     begin = time.time()
-    code = asv.run(command, log, {env.CONDITIONS: str(conditions.resolve())}, show)
+    code = asv.run(command, log, show)
     name = asv.result_file(machine, commit, asv.asv_environment_name(sys.executable))
     written = RESULTS / name
     fresh = written.exists() and written.stat().st_mtime >= begin
@@ -140,15 +138,12 @@ def _run_asv(
         )
 
 
-def _load(
-    machine: str, commit: str, selection: Sequence[str], conditions: Path, max_load: float
-) -> ResultSet:
+def _load(machine: str, commit: str, selection: Sequence[str], max_load: float) -> ResultSet:
     """Read the results that the selection names; those of other runs are left out."""
     found = ResultsDirectory(RESULTS, machine).load(
         commit, asv.asv_environment_name(sys.executable)
     )
-    known = with_environments(found.results, conditions, max_load)
-    chosen = dataclasses.replace(found, results=known).only(project.naming(selection))
+    chosen = with_stored_environments(found, max_load).only(project.naming(selection))
     # asv names the environment, and Python too, after the interpreter's path
     here = dataclasses.replace(found.hardware, python_version=detect().python_version)
     return dataclasses.replace(chosen, asv_environment="existing", hardware=here)

@@ -1,11 +1,13 @@
 """The noise of each benchmark: how much its medians differ between runs of one commit.
 
 `noise.json` beside a baseline keeps the median of every run: the noise floor can be computed in
-another way later, without measuring again.
+another way later, without measuring again. What nobody measured again and again has the floor of
+`process_floors`, which every run that is judged brings along.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,12 +21,17 @@ from rocmforge.bench.files import (
     typed_field,
     write_json,
 )
-from rocmforge.bench.results import ResultSet
+from rocmforge.bench.results import Result, ResultSet
+from rocmforge.bench.run_environment import is_timed
 from rocmforge.bench.statistics import percentile
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware, hardware_tag
 
 VERSION = 1
+KIN_SHARE = 0.90
+"""Share of the pairs of a kind that differ by less than its floor."""
+FEWEST_PAIRS = 5
+"""Pairs of processes of which fewer say too little: those of the whole device count instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,55 @@ def learn(runs: Sequence[ResultSet]) -> dict[str, Noise]:
                 marked=sum(r.marked is not None for r in results),
             )
     return found
+
+
+def process_floors(runs: Sequence[ResultSet]) -> dict[str, float]:
+    """Return a noise floor for every timed benchmark, from how its processes differ within a run.
+
+    ``floor = max(own difference, 90th percentile of the differences of its kind)``, a difference
+    being max / min − 1 of the medians of the processes of one run. A kind is one benchmark function
+    on one device, whatever its other parameters: one pair of processes alone says little.
+
+    Parameters
+    ----------
+    runs
+        Those that are compared. Each counts for itself: what differs between them may be a change.
+
+    Returns
+    -------
+    dict
+        By ``name(parameters)``; empty where no run has medians of its processes.
+    """
+    kinds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    own: dict[str, float] = defaultdict(float)
+    timed = [result for run in runs for result in run.results if is_timed(result)]
+    for result in timed:
+        if (found := _process_difference(result)) is not None:
+            name, device = _kind(result)
+            kinds[name, device].append(found)
+            kinds["", device].append(found)
+            own[result.label] = max(own[result.label], found)
+    floors = {}
+    for result in timed:
+        name, device = _kind(result)
+        kin = kinds.get((name, device), [])
+        pairs = sorted(kin if len(kin) >= FEWEST_PAIRS else kinds.get(("", device), []))
+        if pairs:
+            floors[result.label] = max(own.get(result.label, 0.0), percentile(pairs, KIN_SHARE))
+    return floors
+
+
+def _kind(result: Result) -> tuple[str, str]:
+    devices = [param for param in result.params if param in ("'cpu'", "'gpu'")]
+    return result.name, devices[0] if devices else ""
+
+
+def _process_difference(result: Result) -> float | None:
+    """Return max / min − 1 over the processes; None: fewer than two, or other work disturbed it."""
+    medians = result.process_medians
+    if result.marked or len(medians) < FEWEST_RUNS or min(medians) <= 0:
+        return None
+    return max(medians) / min(medians) - 1
 
 
 def noise_path(folder: Path, hardware: Hardware) -> Path:

@@ -28,7 +28,12 @@ _VERDICT_COLOURS = {
     Verdict.IMPROVED: "tab:green",
     Verdict.OK: "0.4",
 }
-_STATE_COLOURS = {State.STANDS: "tab:red", State.MENDED: "tab:green", State.OUTDATED: "0.5"}
+_STATE_COLOURS = {
+    State.STANDS: "tab:red",
+    State.MENDED: "tab:green",
+    State.OUTDATED: "0.5",
+    State.CANNOT_TELL: "0.5",
+}
 
 
 def forest_plot(comparison: Comparison, path: Path) -> int:

@@ -124,7 +124,7 @@ def options(selection: Iterable[str]) -> list[str]:
 def write_config(root: Path, work: Path) -> None:
     """Write asv's configuration with everything below `work`, and copy the committed results in."""
     asv.write_config(root, work)
-    for name in git.committed_files(root, "results/*/*.json"):
+    for name in git.committed_files(root, "results/*/*.json*"):  # .jsonl: the reports
         source, target = root / name, work / name
         if source.exists() and not target.exists():
             target.parent.mkdir(exist_ok=True)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rocmforge import env
 from rocmforge.bench import asv, exits, project
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.commands.ci import PAGES_BRANCH, WORK
@@ -140,10 +139,9 @@ def _measure(
     for number in range(rounds):
         for commit, python in sides if number % 2 == 0 else reversed(sides):
             begin = time.monotonic()
-            folder = (WORK / "conditions" / commit).resolve()
             words = asv.run_command(RAW, python, commit, machine, *more)
             log = RAW / "asv.log"
-            code = asv.run(words, log, {env.CONDITIONS: str(folder)}, lambda line: None)
+            code = asv.run(words, log, lambda line: None)
             if code not in (0, asv.FAILURES):
                 raise ResultFileError(log, "asv run", got=f"exit {code}", wanted="0: see its end")
             measured = RAW / "results"

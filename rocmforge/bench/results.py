@@ -57,6 +57,11 @@ class Result:
         ``processes``; None: not recorded.
     marked
         Why its samples cannot be trusted (other work, throttling), or None.
+    process_medians
+        Median of each process that measured it, in ``unit``; empty: not recorded.
+    reference
+        Rates of the reference kernels that its processes measured beside it: how fast the machine
+        itself was (`rocmforge.bench.reports.REFERENCE`); None: not recorded.
     commit, hardware
         Of this result, where they differ from those of its set: it was kept from an earlier run.
     """
@@ -77,6 +82,8 @@ class Result:
     marked: str | None = None
     commit: str | None = None
     hardware: Hardware | None = None
+    process_medians: tuple[float, ...] = ()
+    reference: Mapping[str, float] | None = None
 
     @property
     def label(self) -> str:

@@ -472,6 +472,8 @@ def finding_cells(number: int, finding: Finding, history: History) -> tuple[str,
     what = f"{finding.kind.value}, {finding.state.value}"
     if finding.mended is not None:
         what += f" by {history.commits[finding.mended][:8]}"
+    if finding.note:
+        what += f" ({finding.note})"
     return (
         str(number),
         what,

@@ -121,7 +121,7 @@ def _measured_by_asv(args: argparse.Namespace) -> ResultSet:
     directory = ResultsDirectory(args.results, args.machine)
     commit = directory.resolve(args.commit) if args.commit else directory.newest()
     loaded = directory.load(commit, args.environment)
-    found = with_stored_environments(loaded, directory.path, args.max_load)
+    found = with_stored_environments(loaded, args.max_load)
     existing = found.asv_environment.startswith("existing")  # and behind it a path of this machine
     return dataclasses.replace(
         found, asv_environment="existing" if existing else found.asv_environment

@@ -26,6 +26,7 @@ COLUMNS = [
 ]
 A = "a" * 40
 B = "b" * 40
+RESULT_OF_B = Path("results/box/bbbbbbbb-virtualenv-py3.11.json")
 MACHINE = {
     "machine": "box",
     "os": "Linux 6.1.0",
@@ -36,6 +37,34 @@ MACHINE = {
     "cpu_microarchitecture": "zen4",
     "cpu_isa": "avx512",
 }
+
+
+def report(
+    result_file: Path,
+    benchmark: str,
+    index: int | None,
+    error: float | None,
+    conditions: dict[str, Any],
+    **more: Any,
+) -> Path:
+    """Append what a process of a benchmark reports beside a result file; return where."""
+    document = {
+        "version": 2,
+        "run": "1",
+        "appends": False,
+        "benchmark": benchmark,
+        "index": index,
+        "error": error,
+        "median": None,
+        "reference": {},
+        "conditions": conditions,
+        **more,
+    }
+    path = result_file.with_suffix(".jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(document) + "\n")
+    return path
 
 
 class AsvTree:

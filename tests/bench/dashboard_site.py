@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asv_tree import MACHINE, AsvTree
+from asv_tree import MACHINE, AsvTree, report
 
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import save_baseline
 from rocmforge.bench.dashboard.publish import publish
-from rocmforge.bench.run_environment import write_report
 
 SCRIPT = "<script>document.title='harmed'</script>"
 IMAGE = "<img src=x onerror=\"document.title='harmed'\">"
@@ -107,10 +106,9 @@ def make_site(root: Path, gpu_speed: Path | None = None) -> Site:
             for name, found in values.items()
         }
         date = 1_700_000_000_000 + 100_000 * number
-        tree.run(commit, values, samples=samples, machine=BOX, date=date)
-        folder = root / "conditions" / commit
+        written = tree.run(commit, values, samples=samples, machine=BOX, date=date)
         said = {"others_share": 0.9 if number == 2 else 0.01, "load_average": 1.5}
-        write_report(folder, "rope.time_rope", None, None, {**said, "versions": {"numpy": "2.0"}})
+        report(written, "rope.time_rope", None, None, {**said, "versions": {"numpy": "2.0"}})
     on_gpu = {prefill: [None, 15_000.0, None, 20_000.0], roofline: [NAN, 1.6, NAN, 0.9]}
     tree.run(commits[2], on_gpu, machine=GPU_BOX)
     first = ResultsDirectory(root / "results", "box").load(commits[0])

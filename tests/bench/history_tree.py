@@ -42,6 +42,10 @@ class HistoryTree(AsvTree):
         )
         return done.stdout.strip()
 
+    def result_file(self, position: int) -> Path:
+        """Where `run` writes what was measured of a commit, by its position in the branch."""
+        return self.results / "box" / f"{self.commits[position][:8]}-virtualenv-py3.11.json"
+
     def measure(self, columns: Mapping[str, Sequence[Any]], **more: Any) -> list[Path]:
         """Write one value of each benchmark for each commit; ... leaves the benchmark out."""
         written = []

@@ -85,13 +85,13 @@ def test_a_full_disk_names_the_log_of_a_run(tmp_path: Path) -> None:
     log = tmp_path / "asv.log"
     log.symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"No space left on device: '.*asv\.log'"):
-        asv.run([sys.executable, "-c", "print('a line')"], log, {}, lambda line: None)
+        asv.run([sys.executable, "-c", "print('a line')"], log, lambda line: None)
 
 
 def test_what_a_run_prints_may_be_any_bytes(tmp_path: Path) -> None:
     lines: list[str] = []
     words = [sys.executable, "-c", "import os; os.write(1, b'\\xff\\n')"]
-    assert asv.run(words, tmp_path / "asv.log", {}, lines.append) == 0
+    assert asv.run(words, tmp_path / "asv.log", lines.append) == 0
     assert lines == ["\ufffd\n"]
 
 

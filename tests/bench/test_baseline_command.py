@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_tree import MACHINE, A, AsvTree, B, Bench
+from asv_tree import MACHINE, RESULT_OF_B, A, AsvTree, B, Bench, report
 from documents import LLAMA_BENCH
 
 from rocmforge.bench.baseline import baseline_path, load_baseline, save_baseline
-from rocmforge.bench.run_environment import write_report
 from rocmforge.hardware import detect
 
 TOOL, STORED = "baseline", Path("baselines/cpu-amd-epyc-zen4-2c/baseline.json")
@@ -96,7 +95,7 @@ def test_what_was_measured_under_load_refreshes_nothing(
 ) -> None:
     conditions = {"others_share": 0.9, "quota_throttled_share": None}
     for name in ("rope.time_rope", "new.time_new"):
-        write_report(tmp_path / "conditions" / B, name, None, None, conditions)
+        report(tmp_path / RESULT_OF_B, name, None, None, conditions)
     text = stored.read_bytes()
     done = bench(TOOL, "refresh")
     assert done.returncode == 3
@@ -110,7 +109,7 @@ def test_what_was_measured_under_load_refreshes_nothing(
 
 def test_what_is_marked_keeps_what_was_stored(stored: Path, bench: Bench, tmp_path: Path) -> None:
     conditions = {"others_share": 0.9, "quota_throttled_share": None}
-    write_report(tmp_path / "conditions" / B, "rope.time_rope", None, None, conditions)
+    report(tmp_path / RESULT_OF_B, "rope.time_rope", None, None, conditions)
     before = entries(stored)["rope.time_rope"]["metrics"]
     done = bench(TOOL, "refresh")
     assert done.returncode == 0, done.stderr

@@ -37,7 +37,16 @@ def track_ms():
 
 track_ms.unit = "ms"
 '''
-SHARED = ("__init__", "checks", "devices", "models", "prepare", "recording")
+SHARED = (
+    "__init__",
+    "asv_process",
+    "checks",
+    "devices",
+    "models",
+    "prepare",
+    "recording",
+    "reference",
+)
 COMMAND = (sys.executable, "-m", "rocmforge", "bench", "ci")
 IDENTITY = ("-c", "user.name=t", "-c", "user.email=t@example.org")
 

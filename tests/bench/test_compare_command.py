@@ -10,14 +10,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from asv_tree import MACHINE, A, AsvTree, B, Bench
+from asv_tree import MACHINE, RESULT_OF_B, A, AsvTree, B, Bench, report
 from rich.console import Console
 
 from rocmforge.bench import asv, remeasure
 from rocmforge.bench import pull_request as gate
 from rocmforge.bench.asv_results import MEASURE, ResultsDirectory
 from rocmforge.bench.cli import main
-from rocmforge.bench.run_environment import write_report
 from rocmforge.hardware import detect, hardware_tag
 
 CHECK, BASELINES, REGISTER = "compare", "baseline", "machine"
@@ -256,12 +255,12 @@ def test_what_was_measured_under_load_is_known_where_it_was_kept(
 ) -> None:
     assert bench(CHECK, "aaaa", "bbbb", "--bench", "track_tokens").returncode == 1
     conditions = {"others_share": 0.9, "quota_throttled_share": None}
-    write_report(tmp_path / "conditions" / B, "matmul.track_tokens", None, None, conditions)
+    report(tmp_path / RESULT_OF_B, "matmul.track_tokens", None, None, conditions)
     done = bench(CHECK, "aaaa", "bbbb", "--bench", "track_tokens")
     assert done.returncode == 3, done.stderr
     assert "cannot tell (other work took 90 % of the CPU time)" in done.stdout
     for index in range(4):
-        write_report(tmp_path / "conditions" / B, "matmul.track_ms", index, None, conditions)
+        report(tmp_path / RESULT_OF_B, "matmul.track_ms", index, None, conditions)
     done = bench(CHECK, "aaaa", "bbbb", "--bench", "rope", "--out", "out")
     assert done.returncode == 3, done.stderr
     assert "bbbbbbbb-virtualenv-py3.11.json: 4 of 5 timed benchmarks were disturbed" in done.stderr

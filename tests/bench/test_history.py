@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from asv_tree import MACHINE
+from asv_tree import MACHINE, report
 from history_tree import HistoryTree
 
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.history import History, first_parents, read_history
 from rocmforge.bench.results import Direction
-from rocmforge.bench.run_environment import write_report
 from rocmforge.errors import MeasurementError, ResultFileError
 
 NAN = float("nan")
@@ -70,8 +69,7 @@ def test_parameters_are_series_of_their_own(branch: HistoryTree) -> None:
 def test_marked_measurements_are_gaps_and_counted(branch: HistoryTree) -> None:
     branch.measure({"rope.track_us": [1.0] * 8, "memory.track_bytes": [[1, 2]] * 8})
     for name in ("rope.track_us", "memory.track_bytes"):
-        folder = branch.root / "conditions" / branch.commits[6]
-        write_report(folder, name, None, None, {"others_share": 0.5})
+        report(branch.result_file(6), name, None, None, {"others_share": 0.5})
     history = read(branch)
     assert [at for at, _ in values(history)["rope.track_us"]] == [0, 1, 2, 3, 4, 5, 7]
     assert len(values(history)["memory.track_bytes('µ')"]) == 8  # counted: load does not matter

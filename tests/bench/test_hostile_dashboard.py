@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_tree import A, AsvTree, B
+from asv_tree import A, AsvTree, B, report
 from documents import changed, places
 
 from rocmforge.bench.asv_results import ResultsDirectory, read_benchmarks
 from rocmforge.bench.baseline import save_baseline
 from rocmforge.bench.dashboard.machines import read_machines
 from rocmforge.bench.dashboard.render import write_pages
-from rocmforge.bench.run_environment import with_stored_environments, write_report
+from rocmforge.bench.run_environment import with_stored_environments
 from rocmforge.errors import ResultFileError, RocmforgeError
 
 PREFILL = "inference.Prompt.track_prefill_tokens_per_second"
@@ -71,7 +71,7 @@ REPORTS: dict[str, dict[str, Any]] = {
 BOX = "baselines/box"
 FILES = [
     "results/box/bbbbbbbb-env.json",
-    f"conditions/{B}/report.json",
+    "results/box/bbbbbbbb-env.jsonl",
     f"{BOX}/baseline.json",
     *(f"{BOX}/{name}" for name in REPORTS),
 ]
@@ -100,10 +100,9 @@ def folder(tmp_path: Path) -> Path:
     for commit, value in ((A, 100.0), (B, 50.0)):
         values = {PREFILL: [value], ROOFLINE: 1.5}
         samples = {name: [[v, v + 0.01]] for name, v in ((PREFILL, value), (ROOFLINE, 1.5))}
-        tree.run(commit, values, samples=samples, environment="env")
-        report = write_report(tmp_path / "conditions" / commit, PREFILL, 0, 1e-4, CONDITIONS)
-        report.rename(report.with_name("report.json"))
-    first = with_stored_environments(ResultsDirectory(tree.results).load(A), tree.results)
+        written = tree.run(commit, values, samples=samples, environment="env")
+        report(written, PREFILL, 0, 1e-4, CONDITIONS)
+    first = with_stored_environments(ResultsDirectory(tree.results).load(A))
     machine = replace(first.hardware, gpu_name="Card", gpu_architecture="sm_90")
     save_baseline(tmp_path / BOX / "baseline.json", replace(first, hardware=machine))
     for name, content in REPORTS.items():

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_tree import AsvTree
+from asv_tree import AsvTree, report
 from documents import LLAMA_BENCH, changed, places
 
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import save_baseline
 from rocmforge.bench.cli import main
-from rocmforge.bench.run_environment import write_report
 from rocmforge.errors import ResultFileError
 
 pytest.importorskip("asv")
@@ -49,7 +48,7 @@ KINDS = {
         "old.json", "compare", ("--baseline", "old.json", "bbbb"), ("metadata", "schema_version")
     ),
     "noise": Kind("noise.json", "compare", (*BOTH, "--noise", "noise.json")),
-    "conditions": Kind(f"conditions/{B}/report.json", "compare", BOTH),
+    "conditions": Kind("results/box/bbbbbbbb-env.jsonl", "compare", BOTH),
     "settings": Kind("asv.conf.json", "compare", BOTH),
     "llama-bench": Kind(
         "llama.json", "baseline", ("import", "llama.json", "--out", "out.json"), ()
@@ -71,7 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tree.benchmark("m.track_ms", "ms", {"n": ["1", "2"]})
     nine = [[1 + i / 1000 for i in range(9)]] * 2
     for commit, date in ((A, 1_700_000_000_000), (B, 1_700_000_100_000)):
-        tree.run(
+        written = tree.run(
             commit,
             {"m.track_ms": [1.004] * 2},
             samples={"m.track_ms": nine},
@@ -84,8 +83,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     card = {"throttle": ["power cap"], "utilization_before": 0.01, "other_processes": 1}
     gpus = [{"device": "cuda:0", **card}]
     shares = {"others_share": 0.01, "quota_throttled_share": 0.0, "gpus": gpus}
-    report = write_report(tmp_path / "conditions" / B, "m.track_ms", 0, 1e-4, shares)
-    report.rename(report.with_name("report.json"))
+    rates = {"read_gb_per_second": [40.0, 41.0], "square_roots_per_ns": [1.0]}
+    report(written, "m.track_ms", 0, 1e-4, shares, median=1.004, reference=rates)
     write(tmp_path / "asv.conf.json", {"version": 1, "regressions_thresholds": {".*": 0.1}})
     write(tmp_path / "llama.json", [LLAMA_BENCH])
     return tmp_path
@@ -200,7 +199,7 @@ def test_no_file_at_all(
 
 def test_a_file_that_is_gone(folder: Path, kind: Kind, refused: Refused) -> None:
     (folder / kind.path).unlink()
-    if Path(kind.path).parts[0] in ("conditions", "asv.conf.json"):
+    if kind in (KINDS["conditions"], KINDS["settings"]):
         assert main([kind.command, *kind.arguments]) == 0  # nobody has to have it
     elif kind is KINDS["result"]:
         assert main([kind.command, *kind.arguments]) == 2  # no such commit

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asv_tree import report
 from rich.console import Console
 
 from rocmforge.bench.baseline import load_baseline, save_baseline
+from rocmforge.bench.reports import read_reports
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.run_environment import (
-    forget,
     is_timed,
     marked_share,
     refusal,
     with_environments,
-    write_report,
 )
 from rocmforge.bench.statistics import summarize
 from rocmforge.bench.tables import results_table
@@ -52,22 +52,26 @@ RECORDS = (
 )
 
 
+def joined(file: Path, **options: Any) -> tuple[Result, ...]:
+    return with_environments(RECORDS, read_reports(file.with_suffix(".jsonl")), **options)
+
+
 def by_label(folder: Path, **options: Any) -> dict[str, Result]:
-    return {r.label: r for r in with_environments(RECORDS, folder, **options)}
+    return {r.label: r for r in joined(folder / "r.json", **options)}
 
 
 def test_without_reports_nothing_is_known(tmp_path: Path) -> None:
-    assert with_environments(RECORDS, tmp_path / "none") == RECORDS
+    assert joined(tmp_path / "none") == RECORDS
     assert refusal(RECORDS) is None
     assert marked_share(RECORDS) == (0, 3)
 
 
 def test_a_record_gets_the_reports_of_its_parameters(tmp_path: Path) -> None:
-    write_report(tmp_path, "m.track_ms", 0, 1e-7, QUIET)
-    write_report(tmp_path, "m.track_ms", 0, 3e-7, {**QUIET, "others_share": 0.1})
-    write_report(tmp_path, "m.track_ms", 1, 5e-3, QUIET)
-    write_report(tmp_path, "m.track_all", None, None, {**QUIET, "others_share": None})
-    write_report(tmp_path, "m.unknown", 4, 1.0, QUIET)
+    report(tmp_path / "r.json", "m.track_ms", 0, 1e-7, QUIET)
+    report(tmp_path / "r.json", "m.track_ms", 0, 3e-7, {**QUIET, "others_share": 0.1})
+    report(tmp_path / "r.json", "m.track_ms", 1, 5e-3, QUIET)
+    report(tmp_path / "r.json", "m.track_all", None, None, {**QUIET, "others_share": None})
+    report(tmp_path / "r.json", "m.unknown", 4, 1.0, QUIET)
     found = by_label(tmp_path)
     a, b, everything = (
         found[label] for label in ("m.track_ms('a')", "m.track_ms('b')", "m.track_all")
@@ -108,9 +112,9 @@ def gpu(**said: Any) -> dict[str, Any]:
     ],
 )
 def test_what_marks_a_time(tmp_path: Path, conditions: dict[str, Any], reason: str | None) -> None:
-    write_report(tmp_path, "m.track_ms", 0, None, QUIET)
-    write_report(tmp_path, "m.track_ms", 0, None, conditions)  # one of two processes is enough
-    write_report(tmp_path, "m.track_bytes", 0, None, conditions)
+    report(tmp_path / "r.json", "m.track_ms", 0, None, QUIET)
+    report(tmp_path / "r.json", "m.track_ms", 0, None, conditions)  # one of two processes is enough
+    report(tmp_path / "r.json", "m.track_bytes", 0, None, conditions)
     found = by_label(tmp_path)
     marked = found["m.track_ms('a')"].marked
     assert marked is None if reason is None else (marked or "").startswith(reason)
@@ -118,7 +122,7 @@ def test_what_marks_a_time(tmp_path: Path, conditions: dict[str, Any], reason: s
 
 
 def test_the_limit_is_an_argument(tmp_path: Path) -> None:
-    write_report(tmp_path, "m.track_ms", 0, None, {**QUIET, "others_share": 0.5})
+    report(tmp_path / "r.json", "m.track_ms", 0, None, {**QUIET, "others_share": 0.5})
     assert by_label(tmp_path, limit=0.6)["m.track_ms('a')"].marked is None
     assert by_label(tmp_path, limit=0.4)["m.track_ms('a')"].marked is not None
 
@@ -128,7 +132,7 @@ def test_the_limit_may_be_above_that_of_unlisted_work(
     tmp_path: Path, limit: float, marked: bool
 ) -> None:
     load = gpu(utilization_before=0.6, other_processes=0)
-    write_report(tmp_path, "m.track_ms", 0, None, load)
+    report(tmp_path / "r.json", "m.track_ms", 0, None, load)
     assert (by_label(tmp_path, limit=limit)["m.track_ms('a')"].marked is not None) is marked
 
 
@@ -147,14 +151,14 @@ def test_which_units_are_times(unit: str, timed: bool) -> None:
 
 def test_a_run_that_is_mostly_marked_is_refused(tmp_path: Path) -> None:
     loaded = {**QUIET, "others_share": 0.63}
-    write_report(tmp_path, "m.track_ms", 0, None, loaded)
-    half = (*with_environments(RECORDS, tmp_path), result("m.more"))
+    report(tmp_path / "r.json", "m.track_ms", 0, None, loaded)
+    half = (*joined(tmp_path / "r.json"), result("m.more"))
     assert marked_share(half) == (1, 4)
     assert refusal(half) is None
-    write_report(tmp_path, "m.track_ms", 1, None, loaded)
-    exactly = (*with_environments(RECORDS, tmp_path), result("m.more"))
+    report(tmp_path / "r.json", "m.track_ms", 1, None, loaded)
+    exactly = (*joined(tmp_path / "r.json"), result("m.more"))
     assert refusal(exactly) is None
-    most = with_environments(RECORDS, tmp_path)
+    most = joined(tmp_path / "r.json")
     reason = refusal(most)
     assert reason is not None
     assert reason.startswith("2 of 3 timed benchmarks were disturbed by other work")
@@ -162,24 +166,48 @@ def test_a_run_that_is_mostly_marked_is_refused(tmp_path: Path) -> None:
     assert "measure again" in reason
 
 
-def test_what_is_measured_again_is_forgotten(tmp_path: Path) -> None:
-    kept = [write_report(tmp_path, "m.track_ms", 12, None, QUIET)]
-    for index in (1, 1, None):
-        write_report(tmp_path, "m.track_ms", index, None, QUIET)
-    forget(tmp_path, [("m.track_ms", 1), ("m.track_ms", None)])
-    assert list(tmp_path.iterdir()) == kept
-    forget(tmp_path / "none", [("m.track_ms", 1)])
+@pytest.mark.parametrize(
+    ("runs", "kept"),
+    [
+        ((("1", False), ("1", False)), 2),  # two processes of one run
+        ((("1", False), ("1", False), ("2", False)), 1),  # measured again
+        ((("1", False), ("2", True), ("2", True)), 3),  # asv was told to append
+        ((("1", False), ("2", True), ("3", False)), 1),
+        ((("1", True),), 1),
+    ],
+)
+def test_a_later_run_replaces_what_an_earlier_one_reported_unless_it_appends(
+    tmp_path: Path, runs: tuple[tuple[str, bool], ...], kept: int
+) -> None:
+    file = tmp_path / "r.json"
+    report(file, "m.track_ms", 1, None, QUIET, run="0")
+    for number, (run, appends) in enumerate(runs):
+        report(file, "m.track_ms", 0, None, QUIET, run=run, appends=appends, median=number)
+    first, second, *_ = joined(file)
+    assert first.process_medians == tuple(range(len(runs)))[-kept:]
+    assert first.environment is not None
+    assert first.environment["processes"] == kept
+    assert second.environment is not None  # of another benchmark: nothing replaced it
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"version": 2}, "version"),
+        ({"version": 1}, "version"),
+        ({"version": 3}, "version"),
         ({"version": True}, "version"),
         ({"benchmark": 3}, "benchmark"),
         ({"index": "1"}, "index"),
         ({"index": True}, "index"),
         ({"error": "small"}, "error"),
+        ({"run": 1}, "run"),
+        ({"appends": "no"}, "appends"),
+        ({"median": "fast"}, "median"),
+        ({"median": float("nan")}, "median"),
+        ({"reference": []}, "reference"),
+        ({"reference": {"read_gb_per_second": 40.0}}, "read_gb_per_second"),
+        ({"reference": {"read_gb_per_second": []}}, "read_gb_per_second"),
+        ({"reference": {"square_roots_per_ns": [1.0, 0.0]}}, "square_roots_per_ns"),
         ({"error": float("nan")}, "error"),
         ({"conditions": []}, "conditions"),
         ({"conditions": {"others_share": "much"}}, "others_share"),
@@ -196,12 +224,14 @@ def test_what_is_measured_again_is_forgotten(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_report_is_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:
-    path = write_report(tmp_path, "m.track_ms", 0, None, QUIET)
-    document = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**document, **change}), encoding="utf-8")
+    report(tmp_path / "r.json", "m.track_ms", 0, None, QUIET)
+    path = report(tmp_path / "r.json", "m.track_ms", 0, None, QUIET)
+    first, second = path.read_text(encoding="utf-8").splitlines()
+    broken = json.dumps({**json.loads(second), **change})
+    path.write_text(f"{first}\n{broken}\n", encoding="utf-8")
     with pytest.raises(ResultFileError, match=named) as error:
-        with_environments(RECORDS, tmp_path)
-    assert path.name in str(error.value)
+        joined(tmp_path / "r.json")
+    assert f"{path.name}, line 2" in str(error.value)
 
 
 def results(*results: Result) -> ResultSet:
@@ -211,9 +241,9 @@ def results(*results: Result) -> ResultSet:
 
 def test_a_baseline_keeps_them(tmp_path: Path) -> None:
     loaded = {**QUIET, "others_share": 0.63}
-    write_report(tmp_path / "c", "m.track_ms", 0, 2e-3, loaded)
+    report(tmp_path / "c.json", "m.track_ms", 0, 2e-3, loaded)
     path = tmp_path / "baseline.json"
-    save_baseline(path, results(*with_environments(RECORDS, tmp_path / "c")))
+    save_baseline(path, results(*joined(tmp_path / "c.json")))
     first, second, *_ = load_baseline(path).results
     assert first.error == 2e-3
     assert first.environment == {"processes": 1, **loaded}

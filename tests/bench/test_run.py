@@ -24,6 +24,7 @@ from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.cli import main
 from rocmforge.bench.measure import Run
+from rocmforge.bench.reports import read_reports
 from rocmforge.bench.results import ResultSet
 from rocmforge.bench.tables import MARK_LEGEND
 from rocmforge.cpu.backend import instruction_sets
@@ -31,7 +32,10 @@ from rocmforge.hardware import Hardware, hardware_tag
 
 pytest.importorskip("asv")
 
-SHARED = ("__init__", "checks", "devices", "models", "prepare", "recording", "samples")
+SHARED = (
+    *("__init__", "asv_process", "checks", "devices", "models", "prepare"),
+    *("recording", "reference", "samples"),
+)
 """Modules of our benchmarks that have no benchmark."""
 
 SUITE = '''\
@@ -567,27 +571,34 @@ def test_errors_and_conditions_stand_with_each_number(
 
     # measured again, a benchmark's reports are replaced; a wrong result fails and has no number
     (checked_project / "benchmarks" / "figure.txt").write_text("3.0", encoding="utf-8")
-    (reports,) = (checked_project / ".asv" / "conditions").iterdir()
-    before = {path.name for path in reports.iterdir()}
+    (written,) = (checked_project / ".asv" / "results").glob("*/*.jsonl")
+    before = read_reports(written)
     assert len(before) == 4
+    assert large["reference"]["read_gb_per_second"] > 0.1
+    assert len(large["process_medians"]) == 1
     assert main(["run", "--bench", r"^checked\.(Spin\.track_ms|track_wrong)"]) == 1
     shown = capfd.readouterr().out
     assert "wrong numbers: wrong result, not timed" in shown
     assert "failed    checked.track_wrong_ms" in shown
-    after = {path.name for path in reports.iterdir()}
-    assert len(after) == 5  # the failed one leaves what it knows as well
-    assert len(before & after) == 2
+    after = read_reports(written)
+    assert len(after) == 4  # the failed one has nothing to say
+    assert {len(reports) for reports in after.values()} == {1}
+    assert sum(before.get(key) == found for key, found in after.items()) == 2
+
+
+MEASURES = ("/x/asv/benchmark.py", "run", "/b")
 
 
 @pytest.mark.parametrize(
     ("argv", "wanted"),
     [
-        (["/x/asv/benchmark.py", "run", "/b", "m.C.time_x-12", "{}", "None"], ("m.C.time_x", 12)),
+        ([*MEASURES, "m.C.time_x-12", "{}", "None", "/r"], ("m.C.time_x", 12)),
         (["benchmark.py", "run", "/b", "m.track_x", "{}", "None", "/r"], ("m.track_x", None)),
         (["benchmark.py", "discover", "/b", "/r"], None),
         (["benchmark.py", "setup_cache", "/b", "m.time_x-1", "{}"], None),
-        (["benchmark.py", "run", "/b", "what is this"], None),
-        (["pytest", "run", "/b", "m.time_x-1"], None),
+        ([*MEASURES, "what is this", "{}", "None", "/r"], None),
+        ([*MEASURES, "m.C.time_x-12"], None),
+        (["pytest", "run", "/b", "m.time_x-1", "{}", "None", "/r"], None),
         (["benchmark.py"], None),
         ([""], None),
     ],
@@ -595,7 +606,8 @@ def test_errors_and_conditions_stand_with_each_number(
 def test_the_benchmark_of_a_process(argv: list[str], wanted: tuple[str, int] | None) -> None:
     from benchmarks.recording import measured_benchmark
 
-    assert measured_benchmark(argv) == wanted
+    found = measured_benchmark(argv)
+    assert wanted == (found and (found.benchmark, found.index))
 
 
 def test_an_error_that_is_none_is_refused() -> None:

@@ -195,13 +195,13 @@ def _read(
 ) -> Machine:
     runs = read_runs(results / tag)
     last, before_last = two_newest(runs)
-    newest = _load(last, results, benchmarks) if last else None
-    previous = _load(before_last, results, benchmarks) if before_last else None
+    newest = _load(last, benchmarks) if last else None
+    previous = _load(before_last, benchmarks) if before_last else None
     folder = baselines / tag
     stored = folder / "baseline.json"
     baseline = load_baseline(stored) if stored.exists() else None
     gpu_speed, formats = (_report(folder / f"{name}.json") for name in ("gpu_speed", "formats"))
-    earlier = [_load(run, results, benchmarks) for run in with_more(runs, last)]
+    earlier = [_load(run, benchmarks) for run in with_more(runs, last)]
     known = newest or baseline
     hardware = known.hardware if known else _named_by(gpu_speed)
     noise = known_noise(baselines, hardware)
@@ -227,8 +227,8 @@ def _read(
     )
 
 
-def _load(run: Run, results: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> ResultSet:
-    return with_stored_environments(read_result_file(run.path, benchmarks), results)
+def _load(run: Run, benchmarks: Mapping[str, BenchmarkInfo]) -> ResultSet:
+    return with_stored_environments(read_result_file(run.path, benchmarks))
 
 
 def _report(path: Path) -> Report | None:
