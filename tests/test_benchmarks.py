@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 import subprocess
@@ -357,27 +356,6 @@ def test_a_kernel_that_is_wrong_only_there_fails_too(
         benchmark._current_params = SMALLEST["inference.Prompt"]
         with pytest.raises(MeasurementError, match="logits"):
             benchmark.do_setup()
-
-
-def test_only_a_process_that_measures_records_itself(
-    suite: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    recording: Any = sys.modules["benchmarks.recording"]
-    registered: list[Any] = []
-    monkeypatch.setattr(recording, "_recorder", None)
-    monkeypatch.setattr(recording.atexit, "register", registered.append)
-    measuring = ["/x/asv/benchmark.py", "run", "/b", "m.track_x-3"]
-    recording.install(measuring)  # no folder is named
-    monkeypatch.setenv("ROCMFORGE_CONDITIONS", str(tmp_path))
-    recording.install(["/x/asv/benchmark.py", "discover", "/b"])
-    recording.install(["pytest"])
-    assert not registered
-    recording.install(measuring)
-    recording.note(0.5)
-    (write,) = registered
-    write()
-    (report,) = tmp_path.rglob("*.json")
-    assert json.loads(report.read_text())["error"] == 0.5
 
 
 def test_a_users_model_is_one_more_value(
