@@ -28,7 +28,7 @@ from rocmforge.bench.baseline import (
     replacements,
     save_baseline,
 )
-from rocmforge.bench.compare import Outcome, compare
+from rocmforge.bench.compare import Outcome, compare, differences
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
@@ -50,6 +50,19 @@ def saved(results: ResultSet, tmp_path: Path) -> Path:
     return path
 
 
+def test_a_file_older_than_the_versions_of_hip_is_of_the_same_hardware(saved: Path) -> None:
+    document = json.loads(saved.read_text())
+    for entry in document["baselines"].values():
+        del entry["hardware"]["hip_version"]
+    for field in ("hip_version", "gfx_override"):
+        del document["metadata"]["hardware"][field]
+    saved.write_text(json.dumps(document))
+    old = load_baseline(saved).hardware
+    assert differences(old, replace(old, hip_version="6.4.43483")) == ()
+    (named,) = differences(old, replace(old, gfx_override="10.3.0"))
+    assert str(named) == "gfx_override: unknown → 10.3.0"
+
+
 def test_one_file_per_kind_of_machine(saved: Path, tmp_path: Path) -> None:
     relative = saved.relative_to(tmp_path)
     assert str(relative) == "baselines/cpu-amd-epyc-zen4-2c/baseline.json"
@@ -67,6 +80,7 @@ def test_json_is_as_specified(saved: Path) -> None:
         "gpu_name": None,
         "gpu_architecture": None,
         "rocm_version": None,
+        "hip_version": None,
         "cpu_arch": "x86_64",
         "os": "Linux 6.1.0",
         "python_version": "3.11",
