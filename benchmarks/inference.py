@@ -1,4 +1,4 @@
-"""A whole model: time to first token and its parts, prefill, decode, page sizes, peak memory.
+"""A whole model: time to first token, prefill, decode, page sizes, peak memory, energy.
 
 The model is loaded and its logits are checked before anything is timed. Loading and tokenizing
 are not in the times of prompts. Random weights and random prompts: speed depends on neither.
@@ -7,45 +7,42 @@ are not in the times of prompts. Random weights and random prompts: speed depend
 from __future__ import annotations
 
 import functools
-import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
-from rocmforge import env
-from rocmforge.demo import held_out_text
+from rocmforge.cpu.cache import PagedKVCache
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.model.config import ModelConfig
-from rocmforge.model.synthetic import cached_model, plan_model
-from rocmforge.sampling import Sampler, SamplingParams
-from rocmforge.text.tokenizer import Tokenizer
-from rocmforge.timing import WARMUP_MOST, collect, seconds_per_call
+from rocmforge.profiling.energy import EnergyMeter
+from rocmforge.sampling import SamplingParams
+from rocmforge.speed.sequences import Sequences, prefill_seconds, random_ids, ttft
+from rocmforge.timing import WARMUP_MOST, collect
 
 from .checks import open_engine
 from .devices import DEVICES, device_name
-from .models import DEMO, MODELS, model_path
+from .models import DEMO, LARGE, MODELS, model_path, refuse_slow
 from .samples import ROUNDS, track
 
 PROMPTS = (32, 128, 256, 512, 2048)
-BATCHES = (1, 4, 8)
-CONTEXTS = (1024, 4096)
+BATCHES = (1, 4, 8, 16, 32)
+CONTEXTS = (0, 1024, 2048, 4096, 16384, 32768)
 KV_DTYPES = ("f16", "q8_0")  # q8_0 on GPUs only
-SIZES = ("3B-Q4_K_M", "7B-Q4_K_M")  # preset and mix; made at first use
 WHOLE = tuple(name for name in MODELS if name != DEMO)  # shapes of real models
-PARTS = ("tokenize", "sample")
 LONG = 2048  # tokens of a prompt
+PAGED = 1024  # tokens before the steps with different pages
 DECODE_CONTEXT = 64  # tokens in each sequence before the first decode step
 DECODE_STEPS = 48  # at most: samples a process
 GROWTH = DECODE_STEPS + WARMUP_MOST  # tokens that a measured sequence grows by
 BUDGET_S = 2.0  # of sampling, a process
-SPARE_BYTES = 2 << 30  # memory and disk that a large model must leave
+ENERGY_S = 3.0  # of decoding while the energy is measured
+POWER_WARMUP_S = 1.0  # a card's power is a mean of the last second
+RANDOM_KV = 1 << 20  # numbers, again and again
 
 
 @functools.cache
@@ -61,9 +58,8 @@ def engine(
     device_name(device)
     if kv_dtype == "q8_0" and device == "cpu":
         raise NotImplementedError("q8_0 keys and values: on GPUs only")
-    path = large_model(model) if model in SIZES else model_path(model)
-    with GGUFFile(path) as file:
-        trained = ModelConfig.from_gguf(file).ctx_train
+    refuse_slow(model, device)
+    path, trained = model_path(model), trained_context(model)
     if ctx > trained:
         raise NotImplementedError(f"{model}: {ctx} tokens, trained for {trained}")
     try:
@@ -74,50 +70,10 @@ def engine(
         raise NotImplementedError(f"{model}: {error}") from error
 
 
-def large_model(model: str) -> Path:
-    """Make a model of SIZES at first use; NotImplementedError where disk or memory is too small."""
-    preset, mix = model.split("-", 1)
-    nbytes = plan_model(preset, mix).nbytes
-    wanted = nbytes + SPARE_BYTES
-    memory = psutil.virtual_memory().available
-    if memory < wanted:
-        raise NotImplementedError(
-            f"{model}: got {memory / 1e9:.0f} GB of memory, wanted {wanted / 1e9:.0f}"
-        )
-    folder = env.cache_folder("models")
-    disk = shutil.disk_usage(folder).free
-    made = any(folder.glob(f"{model}-*.gguf"))
-    if disk < wanted and not made:
-        raise NotImplementedError(
-            f"{model}: got {disk / 1e9:.0f} GB of disk, wanted {wanted / 1e9:.0f}"
-        )
-    return cached_model(preset, mix)
-
-
-def prompt_ids(on: Engine, length: int) -> list[int]:
-    """Seeded random token ids."""
-    random = np.random.default_rng(length)
-    return random.integers(0, on.config.vocab_size, length).tolist()
-
-
-def ttft(on: Engine, length: int) -> float:
-    """Seconds from the call of `generate` until the first token is known."""
-    generation = on.generate([prompt_ids(on, length)], SamplingParams(max_tokens=1))
-    for _ in generation:
-        pass
-    return generation.stats.ttft
-
-
-def prefill_seconds(on: Engine, length: int) -> float:
-    """Seconds of one `prefill` in a sequence of its own."""
-    ids = prompt_ids(on, length)
-    sequence = on.add_sequence(length)
-    try:
-        begin = time.perf_counter()
-        on.prefill(sequence, ids)
-        return time.perf_counter() - begin
-    finally:
-        on.remove_sequence(sequence)
+def trained_context(model: str) -> int:
+    """Return the most tokens that a model takes."""
+    with GGUFFile(model_path(model)) as file:
+        return ModelConfig.from_gguf(file).ctx_train
 
 
 def prompt_samples(measure: Callable[[], float], tokens: int) -> list[float]:
@@ -128,27 +84,59 @@ def prompt_samples(measure: Callable[[], float], tokens: int) -> list[float]:
 def decode_seconds(
     on: Engine, batch: int, steps: int = DECODE_STEPS, context: int = DECODE_CONTEXT
 ) -> list[float]:
-    """Seconds of each step in which `batch` sequences grow by a token, with sampling.
+    """Seconds of each step in which `batch` sequences grow by a token, with its choice.
 
     They begin with `context` tokens each. With one sequence these are its inter-token latencies.
     """
-    sequences = [on.add_sequence(context + steps + WARMUP_MOST) for _ in range(batch)]
-    try:
-        ids = [
-            int(np.argmax(on.prefill(sequence, prompt_ids(on, context + i)[i:])))
-            for i, sequence in enumerate(sequences)
-        ]
+    with Sequences(on, context, batch, steps + WARMUP_MOST) as sequences:
+        return collect(sequences.step_seconds, fewest=8, most=steps, budget=BUDGET_S)
 
-        def step() -> float:
-            nonlocal ids
-            begin = time.perf_counter()
-            ids = np.argmax(on.decode(sequences, ids), axis=1).tolist()
-            return time.perf_counter() - begin
 
-        return collect(step, fewest=8, most=steps, budget=BUDGET_S)
-    finally:
-        for sequence in sequences:
-            on.remove_sequence(sequence)
+def decode_seconds_at(on: Engine, context: int) -> list[float]:
+    """Seconds of each step of one sequence behind a context of any length.
+
+    A long prompt takes minutes on a CPU: keys and values are random numbers there.
+    """
+    if not isinstance(on.cache, PagedKVCache):
+        return decode_seconds(on, 1, context=context)
+    random = np.random.default_rng(0).standard_normal(RANDOM_KV, np.float32)
+    for pages in (on.cache.k, on.cache.v):
+        flat = pages.reshape(-1)
+        for start in range(0, flat.size, RANDOM_KV):
+            part = flat[start : start + RANDOM_KV]
+            part[:] = random[: part.size]
+    with Sequences(on, 0, 1, context + GROWTH) as sequences:
+        on.cache.table.extend(sequences.ids[0], context)
+        return collect(sequences.step_seconds, fewest=8, most=DECODE_STEPS, budget=BUDGET_S)
+
+
+@functools.cache
+def joules_per_token(model: str, device: str) -> float:
+    """Energy of the whole card while one sequence is decoded, over its tokens.
+
+    NotImplementedError, with the reason, where the card's figures are not good enough.
+    """
+    meter = EnergyMeter(device_name(device))  # before the engine uses the card
+    on = engine(model, device, DECODE_CONTEXT + GROWTH, 1)
+    with Sequences(on, DECODE_CONTEXT, 1, GROWTH) as sequences:
+        _decode_for(sequences, POWER_WARMUP_S)
+        meter.begin()
+        tokens, seconds = _decode_for(sequences, ENERGY_S)
+        found = meter.end(seconds)
+    if found.joules is None:
+        raise NotImplementedError(f"joules per token: {found.reason}")
+    return found.joules / tokens
+
+
+def _decode_for(sequences: Sequences, least: float) -> tuple[int, float]:
+    """Decode again and again for some seconds; return tokens and seconds."""
+    tokens, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < least:
+        for _ in range(GROWTH):
+            sequences.step_seconds()
+        sequences.rewind()
+        tokens += GROWTH
+    return tokens, time.perf_counter() - begin
 
 
 class Prompt:
@@ -206,36 +194,48 @@ class Decode:
 
 
 class Context:
-    """One sequence grows after a long context, whose keys and values are f16 or q8_0."""
+    """One sequence grows behind a context, whose keys and values are f16 or q8_0.
+
+    A context as long as the model was trained for begins so much earlier that it ends there.
+    """
 
     params = (WHOLE, CONTEXTS, KV_DTYPES, DEVICES)
     param_names = ("model", "context", "kv", "device")
     timeout = 900
 
     def setup(self, model: str, context: int, kv: str, device: str) -> None:
-        self.engine = engine(model, device, context + GROWTH, 1, kv)
+        device_name(device)
+        trained = trained_context(model)
+        self.context = trained - GROWTH if trained - GROWTH < context <= trained else context
+        self.engine = engine(model, device, self.context + GROWTH, 1, kv)
 
     def track_decode_ms_per_token(
         self, model: str, context: int, kv: str, device: str
     ) -> dict[str, Any]:
-        return track([1e3 * s for s in decode_seconds(self.engine, 1, context=context)])
+        return track([1e3 * s for s in decode_seconds_at(self.engine, self.context)])
 
     track_decode_ms_per_token.unit = "ms"
     track_decode_ms_per_token.rounds = ROUNDS
 
 
+class LargeContext(Context):
+    """The same for larger models, on GPUs: their prompts and their memory take a CPU too long."""
+
+    params = (LARGE, CONTEXTS[3:], KV_DTYPES[:1], ("gpu",))
+
+
 class PageSize:
-    """One sequence grows after 1024 tokens, in pages of 16, 32 or 64."""
+    """One sequence grows behind 1024 tokens, in pages of 16, 32 or 64."""
 
     params = (WHOLE[:1], PAGE_SIZES, DEVICES)
     param_names = ("model", "page_size", "device")
     timeout = 900
 
     def setup(self, model: str, page_size: int, device: str) -> None:
-        self.engine = engine(model, device, CONTEXTS[0] + GROWTH, 1, page_size=page_size)
+        self.engine = engine(model, device, PAGED + GROWTH, 1, page_size=page_size)
 
     def track_decode_ms_per_token(self, model: str, page_size: int, device: str) -> dict[str, Any]:
-        return track([1e3 * s for s in decode_seconds(self.engine, 1, context=CONTEXTS[0])])
+        return track([1e3 * s for s in decode_seconds_at(self.engine, PAGED)])
 
     track_decode_ms_per_token.unit = "ms"
     track_decode_ms_per_token.rounds = ROUNDS
@@ -244,7 +244,7 @@ class PageSize:
 class Size:
     """Larger models: a prompt of 128 tokens, and one sequence that grows."""
 
-    params = (SIZES, DEVICES)
+    params = (LARGE, DEVICES)
     param_names = ("model", "device")
     timeout = 3600  # the first process makes the model and computes its reference logits
 
@@ -262,29 +262,23 @@ class Size:
     track_decode_ms_per_token.unit = "ms"
 
 
-class FirstToken:
-    """The parts of time to first token other than loading (`startup`) and the prompt (`Prompt`).
+class Energy:
+    """Energy of the whole card for a token, while one sequence is decoded for three seconds.
 
-    They run on the host: turning a text of 512 tokens into ids, and sampling a token from logits.
+    n/a, with the reason, where the card reports too little, or other processes use it.
     """
 
-    params = (MODELS, PARTS)
-    param_names = ("model", "part")
+    params = ((*WHOLE, LARGE[1]), ("gpu",))
+    param_names = ("model", "device")
+    timeout = 900
 
-    def setup(self, model: str, part: str) -> None:
-        tokenizer = Tokenizer.from_gguf(model_path(model))
-        if part == "tokenize":
-            ids = tokenizer.encode(held_out_text().decode()[:10_000], add_bos=False)[:512]
-            self.call = functools.partial(tokenizer.encode, tokenizer.decode(ids))
-        else:
-            logits = np.random.default_rng(0).standard_normal(tokenizer.vocab_size, np.float32)
-            self.call = functools.partial(Sampler(SamplingParams()).sample, logits, [1])
+    def setup(self, model: str, device: str) -> None:
+        joules_per_token(model, device)
 
-    def track_ms(self, model: str, part: str) -> dict[str, Any]:
-        return track([1e3 * s for s in seconds_per_call(self.call)])
+    def track_joules_per_token(self, model: str, device: str) -> float:
+        return joules_per_token(model, device)
 
-    track_ms.unit = "ms"
-    track_ms.rounds = ROUNDS
+    track_joules_per_token.unit = "J"
 
 
 class PeakMemory:
@@ -298,6 +292,6 @@ class PeakMemory:
         self.engine = engine(model, device, 256 + 16, 1)
 
     def peakmem_generate(self, model: str, device: str) -> None:
-        ids = prompt_ids(self.engine, 256)
+        ids = random_ids(self.engine, 256)
         for _ in self.engine.generate([ids], SamplingParams(max_tokens=16)):
             pass

@@ -11,6 +11,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from rocmforge.kv.page_table import PageTable, pages_for_context
 from rocmforge.model.presets import preset_config
 from rocmforge.ops import cases
 from rocmforge.sampling import SamplingParams
+from rocmforge.speed.sequences import random_ids
 
 from . import inference
 from .checks import note_error, open_engine
@@ -246,7 +248,7 @@ class Steps:
     def __init__(self, model: str, device: str) -> None:
         self.engine = inference.engine(model, device, 256, 1)
         self.sequence = self.engine.add_sequence()
-        self.engine.prefill(self.sequence, inference.prompt_ids(self.engine, 48))
+        self.engine.prefill(self.sequence, random_ids(self.engine, 48))
         self.run(4)  # a GPU's launches are made, then captured
 
     def run(self, steps: int) -> None:
@@ -300,9 +302,27 @@ class DeviceAllocations:
     track_allocations.unit = "allocations"
 
 
+@dataclass(frozen=True)
+class GpuBytes:
+    """GPU memory in use for an engine: at most, and at the end; what of it is known to be what.
+
+    Parameters
+    ----------
+    peak, steady
+        As the driver says.
+    weights, kv
+        Packed matrices; the pool of keys and values.
+    """
+
+    peak: int
+    steady: int
+    weights: int
+    kv: int
+
+
 @functools.cache
-def device_memory(model: str, device: str) -> tuple[int, int]:
-    """Bytes of GPU memory in use, at most and at the end, for 256 tokens read and 16 written.
+def device_memory(model: str, device: str) -> GpuBytes:
+    """Bytes of GPU memory for 256 tokens read and 16 written.
 
     Looked at after every allocation and at the end. What the driver took for the context before is
     not counted.
@@ -314,28 +334,45 @@ def device_memory(model: str, device: str) -> tuple[int, int]:
         watched(runtime, lambda _: free.append(runtime.memory_info()[0]), "allocate"),
         Engine.from_gguf(path, name, ctx=1024) as engine,
     ):
-        ids = inference.prompt_ids(engine, 256)
+        ids = random_ids(engine, 256)
         for _ in engine.generate([ids], SamplingParams(max_tokens=16)):
             pass
         free.append(runtime.memory_info()[0])
-        return free[0] - min(free), free[0] - free[-1]
+        return GpuBytes(
+            free[0] - min(free), free[0] - free[-1], engine.weight_bytes, engine.cache.nbytes
+        )
 
 
 class DeviceMemory:
-    """GPU memory of an engine with a context of 1024: weights, cache, activations, kernels."""
+    """GPU memory of an engine with a context of 1024: weights, cache, and all else.
+
+    All else is activations, tables, kernels, and what the allocator rounds up.
+    """
 
     params = (MODELS, ("gpu",))
     param_names = ("model", "device")
     timeout = 900
 
     def setup(self, model: str, device: str) -> None:
-        device_memory(model, device)
+        self.used = device_memory(model, device)
 
     def track_peak_bytes(self, model: str, device: str) -> int:
-        return device_memory(model, device)[0]
+        return self.used.peak
 
     def track_steady_bytes(self, model: str, device: str) -> int:
-        return device_memory(model, device)[1]
+        return self.used.steady
+
+    def track_weight_bytes(self, model: str, device: str) -> int:
+        return self.used.weights
+
+    def track_kv_bytes(self, model: str, device: str) -> int:
+        return self.used.kv
+
+    def track_overhead_bytes(self, model: str, device: str) -> int:
+        return self.used.steady - self.used.weights - self.used.kv
 
     track_peak_bytes.unit = "bytes"
     track_steady_bytes.unit = "bytes"
+    track_weight_bytes.unit = "bytes"
+    track_kv_bytes.unit = "bytes"
+    track_overhead_bytes.unit = "bytes"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
+
+import psutil
 
 from rocmforge import env
 from rocmforge.demo import demo_model
-from rocmforge.model.synthetic import cached_model
+from rocmforge.model.synthetic import cached_model, plan_model
 
 GENERATED = {
     "0.5B-Q4_K_M": ("0.5B", "Q4_K_M"),
@@ -15,12 +19,18 @@ GENERATED = {
 }
 """Models that the suite makes for itself: name → preset and mix. `tiny` is for the tests."""
 
+LARGE = ("3B-Q4_K_M", "7B-Q4_K_M", "8B-Q4_K_M", "13B-Q4_K_M")
+"""Preset and mix of models that are made at first use, where memory and disk allow."""
+
 USER_MODEL = env.test_model()
 DEMO = "demo-Q8_0"  # the trained model that comes with the package
 MODELS = tuple(
     dict.fromkeys(["0.5B-Q4_K_M", "1.1B-Q4_K_M", DEMO, *([USER_MODEL.stem] if USER_MODEL else [])])
 )
 """What `inference` runs; the user's own model is one more value, named after its file."""
+
+SPARE_BYTES = 2 << 30  # memory and disk that a large model must leave
+BYTES_PER_CORE = 2.6e9  # of weights that a CPU multiplies in a second or so
 
 
 def model_path(name: str) -> Path:
@@ -31,5 +41,38 @@ def model_path(name: str) -> Path:
         return USER_MODEL
     if name == DEMO:
         return demo_model()
+    if name in LARGE:
+        return large_model(name)
     preset, mix = GENERATED[name]
     return cached_model(preset, mix)
+
+
+def large_model(name: str) -> Path:
+    """Make a model of LARGE at first use; NotImplementedError where disk or memory is too small."""
+    preset, mix = name.split("-", 1)
+    wanted = plan_model(preset, mix).nbytes + SPARE_BYTES
+    memory = psutil.virtual_memory().available
+    if memory < wanted:
+        raise NotImplementedError(
+            f"{name}: got {memory / 1e9:.0f} GB of memory, wanted {wanted / 1e9:.0f}"
+        )
+    folder = env.cache_folder("models")
+    disk = shutil.disk_usage(folder).free
+    made = any(folder.glob(f"{name}-*.gguf"))
+    if disk < wanted and not made:
+        raise NotImplementedError(
+            f"{name}: got {disk / 1e9:.0f} GB of disk, wanted {wanted / 1e9:.0f}"
+        )
+    return cached_model(preset, mix)
+
+
+def refuse_slow(name: str, device: str) -> None:
+    """Raise NotImplementedError for a model of LARGE that takes minutes on this CPU."""
+    cores = len(os.sched_getaffinity(0))
+    if device == "cpu" and name in LARGE:
+        nbytes = plan_model(*name.split("-", 1)).nbytes
+        if nbytes > cores * BYTES_PER_CORE:
+            raise NotImplementedError(
+                f"{name}: got {cores} cores, wanted {-(-nbytes // int(BYTES_PER_CORE))}: "
+                "it would take minutes"
+            )

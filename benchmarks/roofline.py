@@ -9,13 +9,11 @@ samples. 1 is the roofline; lower is better.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from typing import Any
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gguf.reader import GGUFFile
 from rocmforge.ops import cases
+from rocmforge.speed.ideal import CEILINGS, matrices, step_work
 
 from . import attention, dequantize, inference, matmul
 from .devices import DEVICES, backend
@@ -23,14 +21,12 @@ from .ideal_time import TIMES_IDEAL, inverse_roofline_fraction, over_ideal
 from .models import MODELS, model_path
 from .samples import ROUNDS
 
-PRECISIONS = {"exact": "f32", "half": "f16", "int8": "int8"}
-
 
 def ceiling(precision: str) -> str:
     """The rate of operations that bounds products of that precision; n/a where none is measured."""
-    if precision not in PRECISIONS:
+    if precision not in CEILINGS:
         raise NotImplementedError(f"no ceiling of {precision} products is measured")
-    return PRECISIONS[precision]
+    return CEILINGS[precision]
 
 
 class Matmul:
@@ -104,28 +100,11 @@ class Decode:
     def track_inverse_roofline_fraction(self, model: str, device: str) -> dict[str, Any]:
         engine = self.engine
         context = inference.DECODE_CONTEXT + inference.GROWTH // 2
-        read, operations, fmt = multiplied(model)
-        nbytes = read + context * engine.cache.bytes_per_token
-        precision = ceiling(engine.backend.matmul_precision(fmt, 1))
+        multiplied = matrices(model_path(model))
+        work = step_work(engine, multiplied, context, 1)
+        precision = ceiling(engine.backend.matmul_precision(multiplied.format, 1))
         samples = inference.decode_seconds(engine, 1)
-        return over_ideal(samples, engine.backend, nbytes, operations, precision)
+        return over_ideal(samples, engine.backend, work.nbytes, work.operations, precision)
 
     track_inverse_roofline_fraction.unit = TIMES_IDEAL
     track_inverse_roofline_fraction.rounds = ROUNDS
-
-
-def multiplied(model: str) -> tuple[int, int, str]:
-    """Bytes in the file, operations and main format of the matrices that multiply a token.
-
-    These are all but an embedding that is not the output as well. The main format has the most
-    weights.
-    """
-    with GGUFFile(model_path(model)) as file:
-        matrices = {info.name: info for info in file.tensors.values() if len(info.shape) == 2}
-    if "output.weight" in matrices:
-        del matrices["token_embd.weight"]
-    weights: Counter[str] = Counter()
-    for info in matrices.values():
-        weights[info.format.name] += math.prod(info.shape)
-    nbytes = sum(info.nbytes for info in matrices.values())
-    return nbytes, 2 * weights.total(), weights.most_common(1)[0][0]

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from rocmforge.cpu.backend import CpuBackend
+from rocmforge.cpu.executor import HOST_RULES
 from rocmforge.errors import DeviceError, MeasurementError
-from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu.cross_compile import ARCHITECTURES, all_builds, clang_version
+from rocmforge.gpu.fusion import FUSIONS
 from rocmforge.gpu.runtime import DeviceProperties
 
 discovery = pytest.importorskip("asv_runner.discovery")
@@ -31,15 +32,19 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "attention.Prefill": ("128x4x32", "cpu"),
     "dequantize.Dequantize": ("Q4_0", "cpu"),
     "dequantize.Size": ("Q4_0",),
+    "first_token.FirstToken": ("tiny-Q4_K_M", "tokenize", "cpu"),
     "fusion.DecodeStep": ("1.1B-Q4_K_M", "none", "gpu"),
     "fusion.DequantizeMatmul": ("Q4_0", 1, "unfused", "cpu"),
     "fusion.DequantizeMatmulBytes": ("Q4_0", 1, "unfused"),
-    "fusion.GateUpSwiglu": ("Q4_0", 1, "unfused"),
+    "fusion.EmbedRmsnorm": ("Q4_0", 1, "unfused", "gpu"),
+    "fusion.GateUpSwiglu": ("Q4_0", 1, "unfused", "cpu"),
+    "fusion.RopeKvAppend": ("f16", 1, "unfused", "gpu"),
     "fusion.FlashAttention": ("prompt of 512", "unfused", "cpu"),
     "fusion.FlashAttentionBytes": ("token at 4096", "unfused"),
     "inference.Context": ("tiny-Q4_K_M", 1024, "f16", "cpu"),
+    "inference.Energy": ("tiny-Q4_K_M", "gpu"),
+    "inference.LargeContext": ("tiny-Q4_K_M", 1024, "f16", "gpu"),
     "inference.Decode": ("tiny-Q4_K_M", 4, "cpu"),
-    "inference.FirstToken": ("tiny-Q4_K_M", "tokenize"),
     "inference.PageSize": ("tiny-Q4_K_M", 16, "cpu"),
     "inference.PeakMemory": ("tiny-Q4_K_M", "cpu"),
     "inference.Prompt": ("tiny-Q4_K_M", 32, "cpu"),
@@ -86,8 +91,11 @@ def suite(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
         found = {b.name: b for b in discovery.disc_benchmarks(str(repo / "benchmarks"))}
         for module in ("matmul", "dequantize"):
             patch.setattr(sys.modules[f"benchmarks.{module}"], "N", 512)
-        patch.setattr(sys.modules["benchmarks.cold"], "cold_bytes", lambda device: 1 << 20)
+        for module in ("cold", "rule_steps"):
+            patch.setattr(sys.modules[f"benchmarks.{module}"], "cold_bytes", lambda device: 1 << 20)
         patch.setattr(sys.modules["benchmarks.steps"], "MODEL", "tiny-Q4_K_M")
+        for name in ("WIDTH", "INNER"):
+            patch.setattr(sys.modules["benchmarks.rule_graphs"], name, 512)
         patch.setattr(sys.modules["benchmarks.startup"], "FEWEST", 4)
         patch.setattr(sys.modules["benchmarks.startup"], "BUDGET_S", 0.0)
         yield found
@@ -127,6 +135,7 @@ def test_asv_finds_the_suites_and_their_kinds(suite: dict[str, Any]) -> None:
     assert {name.split(".")[0] for name in suite} == {
         "attention",
         "dequantize",
+        "first_token",
         "fusion",
         "inference",
         "kernel_resources",
@@ -295,6 +304,7 @@ def test_a_prompt_beyond_the_trained_context_is_skipped(fresh: dict[str, Any]) -
         ("matmul", "matmul.Bandwidth"),
         ("matmul", "matmul.InstructionSet"),
         ("swiglu", "fusion.GateUpSwiglu"),
+        ("gate_up_swiglu", "fusion.GateUpSwiglu"),
         ("gate_up_swiglu", "inference.Prompt"),
         ("matmul", "fusion.DequantizeMatmul"),
         ("matmul", "roofline.Matmul"),
@@ -385,19 +395,27 @@ def test_a_usable_gpu_would_be_taken(
 def test_a_model_too_large_for_this_machine_is_skipped(
     fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    inference: Any = sys.modules["benchmarks.inference"]
+    models: Any = sys.modules["benchmarks.models"]
     monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "new"))
     benchmark = fresh["inference.Size.track_decode_ms_per_token"]
     benchmark._current_params = ("3B-Q4_K_M", "cpu")
     memory, disk = SimpleNamespace(available=1 << 40), SimpleNamespace(free=2 << 30)
-    monkeypatch.setattr(inference.psutil, "virtual_memory", lambda: memory)
-    monkeypatch.setattr(inference.shutil, "disk_usage", lambda folder: disk)
+    monkeypatch.setattr(models.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(models.shutil, "disk_usage", lambda folder: disk)
     with pytest.raises(NotImplementedError, match="2 GB of disk"):
-        inference.large_model("3B-Q4_K_M")
+        models.large_model("3B-Q4_K_M")
     memory.available = 3 << 30
     with pytest.raises(NotImplementedError, match="3 GB of memory"):
-        inference.large_model("3B-Q4_K_M")
+        models.large_model("3B-Q4_K_M")
     assert benchmark.do_setup() is True
+    monkeypatch.setattr(models.os, "sched_getaffinity", lambda process: {0, 1})
+    memory.available = disk.free = 1 << 40
+    benchmark._current_params = ("13B-Q4_K_M", "cpu")
+    assert benchmark.do_setup() is True
+    with pytest.raises(NotImplementedError, match="13B-Q4_K_M: got 2 cores, wanted 4"):
+        models.refuse_slow("13B-Q4_K_M", "cpu")
+    models.refuse_slow("8B-Q4_K_M", "cpu")
+    models.refuse_slow("13B-Q4_K_M", "gpu")
     assert not list(tmp_path.rglob("*.gguf"))
 
 
@@ -417,15 +435,48 @@ def test_what_the_cpu_does_not_have_is_skipped(
     assert fresh[name].do_setup() is True
 
 
-def test_the_least_time_of_a_step_counts_each_matrix_once(suite: dict[str, Any]) -> None:
-    roofline: Any = sys.modules["benchmarks.roofline"]
-    nbytes, operations, fmt = roofline.multiplied("tiny-Q4_K_M")
-    # tiny: 4 layers of q, k, v, o and three matrices of a feed-forward part, and the output
-    layer = 256 * (256 + 128 + 128 + 256) + 3 * 256 * 512
-    assert (operations, fmt) == (2 * (4 * layer + 1024 * 256), "Q4_K")
-    with GGUFFile(roofline.model_path("tiny-Q4_K_M")) as file:
-        matrices = [file.tensor(name) for name in file.tensors if name != "token_embd.weight"]
-        assert nbytes == sum(m.nbytes for m in matrices if m.ndim == 2 and m.dtype == np.uint8)
+@pytest.mark.parametrize("part", ["load", "embedding", "prefill", "first_token"])
+def test_the_cpu_has_the_other_parts_of_the_first_token(fresh: dict[str, Any], part: str) -> None:
+    benchmark = fresh["first_token.FirstToken.track_ms"]
+    params = benchmark._current_params = ("tiny-Q4_K_M", part, "cpu")
+    assert benchmark.do_setup() is False
+    assert min(benchmark.func(*params)["samples"]) > 0
+
+
+def test_a_context_as_long_as_the_trained_one_ends_there(fresh: dict[str, Any]) -> None:
+    inference: Any = sys.modules["benchmarks.inference"]
+    context = inference.Context()
+    for wanted, depth in ((0, 0), (1984, 1984), (1985, 1984), (2048, 1984)):
+        context.setup("tiny-Q4_K_M", wanted, "f16", "cpu")
+        assert context.context == depth
+        assert context.engine.ctx >= depth + inference.GROWTH
+    with pytest.raises(NotImplementedError, match="2113 tokens, trained for 2048"):
+        context.setup("tiny-Q4_K_M", 2049, "f16", "cpu")
+
+
+def test_steps_behind_random_keys_and_values_see_the_whole_context(
+    fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inference: Any = sys.modules["benchmarks.inference"]
+    monkeypatch.setattr(inference, "BUDGET_S", 0.0)
+    on = inference.engine("tiny-Q4_K_M", "cpu", 512 + inference.GROWTH, 1)
+    seen = []
+    right = CpuBackend.attention
+
+    def noted(self: CpuBackend, q: Any, k: Any, v: Any, queries: Any, *rest: Any) -> None:
+        seen.append((queries.lengths.max(), *(float(a.astype(np.float32).std()) for a in (k, v))))
+        right(self, q, k, v, queries, *rest)
+
+    monkeypatch.setattr(CpuBackend, "attention", noted)
+    assert len(inference.decode_seconds_at(on, 512)) == 8
+    length, keys, values = seen[0]
+    assert length == 513
+    assert keys == pytest.approx(1.0, abs=0.1)
+    assert values == pytest.approx(1.0, abs=0.1)
+    assert on.cache.table.allocator.n_free == on.cache.n_pages
+
+
+def test_unfused_work_moves_more_bytes(suite: dict[str, Any]) -> None:
     moved = suite["fusion.DequantizeMatmulBytes.track_bytes_moved"].func
     assert moved("Q4_0", 1, "unfused") == moved("Q4_0", 1, "fused") + 8 * 512 * 512
     scores = suite["fusion.FlashAttentionBytes.track_bytes_moved"].func
@@ -476,3 +527,19 @@ def test_the_parts_of_a_pass_make_the_whole(suite: dict[str, Any]) -> None:
     assert measure.do_setup() is False
     samples = measure.func("prompt of 512", "cpu")["samples"]
     assert 0.5 < sorted(samples)[len(samples) // 2] < 1.5
+
+
+def test_each_fused_kernel_is_beside_the_ops_that_it_replaces(suite: dict[str, Any]) -> None:
+    fusion: Any = sys.modules["benchmarks.fusion"]
+    graphs: Any = sys.modules["benchmarks.rule_graphs"]
+    timed = {one.rule for one in vars(fusion).values() if hasattr(one, "rule")}
+    assert timed == set(graphs.EXAMPLES) == {*FUSIONS, *(rule.__name__ for rule in HOST_RULES)}
+    moved = suite["fusion.GateUpSwiglu.track_bytes_moved"]
+    way_bytes = {}
+    for way in ("fused", "unfused"):
+        moved._current_params = ("Q8_0", 1, way, "cpu")
+        assert moved.do_setup() is False
+        way_bytes[way] = moved.func("Q8_0", 1, way, "cpu")
+    # two matrices of 512 x 512, 512 activations in and out; unfused gate and up between the ops
+    assert way_bytes["fused"] == 2 * 512 * 512 // 32 * 34 + 4 * (512 + 512)
+    assert way_bytes["unfused"] - way_bytes["fused"] == 4 * 512 * (2 + 2)

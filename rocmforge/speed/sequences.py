@@ -40,7 +40,7 @@ def prefill_seconds(engine: Engine, length: int) -> float:
 class Sequences:
     """Some sequences that hold `depth` tokens each, to time what comes behind them.
 
-    They end with the `with` block.
+    They end with the `with` block; `ids` are theirs in the engine.
 
     Parameters
     ----------
@@ -73,12 +73,12 @@ class Sequences:
     ) -> None:
         self._engine = engine
         self._depth = depth
-        self._sequences: list[int] = []
+        self.ids: list[int] = []
         self._first: list[int] = []
         try:
             for seed in range(count):
-                self._sequences.append(engine.add_sequence(depth + room))
-                self._first.append(self._fill(self._sequences[-1], seed))
+                self.ids.append(engine.add_sequence(depth + room))
+                self._first.append(self._fill(self.ids[-1], seed))
                 if filled is not None:
                     filled()
         except BaseException:  # Ctrl-C too
@@ -99,21 +99,21 @@ class Sequences:
 
     def close(self) -> None:
         """End the sequences."""
-        while self._sequences:
-            self._engine.remove_sequence(self._sequences.pop())
+        while self.ids:
+            self._engine.remove_sequence(self.ids.pop())
 
     def prefill_seconds(self, length: int) -> float:
         """Seconds of a prompt behind the first sequence, which then is as before."""
         ids = random_ids(self._engine, length)
         begin = time.perf_counter()
-        self._engine.prefill(self._sequences[0], ids)
+        self._engine.prefill(self.ids[0], ids)
         seconds = time.perf_counter() - begin
         self.rewind()
         return seconds
 
     def step_seconds(self, batch: int | None = None) -> float:
         """Seconds of one step in which each of the first `batch` sequences grows by a token."""
-        sequences, ids = self._sequences[:batch], self._next[:batch]
+        sequences, ids = self.ids[:batch], self._next[:batch]
         begin = time.perf_counter()
         ids = np.argmax(self._engine.decode(sequences, ids), axis=1).tolist()
         seconds = time.perf_counter() - begin
@@ -122,7 +122,7 @@ class Sequences:
 
     def rewind(self) -> None:
         """Forget what has been appended since the sequences were filled."""
-        for sequence in self._sequences:
+        for sequence in self.ids:
             self._engine.cache.table.truncate(sequence, self._depth)
         self._next = list(self._first)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,20 +32,22 @@ def model(cache: Path) -> Path:
 def suites(
     kernels: Kernels, repo: Path, monkeypatch: pytest.MonkeyPatch, cache: Path, model: Path
 ) -> Iterator[dict[str, Any]]:
-    """The suites `fusion` and `memory` on the device of `kernels`, with a model of one layer."""
+    """Suites on the device of `kernels`, with a model of one layer."""
     monkeypatch.syspath_prepend(str(repo))
-    from benchmarks import checks, devices, fusion, ideal_time, inference, memory
+    from benchmarks import checks, devices, first_token, fusion, ideal_time, inference, memory
 
     runtime = kernels.runtime
     monkeypatch.setenv("ROCMFORGE_DEVICE", f"{runtime.platform}:{runtime.properties.index}")
     monkeypatch.setenv("ROCMFORGE_CACHE", str(cache))
-    for module in (fusion, inference, memory):
+    for module in (first_token, fusion, inference, memory):
         monkeypatch.setattr(module, "model_path", lambda name: model)
     monkeypatch.setattr(checks, "CHECK_LENGTHS", (9, 2))
     monkeypatch.setattr(checks, "CHECK_STEPS", 1)
     monkeypatch.setattr(memory, "STEPS", 16)
     monkeypatch.setattr(inference, "BUDGET_S", 0.0)
-    modules = {m.__name__: m for m in (devices, ideal_time, fusion, inference, memory)}
+    monkeypatch.setattr(first_token, "TOKENS", 16)
+    found = (devices, ideal_time, first_token, fusion, inference, memory)
+    modules = {m.__name__: m for m in found}
     caches = [v for m in modules.values() for v in vars(m).values() if hasattr(v, "cache_clear")]
     for cache in caches:
         cache.cache_clear()
@@ -92,8 +95,66 @@ def test_generating_allocates_no_device_memory(suites: dict[str, Any]) -> None:
 def test_device_memory_is_seen_while_it_is_there(suites: dict[str, Any]) -> None:
     benchmark = suites["memory"].DeviceMemory()
     benchmark.setup(MODEL, "gpu")
-    peak, steady = (
-        benchmark.track_peak_bytes(MODEL, "gpu"),
-        benchmark.track_steady_bytes(MODEL, "gpu"),
+    peak, steady, weights, kv, overhead = (
+        getattr(benchmark, f"track_{name}_bytes")(MODEL, "gpu")
+        for name in ("peak", "steady", "weight", "kv", "overhead")
     )
     assert peak >= steady > 1_000_000
+    assert kv == 1024 * 2 * 2 * 64 * 2  # tokens, keys and values, heads, head dim, float16
+    assert steady == weights + kv + overhead
+    assert min(weights, overhead) > 0
+
+
+@pytest.mark.parametrize("part", ["host_to_device", "embedding", "device_to_host"])
+def test_what_a_gpu_does_for_the_first_token_is_timed_on_it(
+    suites: dict[str, Any], part: str
+) -> None:
+    benchmark = suites["first_token"].FirstToken()
+    benchmark.setup(MODEL, part, "gpu")
+    assert min(benchmark.track_ms(MODEL, part, "gpu")["samples"]) > 0
+
+
+def test_the_energy_of_a_card_that_reports_none_is_not_available(
+    suites: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inference = suites["inference"]
+    monkeypatch.setattr(inference, "ENERGY_S", 0.1)
+    monkeypatch.setattr(inference, "POWER_WARMUP_S", 0.0)
+    with pytest.raises(NotImplementedError, match="reports neither energy nor power"):
+        inference.Energy().setup(MODEL, "gpu")
+
+
+def test_the_energy_of_a_token_is_what_the_meter_says_over_the_tokens(
+    suites: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inference = suites["inference"]
+    seen: list[float] = []
+
+    class Meter:
+        def __init__(self, device: str) -> None:
+            assert device.startswith(("hip:", "cuda:"))
+
+        def begin(self) -> None:
+            seen.append(0.0)
+
+        def end(self, seconds: float) -> Any:
+            seen.append(seconds)
+            return SimpleNamespace(joules=1.0, reason=None)
+
+    monkeypatch.setattr(inference, "EnergyMeter", Meter)
+    monkeypatch.setattr(inference, "ENERGY_S", 1e-3)
+    monkeypatch.setattr(inference, "POWER_WARMUP_S", 0.0)
+    benchmark = inference.Energy()
+    benchmark.setup(MODEL, "gpu")
+    tokens = 1 / benchmark.track_joules_per_token(MODEL, "gpu")
+    assert tokens == pytest.approx(inference.GROWTH)
+    assert seen[0] == 0.0
+    assert seen[1] > 1e-3
+
+
+def test_a_deep_context_is_prefilled_on_a_gpu(suites: dict[str, Any]) -> None:
+    inference = suites["inference"]
+    benchmark = inference.LargeContext()
+    benchmark.setup(MODEL, 40, "f16", "gpu")
+    samples = benchmark.track_decode_ms_per_token(MODEL, 40, "f16", "gpu")["samples"]
+    assert min(samples) > 0

@@ -11,6 +11,7 @@ import pytest
 
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError, OutOfPagesError
+from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.presets import preset_config
 from rocmforge.model.synthetic import make_model
 from rocmforge.speed import measure as measuring
@@ -40,7 +41,7 @@ def speeds(model: Path, tests: list[SpeedTest], repetitions: int = 2) -> list[An
 def test_each_measurement_begins_at_the_depth(engine: Engine) -> None:
     lengths = engine.cache.table.length
     with Sequences(engine, 20, 2, 8) as sequences:
-        ids = list(sequences._sequences)
+        ids = list(sequences.ids)
         assert [lengths(one) for one in ids] == [20, 20]
         assert sequences.prefill_seconds(8) > 0
         assert [lengths(one) for one in ids] == [20, 20]
@@ -157,6 +158,9 @@ def test_the_least_time_counts_each_matrix_once_and_what_attention_reads(
         output,
         "Q4_K",
     )
+    with GGUFFile(model) as file:
+        named = [file.tensor(name) for name in file.tensors if name != "token_embd.weight"]
+        assert found.nbytes == sum(m.nbytes for m in named if m.ndim == 2)
     per_token = 2 * config.n_layers * config.n_kv_heads * config.head_dim * 2
     pair = 4 * config.n_layers * config.n_heads * config.head_dim
 
