@@ -2,9 +2,9 @@
 
 On the CPU and on GPUs: the product with packed weights, which unpacks them in registers, against
 writing them out as float32 and multiplying; one flash pass of attention against softmax(q kᵀ) v by
-three ops. On the CPU gate and up with SwiGLU, all that its executor fuses. On GPUs a whole decode
-step, with each rule of `rocmforge.gpu.fusion` alone, with those that passes take by default
-and with none.
+three ops; the kernel of each fusion rule against those of the ops that it replaces, as executors
+run them. On GPUs a whole decode step too, with each rule alone, with those that passes take by
+default and with none.
 """
 
 from __future__ import annotations
@@ -20,25 +20,34 @@ from rocmforge import ops
 from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.batch_shape import BatchShape
-from rocmforge.gpu.dtypes import lower
-from rocmforge.gpu.fusion import FUSIONS, gpu_rules
+from rocmforge.gpu.fusion import FUSIONS
+from rocmforge.model.mixes import find_mix, mix_names, tensor_format
+from rocmforge.model.presets import find_preset
 from rocmforge.ops import cases, reference
 from rocmforge.ops.matrix import Matrix
-from rocmforge.plan.fusion import fuse
+from rocmforge.timing import collect
 
 from . import attention, inference, matmul
-from .checks import check_engine, checked
+from .checks import check_engine
+from .cold import cold, own
 from .devices import DEVICES, backend
 from .memory import counted
 from .models import model_path
+from .rule_steps import WAYS, rule_steps
 from .samples import ROUNDS, Timed, track
 
-WAYS = ("fused", "unfused")
-STEP = BatchShape(tokens=1, sequences=1, outputs=None, single=True, longest=1)
+TOKENS = (1, 128)
 MODEL = inference.WHOLE[1]
 F32 = np.dtype(np.float32).itemsize
 ATTENTION = dict(zip(attention.WORK, cases.ATTENTION_MODELS["1.1B"], strict=True))
+LLAMA = find_preset("7B").config
+EMBEDDINGS = tuple(
+    dict.fromkeys(
+        tensor_format(find_mix(name), LLAMA, "token_embd.weight", (LLAMA.vocab_size, LLAMA.d_model))
+        for name in mix_names()
+    )
+)
+"""Formats in which mixes store an embedding."""
 
 
 @functools.cache
@@ -53,15 +62,26 @@ def product(fmt: str, tokens: int, way: str, device: str) -> Callable[[], Any]:
         return matmul.cold_matmul(case, device)
     on = backend(device)
     x, matrix = case.inputs()
-    written = np.empty((case.rows, case.columns), np.float32)
-    floats = ops.pack(Matrix(matrix.to_floats().view(np.uint8), FORMATS["F32"]), on)
 
-    def call() -> Any:
-        ops.dequantize(matrix, on, written)
-        return ops.matmul(x, floats)
+    def copy() -> Callable[[], Any]:
+        blocks = Matrix(own(on, matrix.data), matrix.format)
+        written = np.empty((case.rows, case.columns), np.float32)
+        floats = ops.pack(Matrix(matrix.to_floats().view(np.uint8), FORMATS["F32"]), on)
+
+        def call() -> Any:
+            ops.dequantize(blocks, on, written)
+            return ops.matmul(x, floats)
+
+        return call
 
     tolerance = case.tolerance(on.matmul_precision("F32", tokens))
-    return checked(f"matmul {case}, {way}", call, reference.matmul(x, matrix), tolerance)
+    wanted = reference.matmul(x, matrix)
+    return cold(f"matmul {case}, {way}", on, unfused_bytes(case), copy, wanted, tolerance)
+
+
+def unfused_bytes(case: cases.MatmulCase) -> int:
+    """Bytes of a product that also writes its weights as float32 and reads them."""
+    return case.bytes + 2 * F32 * case.rows * case.columns
 
 
 class DequantizeMatmul(Timed):
@@ -84,46 +104,61 @@ class DequantizeMatmulBytes:
     param_names = ("format", "tokens", "way")
 
     def track_bytes_moved(self, format: str, tokens: int, way: str) -> int:  # noqa: A002
-        fused = cases.MatmulCase(tokens, matmul.N, matmul.N, format).bytes
-        return fused if way == "fused" else fused + 2 * F32 * matmul.N**2
+        case = cases.MatmulCase(tokens, matmul.N, matmul.N, format)
+        return case.bytes if way == "fused" else unfused_bytes(case)
 
     track_bytes_moved.unit = "bytes"
 
 
-@functools.cache
-def gated(fmt: str, tokens: int, way: str) -> Callable[[], Any]:
-    """Return a checked SwiGLU of two products with 4096 × 4096 weights: one op, or two."""
-    case = cases.MatmulCase(tokens, matmul.N, matmul.N, fmt)
-    on = backend("cpu")
-    x, gate = case.inputs()
-    up = Matrix(np.ascontiguousarray(gate.data[::-1]), gate.format)
-    wanted = reference.swiglu(reference.matmul(x, gate), reference.matmul(x, up))
-    packed = [ops.pack(matrix, on).packed for matrix in (gate, up)]
-    outs = [np.empty_like(wanted, np.float32) for _ in packed]
+class _Rule:
+    """A fused kernel beside the ops that it replaces: time of one call of either, and its bytes.
 
-    def call() -> Any:
-        if way == "fused":
-            on.gate_up_swiglu(x, packed[0], packed[1], outs[0])
-        else:
-            on.matmul(x, packed, outs)
-            on.swiglu(outs[0], outs[1], outs[0])
-        return outs[0]
+    The executor of the device runs a small graph with the rule and without it. What is added up are
+    the steps that only this way has, conversions of dtypes included. Bytes are those that they read
+    and write at least, by `rocmforge.plan.cost`.
+    """
 
-    tolerance = 2 * case.tolerance(on.matmul_precision(fmt, tokens))
-    return checked(f"gate_up_swiglu {case}, {way}", call, wanted, tolerance)
+    timeout = 300
+
+    def setup(self, work: str, tokens: int, way: str, device: str) -> None:
+        self.steps, self.copies = rule_steps(self.rule, work, tokens, way, device)
+
+    def track_us(self, work: str, tokens: int, way: str, device: str) -> dict[str, Any]:
+        def measure() -> float:
+            return sum(step.calls * step.seconds() for step in self.steps) / self.copies
+
+        return track([1e6 * s for s in collect(measure)])
+
+    def track_bytes_moved(self, work: str, tokens: int, way: str, device: str) -> int:
+        return sum(step.cost.bytes for step in self.steps) // self.copies
+
+    track_us.unit = "us"
+    track_us.rounds = ROUNDS
+    track_bytes_moved.unit = "bytes"
 
 
-class GateUpSwiglu(Timed):
-    """Gate and up of 4096 × 4096 weights with SwiGLU, times one token and a prompt of 128."""
+class GateUpSwiglu(_Rule):
+    """Gate and up of a 7B model with SwiGLU, weights cold."""
 
-    params = (("Q4_0", "Q4_K"), (1, 128), WAYS)
-    param_names = ("format", "tokens", "way")
+    rule = "gate_up_swiglu"
+    params = (tuple(FORMATS), TOKENS, WAYS, DEVICES)
+    param_names = ("format", "tokens", "way", "device")
 
-    def setup(self, format: str, tokens: int, way: str) -> None:  # noqa: A002
-        self.call = gated(format, tokens, way)
 
-    def time_swiglu(self, format: str, tokens: int, way: str) -> None:  # noqa: A002
-        self.call()
+class EmbedRmsnorm(_Rule):
+    """Embedding rows of a 7B model and the first norm, hot."""
+
+    rule = "embed_rmsnorm"
+    params = (EMBEDDINGS, TOKENS, WAYS, ("gpu",))
+    param_names = ("format", "tokens", "way", "device")
+
+
+class RopeKvAppend(_Rule):
+    """Rotation of queries and keys of a 7B model, and their way into the cache of 8 layers."""
+
+    rule = "rope_kv_append"
+    params = (inference.KV_DTYPES, TOKENS, WAYS, ("gpu",))
+    param_names = ("kv", "tokens", "way", "device")
 
 
 @functools.cache
@@ -146,25 +181,44 @@ def attended(work: str, way: str, device: str) -> Callable[[], Any]:
     def packed(floats: Any) -> ops.Weights:
         return ops.pack(Matrix.from_floats(np.ascontiguousarray(floats, np.float32), "F32"), on)
 
-    keys = [packed(k[g, :length]) for g in range(case.kv_heads)]
-    values = [packed(v[g, :length].T) for g in range(case.kv_heads)]
     heads = given.q.transpose(1, 0, 2) * np.float32(given.scale)  # (H, T, D)
     grouped = np.ascontiguousarray(heads).reshape(case.kv_heads, group * queries, case.head_dim)
     seen = np.arange(length) <= length - queries + np.arange(queries)[:, None]
     mask = np.tile(np.where(seen, np.float32(0), np.float32(-np.inf)), (group, 1))
 
-    def call() -> Any:
-        mixed = []
-        for q, key, value in zip(grouped, keys, values, strict=True):
-            scores = ops.matmul(q, key)
-            if queries > 1:
-                scores += mask
-            mixed.append(ops.matmul(ops.softmax(scores, on), value))
-        out = np.stack(mixed).reshape(case.heads, queries, case.head_dim)
-        return out.transpose(1, 0, 2)
+    def copy() -> Callable[[], Any]:
+        keys = [packed(k[g, :length]) for g in range(case.kv_heads)]
+        values = [packed(v[g, :length].T) for g in range(case.kv_heads)]
+
+        def call() -> Any:
+            mixed = []
+            for q, key, value in zip(grouped, keys, values, strict=True):
+                scores = ops.matmul(q, key)
+                if queries > 1:
+                    scores += mask
+                mixed.append(ops.matmul(ops.softmax(scores, on), value))
+            out = np.stack(mixed).reshape(case.heads, queries, case.head_dim)
+            return out.transpose(1, 0, 2)
+
+        return call
 
     tolerance = case.tolerance(on.matmul_precision("F32", group * queries))
-    return checked(f"attention {case}, {way}", call, wanted, tolerance)
+    return cold(f"attention {case}, {way}", on, three_ops_bytes(case), copy, wanted, tolerance)
+
+
+def three_ops_bytes(case: cases.AttentionCase) -> int:
+    """Bytes that attention by three ops reads and writes.
+
+    They are queries and output, float32 keys and values, and scores: written, read and written by
+    softmax, read again; in a prompt also read and written with the mask, which is read.
+    """
+    length, queries = case.lengths[0], case.queries[0]
+    passes = 4 if queries == 1 else 7
+    return F32 * (
+        2 * queries * case.heads * case.head_dim
+        + 2 * length * case.kv_heads * case.head_dim
+        + passes * case.heads * queries * length
+    )
 
 
 class FlashAttention(Timed):
@@ -181,26 +235,14 @@ class FlashAttention(Timed):
 
 
 class FlashAttentionBytes:
-    """Bytes that the ops of either way read and write.
-
-    Unfused they are queries and output, float32 keys and values, and scores: written, read and
-    written by softmax, read again; in a prompt also read and written with the mask, which is read.
-    """
+    """Bytes that the ops of either way read and write."""
 
     params = (tuple(ATTENTION), WAYS)
     param_names = ("work", "way")
 
     def track_bytes_moved(self, work: str, way: str) -> int:
         case = ATTENTION[work]
-        if way == "fused":
-            return case.bytes
-        length, queries = case.lengths[0], case.queries[0]
-        passes = 4 if queries == 1 else 7
-        return F32 * (
-            2 * queries * case.heads * case.head_dim
-            + 2 * length * case.kv_heads * case.head_dim
-            + passes * case.heads * queries * length
-        )
+        return case.bytes if way == "fused" else three_ops_bytes(case)
 
     track_bytes_moved.unit = "bytes"
 
@@ -252,12 +294,11 @@ class DecodeStep:
 
     def track_activation_bytes(self, model: str, rules: str, device: str) -> int:
         """Activations that the step's kernels read and write, weights and cache left out."""
-        engine = self.engine
-        graph = graph_of(engine)
-        lowering = engine._executor._lowering
-        reading, writing = lowering.reading(STEP), lowering.writing(STEP)
-        steps = lower(fuse(graph.ops, gpu_rules(STEP, reading, chosen(rules))), reading, writing)
-        return sum(lowering.nbytes(p, STEP) for s in steps for p in (*s.reads, *s.writes))
+        sequence = self.engine.add_sequence()
+        timed = self.engine.timed_pass([sequence], [[3]])
+        self.engine.remove_sequence(sequence)
+        timed.close()
+        return sum(step.cost.activation_bytes for step in timed.steps)
 
     track_decode_ms_per_token.unit = "ms"
     track_decode_ms_per_token.rounds = ROUNDS
