@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -19,13 +19,20 @@ from rocmforge.bench.files import refuse_loss, write_bytes
 from rocmforge.bench.formatting import digits, scale_for
 from rocmforge.bench.head import plain_console
 from rocmforge.bench.measure import WORK, measure_head
-from rocmforge.bench.noise import Noise, learn, load_noise, noise_path, save_noise
+from rocmforge.bench.noise import (
+    Noise,
+    learn,
+    load_noise,
+    noise_path,
+    process_floors,
+    save_noise,
+)
 from rocmforge.bench.results import ResultSet
 from rocmforge.bench.statistics import percentile
 from rocmforge.bench.tables import plain_table
 from rocmforge.errors import MeasurementError, ResultFileError
 
-COLUMNS = ("benchmark", "median", "spread", "largest", "marked")
+COLUMNS = ("benchmark", "median", "spread", "largest", "processes", "marked")
 
 
 def measure_noise(args: argparse.Namespace) -> int:
@@ -33,7 +40,7 @@ def measure_noise(args: argparse.Namespace) -> int:
     console = plain_console()
     runs = _measure(args, console)
     noise = learn(runs)
-    console.print(_table(noise))
+    console.print(_table(noise, process_floors(runs)))
     console.print(f"\n{_summary(noise, len(runs))}")
     console.print(f"runs are kept in {runs[0].source.parent}")
     if args.save:
@@ -78,8 +85,8 @@ def _hash(bench: Sequence[re.Pattern[str]]) -> str:
     return hashlib.sha256(chosen.encode()).hexdigest()[:8] if bench else ""
 
 
-def _table(noise: dict[str, Noise]) -> Table:
-    """Lay out the noise, the largest spread first."""
+def _table(noise: dict[str, Noise], floors: Mapping[str, float]) -> Table:
+    """Lay out the noise, the largest spread first, beside the floor of the processes."""
     shown = plain_table(COLUMNS, COLUMNS[1:])
     for label, one in sorted(noise.items(), key=lambda item: -item[1].spread):
         middle = percentile(sorted(one.medians), 0.5)
@@ -89,6 +96,7 @@ def _table(noise: dict[str, Noise]) -> Table:
             f"{digits(middle / scale)} {unit}",
             f"{100 * one.spread:.1f} %",
             f"{100 * one.floor:.1f} %",
+            f"{100 * floors[label]:.1f} %" if label in floors else "",
             f"{one.marked} of {len(one.medians)}",
         )
     return shown

@@ -14,7 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from asv_tree import Bench
+from asv_tree import Bench, report
 from history_tree import PLAIN, WHO, HistoryTree, noisy
 
 from rocmforge.bench.asv_results import ResultsDirectory
@@ -150,6 +150,49 @@ def test_known_noise_of_this_code_holds_back(branch: HistoryTree) -> None:
     assert judge(history, noise={"rope.track_us": loud}) == []
     assert len(judge(history, noise={"rope.track_us": Noise("us", "2", (1.0, 2.0), 0)})) == 1
     assert len(judge(history, noise={"rope.track_us": Noise("ms", "1", (1.0, 2.0), 0)})) == 1
+
+
+def beside(branch: HistoryTree, rates: list[float], **more: Any) -> None:
+    """Report for each commit how fast the machine read memory."""
+    for position, rate in enumerate(rates):
+        reference = {"read_gb_per_second": [rate], "square_roots_per_ns": [1.0]}
+        file = branch.result_file(position)
+        report(file, "rope.track_us", None, None, {}, reference=reference, **more)
+
+
+def test_a_step_of_the_machine_itself_is_no_verdict(branch: HistoryTree, bench: Bench) -> None:
+    branch.measure({"rope.track_us": stepped((12, 1.3))})
+    beside(branch, [45.0] * 12 + [33.0] * (COUNT - 12))
+    (one,) = shown(bench)["findings"]
+    assert one["state"] == "cannot tell"
+    assert one["note"] == "the machine itself read memory at 45 GB/s then and 33 GB/s now"
+    assert "cannot tell (the machine itself read memory" in bench("history").stdout
+
+
+def test_a_step_on_a_machine_that_is_as_fast_stands(branch: HistoryTree, bench: Bench) -> None:
+    branch.measure({"rope.track_us": stepped((12, 1.3))})
+    beside(branch, [45.0, 44.0] * (COUNT // 2))
+    (one,) = shown(bench, code=1)["findings"]
+    assert (one["state"], one["note"]) == ("stands", "")
+
+
+def test_a_step_between_days_without_a_reference_is_no_verdict(
+    branch: HistoryTree, bench: Bench
+) -> None:
+    for position, value in enumerate(stepped((12, 1.3))):
+        date = 1_700_000_000_000 + 86_400_000 * (position >= 12)
+        branch.run(branch.commits[position], {"rope.track_us": value}, date=date)
+    (one,) = shown(bench)["findings"]
+    assert one["state"] == "cannot tell"
+    assert one["note"].startswith("measured 24 hours apart")
+
+
+def test_a_kind_of_noisy_processes_holds_a_step_back(branch: HistoryTree, bench: Bench) -> None:
+    branch.measure({"rope.track_us": stepped((22, 1.3))})
+    assert len(shown(bench, code=1)["findings"]) == 1
+    for median in (1.0, 2.0):
+        beside(branch, [45.0] * COUNT, median=median)
+    assert shown(bench)["findings"] == []
 
 
 def test_counts_that_begin_at_zero(branch: HistoryTree, bench: Bench) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from rocmforge.bench.noise import Noise, learn, load_noise, noise_path, save_noise
+from rocmforge.bench.noise import (
+    Noise,
+    learn,
+    load_noise,
+    noise_path,
+    process_floors,
+    save_noise,
+)
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.errors import MeasurementError, ResultFileError
@@ -137,3 +144,42 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ResultFileError, match=r"noise\.json"):
         load_noise(path)
+
+
+def processes(label: str, *medians: float, device: str = "'cpu'", **more: Any) -> Result:
+    name, _, size = label.partition("/")
+    known = {"param_names": ("size", "device"), "params": (size, device), **more}
+    return replace(result(name, medians[0]), process_medians=medians, **known)
+
+
+def test_every_timed_benchmark_has_the_floor_of_its_kind() -> None:
+    pairs = [processes(f"m.time_x/{i}", 1.0, 1.0 + i / 100) for i in range(1, 11)]
+    loud = [processes(f"m.time_y/{i}", 1.0, 1.5) for i in range(5)]
+    alone = processes("m.time_x/alone", 1.0)  # one process: its kind speaks for it
+    counted = processes("m.track_bytes/1", 1.0, 9.0, unit="bytes")
+    floors = process_floors([run(*pairs, *loud, alone, counted)])
+    assert floors["m.time_x(alone, 'cpu')"] == pytest.approx(0.091)  # 90th percentile of 1 … 10 %
+    assert floors["m.time_x(1, 'cpu')"] == pytest.approx(0.091)
+    assert floors["m.time_x(10, 'cpu')"] == pytest.approx(0.10)  # its own is larger
+    assert floors["m.time_y(0, 'cpu')"] == pytest.approx(0.5)
+    assert counted.label not in floors
+
+
+def test_a_kind_of_few_pairs_takes_those_of_its_device() -> None:
+    many = [processes(f"m.time_x/{i}", 1.0, 1.2) for i in range(8)]
+    few = [processes(f"m.time_few/{i}", 1.0, 1.01) for i in range(4)]
+    gpu = [processes("m.time_few/0", 1.0, 1.01, device="'gpu'")]
+    floors = process_floors([run(*many, *few, *gpu)])
+    assert floors["m.time_few(0, 'cpu')"] == pytest.approx(0.2)
+    assert floors["m.time_few(0, 'gpu')"] == pytest.approx(0.01)  # a GPU has no noise of a CPU
+
+
+def test_what_differs_between_runs_is_no_noise_and_load_is_none_either() -> None:
+    before = run(*(processes(f"m.time_x/{i}", 1.0, 1.02) for i in range(5)))
+    after = run(
+        *(processes(f"m.time_x/{i}", 3.0, 3.09) for i in range(5)),
+        processes("m.time_x/loaded", 1.0, 7.0, marked="other work took 90 % of the CPU time"),
+        commit="b" * 40,
+    )
+    assert process_floors([before, after])["m.time_x(0, 'cpu')"] == pytest.approx(0.03)
+    assert process_floors([run(result("m.time_x", 1.0))]) == {}

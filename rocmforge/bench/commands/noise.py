@@ -9,8 +9,15 @@ from rocmforge.bench.defaults import FEWEST_RUNS
 
 EPILOG = """\
 spread   of the medians of the runs: half of them lie within this share, (q75 - q25) / median
-largest  change that any two runs showed though the code is the same, max / min - 1
+largest  change that any two runs showed though the code is the same, max / min - 1: once saved, the
+         noise floor of this benchmark
+processes  the noise floor that it has otherwise: nine of ten benchmarks of its kind differ by less
+         between the processes of one run
 marked   runs in which other work or throttling disturbed it
+
+On two cores a run of the quick profile takes two minutes, of the standard profile six, of the full
+profile twenty-one: --profile full --runs 3 is an hour. What is not measured here keeps the floor of
+its processes.
 
 Every run is kept in .asv/repeatability/COMMIT/PROFILE/NN.json (a hash in place of PROFILE with
 --bench); those of earlier calls with the same selection count too: an interrupted call is continued
