@@ -15,7 +15,8 @@ verdicts:
                   all benchmarks together), AND by more than runs of one commit do (--noise)
   improved        better by the same rule
   cannot tell     beyond the threshold, but not surely: it says why, and what would settle it; or
-                  disturbed by other work or throttling, whatever the value
+                  disturbed by other work or throttling, whatever the value; or the machine itself
+                  read memory or calculated faster or slower by as much
   failed          an error or time-out now; weighs like a regression where it had a value before
   missing / new   only before / only after there is a value (it may have failed before); of what is
                   missing it says what looks like it under a new name or with other parameters

@@ -15,6 +15,7 @@ what is shown, that which stands at the newest measured commit first:
   drift         they got worse little by little, by more than the threshold in all
   mended by COMMIT          back within the threshold of the old level since
   benchmark changed since   its code differs today, so that its old values say nothing about now
+  cannot tell               the machine itself may have become slower: it says why
 Throughputs are judged as 1 / x: every change shown is one to the worse. The range goes from the
 last commit that surely had the old level to the first that surely has the new one. It is wider
 where the values are noisier. The printed command finds the commit: asv find builds and measures
