@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import math
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from statistics import median
 from typing import Any
 
 from false_alarms import RULES
+from planting import SLOWED, plant
 from rich.console import Console
 from rich.table import Table
 
@@ -39,48 +39,36 @@ from rocmforge.bench.results import ResultSet
 from rocmforge.errors import MeasurementError
 from rocmforge.hardware import detect, hardware_tag
 
-VERSION = 1
+VERSION = 2
 ROOT = Path(__file__).resolve().parent.parent
 PREPARE = project.preparation(ROOT)
+STORED = "stored"  # in names of trials and runs
 CONFIRMED = "check_regressions.py --confirm"  # so called in reports that are kept
-SLOWED = re.compile(
-    r"((matmul|dequantize|attention|rows|roofline)\.\w+|fusion\.(?!GateUp)\w+"
-    r"|inference\.(Prompt|Decode))"
-    r"\.(time|track)_(?!launches)"
+GPU = (
+    r"matmul\.Quantized\.time_matmul\('Q4_K', 1, 'gpu'\)",
+    r"attention\.Decode\.time_attention\(4096, 'gpu'\)",
+    r"dequantize\.Dequantize\.time_dequantize\('Q4_K', 'gpu'\)",
+    r"rows\.Prompt\.track_us\('rmsnorm', 'gpu'\)",
+    r"inference\.Prompt\.track_prefill_ms_per_token\('1.1B-Q4_K_M', 512, 'gpu'\)",
+    r"inference\.Decode\.track_decode_ms_per_token\('1.1B-Q4_K_M', 1, 'gpu'\)",
 )
-"""Benchmarks that a planted slowdown slows by all of it: calls of ops, and passes of a model."""
-PLACES = {
-    "rocmforge/ops/api.py": "for name in ('matmul', 'dequantize', 'rmsnorm', 'rope', 'softmax', "
-    "'swiglu', 'attention'):\n    globals()[name] = _slowed(globals()[name])\n",
-    "rocmforge/cpu/executor.py": "HostExecutor.forward = _slowed(HostExecutor.forward)\n",
-}
-PLANT = """
-
-def _slowed(call):
-    from time import perf_counter
-
-    def slow(*args, **more):
-        begin = perf_counter()
-        value = call(*args, **more)
-        end = begin + {factor} * (perf_counter() - begin)
-        while perf_counter() < end:
-            pass
-        return value
-
-    return slow
-
-
-"""
-POOL = "rocmforge/cpu/threads.cpp"
-SPIN = "constexpr auto kSpin = std::chrono::microseconds("
-"""Where the pool says how long its threads stay awake: longer than what is planted in an op, or
-waking them would come on top of it. The commit that it is compared with gets that too."""
+"""What --gpu measures: one benchmark of each kind of work."""
 EPILOG = """\
 Without --planted: N runs, of HEAD and of a commit with the same files in turns; each is compared
 with every run of the other commit, in both directions: 40 comparisons of 9 runs. With it: N
 comparisons of HEAD with a commit whose ops and forward passes take so many percent longer.
 
+With --stored the earlier side is one run of HEAD, stored as a baseline before all others: the later
+commit, with or without a slowdown, is run N times, and judged by it as `rocmforge bench gate` does.
+
+On a GPU a kernel of one thread follows each launch, in both commits. In the slower one it keeps the
+device busy for the planted share of the time since the last one.
+
 The table has all trials that HEAD has so far, with whatever was planted.
+
+examples:
+  studies/gate_trials.py --planted 25 --runs 3 --gpu
+  studies/gate_trials.py --stored --runs 20 --bench "dequantize.*time.*'Q4_K', 'cpu'"
 
 exit codes: 0 judged, 2 usage error or a broken file, 3 no trial, 130 interrupted (finished trials
 are kept)
@@ -105,22 +93,23 @@ class Series:
         if not (self.tree / ".git").exists():
             git("clone", "--quiet", str(ROOT), str(self.tree))
         self.builds = Builds(self.tree, self.folder / "asv", machine)
-        self.benchmarks = benchmarks_folder(ROOT / "asv.conf.json")
+        self.benchmarks = benchmarks_folder(self.tree / "asv.conf.json")
         self.thresholds = read_thresholds(ROOT / "asv.conf.json")
         self.noise = known_noise(ROOT / "baselines", hardware)
         self.bench = project.options(PREPARE.select(bench, "quick"))
         self.console = console
 
-    def commit_with(self, planted: float | None) -> str:
-        """Return a commit on top of HEAD: with a slowdown of so many percent, or None: nothing."""
-        branch = "same" if planted is None else f"planted-{planted:g}"
+    def commit_with(self, planted: float | None, branch: str = "") -> str:
+        """Return a commit on top of HEAD: with so many percent planted, or None: nothing at all."""
+        branch = branch or ("same" if planted is None else f"planted-{planted:g}")
         tree = ("-C", str(self.tree))
         if not git(*tree, "branch", "--list", branch):
             git(*tree, "checkout", "--quiet", "--force", "--detach", self.commit)
             if planted is not None:
                 plant(self.tree, planted)
+            git(*tree, "add", "--all")
             who = ("-c", "user.name=trial", "-c", "user.email=trial@localhost")
-            git(*tree, *who, "commit", "-qam", branch, "--allow-empty")
+            git(*tree, *who, "commit", "-qm", branch, "--allow-empty")
             git(*tree, "branch", branch)
             git(*tree, "checkout", "--quiet", "--detach", self.commit)
         return git(*tree, "rev-parse", branch)
@@ -160,9 +149,11 @@ class Series:
             "version": VERSION,
             "commit": self.commit,
             "planted": planted,
+            "stored": name.startswith(STORED),
             "benchmarks": labels,
             "called": {rule: sorted(names & set(labels)) for rule, names in called.items()},
             "unsure": [x for x in labels if rows[x].verdict is Verdict.CANNOT_TELL],
+            "improved": [x for x in labels if rows[x].verdict is Verdict.IMPROVED],
             "suspects": len(again),
             "ratios": {label: rows[label].ratio for label in labels},
             "run_seconds": one[1] + other[1],
@@ -199,26 +190,19 @@ class Series:
             trials.append(self.trial(name, planted, before, self.run(slowed, f"{name}-after")))
         return trials
 
-
-def plant(tree: Path, planted: float) -> None:
-    """Have the ops and forward passes in a source tree take so many percent longer.
-
-    Raises
-    ------
-    MeasurementError
-        The thread pool there does not say how long it stays awake.
-    """
-    for name, ending in PLACES.items() if planted else ():
-        with (tree / name).open("a", encoding="utf-8") as file:
-            file.write(PLANT.format(factor=1 + planted / 100) + ending)
-    pool = (tree / POOL).read_text(encoding="utf-8")
-    if SPIN not in pool:
-        raise MeasurementError(f"{tree / POOL}: wanted {SPIN!r} in it")
-    (tree / POOL).write_text(pool.replace(SPIN, SPIN + "20 * "), encoding="utf-8")
+    def stored(self, planted: float, runs: int) -> list[dict[str, Any]]:
+        """Compare runs with one that was stored before: of a slower commit, or of an equal one."""
+        before = self.run(self.commit_with(0), f"{STORED}-before")
+        later = self.commit_with(planted, "" if planted else "equal")
+        trials = []
+        for number in range(runs):
+            name = f"{STORED}-{planted:g}-{number:02}"
+            trials.append(self.trial(name, planted, before, self.run(later, f"{name}-after")))
+        return trials
 
 
 def kept_trials(folders: Sequence[Path]) -> tuple[ResultSet, list[list[dict[str, Any]]]]:
-    """Read what series kept: one of their runs, and the trials by what was planted.
+    """Read what series kept: one of their runs, and the trials by their kind and what was planted.
 
     Raises
     ------
@@ -232,11 +216,11 @@ def kept_trials(folders: Sequence[Path]) -> tuple[ResultSet, list[list[dict[str,
     runs = [run for path in paths[:1] for name in names for run in path.parent.glob(name)]
     if not runs:
         raise MeasurementError(f"{', '.join(map(str, folders))}: no finished trial")
-    kinds: dict[float, list[dict[str, Any]]] = {}
+    kinds: dict[tuple[bool, float], list[dict[str, Any]]] = {}
     for path in paths:
         trial = read_versioned_json(path, VERSION)
-        kinds.setdefault(trial["planted"], []).append(trial)
-    return load_baseline(runs[0]), [kinds[planted] for planted in sorted(kinds)]
+        kinds.setdefault((trial["stored"], trial["planted"]), []).append(trial)
+    return load_baseline(runs[0]), [kinds[kind] for kind in sorted(kinds)]
 
 
 def summarize(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -244,10 +228,12 @@ def summarize(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     rules = trials[0]["called"]
     return {
         "planted_percent": trials[0]["planted"],
+        "stored_baseline": trials[0]["stored"],
         "comparisons": len(trials),
         "verdicts": sum(len(one["benchmarks"]) for one in trials),
         "suspects": sum(one["suspects"] for one in trials),
         "unsure": sum(len(one["unsure"]) for one in trials),
+        "improved": sum(len(one["improved"]) for one in trials),
         "run_seconds": median(one["run_seconds"] for one in trials),
         "confirm_seconds": median(one["confirm_seconds"] for one in trials),
         "rules": {
@@ -263,18 +249,21 @@ def summarize(trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def table(kinds: Sequence[Mapping[str, Any]]) -> Table:
     """Lay out, for each kind of trial and each rule, the share that is called a regression."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("slower by", "rule", "called", "comparisons with any", "to confirm"):
+    for column in ("slower by", "rule", "called slower", "comparisons with any", "to confirm"):
         shown.add_column(column, justify="left" if column == "rule" else "right")
     for kind in kinds:
         for rule, counts in kind["rules"].items():
             called, alarmed = counts["regressions"], counts["comparisons_with_any"]
+            by = ", stored" if kind["stored_baseline"] else ""
             shown.add_row(
-                f"{kind['planted_percent']:g} %",
+                f"{kind['planted_percent']:g} %{by}",
                 rule,
                 f"{called} of {kind['verdicts']} ({100 * called / kind['verdicts']:.1f} %)",
                 f"{alarmed} of {kind['comparisons']}",
                 f"{kind['confirm_seconds']:.0f} s" if rule == CONFIRMED else "",
             )
+        unsure, improved = kind["unsure"], kind["improved"]
+        shown.add_row("", f"  cannot tell: {unsure}, improved: {improved}", "", "", "")
     return shown
 
 
@@ -301,30 +290,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="DIR",
         help="add up the trials kept there, and measure nothing",
     )
-    parser.add_argument("--runs", type=int, metavar="N", help="(9; with --planted 1)")
+    parser.add_argument("--runs", type=int, metavar="N", help="(9; with --planted or --stored 1)")
     parser.add_argument(
         "--planted", action="append", type=float, metavar="PERCENT", help="may be repeated"
     )
+    parser.add_argument(
+        "--stored", action="store_true", help="compare with one run that was stored before"
+    )
     add_bench(parser, "those of the quick profile")
+    parser.add_argument(
+        "--gpu", action="store_true", help=f"also those for trials of a GPU: {len(GPU)} benchmarks"
+    )
     parser.add_argument(
         "--work", type=Path, default=ROOT / ".asv" / "trials", metavar="DIR", help="(.asv/trials)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the sums there")
     args = parser.parse_args(argv)
-    runs = args.runs or (1 if args.planted else 9)
-    if runs < (1 if args.planted else 2):
-        parser.error(f"--runs: got {runs}, wanted 2 or more, or 1 with --planted")
+    single = bool(args.planted or args.stored)
+    runs = args.runs or (1 if single else 9)
+    if runs < (1 if single else 2):
+        parser.error(f"--runs: got {runs}, wanted 2 or more, or 1 with --planted or --stored")
     if any(not 0 < percent < math.inf for percent in args.planted or ()):
         parser.error("--planted: wanted percent above 0")
     console = Console(width=120, highlight=False)
 
     def work() -> int:
         if not args.kept:
-            chosen = [one.pattern for one in args.bench]
+            chosen = [*(one.pattern for one in args.bench), *(GPU if args.gpu else ())]
             series = Series(args.work, chosen, console)
-            for percent in args.planted or ():
-                series.slower(percent, runs)
-            if not args.planted:
+            for percent in args.planted or ([0.0] if args.stored else ()):
+                (series.stored if args.stored else series.slower)(percent, runs)
+            if not single:
                 series.same(runs)
         run, kinds = kept_trials(args.kept or [series.folder])
         found = [summarize(trials) for trials in kinds]

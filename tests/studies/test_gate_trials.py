@@ -20,6 +20,7 @@ from rocmforge.bench.statistics import summarize
 from rocmforge.hardware import detect, hardware_tag
 
 SLOWED = "matmul.Dense.time_matmul"
+planting = tool_module("planting", "studies")
 SPARED = "memory.Append.time_append"
 
 
@@ -75,11 +76,12 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("asv")
     module = tool_module("gate_trials", "studies")
     root = tmp_path / "root"
-    for name in module.PLACES:
+    for name in planting.HOST_PLACES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("matmul = None\n", encoding="utf-8")
-    (root / module.POOL).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(module.ROOT / module.POOL, root / module.POOL)
+    for name in (planting.POOL, planting.LAUNCHES, planting.KERNELS, "kernels/device.h"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(module.ROOT / name, root / name)
     (root / "asv.conf.json").write_text('{"version": 1}', encoding="utf-8")
     for words in (
         ["init", "-q", "-b", "main"],
@@ -116,9 +118,35 @@ def test_a_planted_slowdown_is_counted_where_it_lies(
     assert stored["benchmarks"] == [SLOWED]
     assert stored["ratios"][SLOWED] == pytest.approx(1.25, rel=0.03)
     (tree,) = (tmp_path / "w").glob("*/repository")
-    words = ["git", "-C", str(tree), "show", f"planted-25:{tool.POOL}"]
+    words = ["git", "-C", str(tree), "show", f"planted-25:{planting.POOL}"]
     pool = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     assert "kSpin = std::chrono::microseconds(20 * 200)" in pool
+
+
+def test_later_runs_are_judged_by_one_that_was_stored(
+    tool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--stored", "--runs", "2", "--bench", ".*", "--work", str(tmp_path / "w")]
+    report = tmp_path / "report.json"
+    assert tool.main(words) == 0, capsys.readouterr().err
+    assert tool.main([*words, "--planted", "25", "--json", str(report)]) == 0
+    assert Builds.runs == 1 + 2 + 2
+    same, slower = json.loads(report.read_text(encoding="utf-8"))["trials"]
+    assert same["stored_baseline"]
+    assert slower["stored_baseline"]
+    assert (same["planted_percent"], same["comparisons"], same["verdicts"]) == (0, 2, 4)
+    assert same["rules"][tool.CONFIRMED] == {"regressions": 0, "comparisons_with_any": 0}
+    assert (same["unsure"], same["improved"]) == (0, 0)
+    assert (slower["planted_percent"], slower["verdicts"]) == (25, 2)
+    assert slower["rules"][tool.CONFIRMED] == {"regressions": 2, "comparisons_with_any": 2}
+    assert "25 %, stored" in capsys.readouterr().out
+    (folder,) = (tmp_path / "w").glob("*/stored-before.json")
+    before = json.loads(folder.read_text(encoding="utf-8"))["metadata"]["commit"]
+    (tree,) = (tmp_path / "w").glob("*/repository")
+    for branch in ("planted-0", "equal", "planted-25"):
+        words = ["git", "-C", str(tree), "rev-parse", branch]
+        found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+        assert (found == before) == (branch == "planted-0")
 
 
 def test_same_commits_are_compared_both_ways_and_runs_are_kept(
@@ -142,7 +170,7 @@ def test_same_commits_are_compared_both_ways_and_runs_are_kept(
     assert names == [f"same-{pair}.trial.json" for pair in ("00-01", "01-00", "01-02", "02-01")]
 
 
-def test_the_plant_makes_a_call_longer_by_its_share(tool: Any) -> None:
+def test_the_plant_makes_a_call_longer_by_its_share() -> None:
     taken = []
 
     def call(seconds: float) -> str:
@@ -152,19 +180,19 @@ def test_the_plant_makes_a_call_longer_by_its_share(tool: Any) -> None:
         return "value"
 
     namespace: dict[str, Any] = {}
-    exec(tool.PLANT.format(factor=1.5), namespace)
+    exec(planting.HOST_PLANT.format(factor=1.5), namespace)
     begin = time.perf_counter()
     assert namespace["_slowed"](call)(0.05) == "value"
     assert time.perf_counter() - begin >= 1.5 * taken[0]
 
 
-def test_places_to_plant_are_in_this_package(tool: Any) -> None:
+def test_places_to_plant_are_in_this_package() -> None:
     from rocmforge.cpu import executor as host
     from rocmforge.ops import api
 
-    for module, ending in zip((api, host), tool.PLACES.values(), strict=True):
+    for module, ending in zip((api, host), planting.HOST_PLACES.values(), strict=True):
         namespace = dict(vars(module))
-        exec(tool.PLANT.format(factor=1.1) + ending, namespace)
+        exec(planting.HOST_PLANT.format(factor=1.1) + ending, namespace)
     assert host.HostExecutor.forward.__name__ == "slow"
     host.HostExecutor.forward = host.HostExecutor.forward.__closure__[0].cell_contents
     assert host.HostExecutor.forward.__name__ == "forward"
