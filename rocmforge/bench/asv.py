@@ -36,7 +36,7 @@ from rocmforge.bench.files import (
     write_bytes,
     write_json,
 )
-from rocmforge.bench.reports import reports_path
+from rocmforge.bench.reports import compact, reports_path
 from rocmforge.bench.results import ResultSet, Status
 from rocmforge.errors import ResultFileError, brief
 
@@ -336,7 +336,7 @@ def keep_results(
     write_bytes(path, json.dumps(measured).encode())
     reports = reports_path(source / result_file(machine, commit, asv_environment_name(python)))
     if reports.exists():
-        write_bytes(reports_path(path), reports.read_bytes())
+        write_bytes(reports_path(path), compact(reports))
     for rest in ("benchmarks.json", f"{machine}/machine.json"):
         write_bytes(target / rest, (source / rest).read_bytes())
     return path

@@ -334,13 +334,13 @@ def _numbers(path: Path, what: str, stored: object) -> tuple[float, ...]:
 def _rates(path: Path, label: str, stored: object) -> dict[str, float] | None:
     """Rates of the reference kernels of an entry; None in older baselines."""
     found: dict[str, Any] | None = _optional(path, f"reference of {label}", stored, dict)
-    if found is None:
-        return None
-    rates = {name: finite_number(path, f"{name} of {label}", rate) for name, rate in found.items()}
-    for name, rate in rates.items():
-        if rate <= 0:
-            raise ResultFileError(path, f"{name} of {label}", got=rate, wanted="a rate above 0")
-    return rates
+    rates = {}
+    for name, rate in (found or {}).items():
+        what = f"reference.{name} of {label}"
+        rates[name] = finite_number(path, what, rate)
+        if rates[name] <= 0:
+            raise ResultFileError(path, what, got=rate, wanted="a rate above 0")
+    return rates or None
 
 
 def _optional_error(path: Path, label: str, value: object) -> float | None:

@@ -8,6 +8,7 @@ a clone carries it. benchmarks/recording.py writes it.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import defaultdict
 from collections.abc import Mapping
@@ -71,9 +72,23 @@ def read_reports(path: Path) -> dict[Key, list[Report]]:
     ResultFileError
         A line is broken, or of another version; the message has its number.
     """
+    return {
+        key: [_report(where, data) for where, data in lines]
+        for key, lines in _current(path).items()
+    }
+
+
+def compact(path: Path) -> bytes:
+    """Return a file of reports without those that later runs replaced; errors as `read_reports`."""
+    lines = (data for lines in _current(path).values() for _, data in lines)
+    return "".join(json.dumps(data, separators=(",", ":")) + "\n" for data in lines).encode()
+
+
+def _current(path: Path) -> dict[Key, list[tuple[Path, dict[str, Any]]]]:
+    """Return the lines that were not replaced, each with its place for messages."""
     if not os.path.lexists(path):
         return {}
-    found: dict[Key, list[Report]] = defaultdict(list)
+    found: dict[Key, list[tuple[Path, dict[str, Any]]]] = defaultdict(list)
     last: dict[Key, str] = {}
     lines = read_text(path, "reports").removesuffix("\n").split("\n")
     for number, line in enumerate(lines, 1):
@@ -89,7 +104,7 @@ def read_reports(path: Path) -> dict[Key, list[Report]]:
         if last.get(key) != run and not appends:
             found[key] = []
         last[key] = run
-        found[key].append(_report(where, data))
+        found[key].append((where, data))
     return dict(found)
 
 

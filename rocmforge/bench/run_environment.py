@@ -36,6 +36,7 @@ REFUSED_SHARE = 0.5
 NO_MARK = frozenset({"power cap", "clocks setting", "sync boost", "display clocks"})
 """Reasons for lower clocks that do not mark: the card's own settings, the same in every run."""
 
+_ROUNDED = 1e-5  # relative; reports keep six digits
 _TIMES = re.compile(r"seconds|[mnµu]?s(/.+)?|times\b.*|.*/s")
 
 
@@ -130,7 +131,8 @@ def _worst_load(results: Iterable[Result]) -> str:
 
 
 def _joined(result: Result, reports: Sequence[Report], limit: float) -> Result:
-    if not reports:
+    medians = tuple(r.median for r in reports if r.median is not None)
+    if not reports or not _between(result.value, medians):
         return result
     errors = [report.error for report in reports if report.error is not None]
     worst = max((r.environment for r in reports), key=lambda c: c.get("others_share") or 0.0)
@@ -142,9 +144,20 @@ def _joined(result: Result, reports: Sequence[Report], limit: float) -> Result:
         error=max(errors, default=None),
         environment={"processes": len(reports), **worst},
         marked=marked if is_timed(result) else None,
-        process_medians=tuple(r.median for r in reports if r.median is not None),
+        process_medians=medians,
         reference={name: percentile(sorted(x), 0.5) for name, x in rates.items() if x} or None,
     )
+
+
+def _between(value: float | None, medians: Sequence[float]) -> bool:
+    """Whether these processes measured the value: the median of all lies between those of each.
+
+    A run that was killed has reported, and asv has not stored it.
+    """
+    if value is None or not medians:
+        return True
+    room = _ROUNDED * max(map(abs, medians))
+    return min(medians) - room <= value <= max(medians) + room
 
 
 def _reason(environment: Mapping[str, Any], limit: float) -> str | None:

@@ -12,7 +12,7 @@ from asv_tree import report
 from rich.console import Console
 
 from rocmforge.bench.baseline import load_baseline, save_baseline
-from rocmforge.bench.reports import read_reports
+from rocmforge.bench.reports import compact, read_reports
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.run_environment import (
     is_timed,
@@ -182,12 +182,32 @@ def test_a_later_run_replaces_what_an_earlier_one_reported_unless_it_appends(
     file = tmp_path / "r.json"
     report(file, "m.track_ms", 1, None, QUIET, run="0")
     for number, (run, appends) in enumerate(runs):
-        report(file, "m.track_ms", 0, None, QUIET, run=run, appends=appends, median=number)
+        median = 2.0 + number * 1e-6  # the result is 2.0
+        report(file, "m.track_ms", 0, None, QUIET, run=run, appends=appends, median=median)
     first, second, *_ = joined(file)
-    assert first.process_medians == tuple(range(len(runs)))[-kept:]
+    assert first.process_medians == tuple(2.0 + n * 1e-6 for n in range(len(runs)))[-kept:]
     assert first.environment is not None
     assert first.environment["processes"] == kept
     assert second.environment is not None  # of another benchmark: nothing replaced it
+    file.with_suffix(".jsonl").write_bytes(compact(file.with_suffix(".jsonl")))
+    assert joined(file)[0] == first
+    assert file.with_suffix(".jsonl").read_bytes().count(b"\n") == kept + 1
+
+
+@pytest.mark.parametrize(
+    ("medians", "known"),
+    [((2.0,), True), ((1.9, 2.1), True), ((2.1, 2.2), False), ((1.9,), False), ((), True)],
+)
+def test_reports_of_a_run_that_was_killed_before_asv_stored_it_do_not_count(
+    tmp_path: Path, medians: tuple[float, ...], known: bool
+) -> None:
+    file = tmp_path / "r.json"
+    report(file, "m.track_ms", 0, None, {**QUIET, "others_share": 0.9})  # failed: no median
+    for median in medians:
+        report(file, "m.track_ms", 0, None, {**QUIET, "others_share": 0.9}, median=median)
+    first, *_ = joined(file)
+    assert (first.marked is not None) is known
+    assert (first.environment is not None) is known
 
 
 @pytest.mark.parametrize(
@@ -241,12 +261,18 @@ def results(*results: Result) -> ResultSet:
 
 def test_a_baseline_keeps_them(tmp_path: Path) -> None:
     loaded = {**QUIET, "others_share": 0.63}
-    report(tmp_path / "c.json", "m.track_ms", 0, 2e-3, loaded)
+    rates = {"read_gb_per_second": [40.0, 44.0, 45.0], "square_roots_per_ns": [1.0]}
+    for median in (1.9, 2.1):
+        more = {"median": median, "reference": rates}
+        report(tmp_path / "c.json", "m.track_ms", 0, 2e-3, loaded, **more)
     path = tmp_path / "baseline.json"
     save_baseline(path, results(*joined(tmp_path / "c.json")))
     first, second, *_ = load_baseline(path).results
     assert first.error == 2e-3
-    assert first.environment == {"processes": 1, **loaded}
+    assert first.environment == {"processes": 2, **loaded}
+    assert first.process_medians == (1.9, 2.1)
+    assert first.reference == {"read_gb_per_second": 44.0, "square_roots_per_ns": 1.0}
+    assert (second.process_medians, second.reference) == ((), None)
     assert first.marked == "other work took 63 % of the CPU time"
     assert (second.error, second.environment, second.marked) == (None, None, None)
 
@@ -257,6 +283,11 @@ def test_a_baseline_keeps_them(tmp_path: Path) -> None:
         ("error", "x"),
         ("conditions", []),
         ("marked", 3),
+        ("process_medians", 3.0),
+        ("process_medians", ["fast"]),
+        ("reference", [1.0]),
+        ("reference", {"read_gb_per_second": 0.0}),
+        ("reference", {"read_gb_per_second": "fast"}),
         ("error", True),
         ("samples", 2.0),
         ("samples", [2.0, None]),
@@ -273,7 +304,8 @@ def test_a_baseline_that_contradicts_itself_is_named(
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(ResultFileError, match=key.rstrip("s")):
         load_baseline(path)
-    for name in ("error", "conditions", "marked", "samples"):  # as older ones
+    newer = ("error", "conditions", "marked", "samples", "process_medians", "reference")
+    for name in newer:  # which older ones lack
         del metadata[name]
     path.write_text(json.dumps(document), encoding="utf-8")
     assert load_baseline(path).results[0].error is None
