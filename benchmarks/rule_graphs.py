@@ -80,14 +80,16 @@ def gate_up_swiglu(fmt: str, least_bytes: int, pack: Pack) -> Example:
 
 def embed_rmsnorm(fmt: str, least_bytes: int, pack: Pack) -> Example:
     """Embedding rows of a format and their norm, of which both are read: once, hence hot."""
-    x, h, y = Tensor("x", WIDTH), Tensor("h", WIDTH), Tensor("y", NARROW)
+    x, h, other = (Tensor(name, WIDTH) for name in ("x", "h", "other"))
+    y = Tensor("y", NARROW)
     read = _packed(pack, NARROW, WIDTH, AROUND)
     norm = np.linspace(0.5, 1.5, WIDTH, dtype=np.float32)
     ops: list[Op] = [
         Embed(_embedding(WIDTH, fmt), x),
         Rmsnorm(x, norm, EPS, h),
         Matmul(h, (read,), (y,), (None,), role="of_h"),
-        Matmul(x, (read,), (y,), (None,), accumulate=True, role="of_x"),
+        Rmsnorm(x, np.ones(WIDTH, np.float32), EPS, other),
+        Matmul(other, (read,), (y,), (None,), accumulate=True, role="of_other"),
     ]
     return Example(_with_logits(ops, y, pack), 1)
 
