@@ -36,6 +36,7 @@ ALARMS = "*/false_alarms.json"  # what false_alarms.py --json wrote
 TRIALS = "*/gate_trials*.json"  # what gate_trials.py --json wrote
 COMMITS = "*/compare_commits*.json"  # what bench confirm --json wrote
 DETECTORS = "*/detectors.json"  # what compare_detectors.py --json wrote
+SLOWEST = "<slowest>"  # in coverage.txt, instead of a parameter's value
 NOISY = 0.05  # spread from which a benchmark is listed
 README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
@@ -270,12 +271,29 @@ def _median(entry: dict[str, Any]) -> float:
 
 
 def _measured(baseline: dict[str, Any], label: str) -> str:
-    """Median and unit of a benchmark in a baseline: on its GPU where it has one."""
+    """Median and unit of a benchmark in a baseline: on its GPU where it has one.
+
+    A label with `SLOWEST` as a parameter stands for the slowest of its benchmarks, which is named.
+    """
     gpu = baseline["metadata"]["hardware"]["gpu_architecture"]
     own = label.replace("'cpu'", "'gpu'") if gpu else label
-    entry = baseline["baselines"].get(own)
-    if entry is None:
+    entries = baseline["baselines"]
+    if SLOWEST in own:
+        return _slowest(entries, own)
+    return _value(entries[own]) if own in entries else "n/a"
+
+
+def _slowest(entries: dict[str, Any], label: str) -> str:
+    pattern = re.escape(label).replace(re.escape(SLOWEST), "'([^']*)'")
+    found = {hit[1]: entries[name] for name in entries if (hit := re.fullmatch(pattern, name))}
+    if not found:
         return "n/a"
+    rates = next(iter(found.values()))["metadata"]["unit"].endswith("/s")
+    name = (min if rates else max)(found, key=lambda name: _median(found[name]))
+    return f"{_value(found[name])} ({name})"
+
+
+def _value(entry: dict[str, Any]) -> str:
     unit = entry["metadata"]["unit"]
     median = _median(entry) / metric_suffix(unit)[1]
     scale, name = scale_for((median,), unit)
@@ -327,7 +345,8 @@ def _trials(report: dict[str, Any]) -> str:
     """What each rule calls in commits that are the same, and in slower ones."""
     rows = [
         (
-            f"{kind['planted_percent']:g} %" if kind["planted_percent"] else "nothing",
+            (f"{kind['planted_percent']:g} %" if kind["planted_percent"] else "nothing")
+            + (", by a stored baseline" if kind.get("stored_baseline") else ""),
             rule,
             _share(row["regressions"], kind["verdicts"]),
             f"{row['comparisons_with_any']} of {kind['comparisons']}",

@@ -14,9 +14,9 @@ STORED = (
 )
 """Options of stored results, which --bench does without."""
 EPILOG = f"""\
-Without --bench, both commits must have been measured before (by asv run): what may be slower by
-these results is measured again, interleaved, and the verdict is that of the second measurement.
-Results and options are those of `bench compare`.
+Without --bench, both commits must have been measured before (by asv run): what may be slower or
+faster by these results is measured again, interleaved, and the verdict is that of the second
+measurement. Results and options are those of `bench compare`.
 
 With --bench no results are needed: each of these benchmarks is measured in --pairs pairs of
 processes, one of each commit, and its ratio is shown with its 99 % interval. A slowdown of 1.25 is
