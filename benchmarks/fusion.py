@@ -133,7 +133,6 @@ class _Rule:
         return sum(step.cost.bytes for step in self.steps) // self.copies
 
     track_us.unit = "us"
-    track_us.rounds = ROUNDS
     track_bytes_moved.unit = "bytes"
 
 
