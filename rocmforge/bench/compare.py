@@ -70,7 +70,7 @@ class Row:
     is after / before with the interval ``low`` to ``high``, None where there is no such number.
     ``threshold`` is the one that this benchmark was judged by, ``quiet_slowdown`` the slowdown of
     the better quartiles, None without samples, ``floor`` the largest change between runs of one
-    commit, None where none is known.
+    commit, or what processes of one run differ by, None where neither is known.
     """
 
     name: str
@@ -229,9 +229,9 @@ def compare(
         floor = known.floor if known else floors.get(label)
         if label in found and was and now:
             marked = now.marked or was.marked
-            verdict, note = decide(
-                found[label], adjusted.get(label), limit, floor or 0.0, marked, len(tested)
-            )
+            evidenced = found[label], adjusted.get(label), limit, floor or 0.0, marked, len(tested)
+            compared = "runs of one commit" if known else "processes of one run"
+            verdict, note = decide(*evidenced, compared)
             if verdict in CHANGES and (machine := differing_conditions(was, now)):
                 verdict, note = Verdict.CANNOT_TELL, machine
         else:

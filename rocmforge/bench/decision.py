@@ -173,6 +173,7 @@ def decide(
     floor: float,
     marked: str | None,
     tests: int,
+    compared: str = "runs of one commit",
 ) -> tuple[Verdict, str]:
     """Apply the rule.
 
@@ -190,6 +191,8 @@ def decide(
         Why the samples of either side are not to be trusted, or None.
     tests
         Number of tests in the comparison.
+    compared
+        What differs by the floor, in words.
 
     Returns
     -------
@@ -203,7 +206,7 @@ def decide(
         return Verdict.OK, ""
     verdict = Verdict.REGRESSION if found.slowdown > limit else Verdict.IMPROVED
     if found.change <= floor:
-        note = f"runs of one commit differ by {100 * floor:.0f} %: measure both interleaved"
+        note = f"{compared} differ by {100 * floor:.0f} %: measure both interleaved"
         return Verdict.CANNOT_TELL, note
     if found.exact:
         return verdict, ""

@@ -10,6 +10,7 @@ import pytest
 from rocmforge.bench.compare import Comparison, compare
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.machine_speed import SESSION_MS, differing_conditions, middle_rates
+from rocmforge.bench.noise import Noise
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.hardware import Hardware
@@ -132,6 +133,25 @@ def test_the_committed_runs_of_a_cpu_show_no_false_step(repo: Path) -> None:
     assert not {Verdict.REGRESSION, Verdict.IMPROVED} & set(verdicts)
     assert verdicts.count(Verdict.CANNOT_TELL) > 200
     assert verdicts.count(Verdict.OK) > 200
+
+
+def test_the_floor_of_processes_holds_a_change_back_and_says_so() -> None:
+    before = [
+        replace(result(1.0, FAST, name=f"m.track_{i}"), process_medians=(0.9, 1.2))
+        for i in range(5)
+    ]
+    after = [result(1.3, FAST, name=f"m.track_{i}") for i in range(5)]
+    found = compare(run("a", *before), run("b", *after))
+    assert {row.verdict for row in found.rows} == {Verdict.CANNOT_TELL}
+    assert {row.note.partition(":")[0] for row in found.rows} == {
+        "processes of one run differ by 33 %"
+    }
+    assert not [note for note in found.notes if "noise unknown" in note]
+    known = {
+        one.label: Noise("ms", "1", (1.0, 1.05), 0) for one in after
+    }  # measured again and again
+    found = compare(run("a", *before), run("b", *after), noise=known)
+    assert {row.verdict for row in found.rows} == {Verdict.REGRESSION}
 
 
 def test_the_middle_of_some_rates() -> None:
