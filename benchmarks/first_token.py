@@ -171,5 +171,5 @@ def _on_gpu(model: str, device: str) -> tuple[Engine, Runtime]:
     if device == "cpu":
         raise NotImplementedError(ON_HOST)
     engine = inference.engine(model, device, TOKENS, 1)
-    runtime: Runtime = engine.backend.kernels.runtime  # type: ignore[attr-defined]
+    runtime: Runtime = engine.backend.kernels.runtime
     return engine, runtime
