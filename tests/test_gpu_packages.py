@@ -46,6 +46,7 @@ def test_the_hip_python_of_an_installed_rocm(
         (False, "6.4.1-90", False, {}, ["hip-python==6.4.*"], ["hip-python==6.4.*"]),
         (True, "6.4.1-90", False, {"hip-python": "6.4.4.1"}, [], []),
         (True, "7.2.0", False, {"hip-python": "6.4.4.1"}, [], ["hip-python==7.2.*"]),
+        (False, "5.7.1-3", True, {}, [CUDA, NVRTC], [CUDA, NVRTC]),
         (False, None, True, {"cuda-bindings": "12.9.0"}, [NVRTC], [CUDA, NVRTC]),
         (False, None, True, {"cuda-bindings": "13.0", "nvidia-cuda-nvrtc": "14.1"}, [], []),
     ],
@@ -135,7 +136,9 @@ def test_the_script_needs_nothing_that_is_installed_and_no_pip_where_all_is_ther
 def test_what_is_missing_is_installed(environment: Environment) -> None:
     done, said = environment.run("hip-python==10.0.* amdsmi")
     assert (done.returncode, done.stderr) == (0, "")
-    assert said == ["install --progress-bar off hip-python==10.0.* amdsmi"]
+    assert said == [
+        f"install --progress-bar off {name}" for name in ("hip-python==10.0.*", "amdsmi")
+    ]
 
 
 def test_what_pip_cannot_get_is_one_line_and_an_exit_code_of_its_own(

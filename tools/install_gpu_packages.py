@@ -38,9 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if args.list:
         print("".join(f"{name}\n" for name in missing), end="")
-    elif missing and not install(missing):
+        return 0
+    amd = [name for name in missing if name.startswith("hip-python")]
+    others = [name for name in missing if name not in amd]
+    lacking = [name for group in (amd, others) if group and not install(group) for name in group]
+    if lacking:
         print(
-            f"rocmforge: pip could not install {' '.join(missing)} for this machine's GPU: "
+            f"rocmforge: pip could not install {' '.join(lacking)} for this machine's GPU: "
             "benchmarks of the device gpu will show n/a; "
             "ROCMFORGE_GPU_PACKAGES names other packages, or none",
             file=sys.stderr,

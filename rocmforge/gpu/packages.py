@@ -58,7 +58,8 @@ def missing_packages(keep: bool = False) -> list[str]:
     """Return what pip has to install into this environment for the GPUs of this machine.
 
     These are the packages that ROCMFORGE_GPU_PACKAGES names. Where it is not set, they follow from
-    the machine: a GPU is taken to be here by its driver, or by its maker's runtime.
+    the machine: a GPU is taken to be here by its driver, an AMD GPU also by ROCm where there is no
+    other GPU.
 
     Parameters
     ----------
@@ -76,9 +77,11 @@ def missing_packages(keep: bool = False) -> list[str]:
     if named is not None:
         wanted += named
     else:
-        if has_amd_driver() or find_rocm():
+        nvidia = has_nvidia_driver()
+        # Beside NVIDIA's driver, ROCm's runtime alone is there for something else.
+        if has_amd_driver() or (find_rocm() and not nvidia):
             wanted += [hip_requirement()]
-        if has_nvidia_driver():
+        if nvidia:
             wanted += CUDA_REQUIREMENTS
     any_version = keep and named is None
     return [name for name in wanted if not _is_installed(name, any_version)]
