@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import functools
 import math
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -81,7 +82,7 @@ Run = tuple[ResultSet, float]
 class Series:
     """Builds, runs and judges; keeps runs and trials in a folder."""
 
-    def __init__(self, work: Path, bench: Sequence[str], console: Console) -> None:
+    def __init__(self, work: Path, bench: Sequence[re.Pattern[str]], console: Console) -> None:
         self.commit, changed = project.head(ROOT)
         if changed:
             raise ValueError("the working tree has changes: commit them, for commits are built")
@@ -96,7 +97,9 @@ class Series:
         self.benchmarks = benchmarks_folder(self.tree / "asv.conf.json")
         self.thresholds = read_thresholds(ROOT / "asv.conf.json")
         self.noise = known_noise(ROOT / "baselines", hardware)
-        self.bench = project.options(PREPARE.select(bench, "quick"))
+        selection, chosen = project.choose(ROOT, bench, "quick")
+        PREPARE.prepare_models(list(chosen), console)
+        self.bench = project.options(selection)
         self.console = console
 
     def commit_with(self, planted: float | None, branch: str = "") -> str:
@@ -316,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         if not args.kept:
-            chosen = [*(one.pattern for one in args.bench), *(GPU if args.gpu else ())]
+            chosen = [*args.bench, *map(re.compile, GPU if args.gpu else ())]
             series = Series(args.work, chosen, console)
             for percent in args.planted or ([0.0] if args.stored else ()):
                 (series.stored if args.stored else series.slower)(percent, runs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -92,6 +93,8 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "ROOT", root)
     monkeypatch.setattr(module, "Builds", Builds)
     monkeypatch.setattr(module, "measure_pair", measure_pair)
+    chosen = [".*"], {"demo-Q8_0": ("demo-Q8_0", None)}
+    monkeypatch.setattr(module.project, "choose", lambda root, bench, profile: chosen)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     Builds.runs = 0
     return module
@@ -168,6 +171,35 @@ def test_same_commits_are_compared_both_ways_and_runs_are_kept(
     assert "no finished trial" in capsys.readouterr().err
     names = sorted(path.name for path in (tmp_path / "w").glob("*/*.trial.json"))
     assert names == [f"same-{pair}.trial.json" for pair in ("00-01", "01-00", "01-02", "02-01")]
+
+
+def test_benchmarks_for_a_gpu_are_there(tool: Any, repo: Path) -> None:
+    from asv_runner.discovery import disc_benchmarks
+
+    names = {
+        f"{one.name}({', '.join(params)})"
+        for one in disc_benchmarks(str(repo / "benchmarks"))
+        for params in itertools.product(*one.params)
+    }
+    for pattern in tool.GPU:
+        (found,) = [name for name in names if re.search(pattern, name)]
+        assert tool.SLOWED.match(found)
+
+
+@pytest.mark.parametrize(
+    ("label", "slowed"),
+    [
+        ("roofline.Matmul.track_inverse_roofline_fraction('Q4_K', 1, 'cpu')", True),
+        ("roofline.Matmul.track_inverse_roofline_fraction('Q4_K', 1, 'gpu')", False),
+        ("fusion.GateUpSwiglu.time_matmul('Q4_K', 1, 'fused', 'cpu')", False),
+        ("fusion.GateUpSwiglu.time_matmul('Q4_K', 1, 'fused', 'gpu')", True),
+        ("fusion.DecodeStep.track_launches('1.1B-Q4_K_M', 'none', 'gpu')", False),
+        ("fusion.DecodeStep.track_activation_bytes('1.1B-Q4_K_M', 'none', 'cpu')", False),
+        ("memory.Append.time_append_256(1, 32, 'cpu')", False),
+    ],
+)
+def test_what_a_plant_slows(label: str, slowed: bool) -> None:
+    assert bool(planting.SLOWED.match(label)) == slowed
 
 
 def test_the_plant_makes_a_call_longer_by_its_share() -> None:

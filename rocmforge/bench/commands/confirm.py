@@ -21,7 +21,8 @@ measurement. Results and options are those of `bench compare`.
 With --bench no results are needed: each of these benchmarks is measured in --pairs pairs of
 processes, one of each commit, and its ratio is shown with its 99 % interval. A slowdown of 1.25 is
 a quarter more time, whichever way its value is better. Nothing is judged: exit code 1 says that a
-benchmark gives no value at one of the commits.
+benchmark gives no value at one of the commits. The JSON also has `first_of_turn`: how much longer
+the first call of a turn took than others, as on a GPU that has idled.
 
 Builds lie in .asv/confirm/builds and are kept, a minute or two each; the working tree is not
 measured: commit first. Benchmarks are those of the working tree; a commit that cannot import them
