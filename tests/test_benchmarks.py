@@ -526,7 +526,7 @@ def test_the_parts_of_a_pass_make_the_whole(suite: dict[str, Any]) -> None:
     measure._current_params = ("prompt of 512", "cpu")
     assert measure.do_setup() is False
     samples = measure.func("prompt of 512", "cpu")["samples"]
-    assert 0.5 < sorted(samples)[len(samples) // 2] < 1.5
+    assert 0.4 < sorted(samples)[len(samples) // 2] < 2  # other load may fall on either
 
 
 def test_each_fused_kernel_is_beside_the_ops_that_it_replaces(suite: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -96,6 +97,10 @@ def test_costs_are_those_counted_by_hand(wanted: tuple[Op, int, int, int, int]) 
     op, weights, activations, kv, flops = wanted
     reads, writes = ([(t, "f32") for t in tensors] for tensors in (op.reads, op.writes))
     assert COSTS.of(op, reads, writes) == Cost(weights, activations, kv, flops)
+
+
+def test_every_op_is_counted_by_hand() -> None:
+    assert {type(op) for op, *_ in BY_HAND} == set(get_args(Op))
 
 
 def test_activations_count_in_the_dtype_that_they_have() -> None:
