@@ -21,13 +21,21 @@ from rich.console import Console
 from rocmforge.bench import exits, project
 from rocmforge.bench.asv import Builds
 from rocmforge.bench.asv_results import ResultsDirectory
+from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.compare import Comparison, Outcome, Row, differences
 from rocmforge.bench.confirm import confirm, looks, suspects
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.files import write_bytes, write_json
 from rocmforge.bench.git import commit_hash, find_commit, provenance
 from rocmforge.bench.interleaved import NO_RATIO, NOT_AVAILABLE, OTHER_CODE, Pair, measure_pair
-from rocmforge.bench.judging import comparison_path, judged, read_pair, saved_line, show
+from rocmforge.bench.judging import (
+    comparison_path,
+    judged,
+    read_one,
+    read_pair,
+    saved_line,
+    show,
+)
 from rocmforge.bench.machine import register_here
 from rocmforge.bench.ranks import middle_interval
 from rocmforge.bench.results import Direction, ResultSet
@@ -41,11 +49,18 @@ CUT_SHORT = "measuring again was cut short"
 
 
 def remeasure_suspects(args: argparse.Namespace) -> int:
-    """Judge two measured commits, measure suspects again, show it; return the exit code."""
+    """Judge a measured commit, measure suspects again, show it; return the exit code."""
     results = ResultsDirectory(args.results, args.machine)
-    commits = results.resolve(args.before), results.resolve(args.after)
-    before, after = read_pair(results, *commits, args.max_load, args.environment)
-    return show(confirmed(judged(before, after, args), after), args, kind="confirmed")
+    later = results.resolve(args.after)
+    if args.baseline:
+        before = load_baseline(args.baseline)
+        after = read_one(results, later, args.max_load, args.environment)
+        found = confirmed_by_stored(judged(before, after, args), before, after)
+    else:
+        earlier = results.resolve(args.before)
+        before, after = read_pair(results, earlier, later, args.max_load, args.environment)
+        found = confirmed(judged(before, after, args), after)
+    return show(found, args, kind="confirmed")
 
 
 def confirmed(comparison: Comparison, after: ResultSet) -> Comparison:

@@ -158,6 +158,17 @@ def test_a_commit_that_is_out_of_reach_is_the_reason(tiny: Tiny) -> None:
         assert f"not measured again: {said.format(commit[:8])}" in done.stdout
 
 
+def test_confirm_takes_a_baseline_in_place_of_a_commit(tiny: Tiny) -> None:
+    tiny.gate("--no-confirm")
+    words = ["confirm", "--baseline", tiny.baseline, "--results", ".asv/results"]
+    done = tiny.bench(*words, "HEAD", "--format", "json")
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["params"]["op"].strip("'"): row["verdict"] for row in rows} == IS, done.stderr
+    assert done.returncode == 1
+    for wrong in (["confirm"], [*words, "HEAD~1", "HEAD"], [*words, "--bench", "x"]):
+        assert tiny.bench(*wrong).returncode == 2
+
+
 def test_each_suspect_is_measured_at_the_commit_of_its_stored_result(tiny: Tiny) -> None:
     document = read_json(tiny.baseline)
     head = tiny.call("git", "rev-parse", "HEAD").strip()

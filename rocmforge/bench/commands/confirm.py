@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rocmforge.bench.arguments import add_judging, add_max_load, add_results, whole
 from rocmforge.bench.commands.compare import VERDICTS, add_showing
@@ -10,13 +11,14 @@ from rocmforge.bench.commands.compare import VERDICTS, add_showing
 PAIRS = 8  # the fewest that have an interval of 99 %
 STORED = (
     *("results", "machine", "environment", "threshold", "noise", "max_load"),
-    *("allow_missing", "all", "format", "out", "figure"),
+    *("allow_missing", "all", "format", "out", "figure", "baseline"),
 )
 """Options of stored results, which --bench does without."""
 EPILOG = f"""\
 Without --bench, both commits must have been measured before (by asv run): what may be slower or
 faster by these results is measured again, interleaved, and the verdict is that of the second
-measurement. Results and options are those of `bench compare`.
+measurement. Results and options are those of `bench compare`. With --baseline the earlier commit is
+that of the stored results.
 
 With --bench no results are needed: each of these benchmarks is measured in --pairs pairs of
 processes, one of each commit, and its ratio is shown with its 99 % interval. A slowdown of 1.25 is
@@ -31,6 +33,7 @@ brings its own. What came of it is saved in .asv/comparisons.
 {VERDICTS}
 examples:
   rocmforge bench confirm main HEAD
+  rocmforge bench confirm --baseline baselines/cpu-amd-epyc-zen4-2c/baseline.json HEAD
   rocmforge bench confirm main HEAD --bench "Cold.*'Q4_K', 'cpu'" --bench 'Prompt.track_ttft.*cpu'
 """
 
@@ -39,8 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `bench confirm`."""
     parser.epilog = EPILOG
     parser.set_defaults(upgrade=False)
-    parser.add_argument("before", metavar="BEFORE", help="a commit, as git names it")
-    parser.add_argument("after", metavar="AFTER", nargs="?", default="HEAD", help="(default: HEAD)")
+    parser.add_argument("before", metavar="BEFORE", nargs="?", help="a commit, as git names it")
+    parser.add_argument("after", metavar="AFTER", nargs="?", help="(default: HEAD)")
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="of `bench baseline`, in place of BEFORE: its commit is measured",
+    )
     parser.add_argument(
         "--pairs",
         type=whole(1),
@@ -65,5 +74,12 @@ def run(args: argparse.Namespace) -> int:
         args.usage(f"--bench measures anew, and takes no {', '.join(others)}")
     if not args.bench and args.pairs is not None:
         args.usage("--pairs goes with --bench: suspects take as many pairs as they need")
+    if args.baseline:
+        if args.after:
+            args.usage("--baseline stands for BEFORE: give at most one commit")
+        args.before, args.after = None, args.before
+    elif not args.before:
+        args.usage("give BEFORE: a commit, or --baseline FILE")
+    args.after = args.after or "HEAD"
     args.pairs = args.pairs or PAIRS
     return measure_ratios(args) if args.bench else remeasure_suspects(args)
