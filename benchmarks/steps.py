@@ -159,14 +159,14 @@ class OnCpu(_Steps):
     """The steps of a CPU's passes."""
 
     params = (CPU_LABELS, tuple(PASSES), ("cpu",))
-    param_names = ("step", "of", "device")
+    param_names = ("step", "pass", "device")
 
 
 class OnGpu(_Steps):
     """The steps of a GPU's passes; and what the host needs to launch one outside a graph."""
 
     params = (GPU_LABELS, tuple(PASSES), ("gpu",))
-    param_names = ("step", "of", "device")
+    param_names = ("step", "pass", "device")
 
     def track_launch_us(self, step: str, of: str, device: str) -> dict[str, Any]:
         return track([1e6 * s for s in collect(self.step.launch_seconds)])
