@@ -146,7 +146,7 @@ def _copy_speed(runtime: Runtime) -> float:
 
 
 def _gemv(backend: GpuBackend) -> Iterator[dict[str, Any]]:
-    """Time y = W x of every format over weights that no cache holds."""
+    """Time y = W x of every format over weights and activations that no cache holds."""
     runtime = backend.kernels.runtime
     random = np.random.default_rng(0)
     for name in FORMATS:
@@ -158,31 +158,31 @@ def _gemv(backend: GpuBackend) -> Iterator[dict[str, Any]]:
             runtime.copy_to_device(memory, random.integers(0, 256, one, np.uint8))
             for i in range(1, count):
                 runtime.copy_on_device(memory + one * i, memory, one)
-            x = runtime.allocate(Q8.nbytes(1, columns) + 4 * columns)
-            floats = x + Q8.nbytes(1, columns)
-            runtime.copy_to_device(floats, random.standard_normal(columns, np.float32))
-            rounded = Q8.at(x, 1, columns)
-            quantize(backend.kernels, x=floats, out=rounded, rows=1, columns=columns).enqueue(
-                runtime
-            )
-            out = runtime.allocate(4 * rows)
+            floats = random.standard_normal(columns, np.float32)
+            own = Q8.nbytes(1, columns) + 4 * columns + 4 * rows
+            activations = runtime.allocate(own * count)
             launches = []
             for i in range(count):
                 matrix = DeviceMatrix.at(memory + one * i, name, rows, columns)
-                activations = F32(floats) if matrix.dense else rounded
+                rounded = Q8.at(activations + own * i, 1, columns)
+                x = activations + own * i + Q8.nbytes(1, columns)
+                runtime.copy_to_device(x, floats)
+                quantize(backend.kernels, x=x, out=rounded, rows=1, columns=columns).enqueue(
+                    runtime
+                )
                 launches.append(
                     matmul(
                         backend.kernels,
-                        x=activations,
+                        x=F32(x) if matrix.dense else rounded,
                         weights=(matrix,),
-                        outs=(out,),
+                        outs=(x + 4 * columns,),
                         biases=(None,),
                         tokens=1,
                         accumulate=False,
                     )
                 )
             speed = one / _replayed_seconds(runtime, launches, count) / 1e9
-            for address in (memory, x, out):
+            for address in (memory, activations):
                 runtime.free(address)
             _say(f"GEMV {name} {rows}×{columns}", speed, "GB/s")
             yield {"format": name, "rows": rows, "columns": columns, "gb_per_second": speed}
