@@ -36,6 +36,10 @@ def cpu_bf16() -> bool:
     return _choice("ROCMFORGE_CPU_BF16", ("0", "1"), "0") == "1"
 
 
+EXACT: Mapping[str, str] = MappingProxyType({"ROCMFORGE_CPU_EXACT": "1", "ROCMFORGE_CPU_BF16": "0"})
+"""Variables of a process whose CPU products are to be in float32."""
+
+
 def cpu_isa() -> str | None:
     """ROCMFORGE_CPU_ISA (avx512 | avx2 | portable): force an instruction set; default: the best."""
     return _choice("ROCMFORGE_CPU_ISA", CPU_ISAS, "") or None

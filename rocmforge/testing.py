@@ -269,7 +269,7 @@ def _cached_logits(
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "ROCMFORGE_CPU_EXACT": "1", "ROCMFORGE_CPU_BF16": "0"},
+            env={**os.environ, **env.EXACT},
         )
         if done.returncode != 0:
             why = (done.stderr.strip().splitlines() or ["no message"])[-1]
