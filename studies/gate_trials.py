@@ -155,7 +155,7 @@ class Series:
             "stored": name.startswith(STORED),
             "benchmarks": labels,
             "called": {rule: sorted(names & set(labels)) for rule, names in called.items()},
-            "unsure": [x for x in labels if rows[x].verdict is Verdict.CANNOT_TELL],
+            "unsure": {x: rows[x].note for x in labels if rows[x].verdict is Verdict.CANNOT_TELL},
             "improved": [x for x in labels if rows[x].verdict is Verdict.IMPROVED],
             "suspects": len(again),
             "ratios": {label: rows[label].ratio for label in labels},
