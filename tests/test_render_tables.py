@@ -122,6 +122,37 @@ def test_feed_forward_parts_are_shown_where_they_were_measured(tool: Any, tmp_pa
     assert "| kernels |" not in page.read_text()
 
 
+def test_ops_of_a_gpu_stand_beside_gpu_speed_and_the_roofline(tool: Any) -> None:
+    def entry(name: str, value: float) -> dict[str, Any]:
+        return {"metrics": {name: value}}
+
+    baseline = {
+        "metadata": {
+            "hardware_tag": "sm-90-x",
+            "commit": "a" * 40,
+            "hardware": {"gpu_architecture": "sm_90"},
+        },
+        "baselines": {
+            "matmul.Quantized.time_matmul('Q8_0', 1, 'gpu')": entry("p50_ms", 8e-3),
+            "roofline.Matmul.track_inverse_roofline_fraction('Q8_0', 1, 'gpu')": entry(
+                "p50_x", 2.5
+            ),
+            "steps.OnGpu.track_us('attention', 'decode at 128', 'gpu')": entry("p50_ms", 5e-3),
+            "steps.Pass.track_parts_over_whole('decode at 128', 'gpu')": entry("p50_times", 0.9),
+        },
+    }
+    rate = 4096 * 4096 / 32 * 34 / 10e-6 / 1e9  # GB/s of 10 µs
+    gemv = {"format": "Q8_0", "rows": 4096, "columns": 4096, "gb_per_second": rate}
+    shown = tool.op_tables(baseline, {"commit": "b" * 40, "gemv": [gemv]})
+    assert "asv aaaaaaaa, gpu_speed bbbbbbbb" in shown
+    assert "| Q8_0 | 8.00 | 10.00 | 0.80 | 2.50 |" in shown
+    assert "| `attention` | 5.00 |" in shown
+    assert "| all steps over the whole pass | 0.90 |" in shown
+    assert "| Q8_0 | 8.00 | n/a | n/a | 2.50 |" in tool.op_tables(baseline, None)
+    baseline["metadata"]["hardware"] = {"gpu_architecture": None}
+    assert tool.op_tables(baseline, None) == ""
+
+
 def test_a_value_of_the_suites_stands_with_its_unit_and_mark(tool: Any, tmp_path: Path) -> None:
     def entry(unit: str, metric: str, value: float, marked: str | None = None) -> dict[str, Any]:
         return {"metrics": {metric: value}, "metadata": {"unit": unit, "marked": marked}}

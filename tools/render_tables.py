@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpu_tables import op_tables, readme_models, speed_tables, stored_median
+from markdown_table import table, table_row
 from measured_commits import lost_commits
 
 from rocmforge.bench.baseline import metric_suffix
@@ -57,7 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path, name, text in (
         (docs / "PERFORMANCE.md", "peer", _peer_table(reports)),
         (docs / "PERFORMANCE.md", "formats", _formats_table(formats)),
-        (docs / "PERFORMANCE.md", "gpu", "".join(map(_gpu_tables, gpus))),
+        (docs / "PERFORMANCE.md", "gpu", "".join(map(speed_tables, gpus))),
+        (
+            docs / "PERFORMANCE.md",
+            "ops",
+            "".join(map(op_tables, baselines, map(_speeds, baselines))),
+        ),
         (docs / "PERFORMANCE.md", "suites", _suites_table(baselines, coverage())),
         (docs / "PERFORMANCE.md", "rooflines", "\n".join(map(_rooflines, baselines))),
         (docs / "PERFORMANCE.md", "isas", "\n".join(map(_isas, baselines))),
@@ -67,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (docs / "EXPERIMENTS.md", "commits", "\n".join(map(_commits, _read(COMMITS)))),
         (docs / "VALIDATION.md", "steps", "\n".join(map(_detectors, _read(DETECTORS)))),
         (REPO / "README.md", "speed", _readme_table(reports)),
-        (REPO / "README.md", "gpu", "".join(map(_readme_gpu_table, gpus))),
+        (REPO / "README.md", "gpu", "".join(map(readme_models, gpus))),
     ):
         before = path.read_text("utf-8")
         after = _replace(before, name, text)
@@ -99,6 +106,12 @@ def _read(pattern: str) -> list[dict[str, Any]]:
     return [read_json(path) for path in _paths(pattern)]
 
 
+def _speeds(baseline: dict[str, Any]) -> dict[str, Any] | None:
+    """What gpu_speed.py measured on the same kind of machine."""
+    found = _read(f"{baseline['metadata']['hardware_tag']}/{Path(GPUS).name}")
+    return found[0] if found else None
+
+
 def _replace(document: str, name: str, text: str) -> str:
     pattern = rf"(<!-- {name}:begin -->\n).*?(<!-- {name}:end -->)"
     if not re.search(pattern, document, re.S):
@@ -112,7 +125,7 @@ def _peer_table(reports: list[dict[str, Any]]) -> str:
         *("ROCmForge tokens/s", "llama.cpp tokens/s"),
         *("ratio", "min … max", "hardware", "commit", "date"),
     )
-    lines = _table(columns, ())
+    lines = table(columns, ())
     for report in reports:
         for phase, row in report["phases"].items():
             cells = (
@@ -123,7 +136,7 @@ def _peer_table(reports: list[dict[str, Any]]) -> str:
                 f"{row['ratio_min']:.2f} … {row['ratio_max']:.2f}",
                 *(report["hardware_tag"], report["commit"][:8], report["date"][:10]),
             )
-            lines.append(_row(cells))
+            lines.append(table_row(cells))
     return "\n".join(lines) + "\n"
 
 
@@ -140,7 +153,7 @@ def _formats_table(reports: list[dict[str, Any]]) -> str:
         )
         source = f"`{report['hardware_tag']}`, commit {report['commit'][:8]}, {report['date'][:10]}"
         text = f"{report['tokens']} tokens in windows of {report['window']}"
-        lines += [f"{source}; {text}:", "", *_table(columns, ())]
+        lines += [f"{source}; {text}:", "", *table(columns, ())]
         for name, row in report["formats"].items():
             cells = (
                 *(name, f"{row['bits_per_weight']:.2f}", f"{row['perplexity']:.2f}"),
@@ -149,53 +162,8 @@ def _formats_table(reports: list[dict[str, Any]]) -> str:
                 f"{row['prefill_tokens_per_second']:.0f}",
                 f"{row['decode_tokens_per_second']:.0f}",
             )
-            lines.append(_row(cells))
+            lines.append(table_row(cells))
     return "\n".join(lines) + "\n" if lines else ""
-
-
-def _gpu_tables(report: dict[str, Any]) -> str:
-    """Models, time to the first token, and GEMV per format, of one GPU."""
-    models, gemv = report["models"], report["gemv"]
-    prompts, depths = (
-        list(models[0][f"{phase}_tokens_per_second"]) for phase in ("prefill", "decode")
-    )
-    speeds = [
-        [
-            model["model"],
-            *(_rate(model["prefill_tokens_per_second"], n) for n in prompts),
-            *(_rate(model["decode_tokens_per_second"], n) for n in depths),
-        ]
-        for model in models
-    ]
-    loads = {model["model"]: _load_seconds(model) for model in models}
-    parts = list(loads[models[0]["model"]])
-    times = [
-        [name, *(f"{1e3 * seconds[part]:,.0f}" for part in parts)]
-        for name, seconds in loads.items()
-    ]
-    shapes = list(dict.fromkeys((row["rows"], row["columns"]) for row in gemv))
-    measured = {(r["format"], r["rows"], r["columns"]): r["gb_per_second"] for r in gemv}
-    names = dict.fromkeys(row["format"] for row in gemv)
-    reads = [[name, *(f"{measured[name, n, k]:,.0f}" for n, k in shapes)] for name in names]
-    heads = [f"prefill of {n}" for n in prompts] + [f"decode at {n}" for n in depths]
-    lines = [
-        f"{report['gpu']} (`{report['hardware_tag']}`), commit {report['commit'][:8]}",
-        *("", f"{report['date'][:10]}; copies at {report['copy_gb_per_second']:,.0f} GB/s."),
-        *("", "Tokens/s:"),
-        *("", *_table(["model", *heads], speeds)),
-        *("", "Milliseconds on the way to the first token:", ""),
-        *_table(["model", *parts], times),
-        *("", "GEMV over weights that no cache holds, GB/s:", ""),
-        *_table(["format", *(f"{n} × {k}" for n, k in shapes)], reads),
-        *_feed_forward_lines(report.get("feed_forward", [])),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _load_seconds(model: dict[str, Any]) -> dict[str, float]:
-    """Parts of the time to the first token, kernels compiled anew; older reports do not say so."""
-    seconds: dict[str, float] = model.get("seconds_with_empty_compile_cache") or model["seconds"]
-    return seconds
 
 
 def coverage() -> list[tuple[str, str]]:
@@ -215,7 +183,7 @@ def _suites_table(baselines: list[dict[str, Any]], rows: list[tuple[str, str]]) 
         [what, f"`{label}`", *(_measured(baseline, label) for baseline in baselines)]
         for what, label in rows
     ]
-    return "\n".join(_table(["what", "benchmark", *heads], cells)) + "\n" if baselines else ""
+    return "\n".join(table(["what", "benchmark", *heads], cells)) + "\n" if baselines else ""
 
 
 def _rooflines(baseline: dict[str, Any]) -> str:
@@ -228,7 +196,7 @@ def _rooflines(baseline: dict[str, Any]) -> str:
         for tokens in (1, 128):
             entry = entries.get(ROOFLINE.format(fmt, tokens))
             if entry:
-                found.setdefault(tokens, {})[fmt] = _median(entry)
+                found.setdefault(tokens, {})[fmt] = stored_median(entry)
     if [len(times) for times in found.values()] != 2 * [len(WEIGHT_FORMATS)]:
         return ""
     usual = {tokens: percentile(sorted(times.values()), 0.5) for tokens, times in found.items()}
@@ -244,7 +212,7 @@ def _rooflines(baseline: dict[str, Any]) -> str:
     ]
     heads = ("format", "one token", "from the median", "128 tokens", "from the median")
     intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"
-    return "\n".join([intro, "", *_table(heads, cells)]) + "\n"
+    return "\n".join([intro, "", *table(heads, cells)]) + "\n"
 
 
 def _isas(baseline: dict[str, Any]) -> str:
@@ -257,17 +225,12 @@ def _isas(baseline: dict[str, Any]) -> str:
             for tokens in (1, 128):
                 best, own = (entries.get(ISA.format(fmt, tokens, one)) for one in ("avx512", isa))
                 if best and own:
-                    ratios.append(f"{_median(own) / _median(best):.2f}")
+                    ratios.append(f"{stored_median(own) / stored_median(best):.2f}")
         if len(ratios) == 4:
             cells.append([fmt, *ratios])
     heads = ("format", "AVX2, one token", "128 tokens", "portable, one token", "128 tokens")
     intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"
-    return "\n".join([intro, "", *_table(heads, cells)]) + "\n" if cells else ""
-
-
-def _median(entry: dict[str, Any]) -> float:
-    """Median of a baseline's entry, in the unit of its name: a baseline keeps all times in ms."""
-    return next(float(value) for name, value in entry["metrics"].items() if name[:4] == "p50_")
+    return "\n".join([intro, "", *table(heads, cells)]) + "\n" if cells else ""
 
 
 def _measured(baseline: dict[str, Any], label: str) -> str:
@@ -289,13 +252,13 @@ def _slowest(entries: dict[str, Any], label: str) -> str:
     if not found:
         return "n/a"
     rates = next(iter(found.values()))["metadata"]["unit"].endswith("/s")
-    name = (min if rates else max)(found, key=lambda name: _median(found[name]))
+    name = (min if rates else max)(found, key=lambda name: stored_median(found[name]))
     return f"{_value(found[name])} ({name})"
 
 
 def _value(entry: dict[str, Any]) -> str:
     unit = entry["metadata"]["unit"]
-    median = _median(entry) / metric_suffix(unit)[1]
+    median = stored_median(entry) / metric_suffix(unit)[1]
     scale, name = scale_for((median,), unit)
     mark = f"{MARK} " if entry["metadata"].get("marked") else ""
     return f"{mark}{digits(median / scale)} {name}"
@@ -318,7 +281,7 @@ def _noise_table(path: Path) -> str:
         f"{len(loud)} above {100 * NOISY:.0f} %."
     )
     columns = ("benchmark", "spread", "largest change", "marked runs")
-    return "\n".join([intro, *(["", *_table(columns, loud)] if loud else [])]) + "\n"
+    return "\n".join([intro, *(["", *table(columns, loud)] if loud else [])]) + "\n"
 
 
 def _share(count: int, total: int) -> str:
@@ -338,7 +301,7 @@ def _alarms(report: dict[str, Any]) -> str:
     ]
     intro = f"`{report['hardware_tag']}`, commit {report['commit'][:8]}, {report['runs']} runs:"
     columns = ("rule", "called regressions", "comparisons with any")
-    return "\n".join([intro, "", *_table(columns, rows)]) + "\n"
+    return "\n".join([intro, "", *table(columns, rows)]) + "\n"
 
 
 def _trials(report: dict[str, Any]) -> str:
@@ -357,7 +320,7 @@ def _trials(report: dict[str, Any]) -> str:
     ]
     intro = f"`{report['hardware_tag']}` ({report['cpu_name']}), commit {report['commit'][:8]}:"
     columns = ("planted", "rule", "called regressions", "comparisons with any", "to confirm")
-    return "\n".join([intro, "", *_table(columns, rows)]) + "\n"
+    return "\n".join([intro, "", *table(columns, rows)]) + "\n"
 
 
 def _commits(report: dict[str, Any]) -> str:
@@ -372,7 +335,7 @@ def _commits(report: dict[str, Any]) -> str:
     ]
     after, before = report["after"][:8], report["before"][:8]
     intro = f"`{report['hardware_tag']}`, commit {after} against {before}, {report['date'][:10]}:"
-    return "\n".join([intro, "", *_table(("benchmark", "times faster", "99 %"), rows)]) + "\n"
+    return "\n".join([intro, "", *table(("benchmark", "times faster", "99 %"), rows)]) + "\n"
 
 
 def _detectors(report: dict[str, Any]) -> str:
@@ -396,9 +359,9 @@ def _detectors(report: dict[str, Any]) -> str:
     )
     return "\n".join(
         [
-            *(intro, "", *_table(["", *measured], rows), ""),
+            *(intro, "", *table(["", *measured], rows), ""),
             *("What `rocmforge bench history` calls each, in percent of the histories:", ""),
-            *_table(["commits", "planted", *_kinds(report)], taken),
+            *table(["commits", "planted", *_kinds(report)], taken),
             "",
         ]
     )
@@ -407,43 +370,6 @@ def _detectors(report: dict[str, Any]) -> str:
 def _kinds(report: dict[str, Any]) -> list[str]:
     rows = (row for found in report["drifts"].values() for row in found.values())
     return list(dict.fromkeys(kind for row in rows for kind in row))
-
-
-def _feed_forward_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """The ways of a feed-forward part; nothing where a report has none."""
-    if not rows:
-        return []
-    models, ways = (list(dict.fromkeys(row[key] for row in rows)) for key in ("model", "way"))
-    times = {(row["model"], row["way"]): row["microseconds"] for row in rows}
-    cells = [[way, *(f"{times[model, way]:,.1f}" for model in models)] for way in ways]
-    return [
-        *("", "Feed-forward part of one token in Q4_K over weights that no cache holds, µs:", ""),
-        *_table(["kernels", *models], cells),
-    ]
-
-
-def _rate(speeds: dict[str, float], key: str) -> str:
-    return f"{speeds[key]:,.0f}" if key in speeds else "n/a"
-
-
-def _readme_gpu_table(report: dict[str, Any]) -> str:
-    """Decode and prefill of one GPU's models."""
-    intro = f"On one {report['gpu']}, median tokens/s ([more](docs/PERFORMANCE.md#on-gpus)):"
-    prompt, depth = "512", "128"
-    rows = [
-        (
-            model["model"],
-            _rate(model["decode_tokens_per_second"], depth),
-            _rate(model["prefill_tokens_per_second"], prompt),
-        )
-        for model in report["models"]
-    ]
-    columns = ("model (random weights)", "decode", f"prefill of {prompt}")
-    return "\n".join([intro, "", *_table(columns, rows)]) + "\n"
-
-
-def _table(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> list[str]:
-    return [_row(columns), _row(["---"] * len(columns)), *map(_row, rows)]
 
 
 def _readme_table(reports: list[dict[str, Any]]) -> str:
@@ -463,7 +389,7 @@ def _readme_table(reports: list[dict[str, Any]]) -> str:
     lines = [
         f"{intro} ([more](docs/PERFORMANCE.md#beside-llamacpp-on-a-cpu)):",
         "",
-        *_table(columns, ()),
+        *table(columns, ()),
     ]
     for report in chosen:
         cells = [_stem(report)]
@@ -473,12 +399,8 @@ def _readme_table(reports: list[dict[str, Any]]) -> str:
                 f"{row['llama.cpp']:.0f}",
                 f"**{row['ratio']:.2f}**",
             ]
-        lines.append(_row(cells))
+        lines.append(table_row(cells))
     return "\n".join(lines) + "\n"
-
-
-def _row(cells: Iterable[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _stem(report: dict[str, Any]) -> str:
