@@ -105,15 +105,15 @@ class Hardware:
     def identity(self) -> dict[str, str | int | None]:
         """Return the values that must be equal before two measurements may be compared.
 
-        Of ROCm and the driver only the major version counts, of the operating system only its
-        name; memory size and the versions of Python and HIP do not count, and each ROCm has one
-        HIP. None is a value like any other: what is unknown on one side alone differs.
+        Of ROCm and the driver only the major version counts, of the operating system only its name;
+        memory size and the versions of Python and HIP do not count, and each ROCm has one HIP. Beside
+        an NVIDIA GPU no ROCm counts. None is a value like any other: what is unknown on one side alone differs.
         """
         return {
             "gpu_name": self.gpu_name,
             "gpu_architecture": self.gpu_architecture,
             "gfx_override": self.gfx_override,
-            "rocm_version": _major(self.rocm_version),
+            "rocm_version": None if _is_nvidia(self) else _major(self.rocm_version),
             "driver_version": _major(self.driver_version),
             "power_cap_watts": self.power_cap_watts,
             "cpu_name": self.cpu_name,
