@@ -105,9 +105,10 @@ class Hardware:
     def identity(self) -> dict[str, str | int | None]:
         """Return the values that must be equal before two measurements may be compared.
 
-        Of ROCm and the driver only the major version counts, of the operating system only its name;
-        memory size and the versions of Python and HIP do not count, and each ROCm has one HIP. Beside
-        an NVIDIA GPU no ROCm counts. None is a value like any other: what is unknown on one side alone differs.
+        Of ROCm and the driver only the major version counts, of the operating system only its
+        name; memory size and the versions of Python and HIP do not count, and each ROCm has one
+        HIP. Beside an NVIDIA GPU no ROCm counts. None is a value like any other: what is unknown on
+        one side alone differs.
         """
         return {
             "gpu_name": self.gpu_name,

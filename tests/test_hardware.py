@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import stat
@@ -333,10 +332,10 @@ def test_nvidia_smi_that_hangs(root: Root, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_rocm_beside_an_nvidia_gpu_makes_no_other_hardware() -> None:
     card = Hardware(gpu_name="NVIDIA H200", gpu_architecture="sm_90", driver_version="580.1")
-    beside = dataclasses.replace(card, rocm_version="5.7.1-3")
+    beside = replace(card, rocm_version="5.7.1-3")
     assert card.identity() == beside.identity()
     amd = Hardware(gpu_architecture="gfx1100", rocm_version="7.2.0")
-    assert amd.identity() != dataclasses.replace(amd, rocm_version="6.4.0").identity()
+    assert amd.identity() != replace(amd, rocm_version="6.4.0").identity()
 
 
 def test_identity_leaves_out_what_may_change() -> None:
