@@ -34,6 +34,7 @@ from rocmforge.speed.ideal import (
 from rocmforge.speed.sequences import Sequences
 
 KV_BYTES = 2  # of a stored number: f16
+PAGE_SIZE = 32  # tokens in a page of the KV cache
 WARM_STEPS = 3  # decode steps at least: a GPU makes its launches in the first, captures the second
 
 
@@ -66,6 +67,11 @@ class SpeedTest:
     def length(self) -> int:
         """Most tokens of one sequence."""
         return self.depth + self.prompt + self.generated
+
+    @property
+    def pages(self) -> int:
+        """Pages of the KV cache that it takes: whole ones for each sequence."""
+        return self.batch * -(-self.length // PAGE_SIZE)
 
     @property
     def tokens(self) -> int:
@@ -221,18 +227,19 @@ def measure(
             left.append(test)
     while left:
         length = max(test.length for test in left)
-        most = max(test.batch * test.length for test in left)
+        most = max(test.pages for test in left)
         try:
             engine = Engine.from_gguf(
                 path,
                 device,
                 ctx=length,
                 threads=threads,
-                sequences=-(-most // length),
+                sequences=-(-most // -(-length // PAGE_SIZE)),
+                page_size=PAGE_SIZE,
                 progress=loading,
             )
         except (OutOfMemoryError, MemoryError) as error:
-            for test in [test for test in left if test.batch * test.length == most]:
+            for test in [test for test in left if test.pages == most]:
                 left.remove(test)
                 yield Speed(test, place, reason=str(error) or "out of memory")
             continue

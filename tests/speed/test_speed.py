@@ -146,6 +146,15 @@ def test_where_memory_is_short_the_largest_tests_are_left_out(
     ]
 
 
+def test_many_short_sequences_have_pages_beside_one_long_prompt(model: Path) -> None:
+    found = speeds(model, speed_tests([64], [2], [0], [1, 8]), repetitions=1)
+    assert [(f.test.name, f.test.batch, len(f.seconds)) for f in found] == [
+        ("pp64", 1, 1),
+        ("tg2", 1, 1),
+        ("tg2", 8, 1),
+    ]
+
+
 def test_the_least_time_counts_each_matrix_once_and_what_attention_reads(
     model: Path, engine: Engine
 ) -> None:
