@@ -7,6 +7,7 @@ one token, a model finds them in a cache: such times are called hot, and are of 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from rocmforge.plan.protocols import Backend
 from .checks import checked
 
 GPU_BYTES = 512 << 20  # the largest cache that we know has 256 MiB (MI300X)
-CACHES = 4  # of the CPU's last cache, which may keep a part of what runs through it
-LAST_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")
+CACHES = 4  # of the CPU's last caches, which may keep a part of what runs through them
+CPUS = Path("/sys/devices/system/cpu")
 
 
 @functools.cache
@@ -28,9 +29,19 @@ def cold_bytes(device: str) -> int:
     if device != "cpu":
         return GPU_BYTES
     try:
-        return CACHES * 1024 * int(LAST_CACHE.read_text(encoding="ascii").strip().rstrip("K"))
+        return CACHES * _last_caches()
     except (OSError, ValueError):  # no such cache, or the system does not tell
         return GPU_BYTES
+
+
+def _last_caches() -> int:
+    """Bytes of the last caches of all cores that this process may use; chiplets have their own."""
+    found = {}
+    for cpu in os.sched_getaffinity(0):
+        cache = CPUS / f"cpu{cpu}/cache/index3"
+        cores = (cache / "shared_cpu_list").read_text(encoding="ascii")
+        found[cores] = 1024 * int((cache / "size").read_text(encoding="ascii").strip().rstrip("K"))
+    return sum(found.values())
 
 
 def own(on: Backend[Any], array: np.ndarray) -> np.ndarray:
