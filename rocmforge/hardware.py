@@ -321,7 +321,7 @@ def _hip_of(folder: Path) -> str | None:
         if len(found) == 3:
             return f"{found['MAJOR']}.{found['MINOR']}.{found['PATCH']}"
     for pattern in ("lib/libamdhip64.so.*", "lib64/libamdhip64.so.*", "lib/*/libamdhip64.so.*"):
-        for library in sorted(folder.glob(pattern), reverse=True):
+        for library in sorted(folder.glob(pattern), key=_numbers, reverse=True):
             numbers = re.search(r"\.so\.(\d+\.\d+)\.", library.name)
             if numbers:
                 return numbers[1]

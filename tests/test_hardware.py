@@ -216,6 +216,8 @@ def test_hip_has_a_version_of_its_own(root: Root, monkeypatch: pytest.MonkeyPatc
     assert find_hip(root.path) is None
     root.write("usr/lib/x86_64-linux-gnu/libamdhip64.so.5.2.50203", "")
     assert find_hip(root.path) == "5.2"
+    root.write("usr/lib/x86_64-linux-gnu/libamdhip64.so.10.0.50203", "")  # after 5 by number alone
+    assert find_hip(root.path) == "10.0"
     root.write("usr/share/hip/version", HIP.format(5, 2, 21153))
     assert find_hip(root.path) == "5.2.21153"
     lines = [f"#define HIP_VERSION_{n} {v}" for n, v in (("MAJOR", 7), ("MINOR", 0), ("PATCH", 3))]
