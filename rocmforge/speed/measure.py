@@ -299,6 +299,14 @@ class _Run:
                     yield self._speed(test, sequences)
 
     def _speed(self, test: SpeedTest, sequences: Sequences) -> Speed:
+        try:
+            seconds = self._seconds(test, sequences)
+        except (OutOfMemoryError, MemoryError) as error:  # of its activations
+            sequences.rewind()
+            return Speed(test, self._place, reason=str(error) or "out of memory")
+        return self._beside_roofline(test, seconds)
+
+    def _seconds(self, test: SpeedTest, sequences: Sequences) -> tuple[float, ...]:
         warm = 1 if test.prompt else -(-WARM_STEPS // test.generated)
         for _ in range(warm):
             _repetition(test, sequences)
@@ -307,7 +315,7 @@ class _Run:
         for _ in range(self._repetitions):
             seconds.append(_repetition(test, sequences))
             self._advance()
-        return self._beside_roofline(test, tuple(seconds))
+        return tuple(seconds)
 
     def _beside_roofline(self, test: SpeedTest, seconds: tuple[float, ...]) -> Speed:
         engine, model = self._engine, self._model

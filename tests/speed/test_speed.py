@@ -155,6 +155,26 @@ def test_many_short_sequences_have_pages_beside_one_long_prompt(model: Path) -> 
     ]
 
 
+def test_a_test_whose_activations_do_not_fit_leaves_the_others(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Engine.prefill
+
+    def short(self: Engine, sequence: int, ids: list[int]) -> Any:
+        logits = right(self, sequence, ids)  # the sequence has grown when memory runs out
+        if len(ids) == 64:
+            raise OutOfMemoryError("device memory: got 1 GB, wanted 2")
+        return logits
+
+    monkeypatch.setattr(Engine, "prefill", short)
+    found = speeds(model, speed_tests([64, 32], [2], [0], [1]), repetitions=1)
+    assert [(f.test.name, len(f.seconds), f.reason) for f in found] == [
+        ("pp64", 0, "device memory: got 1 GB, wanted 2"),
+        ("pp32", 1, None),
+        ("tg2", 1, None),
+    ]
+
+
 def test_the_least_time_counts_each_matrix_once_and_what_attention_reads(
     model: Path, engine: Engine
 ) -> None:
