@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
-from ctypes import CDLL
+from collections.abc import Callable, Iterator
+from ctypes import CDLL, c_double
 from pathlib import Path
 
 import pytest
@@ -100,3 +100,16 @@ def gpu(kernels: Kernels) -> Iterator[Gpu]:
         gpu.check_guards()
     finally:
         gpu.free()
+
+
+@pytest.fixture
+def plant_times(
+    standin: dict[str, CDLL], kernels: Kernels
+) -> Iterator[Callable[[float, float], None]]:
+    """Let each kernel and each launch take so many seconds on the stand-in, until the test ends."""
+    if kernels.runtime.platform == "cuda":
+        pytest.skip("times are planted in the stand-in of HIP")
+    plant = standin["amdhip64"].standin_plant
+    plant.argtypes = c_double, c_double
+    yield plant
+    plant(0.0, 0.0)

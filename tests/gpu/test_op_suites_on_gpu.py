@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from ctypes import CDLL, c_double
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
@@ -40,15 +39,9 @@ def suites(
 
 
 @pytest.fixture
-def planted(standin: dict[str, CDLL], kernels: Kernels) -> Iterator[None]:
+def planted(plant_times: Callable[[float, float], None]) -> None:
     """Each kernel takes KERNEL_S on the stand-in, and each launch LAUNCH_S."""
-    if kernels.runtime.platform == "cuda":
-        pytest.skip("times are planted in the stand-in of HIP")
-    call = standin["amdhip64"].standin_plant
-    call.argtypes = c_double, c_double
-    call(KERNEL_S, LAUNCH_S)
-    yield
-    call(0.0, 0.0)
+    plant_times(KERNEL_S, LAUNCH_S)
 
 
 @pytest.mark.parametrize(

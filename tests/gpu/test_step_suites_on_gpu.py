@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from ctypes import CDLL, c_double
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,15 +65,9 @@ def suites(
 
 
 @pytest.fixture
-def planted(standin: dict[str, CDLL], kernels: Kernels) -> Iterator[None]:
+def planted(plant_times: Callable[[float, float], None]) -> None:
     """Each kernel takes KERNEL_US on the stand-in, and each launch LAUNCH_S."""
-    if kernels.runtime.platform == "cuda":
-        pytest.skip("times are planted in the stand-in of HIP")
-    call = standin["amdhip64"].standin_plant
-    call.argtypes = c_double, c_double
-    call(1e-6 * KERNEL_US, LAUNCH_S)
-    yield
-    call(0.0, 0.0)
+    plant_times(1e-6 * KERNEL_US, LAUNCH_S)
 
 
 def value(result: dict[str, Any]) -> float:
