@@ -32,7 +32,8 @@ from rocmforge.hardware import hardware_tag
 RESULT_VERSION = 2
 BENCHMARKS_VERSION = 2
 MEASURE = (
-    ".venv/bin/asv run --machine $(.venv/bin/rocmforge bench machine) --record-samples HEAD~2..HEAD"
+    ".venv/bin/asv run --machine $(.venv/bin/rocmforge bench machine) --record-samples "
+    "--show-stderr HEAD~2..HEAD"
 )
 """The command that measures commits, as the README has it."""
 _SPREAD = ("result", "samples", "stats_ci_99_a", "stats_ci_99_b", "stats_repeat")
