@@ -38,7 +38,6 @@ from rocmforge.plan.graph import (
     SelectOutputs,
     Swiglu,
     Tensor,
-    op_name,
     rotations,
 )
 from rocmforge.plan.protocols import Backend, Progress, W
@@ -195,8 +194,7 @@ class HostExecutor:
         if run.single and not any(map(self._needs_python, ops)):
             calls = self.backend.record(calls)
         cost = sum((costs.of(op, _floats(op.reads), _floats(op.writes)) for op in ops), Cost())
-        kernels = tuple(dict.fromkeys(map(op_name, ops)))
-        return HostTimedStep(label, len(ops), cost, kernels, calls, kept)
+        return HostTimedStep(label, len(ops), cost, calls, kept)
 
     def _arrays(self, batch: Batch) -> BatchArrays:
         tables = {rotation: rotation.table(batch.positions) for rotation in self._rotations}

@@ -22,8 +22,8 @@ class HostTimedStep:
 
     Parameters
     ----------
-    label, calls, cost, kernels
-        As of `TimedStep`; its kernels are ops of the backend.
+    label, calls, cost
+        As of `TimedStep`.
     run
         Runs the calls of all layers.
     written
@@ -33,7 +33,6 @@ class HostTimedStep:
     label: str
     calls: int
     cost: Cost
-    kernels: tuple[str, ...]
     run: Callable[[], object]
     written: Sequence[tuple[Floats, Floats]]
 

@@ -53,11 +53,6 @@ class GpuTimedStep:
     launches: Sequence[Launch]
     _replay: Replay | None = field(default=None, init=False)
 
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of its kernels, each once."""
-        return tuple(dict.fromkeys(launch.name for launch in self.launches))
-
     def seconds(self) -> float:
         """Replay the calls of all layers; return the device time of one call."""
         return self._ready().seconds()

@@ -65,10 +65,6 @@ class TimedStep(Protocol):
     def cost(self) -> Cost:
         """Bytes and flops of all these calls."""
 
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of what a call runs, each once."""
-
     def seconds(self) -> float:
         """Run the calls of all layers, often enough to be timed; return seconds of one call.
 

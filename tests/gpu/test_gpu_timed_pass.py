@@ -144,7 +144,6 @@ def test_planted_times_come_back(
         each = len(step.launches) / step.calls
         assert step.seconds() == pytest.approx(each * KERNEL_S, rel=1e-3), step.label
         assert 0 < step.launch_seconds() < 1
-        assert step.kernels
     launches = sum(len(step.launches) for step in timed.steps)
     assert timed.seconds() == pytest.approx(launches * KERNEL_S, rel=0.2)  # and two copies
     timed.close()
