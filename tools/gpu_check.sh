@@ -68,9 +68,9 @@ for part in $parts; do
         cat "$out/speed.log"
         ;;
     bench)
-        for suite in ${BENCH:-attention dequantize fusion inference matmul memory quality roofline rows startup}; do
+        for suite in ${BENCH:-attention dequantize first_token fusion inference matmul memory quality roofline rows startup steps}; do
             step "benchmarks: $suite" "bench-$suite.log" "$python" -m rocmforge bench run --bench "^$suite\\..*'gpu'"
-            tar -czf "$out/asv.part" .asv/results .asv/conditions && mv "$out/asv.part" "$out/asv.tar.gz"
+            tar -czf "$out/asv.part" .asv/results && mv "$out/asv.part" "$out/asv.tar.gz"
         done
         ;;
     *)

@@ -16,9 +16,10 @@ that the dashboard in .asv/html shows their history too. To compare commits that
 A slower number than the stored baseline is shown but is no failure: one run on a busy machine
 proves nothing. `rocmforge bench gate` makes it one. The comparison is saved in .asv/comparisons.
 
-Each process also writes the environment of its run to .asv/conditions. A benchmark is marked where
-other work took more of the CPU time than --max-load, or where something throttled. Where more than
-half of the timed ones are marked, `bench gate`, --save-baseline and --save-results refuse the run.
+Each process also adds the environment of its run to a .jsonl file beside asv's result file. A
+benchmark is marked where other work took more of the CPU time than --max-load, or where something
+throttled. Where more than half of the timed ones are marked, `bench gate`, --save-baseline and
+--save-results refuse the run.
 
 environment variables:
   ROCFORGE_TEST_MODEL or ROCMFORGE_TEST_MODEL   a GGUF file instead of the generated model
