@@ -336,6 +336,8 @@ def keep_results(
     reports = reports_path(source / result_file(machine, commit, asv_environment_name(python)))
     if reports.exists():
         write_bytes(reports_path(path), compact(reports))
+    else:  # those of an earlier run say nothing of this one
+        reports_path(path).unlink(missing_ok=True)
     for rest in ("benchmarks.json", f"{machine}/machine.json"):
         write_bytes(target / rest, (source / rest).read_bytes())
     return path

@@ -27,6 +27,7 @@ from rocmforge.bench.asv import (
 )
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.git import find_commit
+from rocmforge.bench.reports import reports_path
 from rocmforge.errors import ResultFileError
 
 pytest.importorskip("asv")
@@ -125,6 +126,19 @@ def test_kept_results_say_nothing_of_where_the_interpreter_is(
     assert found.hardware.python_version == ".".join(platform.python_version_tuple()[:2])
     with pytest.raises(ResultFileError, match=f"{A[:8]}-existing"):
         keep_results(tree.results, tmp_path / "kept", "box", A, "/usr/bin/python3")
+
+
+def test_reports_of_an_earlier_run_do_not_stay_beside_kept_results(
+    tree: AsvTree, tmp_path: Path
+) -> None:
+    tree.benchmark("rope.time_rope")
+    path = tree.run(A, {"rope.time_rope": 0.5}, environment=asv_environment_name(PYTHON))
+    arguments = (tree.results, tmp_path / "kept", "box", A, PYTHON)
+    kept = keep_results(*arguments)
+    reports_path(kept).write_text("of an earlier run\n", encoding="utf-8")
+    assert not reports_path(path).exists()
+    keep_results(*arguments)
+    assert not reports_path(kept).exists()
 
 
 def test_what_failed_in_an_earlier_round_has_failed(tree: AsvTree, tmp_path: Path) -> None:
