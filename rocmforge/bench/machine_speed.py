@@ -90,6 +90,7 @@ def unrecorded(before_ms: int | None, after_ms: int | None) -> str | None:
         return None
     hours = abs(after_ms - before_ms) / SESSION_MS
     apart = f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+    apart = f"{60 * hours:.0f} minutes" if hours < 2 else apart
     return f"measured {apart} apart, and the machine's own speed was not recorded beside both"
 
 

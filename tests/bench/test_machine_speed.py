@@ -117,6 +117,9 @@ def test_without_a_reference_runs_that_are_far_apart_cannot_be_told(
     said = differing_conditions(before, replace(after, started_at=13 * SESSION_MS))
     assert said is not None
     assert said.startswith("measured 13 hours apart, and the machine's own speed was not recorded")
+    said = differing_conditions(before, replace(after, started_at=SESSION_MS * 5 // 4))
+    assert said is not None
+    assert said.startswith("measured 75 minutes apart")
     found = compare(run("a", before), run("b", replace(after, started_at=72 * SESSION_MS)))
     assert found.rows[0].verdict is Verdict.CANNOT_TELL
     assert "3 days apart" in found.rows[0].note
@@ -132,7 +135,7 @@ def test_the_committed_runs_of_a_cpu_show_no_false_step(repo: Path) -> None:
     verdicts = [row.verdict for row in compare(first, second).rows if row.label in timed]
     assert not {Verdict.REGRESSION, Verdict.IMPROVED} & set(verdicts)
     assert verdicts.count(Verdict.CANNOT_TELL) > 200
-    assert verdicts.count(Verdict.OK) > 200
+    assert verdicts.count(Verdict.OK) > 150
 
 
 def test_the_floor_of_processes_holds_a_change_back_and_says_so() -> None:
