@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +20,6 @@ from rocmforge.gpu.fusion import FUSIONS
 from rocmforge.gpu.runtime import DeviceProperties
 
 discovery = pytest.importorskip("asv_runner.discovery")
-load_json = pytest.importorskip("asv.util").load_json
 
 SMALLEST: dict[str, tuple[Any, ...]] = {
     "attention.Decode": (128, "cpu"),
@@ -123,14 +119,6 @@ def in_class(suite: dict[str, Any], name: str) -> list[Any]:
     return [b for key, b in suite.items() if key.startswith(f"{name}.")]
 
 
-def labels(suite: dict[str, Any]) -> list[str]:
-    return [
-        f"{name}({', '.join(values)})"
-        for name, b in suite.items()
-        for values in itertools.product(*b.params)
-    ]
-
-
 def test_asv_finds_the_suites_and_their_kinds(suite: dict[str, Any]) -> None:
     assert {name.split(".")[0] for name in suite} == {
         "attention",
@@ -149,66 +137,6 @@ def test_asv_finds_the_suites_and_their_kinds(suite: dict[str, Any]) -> None:
     }
     assert {b.type for b in suite.values()} == {"time", "peakmemory", "track"}
     assert {name.rsplit(".", 1)[0] for name in suite} == set(SMALLEST)
-
-
-def test_throughputs_declare_their_direction_and_units(suite: dict[str, Any]) -> None:
-    for name, benchmark in suite.items():
-        higher = getattr(benchmark, "direction", "lower") == "higher"
-        assert benchmark.unit.endswith("/s") == higher, name
-        assert benchmark.unit != "unit", name
-
-
-def test_asvs_regressions_page_leaves_out_what_is_better_when_higher(
-    suite: dict[str, Any], repo: Path
-) -> None:
-    config = load_json(str(repo / "asv.conf.json"), js_comments=True)
-    left_out = [k for k, v in config["regressions_first_commits"].items() if v is None]
-    for name, benchmark in suite.items():
-        higher = getattr(benchmark, "direction", "lower") == "higher"
-        assert any(re.fullmatch(pattern, name) for pattern in left_out) == higher, name
-
-
-def test_asv_check_passes(repo: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "asv", "check", "-E", f"existing:{sys.executable}"],
-        cwd=repo,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "No problems found" in done.stdout
-    assert done.returncode == 0
-
-
-def patterns(repo: Path, profile: str, device: str = "cpu") -> list[str]:
-    """Expressions of a profile, as `rocmforge bench` fills them in."""
-    lines = (repo / "benchmarks" / f"{profile}.txt").read_text(encoding="utf-8").splitlines()
-    return [
-        line.replace("<device>", f"'{device}'").replace("<model>", r"0\.5B-Q4_K_M")
-        for line in lines
-        if line and not line.startswith("#")
-    ]
-
-
-@pytest.mark.parametrize("profile", ["quick", "standard"])
-def test_every_expression_of_a_profile_finds_a_benchmark(
-    suite: dict[str, Any], repo: Path, profile: str
-) -> None:
-    known = labels(suite)
-    expressions = patterns(repo, profile, "(cpu|gpu)")
-    for expression in expressions:
-        assert any(re.search(expression, label) for label in known), expression
-    found = {label.split(".")[0] for label in known for e in expressions if re.search(e, label)}
-    assert found == {name.split(".")[0] for name in suite}
-
-
-def test_standard_has_all_of_quick(suite: dict[str, Any], repo: Path) -> None:
-    quick, standard = (
-        {label for label in labels(suite) for e in patterns(repo, p) if re.search(e, label)}
-        for p in ("quick", "standard")
-    )
-    assert quick < standard
-    assert len(quick) < 60
 
 
 @pytest.mark.parametrize("name", SMALLEST)
