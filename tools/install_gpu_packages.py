@@ -60,12 +60,13 @@ def install(requirements: Sequence[str]) -> bool:
     would remove the old version's files after it wrote the new one's, so the old one goes first.
     """
     old = [name for name in installed() if name.startswith(("hip-python", "rocm-bindings"))]
-    if old and any(name.startswith("hip-python") for name in requirements):
-        with tempfile.TemporaryDirectory() as folder:
-            if not pip("download", "--dest", folder, *requirements):
-                return False
+    if not old or not any(name.startswith("hip-python") for name in requirements):
+        return pip("install", "--progress-bar", "off", *requirements)
+    with tempfile.TemporaryDirectory() as folder:
+        if not pip("download", "--dest", folder, *requirements):
+            return False
         pip("uninstall", "--yes", *old)
-    return pip("install", "--progress-bar", "off", *requirements)
+        return pip("install", "--no-index", "--find-links", folder, *requirements)
 
 
 def installed() -> list[str]:
