@@ -86,8 +86,8 @@ def compact(path: Path) -> bytes:
 
 def _current(path: Path) -> dict[Key, list[tuple[Path, dict[str, Any]]]]:
     """Return the lines that were not replaced, each with its place for messages."""
-    if not os.path.lexists(path):
-        return {}
+    if not os.path.lexists(path) or (path.is_file() and not path.stat().st_size):
+        return {}  # empty: the disk was full
     found: dict[Key, list[tuple[Path, dict[str, Any]]]] = defaultdict(list)
     last: dict[Key, str] = {}
     lines = read_text(path, "reports").removesuffix("\n").split("\n")

@@ -219,3 +219,8 @@ def test_our_own_arrays_do_not_count_as_the_memory_of_a_benchmark(tmp_path: Path
         recorder.write()
         (report,) = read_reports(run.reports)[name, None]
         assert len(report.reference["read_gb_per_second"]) == readings
+
+
+def test_a_file_that_a_full_disk_left_empty_has_no_reports(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    assert read_reports(tmp_path / "empty.jsonl") == {}
