@@ -39,6 +39,11 @@ TRIALS = "*/gate_trials*.json"  # what gate_trials.py --json wrote
 COMMITS = "*/compare_commits*.json"  # what bench confirm --json wrote
 DETECTORS = "*/detectors.json"  # what compare_detectors.py --json wrote
 SLOWEST = "<slowest>"  # in coverage.txt, instead of a parameter's value
+RULES = {
+    "check_regressions.py": "`bench compare`",
+    "check_regressions.py --confirm": "`bench confirm`",
+}
+"""What rules are called in reports that are kept, and what the commands are called."""
 NOISY = 0.05  # spread from which a benchmark is listed
 README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
@@ -293,7 +298,7 @@ def _alarms(report: dict[str, Any]) -> str:
     verdicts, comparisons = report["verdicts"], report["comparisons"]
     rows = [
         (
-            name,
+            RULES.get(name, name),
             _share(row["regressions"], verdicts),
             f"{row['comparisons_with_any']} of {comparisons}",
         )
@@ -310,7 +315,7 @@ def _trials(report: dict[str, Any]) -> str:
         (
             (f"{kind['planted_percent']:g} %" if kind["planted_percent"] else "nothing")
             + (", by a stored baseline" if kind.get("stored_baseline") else ""),
-            rule,
+            RULES.get(rule, rule),
             _share(row["regressions"], kind["verdicts"]),
             f"{row['comparisons_with_any']} of {kind['comparisons']}",
             f"{kind['confirm_seconds']:.0f} s" if "--confirm" in rule else "",
