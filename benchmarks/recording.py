@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import json
+import os
 import re
 import sys
 import time
@@ -122,14 +123,18 @@ def process_median(result_file: Path) -> float | None:
 
 
 def append(path: Path, report: dict[str, Any]) -> None:
-    """Append a report as one line, whole or not at all."""
+    """Append a report as one line, whole or not at all; a last line that was cut off goes."""
     rounded = json.loads(
         json.dumps(report), parse_float=lambda text: float(f"{float(text):.{DIGITS}g}")
     )
     line = json.dumps(rounded, separators=(",", ":"), allow_nan=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab", buffering=0) as file:
-        size = file.tell()
+    with path.open("a+b", buffering=0) as file:
+        held = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        size = file.read(held).rfind(b"\n") + 1
+        if size < held:
+            file.truncate(size)
         try:
             written = file.write(line.encode())
             if written != len(line.encode()):

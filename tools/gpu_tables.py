@@ -31,7 +31,7 @@ def speed_tables(report: dict[str, Any]) -> str:
         ]
         for model in models
     ]
-    loads = {model["model"]: _load_seconds(model) for model in models}
+    loads = {model["model"]: model["seconds_with_empty_compile_cache"] for model in models}
     parts = list(loads[models[0]["model"]])
     times = [
         [name, *(f"{1e3 * seconds[part]:,.0f}" for part in parts)]
@@ -54,12 +54,6 @@ def speed_tables(report: dict[str, Any]) -> str:
         *_feed_forward_lines(report.get("feed_forward", [])),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _load_seconds(model: dict[str, Any]) -> dict[str, float]:
-    """Parts of the time to the first token, kernels compiled anew; older reports do not say so."""
-    seconds: dict[str, float] = model.get("seconds_with_empty_compile_cache") or model["seconds"]
-    return seconds
 
 
 def _feed_forward_lines(rows: list[dict[str, Any]]) -> list[str]:

@@ -43,6 +43,7 @@ from rocmforge.errors import ResultFileError, brief
 _CONFIG_VERSION = 1
 _CONFIG_MOST_BYTES = 2**16  # its parser takes a second for so many, and minutes for some megabytes
 _PATIENCE_S = 3.0
+FORKED = ("--launch-method", "forkserver")  # imports once a run: half of the time
 _SETTINGS: Mapping[str, tuple[type, str]] = {
     **dict.fromkeys(
         (
@@ -433,7 +434,7 @@ class Builds:
         written = self._work / "results" / name
         for stale in (written, reports_path(written)):
             stale.unlink(missing_ok=True)  # asv would merge into it
-        words = run_command(self._work, python, commit, self._machine, *more)
+        words = run_command(self._work, python, commit, self._machine, *FORKED, *more)
         done = _captured(words)
         if done.returncode not in (0, FAILURES) or not written.exists():
             raise ResultFileError(

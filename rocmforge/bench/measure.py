@@ -120,7 +120,7 @@ def _run_asv(
     console: Console,
 ) -> None:
     """Run the benchmarks; progress to the terminal, everything to the log."""
-    more = project.options(selection)
+    more = [*asv.FORKED, *project.options(selection)]
     command = asv.run_command(WORK, sys.executable, commit, machine, *more)
 
     def show(line: str) -> None:

@@ -181,6 +181,21 @@ def test_a_report_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8").count("\n") == 2
 
 
+def test_the_next_report_takes_the_place_of_a_line_that_a_crash_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    run = AsvRun(path, "1", False)
+    result = tmp_path / "result"
+    result.write_text(json.dumps(3.0), encoding="utf-8")
+    recording.Recorder(run, recording.Measured("m.track_x", None, result)).write()
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[: len(whole) // 2])
+    with pytest.raises(ResultFileError, match="line 2"):
+        read_reports(path)
+    recording.append(path, json.loads(whole) | {"benchmark": "m.track_y"})
+    assert path.read_bytes().startswith(whole)
+    assert set(read_reports(path)) == {("m.track_x", None), ("m.track_y", None)}
+
+
 def test_a_full_disk_is_said_and_fails_no_benchmark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -202,7 +202,7 @@ def _of_gpu(report: Report) -> Iterator[Speed]:
             (DECODE, f"context of {n}", value, "tokens/s")
             for n, value in model["decode_tokens_per_second"].items()
         ]
-        parts = model["seconds"].items()
+        parts = model["seconds_with_full_compile_cache"].items()
         rows += [(TTFT, what, value, "s") for what, value in parts if "prompt" in what]
         for row in rows:
             yield _plain(report, name, kind, row)
