@@ -18,6 +18,7 @@ from rocmforge.bench.asv import asv_environment_name, result_file
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.reports import read_reports, reports_path
 from rocmforge.bench.run_environment import with_stored_environments
+from rocmforge.errors import ResultFileError
 
 pytest.importorskip("asv")
 
