@@ -216,6 +216,7 @@ def watched(owner: object, after: Callable[[str], None], *names: str) -> Iterato
     """Call `after` with the name after each call of some methods of the type of `owner`."""
     kind = type(owner)
     own = {name: getattr(kind, name) for name in names}
+    inherited = set(names) - set(vars(kind))
 
     def watching(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -230,8 +231,11 @@ def watched(owner: object, after: Callable[[str], None], *names: str) -> Iterato
             setattr(kind, name, watching(name, work))
         yield
     finally:
-        for name, work in own.items():
-            setattr(kind, name, work)
+        for name in own:
+            if name in inherited:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, own[name])
 
 
 @contextmanager

@@ -107,18 +107,19 @@ def test_timed_calls_keep_their_memory_until_the_backend_closes(
     monkeypatch.setattr(backend.kernels, "close", lambda: None)  # others use them
     monkeypatch.setattr(runtime, "close", lambda: None)
     held: list[int] = []
-    allocate, free = runtime.allocate, runtime.free
+    kind = type(runtime)
+    allocate, free = kind.allocate, kind.free
 
-    def allocating(nbytes: int) -> int:
-        held.append(allocate(nbytes))
+    def allocating(self: Runtime, nbytes: int) -> int:
+        held.append(allocate(self, nbytes))
         return held[-1]
 
-    def freeing(address: int) -> None:
+    def freeing(self: Runtime, address: int) -> None:
         held.remove(address)
-        free(address)
+        free(self, address)
 
-    monkeypatch.setattr(runtime, "allocate", allocating)
-    monkeypatch.setattr(runtime, "free", freeing)
+    monkeypatch.setattr(kind, "allocate", allocating)
+    monkeypatch.setattr(kind, "free", freeing)
     ops.swiglu(X, X, backend)
     assert held == []
     run = backend.timed([partial(ops.swiglu, X, X, backend)] * 2)
@@ -158,17 +159,18 @@ def test_short_launches_are_repeated_until_they_can_be_timed(
 ) -> None:
     launches, _ = norms(gpu, 2)
     lengths: list[int] = []
-    begin, enqueue = gpu.runtime.begin_capture, Launch.enqueue
+    kind = type(gpu.runtime)
+    begin, enqueue = kind.begin_capture, Launch.enqueue
 
-    def beginning(stream: object) -> None:
+    def beginning(self: Runtime, stream: object) -> None:
         lengths.append(0)
-        begin(stream)
+        begin(self, stream)
 
     def counting(self: Launch, runtime: Runtime, stream: object = None) -> None:
         lengths[-1] += 1
         enqueue(self, runtime, stream)
 
-    monkeypatch.setattr(gpu.runtime, "begin_capture", beginning)
+    monkeypatch.setattr(kind, "begin_capture", beginning)
     monkeypatch.setattr(Launch, "enqueue", counting)
     plant(10e-6)
     Replay(gpu.runtime, launches, calls=2).close()
