@@ -50,7 +50,7 @@ REPORTS: dict[str, dict[str, Any]] = {
                 "model": "7B-Q8_0",
                 "prefill_tokens_per_second": {"512": 100.0},
                 "decode_tokens_per_second": {"128": 10.0},
-                "seconds": {"the same prompt again": 0.1},
+                "seconds_with_full_compile_cache": {"the same prompt again": 0.1},
             }
         ],
     },
@@ -166,6 +166,9 @@ def test_nonsense_is_shown_or_refused_by_name(folder: Path, name: str) -> None:
 def test_other_content_is_refused_by_name(folder: Path, name: str, content: str) -> None:
     path = folder / name
     path.write_text(content, encoding="utf-8")
+    if not content and path.suffix == ".jsonl":  # a full disk left it so: no reports
+        show(folder)
+        return
     with pytest.raises(ResultFileError, match=path.name):
         show(folder)
 

@@ -127,7 +127,8 @@ def test_whole_files_pass(folder: Path, kind: Kind) -> None:
 def test_truncated_anywhere(folder: Path, kind: Kind, refused: Refused) -> None:
     path = folder / kind.path
     whole = path.read_bytes().rstrip()
-    for length in [*range(0, len(whole), max(1, len(whole) // 40)), len(whole) - 1]:
+    first = 1 if path.suffix == ".jsonl" else 0  # an empty one has no reports
+    for length in [*range(first, len(whole), max(1, len(whole) // 40)), len(whole) - 1]:
         path.write_bytes(whole[:length])
         refused(kind)
 
@@ -164,6 +165,9 @@ CONTENTS: dict[str, bytes] = {
 @pytest.mark.parametrize("content", CONTENTS)
 def test_other_content(folder: Path, kind: Kind, refused: Refused, content: str) -> None:
     (folder / kind.path).write_bytes(CONTENTS[content])
+    if not CONTENTS[content] and kind.path.endswith(".jsonl"):  # a full disk left it so: no reports
+        assert main([kind.command, *kind.arguments]) == 0
+        return
     said = refused(kind)
     assert "\x1b" not in said
 
