@@ -44,6 +44,11 @@ def _last_caches() -> int:
     return sum(found.values())
 
 
+def copies(on: Backend[Any], nbytes: int) -> int:
+    """How many calls that touch so many bytes each are cold together."""
+    return -(-cold_bytes(on.name) // nbytes)
+
+
 def own(on: Backend[Any], array: np.ndarray) -> np.ndarray:
     """Copy an array that the ops read where it lies; a GPU makes a copy for each call itself."""
     return array.copy() if on.name == "cpu" else array
@@ -72,7 +77,7 @@ def cold(
     wanted, tolerance
         As of `checked`.
     """
-    calls = [copy() for _ in range(-(-cold_bytes(on.name) // nbytes))]
+    calls = [copy() for _ in range(copies(on, nbytes))]
     for call in calls:
         checked(what, call, wanted, tolerance)
     return on.timed(calls)

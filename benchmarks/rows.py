@@ -18,7 +18,7 @@ from rocmforge.ops import cases, reference
 from rocmforge.timing import seconds_per_call
 
 from .checks import checked
-from .cold import cold, cold_bytes, own
+from .cold import cold, copies, own
 from .devices import DEVICES, backend, clock
 from .samples import ROUNDS, track
 
@@ -58,7 +58,7 @@ def _rope(tokens: int, device: str) -> tuple[Callable[[], object], int]:
     x, *angles = (*case.inputs(), False)
     call = functools.partial(ops.rope, x, *angles, on)
     checked(f"rope of {tokens} tokens", call, reference.rope(x, *angles), case.tolerance)
-    count = 1 if tokens == 1 else -(-cold_bytes(on.name) // case.bytes)
+    count = 1 if tokens == 1 else copies(on, case.bytes)
     return on.timed(
         [functools.partial(on.rope, own(on, x), *angles) for _ in range(count)]
     ), case.bytes

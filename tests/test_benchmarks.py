@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from suite_caches import nothing_prepared
 
 from rocmforge.cpu.backend import CpuBackend
 from rocmforge.cpu.executor import HOST_RULES
@@ -104,15 +105,8 @@ def fresh(suite: dict[str, Any]) -> Iterator[dict[str, Any]]:
         sys.modules[f"benchmarks.{m}"]
         for m in ("devices", "ideal_time", *{n.split(".")[0] for n in suite})
     ]
-    caches = [v for m in modules for v in vars(m).values() if hasattr(v, "cache_clear")]
-
-    def clear() -> None:
-        for cache in caches:
-            cache.cache_clear()
-
-    clear()
-    yield suite
-    clear()
+    with nothing_prepared(modules):
+        yield suite
 
 
 def in_class(suite: dict[str, Any], name: str) -> list[Any]:

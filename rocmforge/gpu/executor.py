@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats, Ints
-from rocmforge.errors import DeviceError
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
@@ -183,24 +181,13 @@ class GpuExecutor:
         """Enqueue and wait; single tokens are captured the second time, and then replayed."""
         runtime, stream = self._runtime, self._stream
         if shape.single and kept.ran and kept.graph is None:
-            kept.graph = self._capture(kept, logits)
+            kept.graph = runtime.capture(stream, partial(self._enqueue, kept, logits))
         if kept.graph is None:
             self._enqueue(kept, logits)
         else:
             runtime.launch_graph(kept.graph, stream)
         runtime.synchronize(stream)
         kept.ran = True
-
-    def _capture(self, kept: _CapturedPass, logits: Floats) -> Any:
-        """Collect a pass into a graph; whatever goes wrong, the stream is usable afterwards."""
-        self._runtime.begin_capture(self._stream)
-        try:
-            self._enqueue(kept, logits)
-        except BaseException:
-            with suppress(DeviceError):
-                self._runtime.destroy_graph(self._runtime.end_capture(self._stream))
-            raise
-        return self._runtime.end_capture(self._stream)
 
     def _enqueue(self, kept: _CapturedPass, logits: Floats) -> None:
         self._inputs.send(self._stream)

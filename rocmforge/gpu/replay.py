@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from rocmforge.errors import DeviceError
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 
@@ -71,8 +69,7 @@ class Replay:
         """Return the host's time for one call's launches outside a graph; the device follows."""
         runtime, stream = self._runtime, self._stream
         begin = time.perf_counter()
-        for launch in self._launches:
-            launch.enqueue(runtime, stream)
+        self._enqueue(1)
         seconds = time.perf_counter() - begin
         runtime.synchronize(stream)
         return seconds / self._calls
@@ -95,7 +92,8 @@ class Replay:
         wanted = 1
         while wanted > self._repeats:
             self._drop()
-            self._graph, self._repeats = self._capture(wanted), wanted
+            work = partial(self._enqueue, wanted)
+            self._graph, self._repeats = self._runtime.capture(self._stream, work), wanted
             took = max(self._replayed(), 1e-9)
             wanted = min(most, math.ceil(wanted * SHORTEST_S / took))
 
@@ -109,18 +107,10 @@ class Replay:
         runtime.synchronize_event(end)
         return runtime.elapsed_seconds(start, end)
 
-    def _capture(self, repeats: int) -> Any:
+    def _enqueue(self, repeats: int) -> None:
         runtime, stream = self._runtime, self._stream
-        runtime.begin_capture(stream)
-        try:
-            for _ in range(repeats):
-                for launch in self._launches:
-                    launch.enqueue(runtime, stream)
-        except BaseException:
-            with suppress(DeviceError):
-                runtime.destroy_graph(runtime.end_capture(stream))
-            raise
-        return runtime.end_capture(stream)
+        for launch in self._launches * repeats:
+            launch.enqueue(runtime, stream)
 
     def _drop(self) -> None:
         graph, self._graph = self._graph, None

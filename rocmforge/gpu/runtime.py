@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -185,6 +186,20 @@ class Runtime(ABC):
             return self._call("instantiate_graph", graph, 0)
         finally:
             self._call("destroy_captured", graph)
+
+    def capture(self, stream: Any, work: Callable[[], None]) -> Any:
+        """Return what `work` enqueues on a stream as a graph, ready to launch.
+
+        Whatever goes wrong in it, the stream is usable afterwards.
+        """
+        self.begin_capture(stream)
+        try:
+            work()
+        except BaseException:  # Ctrl-C too
+            with suppress(DeviceError):
+                self.destroy_graph(self.end_capture(stream))
+            raise
+        return self.end_capture(stream)
 
     def launch_graph(self, graph: Any, stream: Any) -> None:
         """Enqueue a whole graph."""

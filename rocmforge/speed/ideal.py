@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rocmforge.engine import Engine
 from rocmforge.gguf.reader import GGUFFile
+from rocmforge.plan.cost import attention_flops
 from rocmforge.profiling.roofline import Peaks, measure_peaks
 
 CEILINGS = {"exact": "f32", "half": "f16", "int8": "int8"}
@@ -81,29 +83,29 @@ class Work:
 
 def step_work(engine: Engine, model: Matrices, depth: int, batch: int) -> Work:
     """Work of a step in which `batch` sequences of `depth` tokens grow by one."""
-    seen = batch * (depth + 1)
     return Work(
-        nbytes=model.nbytes + seen * engine.cache.bytes_per_token,
-        operations=2 * model.weights * batch + _attention(engine, seen),
+        nbytes=model.nbytes + batch * (depth + 1) * engine.cache.bytes_per_token,
+        operations=2 * model.weights * batch + _attention(engine, [1] * batch, depth),
         tokens=batch,
     )
 
 
 def prefill_work(engine: Engine, model: Matrices, depth: int, tokens: int) -> Work:
     """Work of a prompt behind `depth` tokens; logits are those of its last token alone."""
-    pairs = tokens * depth + tokens * (tokens + 1) // 2
     repeated = model.weights - model.output_weights
+    products = 2 * (repeated * tokens + model.output_weights)
     return Work(
         nbytes=model.nbytes + (depth + tokens) * engine.cache.bytes_per_token,
-        operations=2 * (repeated * tokens + model.output_weights) + _attention(engine, pairs),
+        operations=products + _attention(engine, [tokens], depth),
         tokens=tokens,
     )
 
 
-def _attention(engine: Engine, pairs: int) -> int:
-    """Operations of that many pairs of a query and a key: two products in each head."""
+def _attention(engine: Engine, counts: Sequence[int], depth: int) -> int:
+    """Operations of all layers for new tokens of some sequences, behind `depth` tokens each."""
     config = engine.config
-    return 4 * config.n_layers * config.n_heads * config.head_dim * pairs
+    lengths = [depth + count for count in counts]
+    return config.n_layers * attention_flops(counts, lengths, config.n_heads, config.head_dim)
 
 
 def measured_peaks(engine: Engine, model: Matrices, work: Work) -> Peaks | None:

@@ -7,11 +7,11 @@ import math
 import os
 import re
 import shutil
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from interpreters import write_interpreter
 
 from rocmforge.bench import interleaved
 from rocmforge.bench.interleaved import OTHER_CODE, Pair, interleaved_slowdown, measure_pair
@@ -19,8 +19,6 @@ from rocmforge.bench.interleaved_worker import FEWEST, SHORTEST_S, Turns
 from rocmforge.bench.results import Direction
 
 pytest.importorskip("asv_runner")
-
-HERE = Path(sys.executable)
 
 SUITE = '''\
 """Which of two interpreters runs it is known by its name: `later` is slower by half."""
@@ -157,13 +155,7 @@ def suite(tmp_path: Path) -> Path:
     (folder / "__init__.py").touch()
     (folder / "suite.py").write_text(SUITE)
     for name in ("earlier", "later"):
-        link = tmp_path / name
-        link.write_text(
-            f"#!/bin/sh\nexec {HERE} -c 'import runpy, sys; sys.executable = sys.argv[1]; "
-            f'sys.argv[:] = sys.argv[3:]; runpy.run_path(sys.argv[0], run_name="__main__")\' '
-            f'{link} "$@"\n'
-        )
-        link.chmod(0o755)
+        write_interpreter(tmp_path / name)
     return folder
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from suite_caches import nothing_prepared
 
 from rocmforge.errors import MeasurementError
 from rocmforge.gpu.compiler import Kernels
@@ -47,13 +48,8 @@ def suites(
     monkeypatch.setattr(inference, "BUDGET_S", 0.0)
     monkeypatch.setattr(first_token, "TOKENS", 16)
     found = (devices, ideal_time, first_token, fusion, inference, memory)
-    modules = {m.__name__: m for m in found}
-    caches = [v for m in modules.values() for v in vars(m).values() if hasattr(v, "cache_clear")]
-    for cache in caches:
-        cache.cache_clear()
-    yield {name.removeprefix("benchmarks."): module for name, module in modules.items()}
-    for cache in caches:
-        cache.cache_clear()
+    with nothing_prepared(found):
+        yield {module.__name__.removeprefix("benchmarks."): module for module in found}
 
 
 def test_fusing_saves_launches_and_bytes(suites: dict[str, Any]) -> None:

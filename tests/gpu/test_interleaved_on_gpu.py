@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from ctypes import CDLL
 from pathlib import Path
 
 import build_standin
 import pytest
+from interpreters import write_interpreter
 
 from rocmforge.bench.interleaved import measure_pair
 from rocmforge.bench.results import Direction
@@ -61,16 +61,11 @@ class Norm:
 def builds(standin: dict[str, CDLL], tmp_path: Path) -> tuple[Path, Path]:
     """Interpreters `earlier` and `later` that find the stand-in in place of ROCm."""
     rocm = build_standin.build()
+    places = {"LD_LIBRARY_PATH": rocm / "lib", "ROCM_PATH": rocm}
     for name in ("earlier", "later"):
-        program = tmp_path / name
-        program.write_text(
-            f"#!/bin/sh\nexport LD_LIBRARY_PATH={rocm}/lib ROCM_PATH={rocm}\n"
-            f"export ROCMFORGE_CACHE={build_standin.KERNEL_CACHE.parent}\n"
-            f"exec {sys.executable} -c 'import runpy, sys; sys.executable = sys.argv[1]; "
-            f'sys.argv[:] = sys.argv[3:]; runpy.run_path(sys.argv[0], run_name="__main__")\' '
-            f'{program} "$@"\n'
+        write_interpreter(
+            tmp_path / name, {**places, "ROCMFORGE_CACHE": build_standin.KERNEL_CACHE.parent}
         )
-        program.chmod(0o755)
     return tmp_path / "earlier", tmp_path / "later"
 
 

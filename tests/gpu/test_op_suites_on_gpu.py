@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
+from suite_caches import nothing_prepared
 
 from rocmforge.errors import MeasurementError
 from rocmforge.gpu.compiler import Kernels
@@ -26,16 +27,11 @@ def suites(
 
     runtime = kernels.runtime
     monkeypatch.setenv("ROCMFORGE_DEVICE", f"{runtime.platform}:{runtime.properties.index}")
-    monkeypatch.setattr(cold, "cold_bytes", lambda device: 1)
-    for module in (rows, ideal_time):
+    for module in (cold, ideal_time):
         monkeypatch.setattr(module, "cold_bytes", lambda device: 1)
     modules = [attention, dequantize, devices, ideal_time, matmul, rows]
-    caches = [v for m in modules for v in vars(m).values() if hasattr(v, "cache_clear")]
-    for cache in caches:
-        cache.cache_clear()
-    yield {module.__name__.removeprefix("benchmarks."): module for module in modules}
-    for cache in caches:
-        cache.cache_clear()
+    with nothing_prepared(modules):
+        yield {module.__name__.removeprefix("benchmarks."): module for module in modules}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from suite_caches import nothing_prepared
 
 from rocmforge.errors import MeasurementError
 from rocmforge.gpu import pass_lowering, replay
@@ -56,12 +57,8 @@ def suites(
     for module in (fusion, steps):
         monkeypatch.setattr(module, "collect", few)
     modules = (devices, fusion, rule_graphs, rule_steps, steps)
-    caches = [v for m in modules for v in vars(m).values() if hasattr(v, "cache_clear")]
-    for held in caches:
-        held.cache_clear()
-    yield {module.__name__.removeprefix("benchmarks."): module for module in modules}
-    for held in caches:
-        held.cache_clear()
+    with nothing_prepared(modules):
+        yield {module.__name__.removeprefix("benchmarks."): module for module in modules}
 
 
 @pytest.fixture
