@@ -28,6 +28,8 @@ class Dispatch:
         As the tool counts them.
     grid, workgroup
         Threads of the whole launch and of one block, in x, y, z.
+    threads, block_threads
+        The same as one number, where the tool gives only x * y * z.
     lds_bytes, scratch_bytes
         Of a block, and of a thread.
     vgprs, accum_vgprs, sgprs
@@ -47,6 +49,8 @@ class Dispatch:
     dispatch_id: int | None = None
     grid: Sizes | None = None
     workgroup: Sizes | None = None
+    threads: int | None = None
+    block_threads: int | None = None
     lds_bytes: int | None = None
     scratch_bytes: int | None = None
     vgprs: int | None = None
@@ -150,6 +154,45 @@ class Agent:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class CardReading:
+    """What rocm-smi or amd-smi says of one card at one moment.
+
+    Parameters
+    ----------
+    card
+        Its number, as the tool counts.
+    name
+        What the maker calls it.
+    time
+        When it was read, as the tool writes it.
+    utilization_percent, memory_activity_percent
+        Of the time, in which the compute units and the memory controller were busy.
+    memory_total, memory_used
+        Bytes of the card's own memory.
+    temperatures_c
+        By sensor: ``"edge"``, ``"hotspot"``, ``"memory"``; others by the tool's names. In °C.
+    power_w
+        Of the package, in watts.
+    clocks_mhz
+        By clock: ``"core"``, ``"memory"``; others by the tool's names. In MHz.
+    performance_level
+        ``"auto"``, ``"high"``, ``"stable_peak"`` ….
+    """
+
+    card: int
+    name: str | None = None
+    time: str | None = None
+    utilization_percent: float | None = None
+    memory_activity_percent: float | None = None
+    memory_total: int | None = None
+    memory_used: int | None = None
+    temperatures_c: Mapping[str, float] = field(default_factory=dict)
+    power_w: float | None = None
+    clocks_mhz: Mapping[str, float] = field(default_factory=dict)
+    performance_level: str | None = None
+
+
 @dataclass(frozen=True)
 class Recording:
     """All that was read of one run.
@@ -158,7 +201,7 @@ class Recording:
     ----------
     tool, version
         Who wrote it, and its version or that of its file's form, as far as the file says.
-    dispatches, totals, copies, calls, agents
+    dispatches, totals, copies, calls, agents, readings
         In the file's order. Where a file has single runs, totals are not repeated from them.
     remarks
         What a user should know: a form that is not known, columns that were absent, what could not
@@ -174,5 +217,6 @@ class Recording:
     copies: tuple[Copy, ...] = ()
     calls: tuple[Call, ...] = ()
     agents: tuple[Agent, ...] = ()
+    readings: tuple[CardReading, ...] = ()
     remarks: tuple[str, ...] = ()
     partial: bool = False
