@@ -7,8 +7,8 @@ any number of sequences. `model/decoder.py` says what a pass computes.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.weights import load_weights
 from rocmforge.one_call import Calls, one_call
 from rocmforge.plan.graph import Embedding
+from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import Backend, Cache, Executor, Progress, TimedPass
 from rocmforge.sampling import SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
@@ -361,6 +362,19 @@ class Engine:
             raise ValueError(f"ids: got {sum(counts)}, wanted at most {PREFILL_CHUNK} in one pass")
         last = (np.cumsum(counts) - 1).astype(np.int32)
         return self._executor.timed_pass(np.concatenate(each), sequences, counts, last)
+
+    @contextmanager
+    def observed(self, observer: Observer) -> Iterator[None]:
+        """Tell an observer of each pass of `prefill`, `decode` and `logits` in a `with` block.
+
+        Observed passes take a little longer: on a CPU a stamp is taken around each op, on a GPU an
+        event is recorded after each step of a prompt.
+        """
+        self._executor.observer = observer
+        try:
+            yield
+        finally:
+            self._executor.observer = None
 
     def generate(
         self,

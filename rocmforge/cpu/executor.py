@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rocmforge.array_types import Floats, Ints
 from rocmforge.cpu.cache import PagedKVCache
 from rocmforge.cpu.memory import aligned_zeros
+from rocmforge.cpu.observation import Stamps, facts, float_bytes, floats, observed_pass
 from rocmforge.cpu.timed_pass import HostTimedPass, HostTimedStep
 from rocmforge.kv.batch import Batch, Queries, Slots, extend
 from rocmforge.plan.cost import Cost, Costs
@@ -40,13 +41,19 @@ from rocmforge.plan.graph import (
     Tensor,
     rotations,
 )
+from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import Backend, Progress, W
 
 HOST_RULES: tuple[Rule, ...] = (gate_up_swiglu,)
 """The rules for which host backends have an op."""
 KEPT = 16  # recorded passes
-PassKey = tuple[int, int, int]
-"""Of a pass of single tokens: tokens, rows whose logits are wanted, most pages of a sequence."""
+PassKey = tuple[int, int, int, int]
+"""Of a pass of single tokens: tokens, rows whose logits are wanted, most pages of a sequence, and
+in how many parts it is recorded."""
+Parts = Sequence[tuple[bool, Sequence[Op]]]
+"""Ops that are run together, and whether they need Python."""
+Do = Callable[[Callable[[], None]], None]
+"""Runs a part of a pass."""
 
 
 class HostBackend(Backend[W], Protocol[W]):
@@ -116,6 +123,10 @@ class BatchArrays:
             cos[:], sin[:] = other.tables[rotation]
 
 
+def _at_once(part: Callable[[], None]) -> None:
+    part()
+
+
 _READ = tuple(field.name for record in (Slots, Queries) for field in fields(record))
 
 
@@ -158,7 +169,9 @@ class HostExecutor:
         self._passes: OrderedDict[PassKey, _RecordedPass] = OrderedDict()  # use the buffers
         self._ops = fuse(graph.ops, rules)
         by_python = itertools.groupby(self._ops, self._needs_python)
-        self._parts = [(needs, list(ops)) for needs, ops in by_python]
+        self._parts: Parts = [(needs, list(ops)) for needs, ops in by_python]
+        self._single_ops: Parts = [(self._needs_python(op), [op]) for op in self._ops]
+        self.observer: Observer | None = None
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Nothing to do: the kernels came compiled."""
@@ -167,6 +180,8 @@ class HostExecutor:
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
+        if self.observer is not None:
+            return self._observed(self.observer, tokens, sequences, counts, rows)
         return self._pass(tokens, rows, extend(self.cache.table, sequences, counts))
 
     def timed_pass(
@@ -177,7 +192,7 @@ class HostExecutor:
         run = _Run(self, tokens, rows, self._arrays(batch))
         run.steps(self._ops)  # leaves in the buffers what steps read that are run alone
         kv_token_bytes = self.cache.bytes_per_token // self.cache.n_layers
-        costs = Costs(counts, batch.lengths.tolist(), rows.size, kv_token_bytes, _float_bytes)
+        costs = Costs(counts, batch.lengths.tolist(), rows.size, kv_token_bytes, float_bytes)
         groups: dict[str, list[Op]] = {}
         for op in self._ops:
             groups.setdefault(op.label, []).append(op)
@@ -193,32 +208,59 @@ class HostExecutor:
         kept = [(array, array.copy()) for array in written]
         if run.single and not any(map(self._needs_python, ops)):
             calls = self.backend.record(calls)
-        cost = sum((costs.of(op, _floats(op.reads), _floats(op.writes)) for op in ops), Cost())
+        cost = sum((costs.of(op, floats(op.reads), floats(op.writes)) for op in ops), Cost())
         return HostTimedStep(label, len(ops), cost, calls, kept)
 
     def _arrays(self, batch: Batch) -> BatchArrays:
         tables = {rotation: rotation.table(batch.positions) for rotation in self._rotations}
         return BatchArrays(batch, tables)
 
-    def _pass(self, tokens: NDArray[np.int64], rows: Ints, batch: Batch) -> Floats:
-        """Run new tokens whose places are taken."""
+    def _observed(
+        self,
+        observer: Observer,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+    ) -> Floats:
+        """Run new tokens with a stamp around each op; single tokens are recorded op by op."""
+        begin = time.perf_counter()
+        batch = extend(self.cache.table, sequences, counts)
+        stamps = Stamps([op.label for op in self._ops])
+        logits = self._pass(tokens, rows, batch, self._single_ops, stamps.run)
+        end = time.perf_counter()
+        lengths = batch.lengths.tolist()
+        kv_token_bytes = self.cache.bytes_per_token // self.cache.n_layers
+        costs = Costs(counts, lengths, rows.size, kv_token_bytes, float_bytes)
+        told = functools.partial(facts, self.backend, self._ops, costs, tokens.size, rows.size)
+        observer(observed_pass(begin, end, stamps, told))
+        return logits
+
+    def _pass(
+        self,
+        tokens: NDArray[np.int64],
+        rows: Ints,
+        batch: Batch,
+        parts: Parts | None = None,
+        do: Do = _at_once,
+    ) -> Floats:
+        """Run new tokens whose places are taken, each part by `do`."""
+        parts = self._parts if parts is None else parts
         arrays = self._arrays(batch)
         if batch.lengths.size < tokens.size:
             run = _Run(self, tokens, rows, arrays)
-            run.steps(self._ops)
+            for _, ops in parts:
+                do(functools.partial(run.steps, ops))
             return run.logits
-        key = tokens.size, rows.size, batch.page_table.shape[1]
+        key = tokens.size, rows.size, batch.page_table.shape[1], len(parts)
         recorded = self._passes.get(key)
         if recorded is None:
-            return self._record(key, tokens, rows, arrays)
+            return self._record(key, tokens, rows, arrays, parts, do)
         self._passes.move_to_end(key)
         recorded.arrays.take(arrays)
         run = _Run(self, tokens, rows, recorded.arrays)
-        for (_, ops), part in zip(self._parts, recorded.parts, strict=True):
-            if part:
-                part()
-            else:
-                run.steps(ops)
+        for (_, ops), part in zip(parts, recorded.parts, strict=True):
+            do(part or functools.partial(run.steps, ops))
         return run.logits
 
     def _needs_python(self, op: Op) -> bool:
@@ -226,19 +268,31 @@ class HostExecutor:
         return isinstance(op, (Embed, SelectOutputs)) or self.graph.logits in op.writes
 
     def _record(
-        self, key: PassKey, tokens: NDArray[np.int64], rows: Ints, arrays: BatchArrays
+        self,
+        key: PassKey,
+        tokens: NDArray[np.int64],
+        rows: Ints,
+        arrays: BatchArrays,
+        parts: Parts,
+        do: Do,
     ) -> Floats:
         """Run a pass of single tokens; keep what runs it again, unless buffers grew meanwhile."""
         run = _Run(self, tokens, rows, arrays)
         grown = self._grown
-        parts: list[Callable[[], None] | None] = []
-        for needs_python, ops in self._parts:
+        recorded: list[Callable[[], None] | None] = []
+
+        def record(steps: Callable[[], None]) -> None:
+            recorded.append(self.backend.record(steps))
+
+        for needs_python, ops in parts:
             steps = functools.partial(run.steps, ops)
             if needs_python:
-                steps()
-            parts.append(None if needs_python else self.backend.record(steps))
+                do(steps)
+                recorded.append(None)
+            else:
+                do(functools.partial(record, steps))
         if grown == self._grown:
-            self._passes[key] = _RecordedPass(arrays, parts)
+            self._passes[key] = _RecordedPass(arrays, recorded)
         if len(self._passes) > KEPT:
             self._passes.popitem(last=False)
         return run.logits
@@ -317,12 +371,3 @@ class _Run:
                 array(op.out)[:] = array(op.x)[self.rows]
             case _:
                 raise NotImplementedError(f"no host backend runs {type(op).__name__}")
-
-
-def _floats(tensors: Sequence[Tensor]) -> list[tuple[Tensor, str]]:
-    return [(tensor, "f32") for tensor in tensors]
-
-
-def _float_bytes(dtype: str, rows: int, columns: int) -> int:
-    """Memory of activations (rows, columns), which are float32 here."""
-    return 4 * rows * columns

@@ -70,5 +70,8 @@ class HostTimedPass:
         self.run()
         return time.perf_counter() - begin
 
+    def copy_seconds(self) -> None:
+        """Return None: there is no other memory to copy to."""
+
     def close(self) -> None:
         """Nothing to do: memory goes with the object."""

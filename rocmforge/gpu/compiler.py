@@ -156,9 +156,8 @@ class Kernels:
     ) -> Launch:
         """Return a kernel with a grid and packed arguments; parameters as `function`, `Launch`."""
         function = self.function(file, name, defines)
-        return Launch(
-            name, function, grid, threads, Arguments(layout, values, self.runtime.platform)
-        )
+        arguments = Arguments(layout, values, self.runtime.platform)
+        return Launch(name, function, grid, threads, arguments, file)
 
     def prepare(self, builds: Iterable[Build], progress: Progress | None = None) -> None:
         """Compile many files at once, so that the ops find them ready.

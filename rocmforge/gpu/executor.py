@@ -25,12 +25,15 @@ from rocmforge.gpu.fusion import FUSIONS, Fusion, pass_steps
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
+from rocmforge.gpu.observation import PassWatch, activation_bytes, facts
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.timed_pass import GpuTimedPass
-from rocmforge.kv.batch import extend
+from rocmforge.kv.batch import Batch, extend
 from rocmforge.plan.arena import assign
+from rocmforge.plan.cost import Costs
 from rocmforge.plan.graph import Graph, Rotation, rotations
+from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import Progress
 
 PASSES = 32  # batch shapes whose launches are kept
@@ -40,9 +43,9 @@ LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for mor
 
 @dataclass
 class _CapturedPass:
-    """The launches of one batch shape; `graph` once they were captured."""
+    """The launches of one batch shape, by steps; `graph` once they were captured."""
 
-    launches: list[Launch]
+    steps: list[tuple[Step, Sequence[Launch]]]
     logits: int
     graph: Any = None
     ran: bool = False
@@ -98,6 +101,8 @@ class GpuExecutor:
         self._arena = (0, 0)
         self._logits: NDArray[np.uint8] | None = None  # page-locked
         self._stream: Any = self._runtime.create_stream()  # None: closed
+        self._watch = PassWatch(self._runtime, self._stream)
+        self.observer: Observer | None = None
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Upload what never changes and compile, side by side, what most passes need.
@@ -127,6 +132,9 @@ class GpuExecutor:
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
+        watch = None if self.observer is None else self._watch
+        if watch is not None:
+            watch.begin()
         shape = _shape(counts, rows)
         if self._inputs.needs_more(tokens.size, len(counts)):
             self._forget()
@@ -134,10 +142,19 @@ class GpuExecutor:
         logits = self._host_logits(shape)
         kept = self._pass(shape)
         # Nothing can fail from here on that leaves sequences longer than what was written.
-        self._inputs.fill(tokens, extend(self.cache.table, sequences, counts))
-        self._run(kept, shape, logits)
+        batch = extend(self.cache.table, sequences, counts)
+        self._inputs.fill(tokens, batch)
+        self._run(kept, shape, logits, watch)
         own: Floats = logits.copy()
+        if watch is not None and self.observer is not None:
+            costs = self._costs(counts, batch, shape)
+            self.observer(watch.end(partial(facts, kept.steps, costs, shape.single)))
         return own
+
+    def _costs(self, counts: Sequence[int], batch: Batch, shape: BatchShape) -> Costs:
+        token_bytes = self.cache.bytes_per_token // self.cache.n_layers
+        lengths = batch.lengths.tolist()
+        return Costs(counts, lengths, shape.output_rows, token_bytes, activation_bytes)
 
     def timed_pass(
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
@@ -169,6 +186,7 @@ class GpuExecutor:
         (arena, _), self._arena = self._arena, (0, 0)
         logits, self._logits = self._logits, None
         releases: list[Callable[[], None]] = [runtime.synchronize, self._inputs.close]
+        releases.append(self._watch.close)
         releases += [partial(self._drop, kept) for kept in passes.values()]
         releases += [partial(runtime.free, address) for address, _ in constants.values()]
         if arena:
@@ -177,23 +195,40 @@ class GpuExecutor:
             releases.append(partial(runtime.free_pinned, logits))
         release_all(*releases, partial(runtime.destroy_stream, stream))
 
-    def _run(self, kept: _CapturedPass, shape: BatchShape, logits: Floats) -> None:
+    def _run(
+        self, kept: _CapturedPass, shape: BatchShape, logits: Floats, watch: PassWatch | None
+    ) -> None:
         """Enqueue and wait; single tokens are captured the second time, and then replayed."""
         runtime, stream = self._runtime, self._stream
+        if watch is not None:
+            watch.host("launch")
         if shape.single and kept.ran and kept.graph is None:
-            kept.graph = runtime.capture(stream, partial(self._enqueue, kept, logits))
+            kept.graph = runtime.capture(stream, partial(self._enqueue, kept, logits, _unmarked))
+        mark = _unmarked if watch is None else watch.mark
+        if watch is not None:
+            watch.mark()
         if kept.graph is None:
-            self._enqueue(kept, logits)
+            self._enqueue(kept, logits, mark)
         else:
             runtime.launch_graph(kept.graph, stream)
+            mark("graph")
+        if watch is not None:
+            watch.host("wait")
         runtime.synchronize(stream)
+        if watch is not None:
+            watch.host("copy_out")
         kept.ran = True
 
-    def _enqueue(self, kept: _CapturedPass, logits: Floats) -> None:
+    def _enqueue(self, kept: _CapturedPass, logits: Floats, mark: Callable[[str], None]) -> None:
+        """Enqueue the copies and kernels of a pass, and mark where each step ends."""
         self._inputs.send(self._stream)
-        for launch in kept.launches:
-            launch.enqueue(self._runtime, self._stream)
+        mark("host_to_device")
+        for step, launches in kept.steps:
+            for launch in launches:
+                launch.enqueue(self._runtime, self._stream)
+            mark(step.op.label)
         self._runtime.copy_to_host(logits, kept.logits, self._stream)
+        mark("device_to_host")
 
     def _pass(self, shape: BatchShape) -> _CapturedPass:
         kept = self._passes.get(shape)
@@ -218,7 +253,8 @@ class GpuExecutor:
         lowering = PassLowering(
             self._lowering, shape, self._inputs.addresses(), address, base + plan.nbytes
         )
-        return _CapturedPass(lowering.launches(plan.steps), address((self._graph.logits, F32)))
+        steps = [(step, lowering.launches([step])) for step in plan.steps]
+        return _CapturedPass(steps, address((self._graph.logits, F32)))
 
     def _steps(self, room: BatchShape) -> list[Step]:
         return pass_steps(self._graph.ops, self._lowering, room, self._fused)
@@ -283,6 +319,10 @@ class GpuExecutor:
     def _drop(self, kept: _CapturedPass) -> None:
         if kept.graph is not None:
             self._runtime.destroy_graph(kept.graph)
+
+
+def _unmarked(step: str) -> None:
+    """Mark nothing: the pass is not observed."""
 
 
 def _shape(counts: Sequence[int], rows: Ints) -> BatchShape:

@@ -25,6 +25,8 @@ class Launch:
         Threads of a block.
     arguments
         The packed struct.
+    file
+        The kernel's file, as "rmsnorm.hip".
     """
 
     name: str
@@ -32,6 +34,7 @@ class Launch:
     grid: tuple[int, int, int]
     threads: int
     arguments: Arguments
+    file: str = ""
 
     def enqueue(self, runtime: Runtime, stream: Any = None) -> None:
         """Put the kernel on a stream."""

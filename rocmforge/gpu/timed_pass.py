@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.gpu.arrays import GROUP
 from rocmforge.gpu.batch_shape import BatchShape
-from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, Place, Step
+from rocmforge.gpu.dtypes import F32, Place, Step
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering
+from rocmforge.gpu.observation import activation_bytes, step_cost
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.replay import Replay
@@ -73,6 +73,16 @@ class GpuTimedStep:
         return self._replay
 
 
+@dataclass(frozen=True)
+class _Copy:
+    """A copy, as a replay takes it."""
+
+    copy: Callable[[Any], None]
+
+    def enqueue(self, runtime: Runtime, stream: Any = None) -> None:
+        self.copy(stream)
+
+
 class GpuTimedPass:
     """A pass; see `TimedPass`. It has run once when it is made.
 
@@ -114,7 +124,7 @@ class GpuTimedPass:
         self._whole: Replay | None = None
         counts = np.diff(batch.starts).tolist()
         costs = Costs(
-            counts, batch.lengths.tolist(), shape.output_rows, kv_token_bytes, _activation_bytes
+            counts, batch.lengths.tolist(), shape.output_rows, kv_token_bytes, activation_bytes
         )
         try:
             self._inputs.grow(shape.tokens, shape.sequences)
@@ -134,14 +144,24 @@ class GpuTimedPass:
             self._whole = Replay(self._runtime, [self], calls=1)
         return self._whole.seconds()
 
+    def copy_seconds(self) -> tuple[float, float]:
+        """Replay either copy alone; return their device times, to the device and from it."""
+        times = []
+        for copy in (self._bring, self._take):
+            replay = Replay(self._runtime, [_Copy(copy)], calls=1)
+            try:
+                times.append(replay.seconds())
+            finally:
+                replay.close()
+        return times[0], times[1]
+
     def enqueue(self, runtime: Runtime, stream: Any = None) -> None:
         """Put the whole pass on a stream, as the executor does."""
-        assert self._host is not None
-        self._inputs.send(stream)
+        self._bring(stream)
         for launches in self._launches:
             for launch in launches:
                 launch.enqueue(runtime, stream)
-        runtime.copy_to_host(self._host, self._logits, stream)
+        self._take(stream)
 
     def close(self) -> None:
         """Give back graphs and memory, whatever fails. Idempotent."""
@@ -156,6 +176,13 @@ class GpuTimedPass:
         if host is not None:
             releases.append(partial(self._runtime.free_pinned, host))
         release_all(*releases, self._inputs.close)
+
+    def _bring(self, stream: Any) -> None:
+        self._inputs.send(stream)
+
+    def _take(self, stream: Any) -> None:
+        assert self._host is not None
+        self._runtime.copy_to_host(self._host, self._logits, stream)
 
     def _place(self, steps: Sequence[Step], logits: Tensor) -> int:
         """Give each tensor memory of its own, make the launches, return the logits' address."""
@@ -184,21 +211,9 @@ class GpuTimedPass:
             GpuTimedStep(
                 label,
                 len(numbers),
-                sum((_cost(steps[n], costs) for n in numbers), Cost()),
+                sum((step_cost(steps[n], costs) for n in numbers), Cost()),
                 self._runtime,
                 [launch for n in numbers for launch in self._launches[n]],
             )
             for label, numbers in groups.items()
         )
-
-
-def _cost(step: Step, costs: Costs) -> Cost:
-    if isinstance(step.op, Convert):
-        return costs.moved(step.reads, step.writes)
-    return costs.of(step.op, step.reads, step.writes)
-
-
-def _activation_bytes(dtype: str, rows: int, columns: int) -> int:
-    """Bytes of activations: of int8, with the scale and the sums of each group."""
-    values = rows * columns
-    return {F32: 4 * values, F16: 2 * values, Q8: values + 8 * (values // GROUP)}[dtype]

@@ -22,6 +22,7 @@ from rocmforge.kv.batch import Queries, Slots
 from rocmforge.kv.page_table import PageTable
 from rocmforge.plan.cost import Cost
 from rocmforge.plan.graph import Graph
+from rocmforge.plan.observation import Observer
 
 MAX_HEAD_DIM = 256
 """Largest D of attention; a model with more is refused when its configuration is read."""
@@ -83,12 +84,26 @@ class TimedPass(Protocol):
     def seconds(self) -> float:
         """Run the whole pass again; return its seconds, on a GPU device time."""
 
+    def copy_seconds(self) -> tuple[float, float] | None:
+        """Return the device time of the pass's copies, to the device and from it.
+
+        None where nothing is copied.
+        """
+
     def close(self) -> None:
         """Give back what timing needed; to be called before the executor is closed."""
 
 
 class Executor(Protocol):
-    """A model that is ready to run."""
+    """A model that is ready to run.
+
+    Attributes
+    ----------
+    observer : Observer or None
+        Told of each pass of `forward`, for profiles. Without one nothing is noted.
+    """
+
+    observer: Observer | None
 
     @property
     def cache(self) -> Cache:
