@@ -170,6 +170,7 @@ class HostExecutor:
         self._ops = fuse(graph.ops, rules)
         by_python = itertools.groupby(self._ops, self._needs_python)
         self._parts: Parts = [(needs, list(ops)) for needs, ops in by_python]
+        self._labels = [op.label for op in self._ops]
         self._single_ops: Parts = [(self._needs_python(op), [op]) for op in self._ops]
         self.observer: Observer | None = None
 
@@ -226,7 +227,7 @@ class HostExecutor:
         """Run new tokens with a stamp around each op; single tokens are recorded op by op."""
         begin = time.perf_counter()
         batch = extend(self.cache.table, sequences, counts)
-        stamps = Stamps([op.label for op in self._ops])
+        stamps = Stamps(self._labels)
         logits = self._pass(tokens, rows, batch, self._single_ops, stamps.run)
         end = time.perf_counter()
         lengths = batch.lengths.tolist()

@@ -20,6 +20,8 @@ from typing import Any, Protocol, runtime_checkable
 from rocmforge.plan.protocols import Backend
 
 PRECISIONS = ("f32", "f16", "int8")
+CEILINGS = {"exact": "f32", "half": "f16", "int8": "int8"}
+"""How products round their operands, and the rate of operations that bounds them."""
 FEWEST = 3
 BUDGET_S = 0.6
 """Wall-clock seconds of one rate at most, without the first sample, which warms up."""

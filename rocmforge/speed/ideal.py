@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from rocmforge.engine import Engine
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.plan.cost import attention_flops
+from rocmforge.profiling.roofline import CEILINGS as CEILINGS
 from rocmforge.profiling.roofline import Peaks, measure_peaks
-
-CEILINGS = {"exact": "f32", "half": "f16", "int8": "int8"}
-"""How products round their operands, and the rate of operations that bounds them."""
 
 
 @dataclass(frozen=True)

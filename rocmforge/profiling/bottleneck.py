@@ -1,0 +1,215 @@
+"""What limits a phase, by its own telemetry: the rules, the numbers behind them, what to try.
+
+The rules are tried in the order of `RULES`; the first that holds is the verdict. A limit that lies
+outside the kernels (copies, launches) comes before those inside: as long as the device waits, its
+kernels are not what to mend. `counter_rules.py` has the rules for profilers' counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rocmforge.profiling.profile import Bound, Ceiling, Device, Op, Phase, Verdict
+
+COPIED = 0.3  # share of the wall time that copies take
+WAITING = 0.3  # share of the wall time in which no kernel runs
+FEW_BLOCKS = 0.5  # share of the op time in kernels of fewer blocks than compute units
+NEAR = 0.4  # of a ceiling, from which on it is the limit
+MOST_OPS = 3  # named in the evidence
+
+NAMES: dict[Bound, str] = {
+    "memory": "memory-bound",
+    "compute": "compute-bound",
+    "launch": "launch-bound",
+    "occupancy": "occupancy-bound",
+    "transfer": "transfer-bound",
+    "none": "bound by no limit that was measured",
+}
+"""How the verdict is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What the rules look at, as shares from 0 to 1; None: not known here.
+
+    Parameters
+    ----------
+    memory, compute
+        What the ops reach of the read rate and of the rate of products.
+    waiting
+        Of the wall time: nothing runs on the device, or on a CPU no op.
+    gaps
+        Of the device's time: between its kernels.
+    copied
+        Of the wall time: copies.
+    few_blocks
+        Of the op time: in kernels that have fewer blocks than the device compute units.
+    """
+
+    memory: float | None
+    compute: float | None
+    waiting: float
+    gaps: float
+    copied: float
+    few_blocks: float
+
+
+def phase_verdict(phase: Phase, ceilings: Sequence[Ceiling], device: Device) -> Verdict:
+    """Say what limits a phase.
+
+    Parameters
+    ----------
+    phase
+        Measured.
+    ceilings
+        Of the device; without them neither memory nor compute can be the verdict.
+    device
+        That ran it.
+    """
+    shares = shares_of(phase, ceilings, device)
+    on_cpu = device.name == "cpu"
+    bound = next(bound for bound, holds in RULES if holds(shares))
+    return Verdict(
+        subject=phase.name,
+        bound=bound,
+        summary=_summary(phase, bound),
+        evidence=tuple(_evidence(phase, shares, device)),
+        advice=_advice(phase, bound, on_cpu),
+    )
+
+
+def shares_of(phase: Phase, ceilings: Sequence[Ceiling], device: Device) -> Shares:
+    """Return what the rules look at."""
+    observing = sum(part.seconds or 0.0 for part in phase.parts if part.name == "observing")
+    wall = phase.seconds - observing
+    op_seconds = sum(op.seconds for op in phase.ops)
+    on_cpu = device.name == "cpu"
+    busy = op_seconds if on_cpu else min(phase.device_seconds, wall)
+    copied = (phase.host_to_device_seconds or 0.0) + (phase.device_to_host_seconds or 0.0)
+    return Shares(
+        memory=_of_reads(phase.ops, ceilings),
+        compute=_of_products(phase.ops, ceilings),
+        waiting=_share(wall - busy, wall),
+        gaps=0.0 if on_cpu else _share(phase.unaccounted_seconds, phase.device_seconds),
+        copied=_share(copied, wall),
+        few_blocks=0.0 if on_cpu else _few_blocks(phase.ops, device.compute_units),
+    )
+
+
+def _near(one: float | None, other: float | None) -> bool:
+    return one is not None and one >= NEAR and one >= (other or 0.0)
+
+
+RULES: tuple[tuple[Bound, Callable[[Shares], bool]], ...] = (
+    ("transfer", lambda s: s.copied >= COPIED),
+    ("launch", lambda s: max(s.waiting, s.gaps) >= WAITING),
+    ("memory", lambda s: _near(s.memory, s.compute)),
+    ("compute", lambda s: _near(s.compute, s.memory)),
+    ("occupancy", lambda s: s.few_blocks >= FEW_BLOCKS),
+    ("none", lambda s: True),
+)
+"""In the order of trying."""
+
+
+def _of_reads(ops: Sequence[Op], ceilings: Sequence[Ceiling]) -> float | None:
+    seconds = sum(op.seconds for op in ops)
+    if not ceilings or seconds <= 0:
+        return None
+    rate = max(ceiling.read_bytes_per_second for ceiling in ceilings)
+    return sum(op.nbytes for op in ops) / rate / seconds
+
+
+def _of_products(ops: Sequence[Op], ceilings: Sequence[Ceiling]) -> float | None:
+    seconds = sum(op.seconds for op in ops)
+    rates = {ceiling.precision: ceiling.operations_per_second for ceiling in ceilings}
+    if not rates or seconds <= 0:
+        return None
+    return sum(op.flops / rates[op.precision] for op in ops if op.precision in rates) / seconds
+
+
+def _few_blocks(ops: Sequence[Op], compute_units: int) -> float:
+    few = 0.0
+    for op in ops:
+        blocks = [kernel.blocks for kernel in op.kernels if kernel.blocks is not None]
+        if blocks and max(blocks) < compute_units:
+            few += op.seconds
+    return _share(few, sum(op.seconds for op in ops))
+
+
+def _share(part: float, whole: float) -> float:
+    return max(0.0, part / whole) if whole > 0 else 0.0
+
+
+def _summary(phase: Phase, bound: Bound) -> str:
+    first = phase.ops[0]
+    what = f"{phase.name.capitalize()} is {NAMES[bound]}"
+    return f"{what}; {first.label} takes {first.share:.0%} of its op time."
+
+
+def _evidence(phase: Phase, shares: Shares, device: Device) -> list[str]:
+    on_cpu = device.name == "cpu"
+    found = []
+    if shares.memory is not None:
+        read = sum(op.nbytes for op in phase.ops) / sum(op.seconds for op in phase.ops)
+        found.append(
+            f"The ops move {read / 1e9:.3g} GB/s, {shares.memory:.0%} of what this device reads."
+        )
+    if shares.compute is not None:
+        rate = sum(op.flops for op in phase.ops) / sum(op.seconds for op in phase.ops)
+        found.append(
+            f"They compute {rate / 1e9:.4g} GFLOP/s, {shares.compute:.0%} of what it reaches in "
+            "the same precisions."
+        )
+    if on_cpu:
+        found.append(f"Outside the ops passes {shares.waiting:.1%} of the wall time.")
+        return found + _slowest(phase)
+    found.append(f"The device has nothing to do in {shares.waiting:.1%} of the wall time.")
+    found.append(f"Gaps between kernels take {shares.gaps:.1%} of the device's time.")
+    found.append(f"Copies take {shares.copied:.1%} of the wall time.")
+    found.append(
+        f"{shares.few_blocks:.0%} of the op time is in kernels of fewer blocks than the device's "
+        f"{device.compute_units} compute units."
+    )
+    return found + _slowest(phase)
+
+
+def _slowest(phase: Phase) -> list[str]:
+    """The ops that lose most time against the roofline."""
+    losing = [(op.seconds - op.ideal_seconds, op) for op in phase.ops if op.ideal_seconds]
+    losing = [pair for pair in losing if pair[0] > 0.02 * sum(op.seconds for op in phase.ops)]
+    losing.sort(key=lambda pair: -pair[0])
+    return [
+        f"{op.label} reaches {op.roofline_fraction:.0%} of the roofline and takes {op.share:.0%}."
+        for _, op in losing[:MOST_OPS]
+    ]
+
+
+def _advice(phase: Phase, bound: Bound, on_cpu: bool) -> tuple[str, ...]:
+    losing = _slowest(phase)
+    first = f"Look at {losing[0].split()[0]} first." if losing else ""
+    told = _CPU_WORDS.get(bound, _WORDS[bound]) if on_cpu else _WORDS[bound]
+    return (told, first) if first and bound in ("memory", "compute", "none") else (told,)
+
+
+_WORDS: dict[Bound, str] = {
+    "memory": "Fewer bytes are faster: a smaller format of weights (`rocmforge perplexity "
+    "--weight-format` says what it costs), or more sequences at once, which share each read.",
+    "compute": "Fewer products are faster: a shorter prompt, or one whose beginning is kept.",
+    "launch": "The host does not keep the device busy: more sequences at once share each launch. "
+    "Look at the launches, and at other load on the CPU.",
+    "transfer": "Look at the card's link (PCIe lanes and generation), and whether another process "
+    "uses it.",
+    "occupancy": "The kernels are too small for this device: more sequences or longer prompts give "
+    "more blocks.",
+    "none": "Counters say what the kernels wait for: `rocmforge profile --with rocprofv3 --recipe "
+    "stall`, where that tool is (`rocmforge profile --tools`).",
+}
+_CPU_WORDS: dict[Bound, str] = {
+    "compute": "More threads help where there are cores. Fewer products are faster: a shorter "
+    "prompt, or one whose beginning is kept.",
+    "launch": "The host's work between the ops takes the time, as in very small models: more "
+    "sequences at once share it.",
+    "none": "A sampling profiler says where the kernels wait: `rocmforge profile --with perf`, "
+    "where that tool is (`rocmforge profile --tools`).",
+}

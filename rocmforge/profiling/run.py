@@ -1,0 +1,285 @@
+"""Profiles a model on a device: one request and the tokens behind it, as they run.
+
+`live.py` runs them. Here the model is loaded, and what was measured becomes a `Profile`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from rocmforge.devices import default_device
+from rocmforge.engine import Engine
+from rocmforge.gguf.reader import GGUFFile
+from rocmforge.hardware import detect
+from rocmforge.plan.protocols import Progress
+from rocmforge.profiling.bottleneck import phase_verdict
+from rocmforge.profiling.live import Measured, measure, measurements
+from rocmforge.profiling.profile import (
+    VERSION,
+    Ceiling,
+    Device,
+    FirstToken,
+    Model,
+    Phase,
+    Profile,
+    Settings,
+)
+from rocmforge.profiling.run_environment import RunEnvironment, Watch
+from rocmforge.profiling.spans import spans_of
+from rocmforge.profiling.telemetry import measure_ceilings
+from rocmforge.profiling.ttft import TARGET_S, first_token, prompt_of
+from rocmforge.profiling.turns import phase_of
+from rocmforge.text.tokenizer import Tokenizer
+
+PROMPT_TOKENS, TOKENS = 512, 32
+STAMPED = "a stamp around each op, in the pass"
+EVENTS = "an event of the device after each op, in the pass"
+ALONE = "each op replayed alone, for all layers in turn; the pass itself is one graph"
+OBSERVER_COST = 0.05
+"""What observing may cost; a profile says so where it costs more."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to profile, and how.
+
+    Parameters
+    ----------
+    path
+        GGUF file.
+    device, threads, ctx, kv_dtype, page_size
+        As of `Engine.from_gguf`.
+    prompt_tokens
+        At least 2; None: 512, or what the context leaves.
+    tokens
+        To generate, at least 1.
+    target_seconds
+        Wanted time to the first token.
+    """
+
+    path: str
+    device: str | None = None
+    threads: int | None = None
+    ctx: int | None = None
+    kv_dtype: Literal["f16", "f32", "q8_0"] = "f16"
+    page_size: int = 32
+    prompt_tokens: int | None = None
+    tokens: int = TOKENS
+    target_seconds: float = TARGET_S
+
+
+def profile_model(
+    options: Options,
+    loading: Progress | None = None,
+    compiling: Progress | None = None,
+    progress: Progress | None = None,
+) -> Profile:
+    """Profile a model.
+
+    Parameters
+    ----------
+    options
+        What to run.
+    loading, compiling
+        As of `Engine.from_gguf`.
+    progress
+        Told after each measurement how many are done, and of how many.
+
+    Raises
+    ------
+    ValueError
+        The prompt and the tokens do not fit the context, or an option is out of its range.
+    GGUFError, ModelError, DeviceError
+        As of `Engine.from_gguf`.
+    """
+    _check(options)
+    watch = Watch()
+    choice = default_device(options.device)
+    if choice.device is not None:
+        watch.add_gpu(f"{choice.kind}:{choice.device.index}")
+    begin = time.perf_counter()
+    tokenizer = Tokenizer.from_gguf(options.path)
+    with Engine.from_gguf(
+        options.path,
+        options.device,
+        ctx=options.ctx,
+        threads=options.threads,
+        kv_dtype=options.kv_dtype,
+        page_size=options.page_size,
+        progress=loading,
+        compile_progress=compiling,
+    ) as engine:
+        loaded = time.perf_counter()
+        prompt = prompt_of(tokenizer, _prompt_tokens(options, engine))
+        done, total = 0, measurements(options.tokens) + 1
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            if progress is not None:
+                progress(done, total)
+
+        measured = measure(engine, tokenizer, prompt, options.tokens, advance)
+        environment = watch.end()
+        ceilings = _ceilings(engine, measured)
+        if progress is not None:
+            progress(total, total)
+        phases = _phases(engine, measured, options.tokens, prompt.tokens, ceilings)
+        first = first_token(
+            measured.request,
+            load_seconds=loaded - begin,
+            cold_seconds=measured.cold_seconds,
+            target_seconds=options.target_seconds,
+        )
+        spans, left_out = spans_of(begin, loaded, measured.request, measured.turns)
+        device = _device(engine)
+        by_length = sorted(phases, key=lambda phase: -phase.seconds)
+        return Profile(
+            version=VERSION,
+            model=_model(options.path, engine),
+            device=device,
+            settings=_settings(options, engine, prompt.tokens),
+            environment=environment,
+            first_token=first,
+            phases=phases,
+            ceilings=ceilings,
+            spans=spans,
+            spans_left_out=left_out,
+            verdicts=tuple(phase_verdict(phase, ceilings, device) for phase in by_length),
+            remarks=tuple(_remarks(phases, first, environment)),
+        )
+
+
+def _check(options: Options) -> None:
+    if options.prompt_tokens is not None and options.prompt_tokens < 2:
+        raise ValueError(f"prompt tokens: got {options.prompt_tokens}, wanted at least 2")
+    if options.tokens < 1:
+        raise ValueError(f"tokens: got {options.tokens}, wanted at least 1")
+    if not 0 < options.target_seconds < math.inf:
+        raise ValueError(f"target: got {options.target_seconds:g} s, wanted more than 0")
+
+
+def _prompt_tokens(options: Options, engine: Engine) -> int:
+    """How many tokens the prompt has; the last generated token needs no place in the context."""
+    room = engine.ctx - (options.tokens - 1)
+    wanted = options.prompt_tokens or max(2, min(PROMPT_TOKENS, room))
+    if wanted > room:
+        trained = engine.config.ctx_train
+        more = f"; --ctx raises it, up to {trained}" if engine.ctx < trained else ""
+        raise ValueError(
+            f"context: got a prompt of {wanted} tokens and {options.tokens} to generate, wanted no "
+            f"more than {engine.ctx + 1} together{more}"
+        )
+    return wanted
+
+
+def _ceilings(engine: Engine, measured: Measured) -> tuple[Ceiling, ...]:
+    precisions = dict.fromkeys(measured.decode.precisions() + measured.prefill.precisions())
+    seen = measured.decode if measured.turns else measured.prefill
+    return measure_ceilings(engine.backend, tuple(precisions), seen.pass_bytes())
+
+
+def _phases(
+    engine: Engine,
+    measured: Measured,
+    tokens: int,
+    prompt_tokens: int,
+    ceilings: tuple[Ceiling, ...],
+) -> tuple[Phase, ...]:
+    name, alone = engine.backend.name, measured.step_seconds
+    on_cpu = name == "cpu"
+    passes = measured.prefill.passes
+    copied = [
+        sum(copy.seconds for seen in passes for copy in seen.copies if copy.name == way)
+        for way in ("host_to_device", "device_to_host")
+    ]
+    prefill = phase_of(
+        "prefill",
+        prompt_tokens,
+        [measured.request.turn],
+        measured.prefill.summary(name, alone, ceilings),
+        None if on_cpu else (copied[0], copied[1]),
+        STAMPED if on_cpu else EVENTS,
+        measured.plain_prefill,
+    )
+    if not measured.turns:
+        return (prefill,)
+    copies = None
+    if measured.copy_seconds is not None:
+        there, back = measured.copy_seconds
+        copies = there * len(measured.turns), back * len(measured.turns)
+    decode = phase_of(
+        "decode",
+        tokens - 1,
+        measured.turns,
+        measured.decode.summary(name, alone, ceilings),
+        copies,
+        STAMPED if on_cpu else ALONE,
+        measured.plain_decode,
+    )
+    return prefill, decode
+
+
+def _device(engine: Engine) -> Device:
+    backend = engine.backend
+    if backend.name == "cpu":
+        name = detect().cpu_name or "unknown CPU"
+        return Device("cpu", name, str(backend.isa), int(backend.threads))
+    found = backend.kernels.runtime.properties
+    device = f"{backend.name}:{found.index}"
+    return Device(device, found.name, found.architecture, found.compute_units)
+
+
+def _model(path: str, engine: Engine) -> Model:
+    weights: Counter[str] = Counter()
+    with GGUFFile(path) as file:
+        for info in file.tensors.values():
+            weights[info.format.name] += math.prod(info.shape)
+    return Model(
+        path=path,
+        architecture=engine.config.architecture,
+        file_bytes=os.path.getsize(path),
+        weight_bytes=engine.weight_bytes,
+        format=weights.most_common(1)[0][0],
+        layers=engine.config.n_layers,
+    )
+
+
+def _settings(options: Options, engine: Engine, prompt_tokens: int) -> Settings:
+    return Settings(
+        prompt_tokens=prompt_tokens,
+        tokens=options.tokens,
+        target_seconds=options.target_seconds,
+        ctx=engine.ctx,
+        kv_dtype=options.kv_dtype,
+        page_size=options.page_size,
+        threads=engine.backend.threads if engine.backend.name == "cpu" else None,
+    )
+
+
+def _remarks(
+    phases: tuple[Phase, ...], first: FirstToken, environment: RunEnvironment
+) -> list[str]:
+    found = []
+    for phase in phases:
+        cost = phase.observer_cost
+        if cost is not None and cost > OBSERVER_COST:
+            found.append(
+                f"Observing made {phase.name} {cost:.0%} slower: its parts are that much too long. "
+                "This is usual where a pass takes less than a millisecond, or the machine is busy."
+            )
+    if environment.others_share is not None and environment.others_share > 0.1:
+        found.append(
+            f"Other processes used {environment.others_share:.0%} of the CPUs: times are too long."
+        )
+    if first.cold_seconds > 1.2 * first.seconds:
+        found.append(
+            f"The first request after loading took {first.cold_seconds / first.seconds:.1f} times "
+            "as long: it fills caches and touches new memory."
+        )
+    return found
