@@ -211,9 +211,10 @@ def first_token(
 
 
 def _advice(dominant: str, met: bool, load: float, seconds: float) -> tuple[str, ...]:
-    later = ("Loading takes longer than the request: keep the process running between requests.",)
-    told = ("Nothing: the target is met.",) if met else _ADVICE[dominant]
-    return told + (later if load > seconds else ())
+    told = ["Nothing: the target is met." if met else _ADVICE[dominant]]
+    if load > seconds:
+        told.append("Loading takes longer than the request: keep the process running.")
+    return tuple(told)
 
 
 def _steps(passes: tuple[ObservedPass, ...], prefix: str) -> float:
