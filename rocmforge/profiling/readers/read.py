@@ -1,0 +1,165 @@
+"""The one door to files of profilers: `read` picks the reader by what a file or folder holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+
+from rocmforge.errors import ResultFileError
+from rocmforge.profiling.readers import api_traces, rocprof_compute, rocprof_v1, smi
+from rocmforge.profiling.readers.input_files import head
+from rocmforge.profiling.readers.records import Recording
+
+_MOST_FILES = 1000
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One kind of files: what to call them, how to tell them, how to read one."""
+
+    what: str
+    matches: Callable[[Path], bool]
+    read: Callable[[Path], Recording]
+
+
+_READERS = (
+    _Reader(
+        "a workload folder of rocprof-compute",
+        rocprof_compute.matches,
+        rocprof_compute.read_rocprof_compute,
+    ),
+    _Reader(
+        "a table, trace or database of rocprof v1", rocprof_v1.matches, rocprof_v1.read_rocprof_v1
+    ),
+    _Reader("rocm-smi's or amd-smi's output", smi.matches, smi.read_smi),
+    _Reader("a text trace of roctracer", api_traces.matches, api_traces.read_api_traces),
+)
+"""In this order: what comes first tells its files by more."""
+
+_COMPLETE = (".db", ".json", "")
+"""Of the same run in several forms, the one that holds most is read; "" is any other form."""
+
+_FOREIGN = (
+    (b"\x1f\x8b", "a gzip archive; unpack it first"),
+    (b"PK\x03\x04", "a zip archive; unpack it first"),
+    (b"\xfd7zXZ", "an xz archive; unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive; unpack it first"),
+    (b"PERFILE2", "perf's own file; `perf script` makes text of it"),
+    (b"\x7fELF", "a program or library"),
+    (b"SQLite format 3\0", "an SQLite database with none of the profilers' tables"),
+)
+
+
+def read(path: Path) -> Recording:
+    """Read what a profiler or a card's tool wrote, whichever of them it was.
+
+    A folder is read as one run: a workload folder of rocprof-compute, or the files of one tool in
+    it and in the folders directly below it.
+
+    Parameters
+    ----------
+    path
+        A file or a folder.
+
+    Raises
+    ------
+    ResultFileError
+        It is not there, no reader knows it, or it is broken. The error says what was seen.
+    """
+    for reader in _READERS:
+        if reader.matches(path):
+            return reader.read(path)
+    if path.is_dir():
+        return _read_folder(path)
+    wanted = "one of: " + "; ".join(reader.what for reader in _READERS)
+    raise ResultFileError(path, "content", got=_seen(path), wanted=wanted)
+
+
+def _seen(path: Path) -> str:
+    if not path.exists():
+        return "no file"
+    start = head(path)
+    for magic, what in _FOREIGN:
+        if start.startswith(magic):
+            return what
+    if not start:
+        return "an empty file, or one that cannot be read"
+    if b"\0" in start:
+        return f"binary data, which begins with {start[:8].hex(' ')}"
+    line = start.decode("utf-8", "replace").lstrip().partition("\n")[0]
+    return f"text, which begins with {line[:80]!r}"
+
+
+def _read_folder(folder: Path) -> Recording:
+    """Read the files of the first reader that knows any; the run's other files are named."""
+    workloads = [one for one in _inside(folder) if one.is_dir() and rocprof_compute.matches(one)]
+    if len(workloads) == 1:
+        return rocprof_compute.read_rocprof_compute(workloads[0])
+    if workloads:
+        names = ", ".join(one.name for one in workloads[:_NAMED])
+        raise ResultFileError(folder, "folder", got=f"workloads {names}", wanted="one of them")
+    files = list(_files(folder))
+    for reader in _READERS:
+        mine = [file for file in files if reader.matches(file)]
+        if mine:
+            mine = _most_complete(mine)
+            return _as_one(folder, [reader.read(file) for file in mine], mine, files)
+    wanted = "files of one of: " + "; ".join(reader.what for reader in _READERS)
+    seen = ", ".join(file.name for file in files[:_NAMED]) or "no files"
+    raise ResultFileError(folder, "folder", got=seen, wanted=wanted)
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())[:_MOST_FILES]
+    except OSError as error:
+        raise ResultFileError(folder, "folder", got=error, wanted="a readable one") from error
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Files of a folder, then those of the folders directly below it."""
+    inside = _inside(folder)
+    below = chain.from_iterable(_inside(one) for one in inside if one.is_dir())
+    return islice((file for file in chain(inside, below) if file.is_file()), _MOST_FILES)
+
+
+def _most_complete(files: list[Path]) -> list[Path]:
+    for suffix in _COMPLETE:
+        chosen = [file for file in files if file.suffix.lower() == suffix]
+        if chosen:
+            return chosen
+    return files
+
+
+def _as_one(
+    folder: Path, recordings: list[Recording], files: list[Path], present: list[Path]
+) -> Recording:
+    """Join the recordings of one run. Sums are left out where the single runs are there."""
+    first = recordings[0]
+    dispatches = tuple(chain.from_iterable(one.dispatches for one in recordings))
+    copies = tuple(chain.from_iterable(one.copies for one in recordings))
+    calls = tuple(chain.from_iterable(one.calls for one in recordings))
+    single = {call.domain for call in calls}
+    single |= {"kernel"} if dispatches else set()
+    single |= {"copy"} if copies else set()
+    totals = chain.from_iterable(one.totals for one in recordings)
+    remarks = [f"read of {folder.name}: {', '.join(file.name for file in files)}"]
+    others = [file.name for file in present if file not in files]
+    if others:
+        more = ", …" if len(others) > _NAMED else ""
+        remarks.append(f"not read beside them: {', '.join(others[:_NAMED])}{more}")
+    said = dict.fromkeys(chain.from_iterable(one.remarks for one in recordings))
+    return replace(
+        first,
+        dispatches=dispatches,
+        totals=tuple(total for total in totals if total.domain not in single),
+        copies=copies,
+        calls=calls,
+        agents=tuple(chain.from_iterable(one.agents for one in recordings)),
+        readings=tuple(chain.from_iterable(one.readings for one in recordings)),
+        remarks=(*remarks, *said),
+        partial=any(one.partial for one in recordings),
+    )
