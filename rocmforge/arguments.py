@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
@@ -60,6 +61,15 @@ examples:
   rocmforge info model.gguf --json | jq .bits_per_weight
 
 Reads only the header. For a model that cannot be run it says why; the exit code is still 0.
+"""
+_PROFILE_EXAMPLES = """
+examples:
+  rocmforge profile
+  rocmforge profile model.gguf --prompt-tokens 1024 --tokens 64 --target-ms 150
+  rocmforge profile model.gguf --device hip --json > profile.json
+
+It runs a request and the tokens behind it, several times, and says first what limits the speed and
+what to try. The time to the first token does not include loading, which is shown beside it.
 """
 _DEVICES_EXAMPLES = """
 examples:
@@ -150,6 +160,10 @@ def parser() -> argparse.ArgumentParser:
     perplexity.add_argument("--json", action="store_true", help="print one JSON document")
     _add_engine(perplexity)
 
+    profile = command("profile", "say where the time of a model goes, and why", _PROFILE_EXAMPLES)
+    _add_profile(profile)
+    _add_engine(profile)
+
     info = command("info", "describe a GGUF file", _INFO_EXAMPLES)
     _add_model(info)
     info.add_argument("--json", action="store_true", help="print JSON")
@@ -168,6 +182,28 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="path of a GGUF file (default: the small demo model that comes with rocmforge)",
     )
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    parser.add_argument(
+        "--prompt-tokens",
+        type=_whole(2),
+        metavar="N",
+        help="tokens of the prompt (default 512, or what the context leaves)",
+    )
+    parser.add_argument(
+        "--tokens", type=_whole(1), default=32, metavar="N", help="tokens to generate (default 32)"
+    )
+    parser.add_argument(
+        "--target-ms",
+        type=_positive,
+        default=200.0,
+        metavar="MS",
+        help="wanted time to the first token, without loading (default 200)",
+    )
+    parser.add_argument("--all", action="store_true", help="show all ops, and their kernels")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
@@ -222,6 +258,14 @@ def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
         raise argparse.ArgumentTypeError(f"got {text!r}, wanted {wanted}")
 
     return read
+
+
+def _positive(text: str) -> float:
+    with suppress(ValueError):
+        number = float(text)
+        if 0 < number < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"got {text!r}, wanted a number above 0")
 
 
 def _device(value: str) -> str:

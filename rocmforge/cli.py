@@ -1,9 +1,9 @@
-"""The command line: `rocmforge generate | chat | perplexity | info | devices`.
+"""The command line: `rocmforge generate | chat | perplexity | profile | info | devices`.
 
 It parses arguments, checks all that needs no model, reads texts, and turns errors into exit codes.
 
-commands.py does the work. It is imported after all this, so that --help and wrong arguments are
-answered at once and Ctrl-C ends cleanly even while libraries load.
+commands.py and profile_command.py do the work. They are imported after all this, so that --help and
+wrong arguments are answered at once and Ctrl-C ends cleanly even while libraries load.
 """
 
 from __future__ import annotations
@@ -98,6 +98,10 @@ def _run(argv: Sequence[str] | None) -> int:
             return bench(words[1:])
         args = _parse(words)
         _check(args)
+        if args.command == "profile":
+            from rocmforge.profile_command import profile
+
+            return profile(args)
         from rocmforge import commands
 
         code: int = getattr(commands, args.command)(args)

@@ -1,0 +1,201 @@
+"""A profile as a terminal shows it, 80 columns wide: the answer first, then the tables."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rocmforge.profiling.profile import FirstToken, Op, Part, Phase, Profile, Verdict
+from rocmforge.profiling.run_environment import RunEnvironment
+from rocmforge.terminal import human_size, print_table, printable
+
+WIDTH = 80
+MOST_OPS = 8  # rows of a phase, unless all are wanted
+LEAST_SHARE = 0.005  # of a kernel's op, to be listed
+
+
+def print_profile(profile: Profile, every: bool = False) -> None:
+    """Print a profile.
+
+    Parameters
+    ----------
+    profile
+        Measured.
+    every
+        All ops and their kernels, and not only the longest.
+    """
+    model, device = profile.model, profile.device
+    _say(f"{printable(model.path)} ({model.format}, {human_size(model.file_bytes)})")
+    _say(f"{device.name}: {device.description}, {_units(profile)}")
+    for verdict in profile.verdicts:
+        print()
+        _print_verdict(verdict)
+    _print_first_token(profile.first_token)
+    for phase in profile.phases:
+        _print_phase(phase, every, device.name == "cpu")
+    _print_ceilings(profile)
+    _print_conditions(profile.environment)
+    for remark in profile.remarks:
+        print()
+        _say(remark)
+
+
+def _units(profile: Profile) -> str:
+    device = profile.device
+    what = "threads" if device.name == "cpu" else "compute units"
+    return f"{device.architecture}, {device.compute_units} {what}"
+
+
+def _say(text: str, indent: str = "", first: str | None = None) -> None:
+    start = indent if first is None else first
+    print(textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=indent))
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    _say(verdict.summary)
+    for sentence in verdict.evidence:
+        _say(sentence, "    ", "  - ")
+    for sentence in verdict.advice:
+        _say(sentence, "       ", "  try: ")
+
+
+def _print_first_token(first: FirstToken) -> None:
+    word = "met" if first.met else "missed"
+    target = f"the target of {time_text(first.target_seconds)} is {word}"
+    print(f"\nFirst token: {time_text(first.seconds)}; {target}")
+    parts = [part for part in first.parts if part.name != "load"]
+    rows = _part_rows(parts, first.seconds, first.dominant)
+    rows.append(("request to first token", time_text(first.seconds), "100.0%", ""))
+    load = next(part for part in first.parts if part.name == "load")
+    rows.append((f"before: {load.label}", time_text(load.seconds), "", ""))
+    print_table(("part", "time", "share", ""), rows)
+    for part in parts:
+        if part.reason:
+            _say(f"{part.label}: {part.reason}", "    ", "  ")
+            break
+    for sentence in first.advice:
+        _say(sentence, "       ", "  try: ")
+
+
+def _part_rows(parts: Sequence[Part], whole: float, dominant: str = "") -> list[tuple[str, ...]]:
+    return [
+        (
+            part.label,
+            time_text(part.seconds),
+            "" if part.seconds is None else f"{part.seconds / whole:.1%}",
+            "<- longest" if part.name == dominant else "",
+        )
+        for part in parts
+    ]
+
+
+def _print_phase(phase: Phase, every: bool, on_cpu: bool) -> None:
+    rate = f"{phase.tokens_per_second:.4g} tokens/s"
+    plain = phase.plain_seconds
+    if plain:
+        rate = f"{phase.tokens / plain:.4g} tokens/s ({phase.tokens_per_second:.4g} observed)"
+    print(f"\n{phase.name.capitalize()}: {phase.tokens} tokens, {rate}")
+    parts = _part_rows(phase.parts, phase.seconds)
+    print_table(("wall time", "time", "share"), [row[:3] for row in parts])
+    if not on_cpu:
+        busy = f"{time_text(phase.device_seconds)} of {time_text(phase.seconds)}"
+        _say(f"the device worked for {busy}", "  ")
+    print()
+    shown = phase.ops if every else phase.ops[:MOST_OPS]
+    rows = [_op_row(op) for op in shown]
+    rows += list(_rest_rows(phase, phase.ops[len(shown) :], on_cpu))
+    titles = ("op", "calls", "time", "share", "GB/s", "GFLOP/s", "roofline")
+    print_table(titles, rows)
+    _say(f"times: {phase.ops_from}", "  ")
+    if every or not on_cpu:
+        _print_kernels([op for op in shown if every or op.share >= LEAST_SHARE])
+
+
+def _op_row(op: Op) -> tuple[str, ...]:
+    fraction = op.roofline_fraction
+    return (
+        op.label,
+        str(op.calls),
+        time_text(op.seconds),
+        f"{op.share:.1%}",
+        rate_text(op.bytes_per_second),
+        rate_text(op.flops_per_second),
+        "" if fraction is None else f"{fraction:.0%}",
+    )
+
+
+def _rest_rows(phase: Phase, others: Sequence[Op], on_cpu: bool) -> Iterator[tuple[str, ...]]:
+    whole = max(phase.device_seconds, sum(op.seconds for op in phase.ops))
+
+    def row(name: str, seconds: float, calls: str = "") -> tuple[str, ...]:
+        share = f"{seconds / whole:.1%}" if whole > 0 else ""
+        return name, calls, time_text(seconds), share, "", "", ""
+
+    if others:
+        calls = sum(op.calls for op in others)
+        yield row(f"{len(others)} others (--all)", sum(op.seconds for op in others), str(calls))
+    if phase.host_to_device_seconds is not None:
+        yield row("inputs to the device", phase.host_to_device_seconds)
+    if phase.device_to_host_seconds is not None:
+        yield row("logits to the host", phase.device_to_host_seconds)
+    yield row("between the ops" if on_cpu else "no op or copy", phase.unaccounted_seconds)
+
+
+def _print_kernels(ops: Sequence[Op]) -> None:
+    rows = []
+    for op in ops:
+        for kernel in op.kernels:
+            size = "" if kernel.blocks is None else f"{kernel.blocks} x {kernel.threads}"
+            rows.append((op.label, kernel.name, kernel.source, size))
+    print()
+    print_table(("op", "kernel", "file", "blocks x threads"), rows, left=True)
+
+
+def _print_ceilings(profile: Profile) -> None:
+    if not profile.ceilings:
+        return
+    print("\nThe roofline, measured in this run")
+    rows = [
+        (c.precision, rate_text(c.read_bytes_per_second), rate_text(c.operations_per_second))
+        for c in profile.ceilings
+    ]
+    print_table(("precision", "reads GB/s", "GFLOP/s"), rows)
+
+
+def _print_conditions(environment: RunEnvironment) -> None:
+    found = [f"{environment.cpus} CPUs"]
+    if environment.others_share is not None:
+        found.append(f"others used {environment.others_share:.0%} of them")
+    if environment.cpu_mhz is not None:
+        found.append(f"{environment.cpu_mhz.min:.0f} to {environment.cpu_mhz.max:.0f} MHz")
+    for gpu in environment.gpus:
+        if gpu.clock_mhz is not None:
+            found.append(f"{gpu.device} {gpu.clock_mhz.mean:.0f} MHz")
+        if gpu.power_watts is not None:
+            found.append(f"{gpu.power_watts.mean:.0f} W")
+        if gpu.temperature_celsius is not None:
+            found.append(f"{gpu.temperature_celsius.max:.0f} °C")
+        if gpu.throttle:
+            found.append(f"clocks held down by {', '.join(gpu.throttle)}")
+    print()
+    _say(f"Conditions: {'; '.join(found)}.")
+    _say("; ".join(f"{name} {value}" for name, value in environment.versions.items()), "  ", "  ")
+
+
+def time_text(seconds: float | None) -> str:
+    """Return a time with three digits, as "1.23 ms"; None: a dash."""
+    if seconds is None:
+        return "-"
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        value = seconds * factor
+        if abs(value) >= 1:
+            return f"{value:.0f} {unit}" if abs(value) >= 100 else f"{value:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def rate_text(rate: float | None) -> str:
+    """Return a rate in 10⁹ a second, three digits or all before the point."""
+    if rate is None:
+        return ""
+    giga = rate / 1e9
+    return f"{giga:.0f}" if giga >= 100 else f"{giga:.3g}"
