@@ -109,7 +109,7 @@ def _decode(
     advance: Callable[[], None],
 ) -> None:
     """Run each turn twice, plain and observed; then time a step's ops alone where it is a graph."""
-    one = request(engine, tokenizer, prompt, room=tokens)
+    one = request(engine, tokenizer, prompt, room=tokens - 1)
     try:
         steps = _Decoding(engine, one, measured.decode)
         for _ in range(WARM_TURNS):

@@ -122,8 +122,8 @@ class FirstToken:
     Parameters
     ----------
     parts
-        In order: load, tokenize, embedding, host_to_device, prefill, device_to_host, first_token,
-        rest. Load is not part of `seconds`, the others add up to it.
+        In order: load, tokenize, setup, embedding, host_to_device, prefill (the rest of the
+        pass), device_to_host, first_token. Load is not part of `seconds`; the others add up to it.
     seconds
         From the prompt's text to the first token: this is what the target judges.
     load_seconds

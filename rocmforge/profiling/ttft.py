@@ -28,6 +28,8 @@ NOTHING_COPIED = "nothing is copied: the CPU computes in the host's memory"
 _ADVICE = {
     "tokenize": "Splitting the prompt into tokens takes longest. Keep the tokens of parts that "
     "come again, such as a system message.",
+    "setup": "Making a sequence and its sampler takes longest: the prompt is very short for this "
+    "model, or other load held the process up.",
     "embedding": "Reading the embedding rows takes longest, which is unusual: memory may be short, "
     "so that rows come from disk.",
     "host_to_device": "Copying the inputs takes longest. Look at the card's link (PCIe lanes and "
@@ -39,8 +41,6 @@ _ADVICE = {
     "another process uses it.",
     "first_token": "Choosing the token takes longest: penalties and top-p read the whole "
     "vocabulary. Compare with --temperature 0.",
-    "rest": "Most of the time is in no part: the process did not run. Look at the other load in "
-    "the conditions.",
 }
 
 
@@ -111,7 +111,7 @@ def request(
     engine: Engine,
     tokenizer: Tokenizer,
     prompt: Prompt,
-    room: int = 1,
+    room: int = 0,
     telemetry: Telemetry | None = None,
 ) -> Request:
     """Run a request until its first token, the likeliest one.
@@ -189,12 +189,12 @@ def first_token(
     parts = (
         Part("load", "loading the model, once", load_seconds),
         Part("tokenize", "text to tokens", tokenize),
+        Part("setup", "a sequence and its sampler", turn.begin - observed.tokenized),
         Part("embedding", "embedding rows", embedding),
         Part("host_to_device", "inputs to the device", copies[0], reason),
         Part("prefill", "the rest of the prompt's pass", prefill),
         Part("device_to_host", "logits to the host", copies[1], reason),
         Part("first_token", "choosing the token, its text", chosen),
-        Part("rest", "everything else", observed.seconds - tokenize - called - chosen),
     )
     dominant = longest(parts[1:])
     met = observed.seconds <= target_seconds

@@ -1,0 +1,246 @@
+"""A profile of a tiny model on the CPU: parts add up to the wall time, ops are all of the pass."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rocmforge.engine import Engine
+from rocmforge.errors import OutOfPagesError
+from rocmforge.model.synthetic import make_model
+from rocmforge.plan.observation import ObservedPass
+from rocmforge.profiling.profile import Profile
+from rocmforge.profiling.run import Options, profile_model
+from rocmforge.profiling.telemetry import Telemetry
+from rocmforge.profiling.ttft import first_token, prompt_of, request
+from rocmforge.text.tokenizer import Tokenizer
+
+LAYERS = 3
+PROMPT, TOKENS = 40, 9
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    return make_model(path, "tiny", "Q4_K_M", seed=5, layers=LAYERS)
+
+
+@pytest.fixture(scope="module")
+def profile(model: Path) -> Profile:
+    options = Options(str(model), "cpu", threads=1, ctx=64, prompt_tokens=PROMPT, tokens=TOKENS)
+    return profile_model(options)
+
+
+@pytest.fixture
+def engine(model: Path) -> Iterator[Engine]:
+    with Engine.from_gguf(model, "cpu", ctx=64) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode"])
+def test_the_parts_add_up_to_the_wall_time(profile: Profile, name: str) -> None:
+    phase = profile.phase(name)
+    assert phase is not None
+    parts = {part.name: part.seconds or 0.0 for part in phase.parts}
+    named = sum(seconds for part, seconds in parts.items() if part != "rest")
+    assert 0 <= parts["rest"] < 0.05 * phase.seconds
+    assert named == pytest.approx(phase.seconds, rel=0.05)
+    assert min(parts.values()) >= 0
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode"])
+def test_ops_and_what_no_op_accounts_for_are_the_passes(profile: Profile, name: str) -> None:
+    phase = profile.phase(name)
+    assert phase is not None
+    ops = sum(op.seconds for op in phase.ops)
+    compute = next(part.seconds for part in phase.parts if part.name == "compute")
+    assert ops == pytest.approx(compute)
+    assert ops + phase.unaccounted_seconds == pytest.approx(phase.device_seconds)
+    assert sum(op.share for op in phase.ops) == pytest.approx(ops / phase.device_seconds)
+    assert [op.seconds for op in phase.ops] == sorted(
+        (op.seconds for op in phase.ops), reverse=True
+    )
+
+
+def test_every_op_is_counted_once_a_layer_and_pass(profile: Profile, engine: Engine) -> None:
+    prefill, decode = profile.phases
+    for phase, passes in ((prefill, 1), (decode, TOKENS - 1)):
+        calls = {op.label: op.calls for op in phase.ops}
+        assert phase.passes == passes
+        assert calls["attention"] == calls["kv_append"] == LAYERS * passes
+        assert calls["embed"] == calls["matmul_output"] == passes
+
+
+def test_bytes_and_flops_are_those_of_a_timed_pass(profile: Profile, engine: Engine) -> None:
+    sequence = engine.add_sequence()
+    timed = engine.timed_pass([sequence], [list(range(3, 3 + PROMPT))])
+    wanted = {step.label: (step.cost.bytes, step.cost.flops) for step in timed.steps}
+    prefill = profile.phase("prefill")
+    assert prefill is not None
+    assert {op.label: (op.nbytes, op.flops) for op in prefill.ops} == wanted
+
+
+def test_the_first_token_is_its_parts_and_load_is_apart(profile: Profile) -> None:
+    first = profile.first_token
+    parts = {part.name: part for part in first.parts}
+    assert list(parts) == [
+        "load",
+        "tokenize",
+        "setup",
+        "embedding",
+        "host_to_device",
+        "prefill",
+        "device_to_host",
+        "first_token",
+    ]
+    measured = {name: part.seconds for name, part in parts.items() if part.seconds is not None}
+    assert sum(measured.values()) == pytest.approx(first.seconds + first.load_seconds)
+    assert min(measured.values()) > 0
+    assert {name for name, part in parts.items() if part.reason} == {
+        "host_to_device",
+        "device_to_host",
+    }
+    assert first.dominant == "prefill"
+    assert first.load_seconds > 0
+    assert first.cold_seconds > 0
+
+
+def test_the_target_judges_the_request_without_loading(model: Path) -> None:
+    def met(target: float) -> bool:
+        options = Options(
+            str(model), "cpu", ctx=64, prompt_tokens=8, tokens=1, target_seconds=target
+        )
+        return profile_model(options).first_token.met
+
+    assert met(60.0)
+    assert not met(1e-9)
+
+
+def test_the_whole_document_is_json(profile: Profile) -> None:
+    document = json.loads(json.dumps(profile.to_json()))
+    assert document["version"] == 1
+    (op, *_) = document["phases"][0]["ops"]
+    assert op["bytes_per_second"] == pytest.approx(op["nbytes"] / op["seconds"])
+    assert op["roofline_fraction"] == pytest.approx(op["ideal_seconds"] / op["seconds"])
+    assert document["first_token"]["seconds"] == profile.first_token.seconds
+    assert profile.row()["dominant"] == "prefill"
+
+
+def test_spans_lie_in_the_run_and_nest(profile: Profile) -> None:
+    ops = [span for span in profile.spans if span.category == "op"]
+    passes = [span for span in profile.spans if span.category == "pass"]
+    assert len(passes) == TOKENS
+    assert len(ops) == sum(op.calls for phase in profile.phases for op in phase.ops)
+    for op in ops:
+        assert any(
+            p.start <= op.start and op.start + op.seconds <= p.start + p.seconds + 1e-9
+            for p in passes
+        )
+    starts = [span.start for span in profile.spans]
+    assert starts == sorted(starts)
+    assert starts[0] == 0
+    assert profile.spans_left_out == 0
+
+
+def test_plain_turns_are_timed_beside_the_observed_ones(profile: Profile) -> None:
+    for phase in profile.phases:
+        assert phase.plain_seconds is not None
+        assert 0.2 < phase.seconds / phase.plain_seconds < 5
+
+
+def test_observing_changes_no_logits_and_ends_with_its_block(engine: Engine) -> None:
+    ids = list(range(5, 25))
+    one, other = engine.add_sequence(), engine.add_sequence()
+    plain = [engine.prefill(one, ids), *(engine.decode([one], [7])[0] for _ in range(4))]
+    telemetry = Telemetry()
+    with engine.observed(telemetry):
+        seen = [engine.prefill(other, ids), *(engine.decode([other], [7])[0] for _ in range(4))]
+    np.testing.assert_array_equal(plain, seen)
+    assert len(telemetry.passes) == 5
+    engine.decode([other], [7])
+    assert len(telemetry.passes) == 5
+
+
+def test_observed_and_plain_steps_may_alternate(engine: Engine) -> None:
+    """Each records its passes for itself; both read the batch of the moment."""
+    ids = list(range(5, 25))
+    one, other = engine.add_sequence(), engine.add_sequence()
+    for sequence in (one, other):
+        engine.prefill(sequence, ids)
+    for token in range(40, 48):
+        plain = engine.decode([one], [token])
+        with engine.observed(lambda seen: None):
+            seen = engine.decode([other], [token])
+        np.testing.assert_array_equal(plain, seen)
+
+
+def test_what_an_observer_raises_ends_the_observation(engine: Engine) -> None:
+    def fail(seen: ObservedPass) -> None:
+        raise RuntimeError("told")
+
+    sequence = engine.add_sequence()
+    with pytest.raises(RuntimeError, match="told"), engine.observed(fail):
+        engine.prefill(sequence, [5, 6])
+    engine.prefill(sequence, [7, 8])
+
+
+def test_a_long_prompt_is_several_passes(model: Path) -> None:
+    options = Options(str(model), "cpu", ctx=700, prompt_tokens=600, tokens=1)
+    profile = profile_model(options)
+    (prefill,) = profile.phases
+    assert (prefill.tokens, prefill.passes) == (600, 2)
+    assert next(op.calls for op in prefill.ops if op.label == "attention") == 2 * LAYERS
+    rest = next(part.seconds for part in prefill.parts if part.name == "rest")
+    assert rest is not None
+    assert 0 <= rest < 0.05 * prefill.seconds
+
+
+def test_a_prompt_has_just_as_many_tokens(model: Path) -> None:
+    tokenizer = Tokenizer.from_gguf(model)
+    for count in (2, 3, 77, 5000):
+        prompt = prompt_of(tokenizer, count)
+        ids = tokenizer.encode(prompt.text)
+        assert prompt.tokens == count <= len(ids)
+        assert len(tokenizer.encode(prompt.text[:-1])) < count
+
+
+def test_a_request_leaves_its_sequence_to_the_caller(engine: Engine, model: Path) -> None:
+    tokenizer = Tokenizer.from_gguf(model)
+    free = engine.cache.table.allocator.n_free
+    made = request(engine, tokenizer, prompt_of(tokenizer, 20))
+    assert engine.cache.table.length(made.sequence) == 20
+    assert len(made.history) == 21
+    engine.remove_sequence(made.sequence)
+    assert engine.cache.table.allocator.n_free == free
+    with pytest.raises(OutOfPagesError):
+        request(engine, tokenizer, prompt_of(tokenizer, 20), room=10_000)
+    assert engine.cache.table.allocator.n_free == free
+    with pytest.raises(ValueError, match="not observed"):
+        first_token(made)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prompt_tokens": 1}, "prompt tokens: got 1, wanted at least 2"),
+        ({"tokens": 0}, "tokens: got 0, wanted at least 1"),
+        ({"target_seconds": 0.0}, "target: got 0 s, wanted more than 0"),
+        ({"target_seconds": float("nan")}, "target: got nan s"),
+        ({"ctx": 16, "prompt_tokens": 10, "tokens": 8}, "context: got a prompt of 10 tokens and 8"),
+        ({"ctx": 16, "tokens": 17}, "context: got a prompt of 2 tokens and 17 to generate, wanted"),
+    ],
+)
+def test_what_does_not_fit_is_refused(model: Path, given: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        profile_model(Options(str(model), "cpu", **given))  # type: ignore[arg-type]
+
+
+def test_the_context_is_filled_to_its_last_token(model: Path) -> None:
+    options = Options(str(model), "cpu", ctx=32, prompt_tokens=28, tokens=5)
+    assert [phase.tokens for phase in profile_model(options).phases] == [28, 4]
+    by_itself = profile_model(Options(str(model), "cpu", ctx=32, tokens=5))
+    assert by_itself.settings.prompt_tokens == 28
