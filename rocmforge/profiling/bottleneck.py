@@ -14,6 +14,7 @@ from rocmforge.profiling.profile import Bound, Ceiling, Device, Op, Phase, Verdi
 
 COPIED = 0.3  # share of the wall time that copies take
 WAITING = 0.3  # share of the wall time in which no kernel runs
+LAUNCHING = 0.8  # share of the time until the device is done in which the host still launches
 FEW_BLOCKS = 0.5  # share of the op time in kernels of fewer blocks than compute units
 NEAR = 0.4  # of a ceiling, from which on it is the limit
 MOST_OPS = 3  # named in the evidence
@@ -41,6 +42,9 @@ class Shares:
         Of the wall time: nothing runs on the device, or on a CPU no op.
     gaps
         Of the device's time: between its kernels.
+    launching
+        Of the time from the first launch until the device is done: the host launches. Where it is
+        all of it, kernels wait for their launches, and events between them do not show the wait.
     copied
         Of the wall time: copies.
     few_blocks
@@ -51,6 +55,7 @@ class Shares:
     compute: float | None
     waiting: float
     gaps: float
+    launching: float
     copied: float
     few_blocks: float
 
@@ -81,17 +86,19 @@ def phase_verdict(phase: Phase, ceilings: Sequence[Ceiling], device: Device) -> 
 
 def shares_of(phase: Phase, ceilings: Sequence[Ceiling], device: Device) -> Shares:
     """Return what the rules look at."""
-    observing = sum(part.seconds or 0.0 for part in phase.parts if part.name == "observing")
-    wall = phase.seconds - observing
+    parts = {part.name: part.seconds or 0.0 for part in phase.parts}
+    wall = phase.seconds - parts.get("observing", 0.0)
     op_seconds = sum(op.seconds for op in phase.ops)
     on_cpu = device.name == "cpu"
     busy = op_seconds if on_cpu else min(phase.device_seconds, wall)
     copied = (phase.host_to_device_seconds or 0.0) + (phase.device_to_host_seconds or 0.0)
+    launch, wait = parts.get("launch", 0.0), parts.get("wait", 0.0)
     return Shares(
         memory=_of_reads(phase.ops, ceilings),
         compute=_of_products(phase.ops, ceilings),
         waiting=_share(wall - busy, wall),
         gaps=0.0 if on_cpu else _share(phase.unaccounted_seconds, phase.device_seconds),
+        launching=_share(launch, launch + wait),
         copied=_share(copied, wall),
         few_blocks=0.0 if on_cpu else _few_blocks(phase.ops, device.compute_units),
     )
@@ -103,7 +110,7 @@ def _near(one: float | None, other: float | None) -> bool:
 
 RULES: tuple[tuple[Bound, Callable[[Shares], bool]], ...] = (
     ("transfer", lambda s: s.copied >= COPIED),
-    ("launch", lambda s: max(s.waiting, s.gaps) >= WAITING),
+    ("launch", lambda s: max(s.waiting, s.gaps) >= WAITING or s.launching >= LAUNCHING),
     ("memory", lambda s: _near(s.memory, s.compute)),
     ("compute", lambda s: _near(s.compute, s.memory)),
     ("occupancy", lambda s: s.few_blocks >= FEW_BLOCKS),
@@ -165,6 +172,9 @@ def _evidence(phase: Phase, shares: Shares, device: Device) -> list[str]:
         found.append(f"Outside the ops passes {shares.waiting:.1%} of the wall time.")
         return found + _slowest(phase)
     found.append(f"The device has nothing to do in {shares.waiting:.1%} of the wall time.")
+    found.append(
+        f"The host launches for {shares.launching:.0%} of the time until the device is done."
+    )
     found.append(f"Gaps between kernels take {shares.gaps:.1%} of the device's time.")
     found.append(f"Copies take {shares.copied:.1%} of the wall time.")
     found.append(
