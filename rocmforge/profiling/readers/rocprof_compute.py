@@ -57,10 +57,10 @@ def read_rocprof_compute(path: Path) -> Recording:
         There is nothing of rocprof-compute, or none of its tables can be read.
     """
     files = list(_tables(path)) if path.is_dir() else [path]
+    omissions = Omissions("row")
     if not files:
         wanted = "a workload folder of rocprof-compute, with pmc_perf.csv"
         raise ResultFileError(path, "folder", got="no table of counters", wanted=wanted)
-    omissions = Omissions("row")
     merged = _Merged()
     for file in files:
         merged.add(file.name, _read_table(file, omissions))
@@ -68,6 +68,9 @@ def read_rocprof_compute(path: Path) -> Recording:
     version = None
     remarks = merged.remarks
     if path.is_dir():
+        for file in _csv_files(path):
+            if _is_named(file) and file not in files:
+                merged.leave_out(f"{file.name}: no table of counters by its header, left out")
         agents, version = _system(path, omissions)
         if not agents:
             remarks.append("no sysinfo.csv that names the card, so it is not known")
@@ -83,22 +86,30 @@ def read_rocprof_compute(path: Path) -> Recording:
     )
 
 
-def _tables(folder: Path) -> Iterator[Path]:
-    """Tables of counters in a folder, that of most counters first."""
+def _csv_files(folder: Path) -> list[Path]:
     try:
         files = [file for file in folder.iterdir() if file.suffix.lower() == ".csv"][:_MOST_FILES]
     except OSError as error:
         raise ResultFileError(folder, "folder", got=error, wanted="a workload folder") from error
-    files.sort(key=lambda file: (not file.name.lower().startswith("pmc_perf"), file.name))
-    return (file for file in files if file.name.lower() not in _BESIDE and _is_table(file))
+    files = [file for file in files if file.name.lower() not in _BESIDE]
+    return sorted(files, key=lambda file: (not file.name.lower().startswith("pmc_perf"), file.name))
+
+
+def _tables(folder: Path) -> Iterator[Path]:
+    """Tables of counters in a folder, that of most counters first."""
+    return (file for file in _csv_files(folder) if _is_table(file))
+
+
+def _is_named(path: Path) -> bool:
+    """Whether a file has a name that rocprof-compute gives its tables of counters."""
+    return path.name.lower().startswith(("pmc_", "sq_", "timestamps"))
 
 
 def _is_table(path: Path) -> bool:
     shape, names = _shape(path)
-    # rocprof's and rocprofv2's tables have the same columns; these are named after what they count.
-    named = path.name.lower().startswith(("pmc_", "sq_", "timestamps"))
+    # rocprof's and rocprofv2's tables have the same columns; these are told by their names.
     foreign = {"sig", "queueindex", "correlationid"} & {plain(name) for name in names}
-    return shape == _LONG or (shape is not None and (named or not foreign))
+    return shape == _LONG or (shape is not None and (_is_named(path) or not foreign))
 
 
 def _shape(path: Path) -> tuple[tuple[str, ...] | None, list[str]]:
@@ -178,16 +189,18 @@ class _Merged:
         elif dispatches:
             self._pair(name, dispatches)
 
+    def leave_out(self, why: str) -> None:
+        """Say that a table is not in the recording."""
+        self.remarks.append(why)
+        self.partial = True
+
     def _pair(self, name: str, dispatches: list[Dispatch]) -> None:
         by_id = {(one.agent, one.dispatch_id): index for index, one in enumerate(self.dispatches)}
         places = [by_id.get((one.agent, one.dispatch_id)) for one in dispatches]
         if len(by_id) < len(self.dispatches) or not self._same(places, dispatches):
             places = list(range(len(dispatches)))
             if len(dispatches) != len(self.dispatches) or not self._same(places, dispatches):
-                self.remarks.append(
-                    f"{name}: its dispatches are not those of {self._first}, left out"
-                )
-                self.partial = True
+                self.leave_out(f"{name}: its dispatches are not those of {self._first}, left out")
                 return
             self.remarks.append(
                 f"{name}: its dispatches are numbered otherwise than those of {self._first}; "

@@ -23,6 +23,9 @@ from rocmforge.profiling.readers.values import Omissions, copy_direction, kernel
 ENDED = "AMD's support of rocprof and rocprofv2 ended in mid-2026; their successor is rocprofv3"
 
 _SQLITE = b"SQLite format 3\0"
+_BROKEN = (sqlite3.Error, UnicodeDecodeError)
+"""What sqlite3 raises at a broken database: it decodes the names of columns strictly."""
+
 _TABLES = ("KERN", "OPS", "COPY", "HIP", "HSA", "rocTX")
 _LABELS = (
     (re.compile(r"CPU HIP API", re.IGNORECASE), "HIP"),
@@ -49,7 +52,7 @@ def is_database(path: Path, start: bytes) -> bool:
     try:
         with closing(_connect(path)) as database:
             return bool(_tables(database))
-    except sqlite3.Error:
+    except _BROKEN:
         return False
 
 
@@ -77,7 +80,7 @@ def read_database(path: Path) -> Recording:
         with closing(_connect(path)) as database:
             for section, name in _tables(database).items():
                 _read_table(database, section, name, sections)
-    except sqlite3.Error as error:
+    except _BROKEN as error:
         raise ResultFileError(path, "database", got=error, wanted="that of rocprof") from error
     return sections.recording()
 
@@ -108,7 +111,7 @@ def _read_table(database: sqlite3.Connection, section: str, name: str, sections:
                 return
             values = dict(zip(names, row, strict=True))
             sections.add(section, values, f"{place}, row {index}")
-    except sqlite3.Error as error:
+    except _BROKEN as error:
         sections.omissions.lose(f"{error}, so the rest of the table is not read", place)
 
 
