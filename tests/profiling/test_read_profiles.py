@@ -1,0 +1,138 @@
+"""The one door to profilers' files: which reader takes a file or folder, and what errors say."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from rocmforge.errors import ResultFileError
+from rocmforge.profiling.readers.read import read
+
+RESULTS = """Index,KernelName,gpu-id,queue-id,queue-index,grd,wgr,sig,BeginNs,EndNs
+0,"matmul_q4_k.kd",0,0,0,64,64,0x0,100,350
+"""
+STATS = """"Name","Calls","TotalDurationNs","AverageNs","Percentage"
+"matmul_q4_k.kd",1,250,250,100.0
+"""
+HIP_STATS = STATS.replace("matmul_q4_k.kd", "hipMalloc")
+LONG = """GPU_ID,Dispatch_ID,Kernel_Name,Counter_Name,Counter_Value
+0,1,"rope.kd",SQ_WAVES,3.0
+"""
+TRACE = "1000000100:1000000900 77:78 hipMalloc(ptr=0x7f, size=4096) :3\n"
+SMI = '{"card0": {"GPU use (%)": "5"}}'
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "tool"),
+    [
+        (RESULTS, "rocprof"),
+        (STATS, "rocprof"),
+        (LONG, "rocprof-compute"),
+        (TRACE, "roctracer"),
+        (SMI, "rocm-smi"),
+    ],
+)
+def test_the_reader_is_picked_by_content_and_not_by_name(
+    tmp_path: Path, text: str, tool: str
+) -> None:
+    assert read(write(tmp_path / "output.data", text)).tool == tool
+
+
+def test_a_folder_of_rocprof_is_one_run(tmp_path: Path) -> None:
+    write(tmp_path / "results.csv", RESULTS)
+    write(tmp_path / "results.stats.csv", STATS)
+    write(tmp_path / "results.hip_stats.csv", HIP_STATS)
+    write(tmp_path / "results.sysinfo.txt", "ROCk module is loaded\n")
+    recording = read(tmp_path)
+    assert [one.duration_ns for one in recording.dispatches] == [250]
+    assert [(total.domain, total.name) for total in recording.totals] == [("HIP_API", "hipMalloc")]
+    assert len([remark for remark in recording.remarks if "rocprofv3" in remark]) == 1
+    assert any("results.sysinfo.txt" in remark for remark in recording.remarks)
+
+
+def test_of_one_run_in_several_forms_the_fullest_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "results.csv", RESULTS)
+    with closing(sqlite3.connect(tmp_path / "results.db")) as database:
+        database.execute(
+            'CREATE TABLE KERN ("Index" INT, "KernelName" TEXT, "BeginNs" INT, "EndNs" INT)'
+        )
+        database.executemany("INSERT INTO KERN VALUES (?, 'rope.kd', 10, 20)", [(0,), (1,)])
+        database.commit()
+    recording = read(tmp_path)
+    assert [one.kernel for one in recording.dispatches] == ["rope", "rope"]
+    assert any("results.csv" in remark for remark in recording.remarks)
+
+
+def test_files_directly_below_a_folder_are_found(tmp_path: Path) -> None:
+    write(tmp_path / "host" / "results.csv", RESULTS)
+    assert len(read(tmp_path).dispatches) == 1
+
+
+def test_a_workload_below_a_folder_and_several_of_them(tmp_path: Path) -> None:
+    write(tmp_path / "MI300X" / "pmc_perf.csv", LONG)
+    assert read(tmp_path).tool == "rocprof-compute"
+    write(tmp_path / "MI200" / "pmc_perf.csv", LONG)
+    with pytest.raises(ResultFileError, match="MI200, MI300X"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        (b"", "an empty file"),
+        (gzip.compress(RESULTS.encode()), "unpack it first"),
+        (b"PERFILE2\0\0", "perf script"),
+        (b"\x7fELF\x02\0", "a program or library"),
+        (b"\x01\x02\0\x03", "binary data, which begins with 01 02 00 03"),
+        (b"a,b,c\n1,2,3\n", "'a,b,c'"),
+    ],
+)
+def test_what_is_not_known_is_named(tmp_path: Path, content: bytes, seen: str) -> None:
+    path = tmp_path / "results.csv"
+    path.write_bytes(content)
+    with pytest.raises(ResultFileError) as caught:
+        read(path)
+    assert seen in str(caught.value)
+    assert "rocprof-compute" in str(caught.value)
+
+
+def test_another_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "cookies.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE cookies (name TEXT)")
+    with pytest.raises(ResultFileError, match="none of the profilers' tables"):
+        read(path)
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(ResultFileError, match="no file"):
+        read(tmp_path / "none")
+    with pytest.raises(ResultFileError, match="no files"):
+        read(tmp_path)
+
+
+def test_every_sample_is_read_or_refused_by_name(samples: Path) -> None:
+    """Files that belong to a folder, and notes, are no recordings by themselves."""
+    beside = {"SOURCES.txt", "sysinfo.csv", "roofline.csv", "profiling_config.yaml"}
+    folders = ("rocprof_v1", "roctracer", "rocprof_compute", "rocm_smi", "amd_smi")
+    files = [
+        file for name in folders for file in sorted((samples / name).rglob("*")) if file.is_file()
+    ]
+    assert len(files) > 20
+    for file in files:
+        if file.name in beside:
+            with pytest.raises(ResultFileError, match=re.escape(file.name)):
+                read(file)
+        else:
+            assert not read(file).partial
