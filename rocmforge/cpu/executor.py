@@ -163,7 +163,7 @@ class HostExecutor:
         self.graph = graph
         self.backend = backend
         self.cache = cache
-        self._rotations = rotations(graph.ops)
+        self._angles = {r: r.table(np.arange(0)) for r in rotations(graph.ops)}
         self._buffers: dict[str, Floats] = {}
         self._grown = 0  # times that one was
         self._passes: OrderedDict[PassKey, _RecordedPass] = OrderedDict()  # use the buffers
@@ -213,7 +213,14 @@ class HostExecutor:
         return HostTimedStep(label, len(ops), cost, calls, kept)
 
     def _arrays(self, batch: Batch) -> BatchArrays:
-        tables = {rotation: rotation.table(batch.positions) for rotation in self._rotations}
+        length, at = int(batch.lengths.max()), batch.positions
+        tables = {}
+        for rotation, (cos, sin) in self._angles.items():
+            if len(cos) < length:  # twice as many, so that few passes compute any
+                new = rotation.table(np.arange(len(cos), 1 << (length - 1).bit_length()))
+                cos, sin = np.concatenate([cos, new[0]]), np.concatenate([sin, new[1]])
+                self._angles[rotation] = cos, sin
+            tables[rotation] = cos[at], sin[at]
         return BatchArrays(batch, tables)
 
     def _observed(
@@ -369,6 +376,7 @@ class _Run:
                 table = op.embedding
                 backend.dequantize(table.rows[self.tokens], table.format, array(op.out))
             case SelectOutputs():
-                array(op.out)[:] = array(op.x)[self.rows]
+                # Rows are in range; mode "raise" would write to a copy first.
+                np.take(array(op.x), self.rows, axis=0, out=array(op.out), mode="clip")
             case _:
                 raise NotImplementedError(f"no host backend runs {type(op).__name__}")

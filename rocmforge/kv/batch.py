@@ -6,6 +6,7 @@ What kv_append reads is `Slots`, what attention reads is `Queries`; a `Batch` is
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,19 +81,19 @@ def extend(table: PageTable, sequences: Sequence[int], counts: Sequence[int]) ->
     ValueError
         There is no such sequence.
     """
-    lengths = [table.length(s) + n for s, n in zip(sequences, counts, strict=True)]
-    table.reserve_all(sequences, lengths)
-    first = [table.extend(s, n) for s, n in zip(sequences, counts, strict=True)]
-    page_table, total = table.as_array(sequences)
-    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    row = np.repeat(np.arange(len(counts)), counts)
-    positions = np.arange(starts[-1]) - starts[:-1][row] + np.array(first)[row]
-    slot, offsets = np.divmod(positions, table.page_size)
+    first = np.array(table.extend_all(sequences, counts), np.int32)
+    page_table, lengths = table.as_array(sequences)
+    starts = np.array([0, *itertools.accumulate(counts)], np.int32)
+    row, positions = np.arange(len(counts)), first
+    if starts[-1] > row.size:  # several tokens of one sequence: each behind the one before
+        row = np.repeat(row, counts)
+        positions = np.arange(starts[-1], dtype=np.int32) + (first - starts[:-1])[row]
+    slot, offsets = np.divmod(positions, np.int32(table.page_size))
     return Batch(
-        positions=positions.astype(np.int32),
+        positions=positions,
         pages=page_table[row, slot],
-        offsets=offsets.astype(np.int32),
+        offsets=offsets,
         page_table=page_table,
-        lengths=total,
+        lengths=lengths,
         starts=starts,
     )

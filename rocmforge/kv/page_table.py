@@ -54,8 +54,7 @@ class _Sequence(NamedTuple):
 class PageTable:
     """Pages and lengths of many sequences over one allocator.
 
-    To extend a batch of sequences by all or nothing, `reserve_all` first: a reserve changes no
-    length, and an extend within what is reserved cannot fail.
+    A reserve changes no length, and an extend within what is reserved cannot fail.
 
     An interrupt (Ctrl-C) between any two steps leaves each page free or with a sequence. End the
     sequence that was being changed: its length may or may not be the new one.
@@ -157,10 +156,15 @@ class PageTable:
 
     def reserve_all(self, sequences: Sequence[int], n_tokens: Sequence[int]) -> None:
         """Reserve for several different sequences, all or none; arguments as in `reserve`."""
-        rows = [self._row(sequence) for sequence in sequences]
+        self._reserve(sequences, [self._row(sequence) for sequence in sequences], n_tokens)
+
+    def _reserve(
+        self, sequences: Sequence[int], rows: Sequence[int], n_tokens: Sequence[int]
+    ) -> None:
+        held: list[int] = self._n_pages[rows].tolist()
         missing = [
-            max(0, self._pages_of("n_tokens", n) - int(self._n_pages[row]))
-            for row, n in zip(rows, n_tokens, strict=True)
+            max(0, self._pages_of("n_tokens", n) - pages)
+            for pages, n in zip(held, n_tokens, strict=True)
         ]
         if not any(missing):
             return
@@ -170,34 +174,46 @@ class PageTable:
             pages = pages[count:]
 
     def extend(self, sequence: int, n_tokens: int) -> int:
-        """Lengthen a sequence, taking pages as needed.
-
-        Parameters
-        ----------
-        sequence
-            Id from `add_sequence`.
-        n_tokens
-            Tokens to add, 0 or more.
+        """Lengthen a sequence; see `extend_all`.
 
         Returns
         -------
         int
             Position of the first added token: the length before.
+        """
+        return self.extend_all([sequence], [n_tokens])[0]
+
+    def extend_all(self, sequences: Sequence[int], n_tokens: Sequence[int]) -> list[int]:
+        """Lengthen several sequences, all or none, taking pages as needed.
+
+        Parameters
+        ----------
+        sequences
+            Different ids from `add_sequence`.
+        n_tokens
+            Tokens to add to each, 0 or more.
+
+        Returns
+        -------
+        list[int]
+            Position of the first added token of each: its length before.
 
         Raises
         ------
         OutOfPagesError
             Too few pages are free; nothing is changed.
         ValueError
-            No such sequence, or `n_tokens` is negative.
+            No such sequence, or a number of tokens is negative.
         """
-        row = self._row(sequence)
-        if n_tokens < 0:
-            raise ValueError(f"n_tokens: got {n_tokens}, wanted 0 or more")
-        start = int(self._lengths[row])
-        self.reserve(sequence, start + n_tokens)
-        self._lengths[row] = start + n_tokens
-        return start
+        rows = [self._row(sequence) for sequence in sequences]
+        starts: list[int] = self._lengths[rows].tolist()
+        for n in n_tokens:
+            if n < 0:
+                raise ValueError(f"n_tokens: got {n}, wanted 0 or more")
+        lengths = [start + n for start, n in zip(starts, n_tokens, strict=True)]
+        self._reserve(sequences, rows, lengths)
+        self._lengths[rows] = lengths
+        return starts
 
     def truncate(self, sequence: int, n_tokens: int) -> None:
         """Forget the last tokens of a sequence; it keeps its pages.
