@@ -163,3 +163,7 @@ class ResultFileError(RocmforgeError):
 
 class MeasurementError(RocmforgeError):
     """A benchmark measured nothing, or its result was wrong and must not be timed."""
+
+
+class ProfilerError(RocmforgeError):
+    """A profiler of another maker is missing, failed, or took longer than it was given."""
