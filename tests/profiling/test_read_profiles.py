@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from mutations import FEW, read_all
 
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.read import read
@@ -105,6 +106,12 @@ def test_what_is_not_known_is_named(tmp_path: Path, content: bytes, seen: str) -
         read(path)
     assert seen in str(caught.value)
     assert "rocprof-compute" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [RESULTS, STATS, LONG, TRACE, SMI])
+def test_broken_files(tmp_path: Path, text: str) -> None:
+    """A broken file may look like another tool's; whichever reader takes it, it ends in words."""
+    assert sum(read_all(text.encode(), FEW // 2, tmp_path / "output.data", read)) == FEW // 2
 
 
 def test_another_database_is_named(tmp_path: Path) -> None:

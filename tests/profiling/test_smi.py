@@ -80,8 +80,8 @@ device,Current Socket Graphics Package Power (W),VRAM Total Memory (B)
 card0,210.0,17163091968
 """
 MONITOR_CSV = """gpu,power_usage,max_power,hotspot_temperature,memory_temperature,gfx_clk,gfx,mem,\
-vram_used,vram_total
-0,180,300,60,58,2400,99,35,1024,16384
+mem_clock,vram_used,vram_total
+0,180,300,60,58,2400,99,35,900,1024,16384
 """
 STATIC_CSV = """gpu,market_name,max_power,min_power,socket_power,slowdown_hotspot_temperature
 0,MI300A,550,0,550,100
@@ -196,7 +196,7 @@ def test_the_monitors_csv(tmp_path: Path) -> None:
     (one,) = read(tmp_path, MONITOR_CSV)
     assert (one.utilization_percent, one.memory_activity_percent, one.power_w) == (99, 35, 180)
     assert one.temperatures_c == {"hotspot": 60, "memory": 58}
-    assert (one.memory_used, one.clocks_mhz) == (1024 * MIB, {"core": 2400})
+    assert (one.memory_used, one.clocks_mhz) == (1024 * MIB, {"core": 2400, "memory": 900})
 
 
 def test_limits_are_no_readings(tmp_path: Path) -> None:
@@ -225,6 +225,21 @@ def test_documents_behind_each_other_and_one_that_was_cut_off(tmp_path: Path) ->
     recording = read_smi(path)
     assert len(recording.readings) == 2
     assert recording.partial
+
+
+def test_cards_before_the_place_where_a_document_was_cut_off(tmp_path: Path) -> None:
+    whole = json.loads(NEW_JSON)["gpu_data"][0]
+    text = json.dumps([whole, {**whole, "gpu": 3}, whole], indent=1)
+    path = tmp_path / "cut.json"
+    path.write_text(text[: text.rindex('"perf_level"')], encoding="utf-8")
+    recording = read_smi(path)
+    assert [(one.card, one.power_w) for one in recording.readings] == [(2, 612), (3, 612)]
+    assert recording.partial
+
+
+def test_lines_of_a_log_above_the_json(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, f"[WARNING] a card sleeps\n{NEW_JSON}")
+    assert (one.card, one.power_w) == (2, 612)
 
 
 def test_a_unit_of_another_kind_is_not_read(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ class Columns:
     def __init__(self, names: Iterable[str]) -> None:
         names = list(names)
         self.by_plain = {plain(name): name for name in names}
+        self._found: dict[tuple[str, ...], str | None] = {}
         self.counters = []
         self.others = []
         for name in names:
@@ -65,10 +66,11 @@ class Columns:
 
     def value(self, row: Mapping[str, object], names: tuple[str, ...]) -> object:
         """Return the row's value in the first of these columns, given as `plain` names."""
-        for name in names:
-            if name in self.by_plain:
-                return row.get(self.by_plain[name])
-        return None
+        if names not in self._found:
+            present = (self.by_plain[name] for name in names if name in self.by_plain)
+            self._found[names] = next(present, None)
+        column = self._found[names]
+        return None if column is None else row.get(column)
 
     def has(self, names: tuple[str, ...]) -> bool:
         """Whether the table has one of these columns."""

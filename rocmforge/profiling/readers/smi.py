@@ -88,7 +88,7 @@ _TEMPERATURE_KEY = re.compile(
     r"temperature \(sensor (.+)\) \(c\)|temperature/(\w+?)(?:_temperature)?|(\w+)_temperature"
     r"|(edge|hotspot|junction|mem)"
 )
-_CLOCK_KEY = re.compile(r"(\w+) clock speed:?|clocks?/(\w+)/(?:cur_)?clk|(\w+)_clk")
+_CLOCK_KEY = re.compile(r"(\w+) clock speed:?|clocks?/(\w+)/(?:cur_)?clk|(\w+)_(?:clk|clock)")
 _NO_READING = re.compile(r".*_(min|max)|(slowdown|shutdown)_.*")
 """Limits that stand beside the clocks and temperatures of amd-smi's CSV."""
 

@@ -20,6 +20,7 @@ from rocmforge.profiling.readers.values import Omissions
 MOST_BYTES = 64 * 1024**2
 _MOST_DEPTH = 12
 _MOST_VALUES = 5_000_000
+_MOST_FAILURES = 200
 _WANTED = "the output of rocm-smi or amd-smi"
 _CARD = re.compile(r"(?:card|gpu)?[ \[]*(\d{1,4})\]?", re.IGNORECASE)
 _JSON_STARTS = re.compile(r"^[ \t]*[{\[]", re.MULTILINE)
@@ -100,19 +101,24 @@ def _json(path: Path, text: str, omissions: Omissions) -> tuple[str, list[Card]]
     decoder = json.JSONDecoder()
     found: list[Card] = []
     tools = set()
-    position = 0
-    while start := _JSON_STARTS.search(text, position):
+    position = failures = 0
+    while (start := _JSON_STARTS.search(text, position)) and failures < _MOST_FAILURES:
         place = f"line {text.count(chr(10), 0, start.end()) + 1}"
         try:
             document, position = decoder.raw_decode(text, start.end() - 1)
         except (ValueError, RecursionError) as error:
-            if not found:
-                raise ResultFileError(path, place, got=error, wanted=_WANTED) from error
-            omissions.lose(f"no complete JSON ({error}), so the rest is not read", place)
-            break
+            # A line of a log, or a document that was cut off: what is whole in it may follow.
+            if not failures:
+                omissions.lose(f"no complete JSON ({error})", place)
+            failures += 1
+            position = start.end()
+            continue
         for tool, card in _documents(document, place):
             tools.add(tool)
             found.append(card)
+    if not found:
+        got = next(iter(omissions.remarks()), "no card")
+        raise ResultFileError(path, "content", got=got, wanted=_WANTED)
     return (tools.pop() if len(tools) == 1 else "amd-smi"), found
 
 
