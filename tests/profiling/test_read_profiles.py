@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import sqlite3
 from contextlib import closing
@@ -114,6 +115,12 @@ def test_broken_files(tmp_path: Path, text: str) -> None:
     assert sum(read_all(text.encode(), FEW // 2, tmp_path / "output.data", read)) == FEW // 2
 
 
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ResultFileError, match="pipe"):
+        read(tmp_path / "pipe")
+
+
 def test_another_database_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cookies.db"
     with closing(sqlite3.connect(path)) as database:
@@ -123,8 +130,10 @@ def test_another_database_is_named(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(ResultFileError, match="no file"):
+    with pytest.raises(ResultFileError, match="got none"):
         read(tmp_path / "none")
+    with pytest.raises(ResultFileError, match="too long"):
+        read(tmp_path / ("n" * 5000))
     with pytest.raises(ResultFileError, match="no files"):
         read(tmp_path)
 

@@ -69,18 +69,22 @@ def read(path: Path) -> Recording:
     ResultFileError
         It is not there, no reader knows it, or it is broken. The error says what was seen.
     """
+    wanted = "one of: " + "; ".join(reader.what for reader in _READERS)
+    try:
+        path.stat()
+    except FileNotFoundError as error:
+        raise ResultFileError(path, "file", got="none", wanted=wanted) from error
+    except (OSError, ValueError) as error:
+        raise ResultFileError(path, "file", got=error, wanted=wanted) from error
     for reader in _READERS:
         if reader.matches(path):
             return reader.read(path)
     if path.is_dir():
         return _read_folder(path)
-    wanted = "one of: " + "; ".join(reader.what for reader in _READERS)
     raise ResultFileError(path, "content", got=_seen(path), wanted=wanted)
 
 
 def _seen(path: Path) -> str:
-    if not path.exists():
-        return "no file"
     start = head(path)
     for magic, what in _FOREIGN:
         if start.startswith(magic):

@@ -32,6 +32,7 @@ _WIDE = ("dispatchid", "kernelname", "gpuid")
 _OLD = ("index", "kernelname", "gpuid")
 _SHAPES = (_LONG, _WIDE, _OLD)
 _TIMES = "timestamps.csv"
+_NAMES = ("pmc_", "sq_", "timestamps", "results_pmc_", "results_sq_")
 _BESIDE = ("sysinfo.csv", "roofline.csv", "pmc_dispatch_info.csv", "pmc_kernel_top.csv")
 _MOST_FILES = 1000
 _LEVEL = "SQ_ACCUM_PREV_HIRES"
@@ -102,7 +103,7 @@ def _tables(folder: Path) -> Iterator[Path]:
 
 def _is_named(path: Path) -> bool:
     """Whether a file has a name that rocprof-compute gives its tables of counters."""
-    return path.name.lower().startswith(("pmc_", "sq_", "timestamps"))
+    return path.name.lower().startswith(_NAMES)
 
 
 def _is_table(path: Path) -> bool:
