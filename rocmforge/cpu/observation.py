@@ -66,6 +66,7 @@ def observed_pass(
         host=(Interval("prepare", begin, first - begin),),
         steps=steps,
         copies=(),
+        launches=(),
         device=Interval("pass", first, last - first),
         graph=False,
         reading_seconds=time.perf_counter() - end,

@@ -203,15 +203,16 @@ class GpuExecutor:
         if watch is not None:
             watch.host("launch")
         if shape.single and kept.ran and kept.graph is None:
-            kept.graph = runtime.capture(stream, partial(self._enqueue, kept, logits, _unmarked))
-        mark = _unmarked if watch is None else watch.mark
+            kept.graph = runtime.capture(stream, partial(self._enqueue, kept, logits, None))
         if watch is not None:
             watch.mark()
         if kept.graph is None:
-            self._enqueue(kept, logits, mark)
-        else:
+            self._enqueue(kept, logits, watch)
+        elif watch is None:
             runtime.launch_graph(kept.graph, stream)
-            mark("graph")
+        else:
+            watch.launch("graph", partial(runtime.launch_graph, kept.graph, stream))
+            watch.mark("graph")
         if watch is not None:
             watch.host("wait")
         runtime.synchronize(stream)
@@ -219,15 +220,20 @@ class GpuExecutor:
             watch.host("copy_out")
         kept.ran = True
 
-    def _enqueue(self, kept: _CapturedPass, logits: Floats, mark: Callable[[str], None]) -> None:
-        """Enqueue the copies and kernels of a pass, and mark where each step ends."""
-        self._inputs.send(self._stream)
+    def _enqueue(self, kept: _CapturedPass, logits: Floats, watch: PassWatch | None) -> None:
+        """Enqueue the copies and kernels of a pass; a watch sees each launch and each step."""
+        runtime, stream = self._runtime, self._stream
+        mark = _unmarked if watch is None else watch.mark
+        self._inputs.send(stream)
         mark("host_to_device")
         for step, launches in kept.steps:
             for launch in launches:
-                launch.enqueue(self._runtime, self._stream)
+                if watch is None:
+                    launch.enqueue(runtime, stream)
+                else:
+                    watch.launch(launch.name, partial(launch.enqueue, runtime, stream))
             mark(step.op.label)
-        self._runtime.copy_to_host(logits, kept.logits, self._stream)
+        runtime.copy_to_host(logits, kept.logits, stream)
         mark("device_to_host")
 
     def _pass(self, shape: BatchShape) -> _CapturedPass:

@@ -41,16 +41,24 @@ class PassWatch:
         self._events: list[Any] = []
         self._names: list[str] = []  # of what ends with each event but the first
         self._host: list[tuple[str, float]] = []
+        self._launches: list[Interval] = []
 
     def begin(self) -> None:
         """Begin a pass: its inputs are prepared now."""
         self._names = []
         self._host = []
+        self._launches = []
         self.host("prepare")
 
     def host(self, part: str) -> None:
         """From now on the host does `part`."""
         self._host.append((part, time.perf_counter()))
+
+    def launch(self, name: str, enqueue: Callable[[], object]) -> None:
+        """Enqueue a kernel or a graph, and note how long the call keeps the host."""
+        begin = time.perf_counter()
+        enqueue()
+        self._launches.append(Interval(name, begin, time.perf_counter() - begin))
 
     def mark(self, name: str = "") -> None:
         """Record an event behind what has been enqueued: `name`, or the beginning of all."""
@@ -84,6 +92,7 @@ class PassWatch:
             host=host,
             steps=() if graph else tuple(i for i in found if i.name not in COPIES),
             copies=() if graph else tuple(i for i in found if i.name in COPIES),
+            launches=tuple(self._launches),
             device=device,
             graph=graph,
             reading_seconds=time.perf_counter() - end,

@@ -84,6 +84,9 @@ class ObservedPass:
         Each step that was timed, in order; empty where the pass was replayed as one graph.
     copies
         "host_to_device" and "device_to_host", of a pass whose steps were timed; a CPU has none.
+    launches
+        Each call of the host that gave the device a kernel, in order, by the kernel's name; "graph"
+        where the pass was replayed as one. A CPU launches none.
     device
         From the first to the last of what the device did; on a CPU the steps.
     graph
@@ -99,6 +102,7 @@ class ObservedPass:
     host: tuple[Interval, ...]
     steps: tuple[Interval, ...]
     copies: tuple[Interval, ...]
+    launches: tuple[Interval, ...]
     device: Interval
     graph: bool
     reading_seconds: float
