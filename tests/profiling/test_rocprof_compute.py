@@ -107,6 +107,14 @@ def test_a_second_value_of_a_counter_is_said(tmp_path: Path) -> None:
     assert any("second value of SQ_WAVES" in remark for remark in recording.remarks)
 
 
+def test_a_counter_of_two_runs_has_the_first_runs_value(tmp_path: Path) -> None:
+    more = f'{LONG}2,1,65536,256,0,"rope(float*)",8000,8700,12,SQ_WAVES,1030.0\n'
+    recording = read_rocprof_compute(folder(tmp_path / "long", pmc_perf=more))
+    assert not recording.partial
+    assert recording.dispatches[0].counters["SQ_WAVES"] == 1024
+    assert any("several runs" in remark for remark in recording.remarks)
+
+
 def test_dispatches_that_are_numbered_otherwise_are_paired_in_order(tmp_path: Path) -> None:
     shifted = TIMES.replace("\n1,", "\n2,").replace("\n0,", "\n1,")
     path = folder(tmp_path / "w", pmc_perf=PERF, timestamps=shifted)

@@ -139,11 +139,11 @@ def _read_table(path: Path, omissions: Omissions) -> list[Dispatch]:
 
 def _level_named(one: Dispatch, table_name: str) -> Dispatch:
     """Give the sum of a level the name that rocprof-compute's own analysis gives it."""
-    if _LEVEL not in one.counters:
+    level = table_name.removeprefix("results_")
+    if _LEVEL not in one.counters or not level.startswith("SQ_"):
         return one
     counters = {
-        f"{table_name}_ACCUM" if name == _LEVEL else name: value
-        for name, value in one.counters.items()
+        f"{level}_ACCUM" if name == _LEVEL else name: value for name, value in one.counters.items()
     }
     return replace(one, counters=counters)
 
@@ -152,26 +152,37 @@ def _read_long(
     path: Path, rows: Iterator[tuple[int, dict[str, str]]], omissions: Omissions
 ) -> list[Dispatch]:
     found: dict[object, Dispatch] = {}
-    counters: dict[object, dict[str, float]] = {}
+    counters: dict[object, dict[str, tuple[float, int | None]]] = {}
     columns = None
     for line, row in rows:
         columns = columns or Columns(row)
         place = f"{path.name}, line {line}"
         identity = tuple(columns.value(row, names) for names in (AGENT, DISPATCH_ID, KERNEL))
+        start = whole(columns.value(row, START))
         if identity not in found:
             one = dispatch(row, columns, place, omissions)
             if one is None:
                 continue
             found[identity], counters[identity] = one, {}
-        elif whole(columns.value(row, START)) not in (None, found[identity].start_ns):
+        elif start not in (None, found[identity].start_ns):
             omissions.note("of another run of its dispatch, whose times are the first run's", place)
         name = str(columns.value(row, COUNTER_NAME)).strip()
         value = number(columns.value(row, COUNTER_VALUE))
         if not name or value is None:
             omissions.lose("no counter's name or value, left out", place)
-        elif counters[identity].setdefault(name, value) != value:
-            omissions.lose(f"a second value of {name} for one dispatch; the first is kept", place)
-    return [replace(one, counters=counters[identity]) for identity, one in found.items()]
+            continue
+        first, first_start = counters[identity].setdefault(name, (value, start))
+        if first != value and first_start != start:
+            omissions.note("a counter of several runs; the first run's value is kept", place)
+        elif first != value:
+            omissions.lose(f"a second value of {name} in one run; the first is kept", place)
+    return [
+        _level_named(
+            replace(one, counters={name: value for name, (value, _) in counters[identity].items()}),
+            path.stem,
+        )
+        for identity, one in found.items()
+    ]
 
 
 class _Merged:
@@ -197,7 +208,7 @@ class _Merged:
 
     def _pair(self, name: str, dispatches: list[Dispatch]) -> None:
         by_id = {(one.agent, one.dispatch_id): index for index, one in enumerate(self.dispatches)}
-        places = [by_id.get((one.agent, one.dispatch_id)) for one in dispatches]
+        places = [by_id.get((one.agent, one.dispatch_id), -1) for one in dispatches]
         if len(by_id) < len(self.dispatches) or not self._same(places, dispatches):
             places = list(range(len(dispatches)))
             if len(dispatches) != len(self.dispatches) or not self._same(places, dispatches):
@@ -208,16 +219,16 @@ class _Merged:
                 "they are paired in their order, in which the kernels' names agree"
             )
         for place, one in zip(places, dispatches, strict=True):
-            assert place is not None
             self.dispatches[place] = _joined(
                 self.dispatches[place], one, timed=name.lower() == _TIMES
             )
 
-    def _same(self, places: list[int | None], dispatches: list[Dispatch]) -> bool:
-        if len(set(places)) < len(places):
+    def _same(self, places: list[int], dispatches: list[Dispatch]) -> bool:
+        """Whether these places are there, none of them twice, and are runs of the same kernels."""
+        if min(places) < 0 or len(set(places)) < len(places):
             return False
         return all(
-            place is not None and self.dispatches[place].kernel == one.kernel
+            self.dispatches[place].kernel == one.kernel
             for place, one in zip(places, dispatches, strict=True)
         )
 
