@@ -67,6 +67,9 @@ examples:
   rocmforge profile
   rocmforge profile model.gguf --prompt-tokens 1024 --tokens 64 --target-ms 150
   rocmforge profile model.gguf --device hip --json > profile.json
+  rocmforge profile --tools
+  rocmforge profile model.gguf --with rocprofv3 --recipe memory
+  rocmforge profile --with perf -- python my_program.py
 
 It runs a request and the tokens behind it, several times, and says first what limits the speed and
 what to try. The time to the first token does not include loading, which is shown beside it.
@@ -202,8 +205,37 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="wanted time to the first token, without loading (default 200)",
     )
-    parser.add_argument("--all", action="store_true", help="show all ops, and their kernels")
+    parser.add_argument("--all", action="store_true", help="show all rows, and kernels")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    group = parser.add_argument_group("other profilers")
+    group.add_argument(
+        "--tools", action="store_true", help="list the profilers of this machine, and end"
+    )
+    group.add_argument(
+        "--with",
+        dest="tool",
+        metavar="TOOL",
+        help="run under rocprofv3, rocprof, rocprof-compute or perf: the COMMAND behind --, or "
+        "`rocmforge generate` with this model",
+    )
+    group.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="what TOOL measures: kernel, memory, stall, matmul-memory or compute-unit "
+        "(default kernel)",
+    )
+    group.add_argument(
+        "--counter",
+        action="append",
+        metavar="NAME",
+        help="count NAME instead of the recipe's counters (repeatable)",
+    )
+    group.add_argument(
+        "--output", metavar="FOLDER", help="keep what TOOL writes in FOLDER (default: a new one)"
+    )
+    group.add_argument(
+        "--limit", type=_positive, metavar="SECONDS", help="end each run of TOOL after SECONDS"
+    )
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:

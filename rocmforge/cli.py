@@ -111,6 +111,10 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
+    profiled: Sequence[str] = ()
+    if words[:1] == ["profile"] and "--" in words:
+        at = words.index("--")
+        words, profiled = words[:at], words[at + 1 :]
     args, rest = parser().parse_known_args(_joined(words))
     left_over = len(rest) == 1 and (rest[0] == STDIN or not rest[0].startswith("-"))
     if args.command == "generate" and args.prompt is None and left_over:
@@ -120,6 +124,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         usage.error(f"unrecognized arguments: {' '.join(rest)}{_hint(usage, rest)}")
     if args.command == "generate":
         _settle_prompt(args)
+    if args.command == "profile":
+        _settle_profile(args, profiled)
     if args.command != "devices" and args.model is None:
         args.model = str(demo_model())
     return args
@@ -165,6 +171,24 @@ def _settle_prompt(args: argparse.Namespace) -> None:
         args.prompt_file = STDIN
     elif args.prompt is None:
         args.prompt = args.prompt_option
+
+
+def _settle_profile(args: argparse.Namespace, profiled: Sequence[str]) -> None:
+    """Leave the command to profile in `args.profiled`; refuse options that need another one."""
+    args.profiled = tuple(profiled)
+    if args.tool is None:
+        given = {
+            "-- COMMAND": args.profiled,
+            "--recipe": args.recipe,
+            "--counter": args.counter,
+            "--output": args.output,
+            "--limit": args.limit,
+        }
+        alone = [name for name, value in given.items() if value]
+        if alone:
+            args.parser.error(f"got {alone[0]} without --with, wanted --with TOOL")
+    elif args.tools:
+        args.parser.error("got --tools and --with, wanted one of them")
 
 
 def _is_prompt(args: argparse.Namespace) -> bool:

@@ -6,19 +6,35 @@ Like commands.py: results go to standard output, progress to standard error, cli
 from __future__ import annotations
 
 import argparse
+import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
-from rocmforge.profile_report import print_profile
-from rocmforge.profiling.profile import Profile
+from rocmforge.profile_report import print_profile, print_verdict, print_wrapped
+from rocmforge.profiling.counter_rules import counted, kernel_verdict, run_verdict
+from rocmforge.profiling.external import ExternalProfile, profile_with, table
+from rocmforge.profiling.profile import Profile, Verdict
 from rocmforge.profiling.run import Options, profile_model
-from rocmforge.terminal import ProgressBar, print_json, say
+from rocmforge.profiling.tools import answer, find_tools
+from rocmforge.terminal import ProgressBar, print_json, print_table, say
+
+RENAMED = ("rocperf", "omniperf")  # asked for by these names
+MOST_ROWS = 20  # of another profiler's table, unless all are wanted
+JUDGED = 5  # kernels of another profiler's run that get a verdict
+PROMPT = "Once upon a time"
 
 Write = Callable[[Profile, Path], None]
 
 
 def profile(args: argparse.Namespace) -> int:
-    """Profile a model on a device; write what was asked for besides."""
+    """Profile a model, here or under another profiler, or list the profilers."""
+    if args.tools:
+        return _list_tools(args)
+    if args.tool is not None:
+        return _with_tool(args)
     files = _files(args)
     found = _measured(args)
     if args.json:
@@ -57,3 +73,84 @@ def _files(args: argparse.Namespace) -> list[tuple[Path, Write]]:
         if not path.parent.is_dir():
             raise ValueError(f"{path}: got no folder {path.parent}, wanted one to write to")
     return found
+
+
+def _list_tools(args: argparse.Namespace) -> int:
+    tools = find_tools()
+    answers = [told for name in RENAMED if (told := answer(name))]
+    if args.json:
+        print_json({"tools": [tool.to_json() for tool in tools], "renamed": answers})
+        return 0
+    rows = [(t.name, t.version or ("yes" if t.path else "missing"), t.purpose) for t in tools]
+    print_table(("tool", "version", "for"), rows, left=True)
+    for tool in tools:
+        remark = f"{tool.name}: {tool.remark}. " if tool.remark else ""
+        if tool.path is None and tool.install:
+            print()
+            print_wrapped(f"{remark}{tool.name} is missing. To install it:")
+            for system, how in tool.install.items():
+                print(f"  {system}\n      {how}")
+        elif remark:
+            print_wrapped(remark)
+    print()
+    for told in answers:
+        print_wrapped(f"{told}.")
+    return 0
+
+
+def _with_tool(args: argparse.Namespace) -> int:
+    folder = Path(args.output or tempfile.mkdtemp(prefix=f"rocmforge-{args.tool}-"))
+    try:
+        found = profile_with(
+            args.tool,
+            args.recipe or "kernel",
+            args.profiled or _generate(args),
+            folder,
+            counters=args.counter or (),
+            limit_seconds=args.limit,
+        )
+    except BaseException:  # Ctrl-C too
+        if args.output is None:
+            with suppress(OSError):  # the tool has left something there
+                folder.rmdir()
+        raise
+    verdicts = _verdicts(found)
+    if args.json:
+        print_json({**found.to_json(), "verdicts": [asdict(one) for one in verdicts]})
+        return 0
+    for verdict in verdicts:
+        print_verdict(verdict)
+        print()
+    titles, *rows = table(found)
+    shown = rows if args.all else rows[:MOST_ROWS]
+    print_table(titles, shown)
+    if len(shown) < len(rows):
+        print(f"{len(rows) - len(shown)} more: --all shows them")
+    for remark in found.remarks:
+        print_wrapped(remark)
+    print(f"\nkept in {found.folder}")
+    return 0
+
+
+def _generate(args: argparse.Namespace) -> tuple[str, ...]:
+    """The command that another profiler runs where none was given."""
+    words = [sys.executable, "-m", "rocmforge", "generate", args.model, "--prompt", PROMPT]
+    words += ["-n", str(args.tokens), "--ignore-eos"]
+    given = {"--device": args.device, "--ctx": args.ctx, "--threads": args.threads}
+    for option, value in given.items():
+        if value is not None:
+            words += [option, str(value)]
+    words += ["--kv-dtype", args.kv_dtype, "--page-size", str(args.page_size)]
+    return tuple(words)
+
+
+def _verdicts(found: ExternalProfile) -> list[Verdict]:
+    """What limits the run, and its longest kernels."""
+    runs = [one for recording in found.recordings if (one := run_verdict(recording)) is not None]
+    kernels = sorted(found.kernels, key=lambda row: -(row.total_ns or 0))[:JUDGED]
+    judged = [
+        kernel_verdict(row.kernel, counted(row.counters, row.mean_ns and row.mean_ns / 1e9))
+        for row in kernels
+        if row.counters
+    ]
+    return runs[:1] + judged

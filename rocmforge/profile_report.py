@@ -25,11 +25,11 @@ def print_profile(profile: Profile, every: bool = False) -> None:
         All ops and their kernels, and not only the longest.
     """
     model, device = profile.model, profile.device
-    _say(f"{printable(model.path)} ({model.format}, {human_size(model.file_bytes)})")
-    _say(f"{device.name}: {device.description}, {_units(profile)}")
+    print_wrapped(f"{printable(model.path)} ({model.format}, {human_size(model.file_bytes)})")
+    print_wrapped(f"{device.name}: {device.description}, {_units(profile)}")
     for verdict in profile.verdicts:
         print()
-        _print_verdict(verdict)
+        print_verdict(verdict)
     _print_first_token(profile.first_token)
     for phase in profile.phases:
         _print_phase(phase, every, device.name == "cpu")
@@ -37,7 +37,7 @@ def print_profile(profile: Profile, every: bool = False) -> None:
     _print_conditions(profile.environment)
     for remark in profile.remarks:
         print()
-        _say(remark)
+        print_wrapped(remark)
 
 
 def _units(profile: Profile) -> str:
@@ -46,17 +46,23 @@ def _units(profile: Profile) -> str:
     return f"{device.architecture}, {device.compute_units} {what}"
 
 
-def _say(text: str, indent: str = "", first: str | None = None) -> None:
+def print_wrapped(text: str, indent: str = "", first: str | None = None) -> None:
+    """Print a paragraph; `indent` stands before its lines, `first` before the first one."""
     start = indent if first is None else first
-    print(textwrap.fill(text, WIDTH, initial_indent=start, subsequent_indent=indent))
+    print(
+        textwrap.fill(
+            text, WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
+        )
+    )
 
 
-def _print_verdict(verdict: Verdict) -> None:
-    _say(verdict.summary)
+def print_verdict(verdict: Verdict) -> None:
+    """Print what limits something, the evidence, and what to try."""
+    print_wrapped(verdict.summary)
     for sentence in verdict.evidence:
-        _say(sentence, "    ", "  - ")
+        print_wrapped(sentence, "    ", "  - ")
     for sentence in verdict.advice:
-        _say(sentence, "       ", "  try: ")
+        print_wrapped(sentence, "       ", "  try: ")
 
 
 def _print_first_token(first: FirstToken) -> None:
@@ -71,10 +77,10 @@ def _print_first_token(first: FirstToken) -> None:
     print_table(("part", "time", "share", ""), rows)
     for part in parts:
         if part.reason:
-            _say(f"{part.label}: {part.reason}", "    ", "  ")
+            print_wrapped(f"{part.label}: {part.reason}", "    ", "  ")
             break
     for sentence in first.advice:
-        _say(sentence, "       ", "  try: ")
+        print_wrapped(sentence, "       ", "  try: ")
 
 
 def _part_rows(parts: Sequence[Part], whole: float, dominant: str = "") -> list[tuple[str, ...]]:
@@ -99,14 +105,14 @@ def _print_phase(phase: Phase, every: bool, on_cpu: bool) -> None:
     print_table(("wall time", "time", "share"), [row[:3] for row in parts])
     if not on_cpu:
         busy = f"{time_text(phase.device_seconds)} of {time_text(phase.seconds)}"
-        _say(f"the device worked for {busy}", "  ")
+        print_wrapped(f"the device worked for {busy}", "  ")
     print()
     shown = phase.ops if every else phase.ops[:MOST_OPS]
     rows = [_op_row(op) for op in shown]
     rows += list(_rest_rows(phase, phase.ops[len(shown) :], on_cpu))
     titles = ("op", "calls", "time", "share", "GB/s", "GFLOP/s", "roofline")
     print_table(titles, rows)
-    _say(f"times: {phase.ops_from}", "  ")
+    print_wrapped(f"times: {phase.ops_from}", "  ")
     if every or not on_cpu:
         _print_kernels([op for op in shown if every or op.share >= LEAST_SHARE])
 
@@ -178,8 +184,10 @@ def _print_conditions(environment: RunEnvironment) -> None:
         if gpu.throttle:
             found.append(f"clocks held down by {', '.join(gpu.throttle)}")
     print()
-    _say(f"Conditions: {'; '.join(found)}.")
-    _say("; ".join(f"{name} {value}" for name, value in environment.versions.items()), "  ", "  ")
+    print_wrapped(f"Conditions: {'; '.join(found)}.")
+    print_wrapped(
+        "; ".join(f"{name} {value}" for name, value in environment.versions.items()), "  ", "  "
+    )
 
 
 def time_text(seconds: float | None) -> str:

@@ -90,8 +90,7 @@ def measure(
     observed.sort(key=lambda pair: pair[0].turn.seconds)
     found, telemetry = observed[len(observed) // 2]
     measured = Measured(cold.seconds, found, telemetry, statistics.median(plain))
-    if tokens > 1:
-        _decode(engine, tokenizer, prompt, tokens, measured, advance)
+    _decode(engine, tokenizer, prompt, tokens, measured, advance)
     return measured
 
 
@@ -112,10 +111,9 @@ def _decode(
     one = request(engine, tokenizer, prompt, room=tokens - 1)
     try:
         steps = _Decoding(engine, one, measured.decode)
-        for _ in range(WARM_TURNS):
-            for observed in (False, True):
-                steps.turn(observed)
-                steps.undo()
+        for observed in (False, True) * (WARM_TURNS if tokens > 1 else 0):
+            steps.turn(observed)
+            steps.undo()
         measured.decode.passes.clear()
         for number in range(tokens - 1):
             first = number % 2 == 0  # the second of a pair may find caches warm
@@ -128,7 +126,7 @@ def _decode(
                 if observed == first:
                     steps.undo()
             advance()
-        if measured.decode.passes[0].graph:
+        if measured.turns and measured.turns[0].passes[0].graph:
             _alone(engine, one, prompt.tokens + (tokens - 1) // 2, measured)
     finally:
         engine.remove_sequence(one.sequence)

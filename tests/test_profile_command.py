@@ -1,0 +1,113 @@
+"""`rocmforge profile`: what it prints and writes, and how it answers what cannot be run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rocmforge.cli import main
+from rocmforge.model.synthetic import make_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("model") / "tiny.gguf"
+    return str(make_model(path, "tiny", "Q4_K_M", seed=5, layers=2))
+
+
+def profiled(model: str, *words: str) -> int:
+    options = ("--device", "cpu", "--ctx", "64", "--prompt-tokens", "20", "--tokens", "3")
+    return main(["profile", model, *options, *words])
+
+
+def left_with(model: str, *words: str) -> object:
+    """The exit code, however it is told."""
+    try:
+        return profiled(model, *words)
+    except SystemExit as end:
+        return end.code
+
+
+def test_the_answer_comes_first_and_lines_fit_a_terminal(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert profiled(model) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[1:])) <= 80
+    text = "\n".join(lines)
+    order = [
+        text.index(part)
+        for part in ("-bound", "First token:", "Prefill: 20", "Decode: 2", "roofline, measured")
+    ]
+    assert order == sorted(order)
+    assert re.search(r"target of 200 ms is (met|missed)", text)
+    assert "request to first token" in text
+    assert "nothing is copied" in text
+    assert re.search(r"^between the ops", text, re.M)
+    assert re.search(r"^\d+ others \(--all\)", text, re.M)
+
+
+def test_all_shows_every_op_and_its_kernel(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profiled(model, "--all") == 0
+    text = capsys.readouterr().out
+    assert "others (--all)" not in text
+    for op in ("embed", "rmsnorm_last", "select_outputs"):
+        assert len(re.findall(rf"^{op} ", text, re.M)) == 4  # both phases, times and kernels
+    assert "rocmforge/cpu/attention.cpp" in text
+
+
+def test_json_is_one_document(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert profiled(model, "--json", "--target-ms", "60000") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["settings"]["prompt_tokens"] == 20
+    assert document["first_token"]["met"] is True
+    assert [phase["name"] for phase in document["phases"]] == ["prefill", "decode"]
+    assert document["settings"]["target_seconds"] == 60
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--prompt-tokens", "1"], 2, "--prompt-tokens: got '1', wanted an integer from 2"),
+        (["--prompt-tokens", "many"], 2, "--prompt-tokens: got 'many', wanted an integer from 2"),
+        (["--tokens", "0"], 2, "--tokens: got '0', wanted an integer from 1"),
+        (["--target-ms", "-5"], 2, "--target-ms: got '-5', wanted a number above 0"),
+        (["--target-ms", "nan"], 2, "--target-ms: got 'nan', wanted a number above 0"),
+        (["--ctx", "30", "--prompt-tokens", "30"], 2, "context: got a prompt of 30 tokens and 3"),
+        (["--ctx", "100000"], 2, "ctx: got 100000, wanted 1 to"),
+        (["--recipe", "memory"], 2, "got --recipe without --with, wanted --with TOOL"),
+        (["--", "true"], 2, "got -- COMMAND without --with, wanted --with TOOL"),
+        (["--tools", "--with", "perf"], 2, "got --tools and --with, wanted one of them"),
+        (["--with", "omniperf", "--", "true"], 2, "rocprof-compute"),
+        (["--with", "perf", "--recipe", "no", "--", "true"], 2, "recipe: got 'no'"),
+    ],
+)
+def test_what_cannot_be_run_is_told(
+    model: str, words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert left_with(model, *words) == code
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_a_model_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "/nowhere/model.gguf"]) == 1
+    assert "no such file: /nowhere/model.gguf" in capsys.readouterr().err
+
+
+def test_the_tools_are_listed_and_old_names_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--tools"]) == 0
+    text = capsys.readouterr().out
+    for name in ("rocprofv3", "rocprof-compute", "perf", "amd-smi"):
+        assert re.search(rf"^{name} ", text, re.M)
+    assert "no tool called rocperf" in text
+    assert "omniperf is called rocprof-compute" in text
+    assert main(["profile", "--tools", "--json"]) == 0
+    assert {"rocprofv3", "perf"} <= {
+        tool["name"] for tool in json.loads(capsys.readouterr().out)["tools"]
+    }
