@@ -237,6 +237,14 @@ def test_cards_before_the_place_where_a_document_was_cut_off(tmp_path: Path) -> 
     assert recording.partial
 
 
+def test_a_card_of_which_nothing_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "smi.json"
+    path.write_text('[{"gpu": 0, "usage": "N/A", "temperature": {"edge": "N/A"}}]')
+    recording = read_smi(path)
+    assert recording.readings == (CardReading(0),)
+    assert any("nothing is said" in remark for remark in recording.remarks)
+
+
 def test_lines_of_a_log_above_the_json(tmp_path: Path) -> None:
     (one,) = read(tmp_path, f"[WARNING] a card sleeps\n{NEW_JSON}")
     assert (one.card, one.power_w) == (2, 612)

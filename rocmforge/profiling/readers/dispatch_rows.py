@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from rocmforge.profiling.readers.records import Dispatch
 from rocmforge.profiling.readers.values import Omissions, kernel_name, number, plain, span, whole
@@ -82,29 +83,13 @@ def dispatch(
 ) -> Dispatch | None:
     """Return the run of a kernel that a row describes; None, and counted, where it has no kernel.
 
-    Parameters
-    ----------
-    row
-        Values by column.
-    columns
-        Of the row's table.
-    place
-        Names the row in remarks.
-    omissions
-        Counts what cannot be read.
+    `place` names the row in remarks.
     """
     kernel = kernel_name(_text(columns.value(row, KERNEL)))
     if not kernel:
         omissions.lose("no kernel's name", place)
         return None
-
-    def count(names: tuple[str, ...]) -> int | None:
-        value = columns.value(row, names)
-        found = whole(value)
-        if found is None and _says(value):
-            omissions.lose(f"{names[0]} is no whole number, so it is not known", place)
-        return found
-
+    count = partial(_count, row, columns, place, omissions)
     times = None
     if columns.has(START):
         times = span(columns.value(row, START), columns.value(row, END), place, omissions)
@@ -127,6 +112,20 @@ def dispatch(
         counters=counters,
         more=more,
     )
+
+
+def _count(
+    row: Mapping[str, object],
+    columns: Columns,
+    place: str,
+    omissions: Omissions,
+    names: tuple[str, ...],
+) -> int | None:
+    value = columns.value(row, names)
+    found = whole(value)
+    if found is None and _says(value):
+        omissions.lose(f"{names[0]} is no whole number, so it is not known", place)
+    return found
 
 
 def _counters(

@@ -109,6 +109,9 @@ def read_smi(path: Path) -> Recording:
     check(path, "the output of rocm-smi or amd-smi", MOST_BYTES)
     tool, cards, omissions = smi_forms.cards(path)
     readings = tuple(_reading(card, omissions) for card in cards)
+    for card, reading in zip(cards, readings, strict=True):
+        if reading == CardReading(card.number):
+            omissions.note("a card of which nothing is said that is read here", card.place)
     return Recording(
         tool, readings=readings, remarks=omissions.remarks(), partial=omissions.partial
     )
@@ -211,7 +214,7 @@ def _measured(key: str, value: object, unit: str, place: str, omissions: Omissio
     number = float(match[1]) * scale
     least, most = _RANGES[unit]
     if not least <= number <= most:
-        omissions.note(f"{key} is {match[0]}, which cannot be true, so it is not known", place)
+        omissions.note(f"{key} is {match[0][:20]}, which cannot be true, so it is not known", place)
         return None
     return number
 
