@@ -113,6 +113,7 @@ def _print_phase(phase: Phase, every: bool, on_cpu: bool) -> None:
     titles = ("op", "calls", "time", "share", "GB/s", "GFLOP/s", "roofline")
     print_table(titles, rows)
     print_wrapped(f"times: {phase.ops_from}", "  ")
+    _print_launches(phase)
     if every or not on_cpu:
         _print_kernels([op for op in shown if every or op.share >= LEAST_SHARE])
 
@@ -145,6 +146,20 @@ def _rest_rows(phase: Phase, others: Sequence[Op], on_cpu: bool) -> Iterator[tup
     if phase.device_to_host_seconds is not None:
         yield row("logits to the host", phase.device_to_host_seconds)
     yield row("between the ops" if on_cpu else "no op or copy", phase.unaccounted_seconds)
+
+
+def _print_launches(phase: Phase) -> None:
+    found = {"one launch": phase.launches, "one graph": phase.graphs}
+    rows = [
+        (name, str(times.count), *map(time_text, (times.mean, times.p50, times.p95, times.p99)))
+        for name, times in found.items()
+        if times is not None
+    ]
+    if rows:
+        print()
+        print_table(("host's time for", "count", "mean", "p50", "p95", "p99"), rows)
+    if phase.recommendation is not None:
+        print_wrapped(f"{phase.recommendation.action}: {phase.recommendation.reason}", "    ", "  ")
 
 
 def _print_kernels(ops: Sequence[Op]) -> None:

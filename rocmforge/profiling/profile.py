@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from rocmforge.profiling.launches import Recommendation
 from rocmforge.profiling.run_environment import RunEnvironment
+from rocmforge.profiling.timer import Times
 
 VERSION = 1
 """Of the JSON document; a field that changes its meaning raises it."""
@@ -252,6 +254,10 @@ class Phase:
         How the ops' times were measured, in a sentence.
     plain_seconds
         Wall time of the same passes without observation, in turns with the observed ones.
+    launches, graphs
+        The host's time for each launch of a kernel, and of a whole graph; None: there were none.
+    recommendation
+        What to do about it; None on a CPU.
     """
 
     name: Literal["prefill", "decode"]
@@ -266,6 +272,9 @@ class Phase:
     unaccounted_seconds: float
     ops_from: str
     plain_seconds: float | None
+    launches: Times | None = None
+    graphs: Times | None = None
+    recommendation: Recommendation | None = None
 
     @property
     def tokens_per_second(self) -> float:

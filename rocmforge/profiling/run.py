@@ -9,15 +9,18 @@ import math
 import os
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rocmforge.devices import default_device
 from rocmforge.engine import Engine
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect
+from rocmforge.plan.observation import ObservedPass
 from rocmforge.plan.protocols import Progress
 from rocmforge.profiling.bottleneck import phase_verdict
+from rocmforge.profiling.launches import LaunchTracker, recommend
 from rocmforge.profiling.live import Measured, measure, measurements
 from rocmforge.profiling.profile import (
     VERSION,
@@ -207,6 +210,7 @@ def _phases(
         STAMPED if on_cpu else EVENTS,
         measured.plain_prefill,
     )
+    prefill = _with_launches(prefill, passes)
     if not measured.turns:
         return (prefill,)
     copies = None
@@ -222,7 +226,19 @@ def _phases(
         STAMPED if on_cpu else ALONE,
         measured.plain_decode,
     )
-    return prefill, decode
+    return prefill, _with_launches(decode, measured.decode.passes)
+
+
+def _with_launches(phase: Phase, passes: Sequence[ObservedPass]) -> Phase:
+    """Add what launching cost the host; nothing on a CPU, which launches nothing."""
+    tracker = LaunchTracker()
+    for seen in passes:
+        tracker(seen)
+    launches, graphs = tracker.summary(), tracker.graphs()
+    if launches is None and graphs is None:
+        return phase
+    told = recommend(launches, graphs)
+    return replace(phase, launches=launches, graphs=graphs, recommendation=told)
 
 
 def _device(engine: Engine) -> Device:
