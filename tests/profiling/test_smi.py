@@ -138,6 +138,18 @@ def test_rocm_smis_json_below_a_warning(tmp_path: Path) -> None:
     )
 
 
+def test_a_number_is_no_name(tmp_path: Path) -> None:
+    names = '"Card series": "0x1002", "Card model": "0xc1e", "GPU use (%)": "1"'
+    assert read(tmp_path, f'{{"card0": {{{names}}}}}')[0].name is None
+
+
+def test_a_clocks_level_says_its_frequency_or_nothing(tmp_path: Path) -> None:
+    text = """{"card0": {"sclk clock level": "1 (852Mhz)", "mclk clock level:": "3",
+      "pcie clock level": "1 (8.0GT/s x16)", "fclk clock level": "100Mhz"}}"""
+    (one,) = read(tmp_path, text)
+    assert one.clocks_mhz == {"core": 852, "fclk": 100}
+
+
 def test_amd_smis_json_with_values_and_units(tmp_path: Path) -> None:
     assert read(tmp_path, NEW_JSON) == (
         CardReading(

@@ -17,8 +17,11 @@ from rocmforge.profiling.readers.records import CardReading, Recording
 from rocmforge.profiling.readers.smi_forms import MOST_BYTES, Card
 from rocmforge.profiling.readers.values import Omissions
 
+_OF_LEVEL = re.compile(r"(?:\d+ )?\(?(\d+[MG]hz)\)?", re.IGNORECASE)
+"""A clock's level, its frequency behind it: ``1 (500Mhz)``; a level alone says none."""
+
 _VALUE = re.compile(r"\(?\s*([+-]?\d+(?:\.\d+)?)\s*([A-Za-z°%]*)\s*\)?")
-_UNIT_IN_KEY = re.compile(r"\((b|kb|mb|gb|w|c|%|vram%|mhz)\)", re.IGNORECASE)
+_UNIT_IN_KEY = re.compile(r"\((b|kb|mb|mib|gb|w|c|%|mhz)\)", re.IGNORECASE)
 _BYTES = {"b": 1, "kb": 1024, "kib": 1024, "mb": 1024**2, "mib": 1024**2}
 _SCALES: dict[str, dict[str, float]] = {
     "bytes": {**_BYTES, "gb": 1024**3, "gib": 1024**3},
@@ -46,11 +49,23 @@ _MEMORY_ACTIVITY = (
     *("usage/mem_usage", "umc_activity", "mem_activity"),
 )
 _TOTAL = (
-    *("vram total memory (b)", "mem_usage/total_vram", "vram/total_vram", "vram/total"),
+    *(
+        "vram total memory (b)",
+        "vram total memory (mib)",
+        "mem_usage/total_vram",
+        "vram/total_vram",
+        "vram/total",
+    ),
     *("vram/size", "fb_usage/total_fb", "total_vram", "vram_total"),
 )
 _USED = (
-    *("vram total used memory (b)", "mem_usage/used_vram", "vram/used_vram", "vram/used"),
+    *(
+        "vram total used memory (b)",
+        "vram total used memory (mib)",
+        "mem_usage/used_vram",
+        "vram/used_vram",
+        "vram/used",
+    ),
     *("fb_usage/used_fb", "used_vram", "vram_used"),
 )
 _POWER = (
@@ -65,6 +80,9 @@ _NAME = (
     *("card series", "asic/market_name", "market_name", "device name", "card model"),
     *("board/product_name", "gpu_name"),
 )
+_ID = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
+"""What rocm-smi writes for a name that it does not know."""
+
 _TIME = ("timestamp", "time", "date")
 _TEMPERATURES = {
     "edge": "edge",
@@ -88,7 +106,9 @@ _TEMPERATURE_KEY = re.compile(
     r"temperature \(sensor (.+)\) \(c\)|temperature/(\w+?)(?:_temperature)?|(\w+)_temperature"
     r"|(edge|hotspot|junction|mem)"
 )
-_CLOCK_KEY = re.compile(r"(\w+) clock speed:?|clocks?/(\w+)/(?:cur_)?clk|(\w+)_(?:clk|clock)")
+_CLOCK_KEY = re.compile(
+    r"(\w+) clock (?:speed|level):?|clocks?/(\w+)/(?:cur_)?clk|(\w+)_(?:clk|clock)"
+)
 _NO_READING = re.compile(r".*_(min|max)|(slowdown|shutdown)_.*")
 """Limits that stand beside the clocks and temperatures of amd-smi's CSV."""
 
@@ -123,8 +143,9 @@ def _reading(card: Card, omissions: Omissions) -> CardReading:
     def measured(names: tuple[str, ...], unit: str) -> float | None:
         return _first(values, names, unit, card.place, omissions)
 
-    def said(names: tuple[str, ...]) -> str | None:
-        return next((text for name in names if (text := _text(values.get(name)))), None)
+    def said(names: tuple[str, ...], but: re.Pattern[str] | None = None) -> str | None:
+        texts = (text for name in names if (text := _text(values.get(name))))
+        return next((text for text in texts if but is None or not but.fullmatch(text)), None)
 
     # Without headings, `mem` is a temperature beside others, and else a utilization; and
     # `socket_power` is a limit beside other limits.
@@ -136,7 +157,7 @@ def _reading(card: Card, omissions: Omissions) -> CardReading:
     level = said(_LEVEL)
     return CardReading(
         card.number,
-        name=said(_NAME),
+        name=said(_NAME, _ID),
         time=said(_TIME),
         utilization_percent=measured(_UTILIZATION, "%"),
         memory_activity_percent=measured(activity, "%"),
@@ -188,6 +209,9 @@ def _family(
         name = next(group for group in match.groups() if group).strip()
         if _NO_READING.fullmatch(name):
             continue
+        if " clock level" in key:
+            level = _OF_LEVEL.fullmatch(str(value).strip())
+            value = level[1] if level else None
         number = _measured(key, value, unit, card.place, omissions)
         if number is not None:
             found.setdefault(names.get(name, name), number)
