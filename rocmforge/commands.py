@@ -29,12 +29,12 @@ from rocmforge.generation import GeneratedToken, GenerationStats
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.info import ModelInfo, read_info
+from rocmforge.quantities import human_count, human_size
+from rocmforge.profiling.process_memory import peak_memory_bytes
 from rocmforge.sampling_params import SamplingParams
 from rocmforge.terminal import (
     Output,
     ProgressBar,
-    human_count,
-    human_size,
     print_json,
     print_table,
     printable,
@@ -378,19 +378,6 @@ def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
             progress=bar,
             compile_progress=compiling,
         )
-
-
-def peak_memory_bytes() -> int:
-    """Most bytes of memory that this process has held at once.
-
-    From Linux's VmHWM: getrusage's ru_maxrss, used where /proc lacks it, also counts what the
-    process that started this one held.
-    """
-    with suppress(OSError):
-        found = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
-        if found is not None:
-            return int(found[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _timings(stats: GenerationStats, kept: int = 0) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from rocmforge.profiling.profile import FirstToken, Op, Part, Phase, Profile, Verdict
 from rocmforge.profiling.run_environment import RunEnvironment
-from rocmforge.terminal import human_size, print_table, printable
+from rocmforge.quantities import human_size, rate_text, time_text
+from rocmforge.terminal import print_table, printable
 
 WIDTH = 80
 MOST_OPS = 8  # rows of a phase, unless all are wanted
@@ -203,22 +204,3 @@ def _print_conditions(environment: RunEnvironment) -> None:
     print_wrapped(
         "; ".join(f"{name} {value}" for name, value in environment.versions.items()), "  ", "  "
     )
-
-
-def time_text(seconds: float | None) -> str:
-    """Return a time with three digits, as "1.23 ms"; None: a dash."""
-    if seconds is None:
-        return "-"
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
-        value = seconds * factor
-        if abs(value) >= 1:
-            return f"{value:.0f} {unit}" if abs(value) >= 100 else f"{value:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
-
-
-def rate_text(rate: float | None) -> str:
-    """Return a rate in 10⁹ a second, three digits or all before the point."""
-    if rate is None:
-        return ""
-    giga = rate / 1e9
-    return f"{giga:.0f}" if giga >= 100 else f"{giga:.3g}"

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rocmforge.errors import shorten
+from rocmforge.quantities import human_size
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -140,23 +141,6 @@ class ProgressBar:
 def say(text: str) -> None:
     """Print a line to standard error."""
     print(text, file=sys.stderr, flush=True)
-
-
-def human_size(nbytes: float) -> str:
-    """Return bytes in the largest unit that leaves at least 1, e.g. ``"1.5 KiB"``."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.2f} GiB"
-
-
-def human_count(n: int) -> str:
-    """Return a count with three digits or so, e.g. ``"1.24 G"``."""
-    for thousands, unit in ((10**9, " G"), (10**6, " M"), (10**3, " k")):
-        if n >= thousands:
-            return f"{n / thousands:.2f}{unit}"
-    return str(n)
 
 
 def printable(text: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 PACKAGE = "rocmforge"
 
 LAYERS = (
-    ("errors", "env", "demo", "atomic", "array_types"),
+    ("errors", "env", "demo", "atomic", "array_types", "quantities"),
     ("hardware", "gguf", "timing", "one_call", "sampling_params"),
     ("kv", "sampling", "text"),
     ("plan",),

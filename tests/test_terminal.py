@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rocmforge import terminal
+from rocmforge import quantities, terminal
 
 
 def test_control_characters_do_not_reach_a_terminal(
@@ -100,11 +100,11 @@ def test_text_of_foreign_origin_is_short_and_harmless() -> None:
     ],
 )
 def test_sizes(number: int, text: str) -> None:
-    assert terminal.human_size(number) == text
+    assert quantities.human_size(number) == text
 
 
 @pytest.mark.parametrize(
     ("number", "text"), [(7, "7"), (1500, "1.50 k"), (1_234_567, "1.23 M"), (7 * 10**9, "7.00 G")]
 )
 def test_counts(number: int, text: str) -> None:
-    assert terminal.human_count(number) == text
+    assert quantities.human_count(number) == text
