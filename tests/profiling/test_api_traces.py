@@ -120,6 +120,12 @@ def test_a_record_that_was_cut_off_is_counted(tmp_path: Path) -> None:
     assert len(recording.copies) == 1
 
 
+def test_a_trace_without_records_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.txt", "ROCTracer (pid=1):\n    KFD-trace()\n1000000000\ndone\n")
+    assert matches(path)
+    assert read_api_traces(path).remarks == ("the trace has no records",)
+
+
 def test_other_text_is_no_trace(tmp_path: Path) -> None:
     assert not matches(write(tmp_path / "log.txt", "12:34 started\nloading a model\n"))
     with pytest.raises(ResultFileError, match=r"none\.txt"):

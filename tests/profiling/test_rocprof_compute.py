@@ -99,6 +99,21 @@ def test_a_long_table_has_a_row_for_each_counter(tmp_path: Path) -> None:
     assert any("another run" in remark for remark in recording.remarks)
 
 
+def test_a_long_table_for_each_run(tmp_path: Path) -> None:
+    head = "GPU_ID,GUID,Correlation_Id,Dispatch_ID,Kernel_Name,Start_Timestamp,End_Timestamp"
+    rows = '1,{guid},1,0,"rope(float*)",{start},{end},{name},{value}\n'
+    text = f"{head},Counter_Name,Counter_Value\n{rows}"
+    first = text.format(guid="a7", start=100, end=150, name="GRBM_COUNT", value=9.0)
+    second = text.format(guid="b8", start=900, end=960, name="GL2C_HIT_sum", value=4.0)
+    system = SYSTEM.replace("workload_name", "workload_path")
+    files = {"results_pmc_perf_0": first, "results_pmc_perf_1": second, "sysinfo": system}
+    recording = read_rocprof_compute(folder(tmp_path / "RDNA", **files))
+    (one,) = recording.dispatches
+    assert one.counters == {"GRBM_COUNT": 9, "GL2C_HIT_sum": 4}
+    assert (one.duration_ns, one.more["GUID"]) == (50, "a7")
+    assert recording.agents[-1].name == "gfx942"
+
+
 def test_a_second_value_of_a_counter_is_said(tmp_path: Path) -> None:
     more = f'{LONG}2,1,65536,256,0,"rope(float*)",1000,1500,12,SQ_WAVES,1.0\n'
     recording = read_rocprof_compute(folder(tmp_path / "long", pmc_perf=more))

@@ -26,7 +26,8 @@ _CALLBACK = re.compile(
     r"<(\w+) id\(\d+\)\s+correlation_id\((\d+)\) on-(enter|exit) pid\(\d+\) tid\((\d+)\)>"
 )
 _UNTIMED_MARKER = re.compile(r"rocTX <.*>")
-_RECORDS = (_OPERATION, _CALL, _ASYNC_COPY, _MARKER, _ACTIVITY, _CALLBACK, _UNTIMED_MARKER)
+_BANNER = re.compile(r"ROCTracer \(pid=\d+\): *")
+_RECORDS = (_BANNER, _OPERATION, _CALL, _ASYNC_COPY, _MARKER, _ACTIVITY, _CALLBACK, _UNTIMED_MARKER)
 _BEGINS = re.compile(
     r"\d+:|\d{10,} \d*:?|0x[0-9a-f]+ agent|\s+\w+\s+correlation_id|<\w+ id\(|rocTX <"
 )
@@ -40,7 +41,7 @@ _BYTES = re.compile(r"bytes\((0x[0-9a-f]+|\d+)\)")
 
 
 def matches(path: Path) -> bool:
-    """Whether a record of such a trace is among the first lines."""
+    """Whether roctracer's banner, or a record of a trace, is among the first lines."""
     return any(record.fullmatch(line) for line in head_lines(path) for record in _RECORDS)
 
 
@@ -182,13 +183,16 @@ class _Trace:
         ]
         for place in untimed:
             self.omissions.note("entry and exit of a call without its times, left out", place)
+        remarks = self.omissions.remarks()
+        if not (self._calls or self._copies or self._dispatches or remarks):
+            remarks = ("the trace has no records",)
         return Recording(
             "roctracer",
             dispatches=tuple(self._dispatches),
             copies=tuple(self._copies),
             calls=tuple(self._calls),
             agents=tuple(self._agents),
-            remarks=self.omissions.remarks(),
+            remarks=remarks,
             partial=self.omissions.partial,
         )
 

@@ -248,7 +248,7 @@ def _joined(first: Dispatch, second: Dispatch, *, timed: bool) -> Dispatch:
 
 def _system(folder: Path, omissions: Omissions) -> tuple[tuple[Agent, ...], str | None]:
     """Return the agents that sysinfo.csv and roofline.csv describe, and the tool's version."""
-    system = _plain_rows(folder / "sysinfo.csv", ("workloadname",), omissions)
+    system = _plain_rows(folder / "sysinfo.csv", ("command",), omissions)
     roofline = _plain_rows(folder / "roofline.csv", ("device",), omissions)
     if not system:
         return (), None
