@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import resource
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -29,8 +28,8 @@ from rocmforge.generation import GeneratedToken, GenerationStats
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.info import ModelInfo, read_info
-from rocmforge.quantities import human_count, human_size
 from rocmforge.profiling.process_memory import peak_memory_bytes
+from rocmforge.quantities import human_count, human_size
 from rocmforge.sampling_params import SamplingParams
 from rocmforge.terminal import (
     Output,

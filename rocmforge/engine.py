@@ -29,7 +29,14 @@ from rocmforge.model.weights import load_weights
 from rocmforge.one_call import Calls, one_call
 from rocmforge.plan.graph import Embedding
 from rocmforge.plan.observation import Observer
-from rocmforge.plan.protocols import Backend, Cache, Executor, Progress, TimedPass
+from rocmforge.plan.protocols import (
+    Backend,
+    Cache,
+    Executor,
+    ExecutorMemory,
+    Progress,
+    TimedPass,
+)
 from rocmforge.sampling import SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
 
@@ -362,6 +369,13 @@ class Engine:
             raise ValueError(f"ids: got {sum(counts)}, wanted at most {PREFILL_CHUNK} in one pass")
         last = (np.cumsum(counts) - 1).astype(np.int32)
         return self._executor.timed_pass(np.concatenate(each), sequences, counts, last)
+
+    def memory(self) -> ExecutorMemory:
+        """Return what is held besides `weight_bytes` and the cache: activations, inputs, constants.
+
+        See `rocmforge.profiling.memory.memory_profile` for all of it.
+        """
+        return self._executor.memory()
 
     @contextmanager
     def observed(self, observer: Observer) -> Iterator[None]:

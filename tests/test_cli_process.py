@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from command_line import TIMINGS, expected
 
-from rocmforge.commands import peak_memory_bytes
 from rocmforge.model.synthetic import make_model
+from rocmforge.profiling.process_memory import peak_memory_bytes
 from rocmforge.sampling import SamplingParams
 
 SLOW = """
@@ -257,7 +257,7 @@ def test_chat_at_a_terminal(model: str) -> None:
 
 def test_peak_memory_is_this_process_own() -> None:
     ballast = b"x" * 80_000_000
-    code = "from rocmforge.commands import peak_memory_bytes as peak; print(peak())"
+    code = "from rocmforge.profiling.process_memory import peak_memory_bytes as p; print(p())"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert len(ballast) < peak_memory_bytes()
     assert 10e6 < int(child.stdout) < peak_memory_bytes() - 20e6

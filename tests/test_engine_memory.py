@@ -11,8 +11,8 @@ from rocmforge.model.synthetic import make_model
 
 _MEASURE = """
 import json, sys
-from rocmforge.commands import peak_memory_bytes
 from rocmforge.engine import Engine
+from rocmforge.profiling.process_memory import peak_memory_bytes
 from rocmforge.sampling import SamplingParams
 engine = Engine.from_gguf(sys.argv[1], ctx=1024, threads=2)
 loaded = peak_memory_bytes()

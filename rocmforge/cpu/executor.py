@@ -42,7 +42,7 @@ from rocmforge.plan.graph import (
     rotations,
 )
 from rocmforge.plan.observation import Observer
-from rocmforge.plan.protocols import Backend, Progress, W
+from rocmforge.plan.protocols import Backend, ExecutorMemory, Progress, W
 
 HOST_RULES: tuple[Rule, ...] = (gate_up_swiglu,)
 """The rules for which host backends have an op."""
@@ -184,6 +184,10 @@ class HostExecutor:
         if self.observer is not None:
             return self._observed(self.observer, tokens, sequences, counts, rows)
         return self._pass(tokens, rows, extend(self.cache.table, sequences, counts))
+
+    def memory(self) -> ExecutorMemory:
+        """Return what it holds now; see `Executor.memory`."""
+        return ExecutorMemory(sum(held.nbytes for held in self._buffers.values()), 0, 0, 0, 0)
 
     def timed_pass(
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints

@@ -34,7 +34,7 @@ from rocmforge.plan.arena import assign
 from rocmforge.plan.cost import Costs
 from rocmforge.plan.graph import Graph, Rotation, rotations
 from rocmforge.plan.observation import Observer
-from rocmforge.plan.protocols import Progress
+from rocmforge.plan.protocols import ExecutorMemory, Progress
 
 PASSES = 32  # batch shapes whose launches are kept
 PREPARED = (1, 32, 512)  # tokens of the passes whose kernels are compiled ahead
@@ -155,6 +155,17 @@ class GpuExecutor:
         token_bytes = self.cache.bytes_per_token // self.cache.n_layers
         lengths = batch.lengths.tolist()
         return Costs(counts, lengths, shape.output_rows, token_bytes, activation_bytes)
+
+    def memory(self) -> ExecutorMemory:
+        """Return what it holds now; see `Executor.memory`."""
+        inputs = self._inputs.nbytes
+        return ExecutorMemory(
+            activations=self._arena[1],
+            constants=sum(array.nbytes for _, array in self._constants.values()),
+            inputs=inputs,
+            page_table=self._inputs.page_table_bytes,
+            pinned=inputs + (0 if self._logits is None else self._logits.nbytes),
+        )
 
     def timed_pass(
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints

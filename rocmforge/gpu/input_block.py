@@ -86,6 +86,16 @@ class InputBlock:
         assert self._host is not None
         self._runtime.copy_to_device(self._address, self._host, stream)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block on the device, and of its mirror."""
+        return 0 if self._host is None else self._host.nbytes
+
+    @property
+    def page_table_bytes(self) -> int:
+        """Bytes of the block that are the page table."""
+        return 0 if self._host is None else 4 * self._sequences * self._max_pages
+
     def addresses(self) -> BatchAddresses:
         """Where the kernels find the arrays."""
         size = 4 * self._tokens

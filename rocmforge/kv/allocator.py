@@ -50,7 +50,12 @@ class BlockAllocator:
     @property
     def n_free(self) -> int:
         """Pages that `allocate` can still hand out."""
-        return self._free().size
+        return self.free_pages().size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what it keeps of the pages."""
+        return self._names.nbytes
 
     def allocate(self, holders: Sequence[int], counts: Sequence[int]) -> list[int]:
         """Take pages for several holders, all or none.
@@ -72,7 +77,7 @@ class BlockAllocator:
         OutOfPagesError
             Fewer are free; none is taken.
         """
-        wanted, free = sum(counts), self._free()
+        wanted, free = sum(counts), self.free_pages()
         if wanted > free.size:
             raise OutOfPagesError(wanted, free.size, self.n_pages)
         pages = free[:wanted]
@@ -80,7 +85,7 @@ class BlockAllocator:
         taken: list[int] = pages.tolist()
         return taken
 
-    def _free(self) -> NDArray[np.intp]:
-        """Numbers of the free pages, ascending."""
+    def free_pages(self) -> NDArray[np.intp]:
+        """Return the numbers of the free pages, ascending."""
         names = [name + 1 for name in self.holders.copy()]
         return np.flatnonzero(np.isin(self._names, names, invert=True))

@@ -88,6 +88,12 @@ class PageTable:
         self._lengths = np.zeros(FIRST_ROWS, np.int32)
         self._ids = itertools.count()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table and of the allocator's list, room for further sequences included."""
+        rows = self._pages.nbytes + self._n_pages.nbytes + self._lengths.nbytes
+        return rows + self.allocator.nbytes
+
     def add_sequence(self, reserve_tokens: int = 0, owner: object = None) -> int:
         """Start an empty sequence.
 

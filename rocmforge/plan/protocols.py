@@ -11,6 +11,7 @@ caller has checked all shapes. Letters of shapes: see rocmforge/array_types.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -94,6 +95,32 @@ class TimedPass(Protocol):
         """Give back what timing needed; to be called before the executor is closed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutorMemory:
+    """Bytes of memory that an executor holds besides weights, keys and values.
+
+    Parameters
+    ----------
+    activations
+        Scratch memory of passes; on a GPU the arena.
+    constants
+        Norm weights, embedding rows and tables of angles, copied to a GPU; 0 on a CPU, which reads
+        them from the file.
+    inputs
+        What describes a batch, on a GPU; its page table included.
+    page_table
+        Of `inputs`: the device's copy of the page table.
+    pinned
+        Page-locked memory of the host.
+    """
+
+    activations: int
+    constants: int
+    inputs: int
+    page_table: int
+    pinned: int
+
+
 class Executor(Protocol):
     """A model that is ready to run.
 
@@ -135,6 +162,9 @@ class Executor(Protocol):
         OutOfPagesError
             The KV cache cannot hold the new tokens; nothing is changed.
         """
+
+    def memory(self) -> ExecutorMemory:
+        """Return what it holds now: memory grows with the first passes."""
 
     def timed_pass(
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints

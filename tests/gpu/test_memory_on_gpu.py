@@ -1,0 +1,94 @@
+"""Where the memory of an engine on a GPU goes: what is named is what the device allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocmforge.engine import Engine
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.runtime import Runtime
+from rocmforge.model.synthetic import make_model
+from rocmforge.profiling.memory import DeviceMemory, device_memory, memory_profile
+
+LAYERS = 2
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    return make_model(path, "tiny", "Q4_K_M", seed=5, layers=LAYERS)
+
+
+@pytest.fixture
+def allocated(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """Bytes of device and of page-locked memory that are held, as the calls say."""
+    kind = type(kernels.runtime)
+    held = {"device": 0, "pinned": 0}
+    sizes: dict[int, int] = {}
+    allocate, free = kind.allocate, kind.free
+    allocate_pinned, free_pinned = kind.allocate_pinned, kind.free_pinned
+
+    def allocating(self: Runtime, nbytes: int) -> int:
+        address = allocate(self, nbytes)
+        sizes[address] = nbytes
+        held["device"] += nbytes
+        return address
+
+    def freeing(self: Runtime, address: int) -> None:
+        held["device"] -= sizes.pop(address, 0)
+        free(self, address)
+
+    def pinning(self: Runtime, nbytes: int) -> Any:
+        held["pinned"] += nbytes
+        return allocate_pinned(self, nbytes)
+
+    def unpinning(self: Runtime, memory: Any) -> None:
+        held["pinned"] -= memory.nbytes
+        free_pinned(self, memory)
+
+    for name, call in (
+        ("allocate", allocating),
+        ("free", freeing),
+        ("allocate_pinned", pinning),
+        ("free_pinned", unpinning),
+    ):
+        monkeypatch.setattr(kind, name, call)
+    yield held
+    assert held == {"device": 0, "pinned": 0}
+
+
+def test_what_is_named_is_what_was_allocated(
+    kernels: Kernels, model: Path, allocated: dict[str, int]
+) -> None:
+    device = f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
+    before = DeviceMemory(*kernels.runtime.memory_info())
+    with Engine.from_gguf(model, device, ctx=64, sequences=2) as engine:
+        first = memory_profile(engine, before)
+        assert first.executor.activations == 0
+        sequence = engine.add_sequence()
+        engine.prefill(sequence, list(range(5, 22)))
+        engine.decode([sequence], [3])
+        found = memory_profile(engine, before)
+        # sizes are those that were asked for; a packed matrix counts its padding
+        assert found.engine_bytes == pytest.approx(allocated["device"], rel=0.01)
+        assert found.executor.pinned == allocated["pinned"]
+        assert found.executor.activations > 17 * engine.config.d_model * 4
+        assert found.executor.constants > 0
+        assert found.executor.page_table == 4 * 8 * 2  # sequences at once, pages of each
+        assert found.kv.table_bytes == engine.cache.table.nbytes + found.executor.page_table
+        assert found.kv.use.tokens == 18
+        layer = 2 * engine.config.n_kv_heads * engine.config.head_dim * 2
+        assert found.kv.bytes_per_token_layer == layer
+        assert found.device is not None
+        assert found.device == device_memory(engine.backend)
+        assert found.device.total == before.total
+        assert found.taken_bytes == before.free - found.device.free
+        assert found.unaccounted_bytes is not None
+        if kernels.runtime.platform == "hip":  # the stand-in rounds each up to 256 bytes
+            assert 0 <= found.unaccounted_bytes < 0.05 * found.engine_bytes
+        assert found.reasons == {}
+        assert set(memory_profile(engine).reasons) == {"device_before"}
