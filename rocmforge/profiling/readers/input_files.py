@@ -8,8 +8,10 @@ from __future__ import annotations
 import csv
 import json
 import stat
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,6 +30,8 @@ MOST_CHARACTERS = 1_000_000
 
 _HEAD_BYTES = 256 * 1024
 _HEADER_WITHIN = 200
+_MOST_LINES = 100
+"""Of one field."""
 
 
 def head(path: Path) -> bytes:
@@ -123,27 +127,23 @@ def table(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the line and the values by column of each row of a CSV file, below its header.
 
-    What the tool printed above the header is skipped. A row of another length is left out.
+    What the tool printed above the header is skipped. A row of another length is left out. Of a
+    header that was cut within its last name, the columns before it are read.
     """
     with opened(path, wanted) as file:
-        reader = csv.reader(lines(path, file))
-        names = _header(path, reader, wanted, needed)
+        text = lines(path, file)
+        names, above, cut = _header(path, text, wanted, needed)
         most_rows = MOST_CELLS // len(names)
         rows = 0
-        while True:
-            try:
-                row = next(reader, None)
-            except csv.Error as error:
-                place = f"line {reader.line_num}"
-                omissions.lose(f"{error}, so the rest of the file is not read", place)
-                return
-            if row is None:
-                return
+        for line, row in _rows(path, text, above + 1, len(names), omissions):
+            place = f"{path.name}, line {line}"
             while len(row) > len(names) and not row[-1]:
                 row.pop()
             if not row or row == [""]:
                 continue
-            place = f"line {reader.line_num}"
+            if cut and len(row) > len(names):
+                omissions.lose("the header was cut, so its last columns are not known", place)
+                del row[len(names) :]
             if len(row) != len(names):
                 omissions.lose("another number of fields than the header", place)
                 continue
@@ -151,23 +151,68 @@ def table(
             if rows > most_rows:
                 omissions.lose(f"the rest of the file, after {most_rows} rows", place)
                 return
-            yield reader.line_num, dict(zip(names, row, strict=True))
+            yield line, dict(zip(names, row, strict=True))
 
 
-def _header(path: Path, reader: Any, wanted: str, needed: tuple[str, ...]) -> list[str]:
-    try:
-        for row in reader:
-            if set(needed) <= {plain(name) for name in row}:
-                while not row[-1].strip():
-                    row.pop()
-                return _without_doubles(path, [name.strip() for name in row])
-            if reader.line_num > _HEADER_WITHIN:
-                break
-    except csv.Error as error:
-        got: object = error
-        raise ResultFileError(path, f"line {reader.line_num}", got=got, wanted=wanted) from error
+def _header(
+    path: Path, text: Iterator[str], wanted: str, needed: tuple[str, ...]
+) -> tuple[list[str], int, bool]:
+    """Return the header's names, its line, and whether it ends within the quotes of a name."""
+    for number, line in enumerate(islice(text, _HEADER_WITHIN), 1):
+        cut = line.count('"') % 2 == 1
+        names = column_names(line)[: -1 if cut else None]
+        if set(needed) <= {plain(name) for name in names}:
+            return _without_doubles(path, names), number, cut
     columns = ", ".join(needed)
     raise ResultFileError(path, "header", got="none", wanted=f"{wanted}: columns {columns}")
+
+
+def _rows(
+    path: Path, text: Iterator[str], first: int, width: int, omissions: Omissions
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the last line and the fields of each row; a quote that does not close costs its line.
+
+    A field may go over several lines, as a range's message does. Where the lines together are no
+    row either, only the first of them is left out.
+    """
+    ahead: deque[str] = deque()
+    number = first
+    while True:
+        if not ahead:
+            ahead.extend(islice(text, 1))
+        if not ahead:
+            return
+        count = 1
+        joined = ahead[0]
+        while joined.count('"') % 2 and count < _MOST_LINES and len(joined) < MOST_CHARACTERS:
+            if len(ahead) == count:
+                ahead.extend(islice(text, 1))
+            if len(ahead) == count:
+                break
+            joined += ahead[count]
+            count += 1
+        fields = _fields(joined, width if count > 1 else None)
+        if fields is None:
+            place = f"{path.name}, line {number}"
+            omissions.lose("a quote that is not closed, or a broken field", place)
+            count = 1
+        for _ in range(count):
+            ahead.popleft()
+        number += count
+        if fields is not None:
+            yield number - 1, fields
+
+
+def _fields(text: str, width: int | None) -> list[str] | None:
+    """Return a row's fields; None where it is none, or has not as many as wanted, if wanted."""
+    if text.count('"') % 2:
+        return None
+    try:
+        # Names of kernels with quotes in them are written as they are, so one line is not strict.
+        row = next(csv.reader([text], strict=width is not None), [])
+    except csv.Error:
+        return None
+    return row if width is None or len(row) == width else None
 
 
 def _without_doubles(path: Path, names: list[str]) -> list[str]:

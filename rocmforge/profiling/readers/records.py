@@ -126,6 +126,8 @@ class Call:
         On the host's clock.
     thread
         That made it.
+    nbytes
+        Of memory that it allocated.
     """
 
     domain: str
@@ -133,6 +135,7 @@ class Call:
     start_ns: int
     end_ns: int
     thread: int | None = None
+    nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
