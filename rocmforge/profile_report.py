@@ -146,7 +146,8 @@ def _rest_rows(phase: Phase, others: Sequence[Op], on_cpu: bool) -> Iterator[tup
         yield row("inputs to the device", phase.host_to_device_seconds)
     if phase.device_to_host_seconds is not None:
         yield row("logits to the host", phase.device_to_host_seconds)
-    yield row("between the ops" if on_cpu else "no op or copy", phase.unaccounted_seconds)
+    left = phase.unaccounted_seconds
+    yield row("between the ops" if on_cpu else "no op or copy", 0.0 if abs(left) < 1e-9 else left)
 
 
 def _print_launches(phase: Phase) -> None:
@@ -168,9 +169,9 @@ def _print_kernels(ops: Sequence[Op]) -> None:
     for op in ops:
         for kernel in op.kernels:
             size = "" if kernel.blocks is None else f"{kernel.blocks} x {kernel.threads}"
-            rows.append((op.label, kernel.name, kernel.source, size))
+            rows.append((op.label, kernel.name, kernel.source.rpartition("/")[2], size))
     print()
-    print_table(("op", "kernel", "file", "blocks x threads"), rows, left=True)
+    print_table(("op", "kernel", "file", "grid"), rows, left=True)
 
 
 def _print_ceilings(profile: Profile) -> None:

@@ -13,6 +13,7 @@ from rocmforge.engine import Engine
 from rocmforge.gpu import replay
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.model.synthetic import make_model
+from rocmforge.profile_report import print_profile
 from rocmforge.profiling.profile import Profile
 from rocmforge.profiling.run import Options, profile_model
 from rocmforge.profiling.telemetry import Telemetry
@@ -104,12 +105,44 @@ def test_ops_name_the_kernels_that_ran(profile: Profile, repo: Path) -> None:
     assert names["attention"] == {"kernels/attention.hip"}
 
 
+def test_each_launch_of_a_prompt_and_each_graph_of_decode_is_counted(profile: Profile) -> None:
+    prefill, decode = profile.phases
+    assert prefill.launches is not None
+    assert prefill.launches.count >= sum(op.calls for op in prefill.ops)
+    assert prefill.graphs is None
+    launching = next(part.seconds for part in prefill.parts if part.name == "launch")
+    assert launching is not None
+    assert 0 < prefill.launches.total < launching
+    assert decode.launches is None
+    assert decode.graphs is not None
+    assert decode.graphs.count == TOKENS - 1
+    assert prefill.recommendation is not None
+    assert decode.recommendation is not None
+    assert decode.recommendation.action == "nothing"
+
+
 def test_every_op_is_counted_once_a_layer_and_pass(profile: Profile) -> None:
     prefill, decode = profile.phases
     for phase, passes in ((prefill, 1), (decode, TOKENS - 1)):
         calls = {op.label: op.calls for op in phase.ops}
         assert calls["attention"] == LAYERS * passes
         assert calls["matmul_output"] == passes
+
+
+def test_a_terminal_shows_it(profile: Profile, capsys: pytest.CaptureFixture[str]) -> None:
+    print_profile(profile)
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines()[1:])) <= 80
+    for told in (
+        "waiting for the device",
+        "inputs to the device",
+        "no op or copy",
+        "attention_prompt.hip",
+        "attention.hip",
+        "one launch",
+        "one graph",
+    ):
+        assert told in text
 
 
 def test_the_document_is_json_and_names_the_device(profile: Profile, device: str) -> None:
