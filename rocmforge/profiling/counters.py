@@ -113,12 +113,13 @@ def available(architecture: str) -> dict[str, Counter]:
 
 
 def of_categories(architecture: str, categories: Iterable[str]) -> tuple[str, ...]:
-    """Return the counters of some categories whose values on this architecture can be trusted."""
-    wanted, chosen = generation(architecture), set(categories)
+    """Return the counters of some categories, in their order; none that this card counts wrong."""
+    wanted, known = generation(architecture), available(architecture)
     return tuple(
         name
-        for name, one in available(architecture).items()
-        if one.category in chosen and (wanted, name) not in _WRONG
+        for category in categories
+        for name, one in known.items()
+        if one.category == category and (wanted, name) not in _WRONG
     )
 
 

@@ -185,13 +185,9 @@ def _with_kernels(
     ran: ExternalProfile, runs: Sequence[recipes.Pass], level: str | None
 ) -> ExternalProfile:
     recordings = tuple(read(one.output) for one in runs)
-    pairs = list(zip(runs, recordings, strict=True))
-    kernels, distrusted = join(
-        [one for run, one in pairs if not run.counters],
-        [one for run, one in pairs if run.counters],
-        ran.architecture,
-        level,
-    )
+    counted = [one for one in recordings if returned([one])]
+    traces = [one for one in recordings if not returned([one])]
+    kernels, distrusted = join(traces, counted, ran.architecture, level)
     said = [*ran.remarks, *_counter_remarks(ran, runs, recordings, level), *distrusted]
     said += [remark for one in recordings for remark in one.remarks]
     if not kernels:
@@ -229,6 +225,7 @@ def _features(tool: tools.Tool) -> set[str]:
         return {
             *(["output-directory"] if "--output-directory" in said else []),
             *(["panels"] if panels else []),
+            *(["csv"] if "--format-rocprof-output" in said else []),
         }
     return set()
 
@@ -324,6 +321,9 @@ def table(profile: ExternalProfile) -> list[list[str]]:
             *([name, str(n), _percent(n / total)] for name, n in profile.stacks.leaves()),
         ]
     names = list(dict.fromkeys(name for row in profile.kernels for name in row.counters))
+    if profile.tool == "rocprof-compute":  # returns hundreds; to_json has them all
+        known = card.available(profile.architecture) if profile.architecture else {}
+        names = [name for name in names if name in known]
     titles = ["op", "kernel", "calls", "total ms", "mean µs", "share", "VGPRs", "SGPRs", "LDS B"]
     return [[*titles, *names], *(_cells(row, names) for row in profile.kernels)]
 

@@ -17,16 +17,22 @@ from rocmforge.profiling import counters, tools
 TOOLS = ("rocprofv3", "rocprof", "rocprof-compute", "perf")
 RECIPES = ("kernel", "memory", "stall", "matmul-memory", "compute-unit")
 
+FEATURES = ("rocpd", "output-directory", "panels", "csv")
+"""What newer versions of the tools can do: rocprofv3 writes databases; rocprof-compute has
+``--output-directory``, takes numbers of panels as ``--block``, and can be told to write CSV."""
+
 SAMPLES_PER_SECOND = 499
 """Of perf; not a multiple of anything that a program or the kernel does periodically."""
 
 _CATEGORIES = {
     "kernel": (),
-    "memory": ("memory", "cache"),
+    "memory": ("cache", "memory"),
     "stall": ("waves", "stalls"),
-    "matmul-memory": ("memory", "cache", "LDS"),
+    "matmul-memory": ("cache", "memory", "LDS"),
     "compute-unit": ("instructions", "waves", "compute unit"),
 }
+"""In the order in which runs are filled: what is divided by each other is counted in one run."""
+
 _MATMULS = ("matmul", "gate_up_swiglu")  # each is also the beginning of its variants' names
 
 # Panels of rocprof-compute: 2 summary, 7 waves, 10 instructions, 11 compute units, 12 LDS,
@@ -84,7 +90,7 @@ def build(
     folder: Path,
     *,
     names: Sequence[str] = (),
-    features: Collection[str] = ("rocpd", "output-directory", "panels"),
+    features: Collection[str] = FEATURES,
 ) -> list[Pass]:
     """Return the runs of a tool that a recipe needs, in order.
 
@@ -101,9 +107,7 @@ def build(
     names
         Counters in place of the recipe's own.
     features
-        What this version of the tool can do: ``"rocpd"`` (rocprofv3 writes databases),
-        ``"output-directory"`` and ``"panels"`` (rocprof-compute has ``--output-directory``, and
-        ``--block`` takes numbers of panels).
+        Those of FEATURES that this version has.
 
     Raises
     ------
@@ -171,7 +175,7 @@ def _rocprof(
     output = folder / "results.csv"
     if not asked or architecture is None:
         words = ("rocprof", "--stats", "--timestamp", "on", "-o", str(output), *command)
-        return Pass("trace", words, folder)
+        return Pass("trace", words, output)
     lines = [f"pmc: {' '.join(group)}" for group in counters.passes(asked, architecture)]
     if recipe == "matmul-memory":
         lines.append(f"kernel: {' '.join(_MATMULS)}")
@@ -201,6 +205,8 @@ def _rocprof_compute(
     words = ["rocprof-compute", "profile", "--name", "rocmforge", where, str(output), "--no-roof"]
     if recipe == "matmul-memory":
         words += ["--kernel", *_MATMULS]
+    if "csv" in features:
+        words += ["--format-rocprof-output", "csv"]
     if "panels" in features and generation in _PANELS_ON:
         words += ["--block", *_PANELS[recipe]]
     return Pass("workload", (*words, "--", *command), output)

@@ -22,8 +22,7 @@ LIMIT_SECONDS = 20.0
 FOLDERS = ("/opt/rocm/bin", "/usr/local/cuda/bin")
 
 _VERSION = re.compile(r"\d+\.\d+[\w.+-]*")
-_ROCM = "of AMD's repository of ROCm packages"
-_CUDA = {"any with NVIDIA's repository of CUDA packages": "package cuda-toolkit"}
+_CUDA = {"with NVIDIA's repository": "sudo apt (dnf, zypper) install cuda-toolkit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +66,8 @@ class _Kind:
 
 
 def _rocm_package(package: str) -> dict[str, str]:
-    return {
-        f"Debian, Ubuntu ({_ROCM})": f"sudo apt install {package}",
-        f"Fedora, RHEL ({_ROCM})": f"sudo dnf install {package}",
-        f"SLES ({_ROCM})": f"sudo zypper install {package}",
-    }
+    """AMD calls its packages the same on Debian, Ubuntu, RHEL and SLES."""
+    return {"with AMD's ROCm repository": f"sudo apt (dnf, zypper) install {package}"}
 
 
 _KINDS = {

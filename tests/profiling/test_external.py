@@ -131,6 +131,68 @@ def test_counters_that_were_dropped_or_are_zero_are_said(tmp_path: Path, play: P
     assert again.kernels[0].counters["SQ_WAVES"] is None
 
 
+ROCPROF = """
+import sys
+words = sys.argv[1:]
+lines = open(words[words.index("-i") + 1]).read().splitlines() if "-i" in words else []
+names = [name for line in lines if line.startswith("pmc: ") for name in line.split()[1:]]
+titles = ["Index", "KernelName", "gpu-id", "queue-id", "queue-index", "pid", "tid", "grd", "wgr"]
+titles += ["lds", "scr", "arch_vgpr", "accum_vgpr", "sgpr", "wave_size", "sig", "obj", *names]
+titles += ["DispatchNs", "BeginNs", "EndNs", "CompleteNs", "DurationNs"]
+with open(words[words.index("-o") + 1], "w") as file:
+    print(",".join(titles), file=file)
+    for index in range(4):
+        row = [index, '"matmul_dot4.kd"', 0, 0, index, 7, 7, 4096, 64, 512, 0, 72, 0, 32, 64]
+        row += ["0x0", "0x7f", *(100 for name in names)]
+        begin = 1000 * (index + 1)
+        print(*row, begin, begin, begin + 250, begin + 260, 250, sep=",", file=file)
+"""
+
+
+@pytest.mark.parametrize("recipe", ["kernel", "compute-unit"])
+def test_rocprof_is_run_and_read_too(tmp_path: Path, play: Play, recipe: str) -> None:
+    play()
+    executable(tmp_path / "bin/rocprof", f"#!{sys.executable}\n{ROCPROF}")
+    found = profile_with("rocprof", recipe, PROGRAM, tmp_path / "out", architecture="gfx906")
+    (row,) = found.kernels
+    assert (row.op, row.kernel, row.file) == ("matmul", "matmul_dot4", "kernels/matmul_dot4.hip")
+    assert (row.calls, row.total_ns, row.vgprs, row.lds_bytes) == (4, 1000, 72, 512)
+    assert set(row.counters.values()) == (set() if recipe == "kernel" else {100.0})
+    assert any("support ended" in remark for remark in found.remarks)
+
+
+COMPUTE = """
+import pathlib, sys
+words = sys.argv[1:]
+if "--help" in words:
+    print("--output-directory  --block metric id(s) from --list-metrics")
+    sys.exit()
+folder = pathlib.Path(words[words.index("--output-directory") + 1])
+folder.mkdir(parents=True)
+rows = ["Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,Scratch_Per_Workitem,"
+        "Arch_VGPR,Accum_VGPR,SGPR,Kernel_Name,Start_Timestamp,End_Timestamp,Kernel_ID,"
+        "SQ_WAVES,CPC_CPC_STAT_BUSY"]
+for index in range(3):
+    rows.append(f"{index},0,4096,256,0,0,40,0,32,rmsnorm,{index * 900 + 1},{index * 900 + 71},1,16,5")
+(folder / "pmc_perf.csv").write_text("\\n".join(rows) + "\\n")
+"""
+
+
+def test_rocprof_compute_is_run_and_read_too(tmp_path: Path, play: Play) -> None:
+    play()
+    executable(tmp_path / "bin/rocprof-compute", f"#!{sys.executable}\n{COMPUTE}")
+    found = profile_with(
+        "rocprof-compute", "stall", PROGRAM, tmp_path / "out", architecture="gfx942"
+    )
+    assert "--block" in found.commands[0]
+    assert "--format-rocprof-output" not in found.commands[0]  # its help does not have it
+    (row,) = found.kernels
+    assert (row.op, row.calls, row.total_ns, row.mean_ns) == ("rmsnorm", 3, 210, 70.0)
+    assert dict(row.counters) == {"SQ_WAVES": 16.0, "CPC_CPC_STAT_BUSY": 5.0}
+    titles, _ = table(found)
+    assert titles[-1] == "SQ_WAVES"  # of the hundreds that it returns, those that we know
+
+
 @pytest.mark.parametrize(
     ("tool", "recipe", "options", "message"),
     [
@@ -180,7 +242,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path, play: Play) -> Non
 
 def test_a_missing_tool_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools, "where", lambda name: None)
-    with pytest.raises(ProfilerError, match=r"not installed.*apt install rocprofiler-sdk"):
+    with pytest.raises(ProfilerError, match=r"not installed.*apt .* install rocprofiler-sdk"):
         profile_with("rocprofv3", "kernel", PROGRAM, tmp_path / "out", root=tmp_path)
 
 
