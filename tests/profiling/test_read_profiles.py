@@ -26,6 +26,9 @@ LONG = """GPU_ID,Dispatch_ID,Kernel_Name,Counter_Name,Counter_Value
 0,1,"rope.kd",SQ_WAVES,3.0
 """
 TRACE = "1000000100:1000000900 77:78 hipMalloc(ptr=0x7f, size=4096) :3\n"
+KERNEL_TRACE = """"Kind","Agent_Id","Queue_Id","Kernel_Name","Start_Timestamp","End_Timestamp"
+"KERNEL_DISPATCH","Agent 4",1,"rope.kd",100,350
+"""
 SMI = '{"card0": {"GPU use (%)": "5"}}'
 
 
@@ -40,6 +43,7 @@ def write(path: Path, text: str) -> Path:
     [
         (RESULTS, "rocprof"),
         (STATS, "rocprof"),
+        (KERNEL_TRACE, "rocprofv3"),
         (LONG, "rocprof-compute"),
         (TRACE, "roctracer"),
         (SMI, "rocm-smi"),
@@ -109,7 +113,7 @@ def test_what_is_not_known_is_named(tmp_path: Path, content: bytes, seen: str) -
     assert "rocprof-compute" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", [RESULTS, STATS, LONG, TRACE, SMI])
+@pytest.mark.parametrize("text", [RESULTS, STATS, KERNEL_TRACE, LONG, TRACE, SMI])
 def test_broken_files(tmp_path: Path, text: str) -> None:
     """A broken file may look like another tool's; whichever reader takes it, it ends in words."""
     assert sum(read_all(text.encode(), FEW // 2, tmp_path / "output.data", read)) == FEW // 2
@@ -141,14 +145,18 @@ def test_nothing_there(tmp_path: Path) -> None:
 def test_every_sample_is_read_or_refused_by_name(samples: Path) -> None:
     """Files that belong to a folder, and notes, are no recordings by themselves."""
     beside = {"SOURCES.txt", "sysinfo.csv", "roofline.csv", "profiling_config.yaml"}
-    folders = ("rocprof_v1", "roctracer", "rocprof_compute", "rocm_smi", "amd_smi")
+    folders = sorted(
+        one.name for one in samples.iterdir() if one.is_dir() and one.name != "counters"
+    )
     files = [
         file for name in folders for file in sorted((samples / name).rglob("*")) if file.is_file()
     ]
-    assert len(files) > 20
+    assert len(files) > 50
     for file in files:
         if file.name in beside:
             with pytest.raises(ResultFileError, match=re.escape(file.name)):
                 read(file)
         else:
-            assert not read(file).partial
+            recording = read(file)
+            assert recording.tool
+            assert not recording.partial or recording.remarks

@@ -8,9 +8,23 @@ from itertools import chain, islice
 from pathlib import Path
 
 from rocmforge.errors import ResultFileError
-from rocmforge.profiling.readers import api_traces, rocprof_compute, rocprof_v1, smi
+from rocmforge.profiling.readers.api_traces import matches as is_api_trace
+from rocmforge.profiling.readers.api_traces import read_api_traces
 from rocmforge.profiling.readers.input_files import head
 from rocmforge.profiling.readers.records import Recording
+from rocmforge.profiling.readers.rocpd import matches as is_rocpd
+from rocmforge.profiling.readers.rocpd import read_rocpd
+from rocmforge.profiling.readers.rocprof_compute import matches as is_rocprof_compute
+from rocmforge.profiling.readers.rocprof_compute import read_rocprof_compute
+from rocmforge.profiling.readers.rocprof_v1 import matches as is_rocprof_v1
+from rocmforge.profiling.readers.rocprof_v1 import read_rocprof_v1
+from rocmforge.profiling.readers.rocprofv3_csv import matches as is_rocprofv3_csv
+from rocmforge.profiling.readers.rocprofv3_csv import read_rocprofv3_csv
+from rocmforge.profiling.readers.rocprofv3_json import matches as is_rocprofv3_json
+from rocmforge.profiling.readers.rocprofv3_json import read_rocprofv3_json
+from rocmforge.profiling.readers.rocprofv3_rows import totals_without_singles
+from rocmforge.profiling.readers.smi import matches as is_smi
+from rocmforge.profiling.readers.smi import read_smi
 
 _MOST_FILES = 1000
 _NAMED = 5
@@ -26,18 +40,15 @@ class _Reader:
 
 
 _READERS = (
-    _Reader(
-        "a workload folder of rocprof-compute",
-        rocprof_compute.matches,
-        rocprof_compute.read_rocprof_compute,
-    ),
-    _Reader(
-        "a table, trace or database of rocprof v1", rocprof_v1.matches, rocprof_v1.read_rocprof_v1
-    ),
-    _Reader("rocm-smi's or amd-smi's output", smi.matches, smi.read_smi),
-    _Reader("a text trace of roctracer", api_traces.matches, api_traces.read_api_traces),
+    _Reader("a workload folder of rocprof-compute", is_rocprof_compute, read_rocprof_compute),
+    _Reader("a rocpd database of rocprofv3", is_rocpd, read_rocpd),
+    _Reader("rocprofv3's JSON", is_rocprofv3_json, read_rocprofv3_json),
+    _Reader("rocprofv3's CSV", is_rocprofv3_csv, read_rocprofv3_csv),
+    _Reader("a table, trace or database of rocprof v1", is_rocprof_v1, read_rocprof_v1),
+    _Reader("rocm-smi's or amd-smi's output", is_smi, read_smi),
+    _Reader("a text trace of roctracer", is_api_trace, read_api_traces),
 )
-"""In this order: what comes first tells its files by more."""
+"""In this order: of a folder with files of several, those of the first are read."""
 
 _COMPLETE = (".db", ".json", "")
 """Of the same run in several forms, the one that holds most is read; "" is any other form."""
@@ -99,9 +110,9 @@ def _seen(path: Path) -> str:
 
 def _read_folder(folder: Path) -> Recording:
     """Read the files of the first reader that knows any; the run's other files are named."""
-    workloads = [one for one in _inside(folder) if one.is_dir() and rocprof_compute.matches(one)]
+    workloads = [one for one in _inside(folder) if one.is_dir() and is_rocprof_compute(one)]
     if len(workloads) == 1:
-        return rocprof_compute.read_rocprof_compute(workloads[0])
+        return read_rocprof_compute(workloads[0])
     if workloads:
         names = ", ".join(one.name for one in workloads[:_NAMED])
         raise ResultFileError(folder, "folder", got=f"workloads {names}", wanted="one of them")
@@ -146,9 +157,6 @@ def _as_one(
     dispatches = tuple(chain.from_iterable(one.dispatches for one in recordings))
     copies = tuple(chain.from_iterable(one.copies for one in recordings))
     calls = tuple(chain.from_iterable(one.calls for one in recordings))
-    single = {call.domain for call in calls}
-    single |= {"kernel"} if dispatches else set()
-    single |= {"copy"} if copies else set()
     totals = chain.from_iterable(one.totals for one in recordings)
     remarks = [f"read of {folder.name}: {', '.join(file.name for file in files)}"]
     others = [file.name for file in present if file not in files]
@@ -159,7 +167,7 @@ def _as_one(
     return replace(
         first,
         dispatches=dispatches,
-        totals=tuple(total for total in totals if total.domain not in single),
+        totals=totals_without_singles(totals, bool(dispatches), bool(copies), calls),
         copies=copies,
         calls=calls,
         agents=tuple(chain.from_iterable(one.agents for one in recordings)),
