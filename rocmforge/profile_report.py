@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from rocmforge.profiling.memory import MemoryProfile
 from rocmforge.profiling.profile import FirstToken, Op, Part, Phase, Profile, Verdict
 from rocmforge.profiling.run_environment import RunEnvironment
 from rocmforge.quantities import human_size, rate_text, time_text
@@ -34,6 +35,8 @@ def print_profile(profile: Profile, every: bool = False) -> None:
     _print_first_token(profile.first_token)
     for phase in profile.phases:
         _print_phase(phase, every, device.name == "cpu")
+    if profile.memory is not None:
+        _print_memory(profile.memory)
     _print_ceilings(profile)
     _print_conditions(profile.environment)
     for remark in profile.remarks:
@@ -172,6 +175,30 @@ def _print_kernels(ops: Sequence[Op]) -> None:
             rows.append((op.label, kernel.name, kernel.source.rpartition("/")[2], size))
     print()
     print_table(("op", "kernel", "file", "grid"), rows, left=True)
+
+
+def _print_memory(memory: MemoryProfile) -> None:
+    kv, executor = memory.kv, memory.executor
+    use = kv.use
+    rows = [
+        ("weights", human_size(memory.weight_bytes), ""),
+        ("pool of keys and values", human_size(kv.pool_bytes), f"{kv.capacity_tokens} tokens"),
+        ("  in use", human_size(kv.bytes_in_use), f"{use.tokens} tokens in {use.taken} pages"),
+        ("  a token", human_size(kv.bytes_per_token), f"{kv.bytes_per_token_layer} bytes a layer"),
+        ("  page table", human_size(kv.table_bytes), f"{kv.table_overhead:.3%} of the pool"),
+        ("  empty places", human_size(kv.unused_bytes), "in the last pages of sequences"),
+        ("  free pages", str(use.free), f"in {use.free_runs} runs, {use.scatter:.0%} scattered"),
+        ("activations", human_size(executor.activations), ""),
+        ("constants and inputs", human_size(executor.constants + executor.inputs), ""),
+    ]
+    if memory.device is not None:
+        free = f"{human_size(memory.device.free)} free"
+        rows.append(("the device has", human_size(memory.device.total), free))
+    if memory.host_bytes is not None:
+        most = f"{human_size(memory.host_peak_bytes)} at most"
+        rows.append(("this process", human_size(memory.host_bytes), most))
+    print()
+    print_table(("memory", "", ""), rows)
 
 
 def _print_ceilings(profile: Profile) -> None:

@@ -45,6 +45,7 @@ def test_the_answer_comes_first_and_lines_fit_a_terminal(
     assert re.search(r"target of 200 ms is (met|missed)", text)
     assert "request to first token" in text
     assert "nothing is copied" in text
+    assert "22 tokens in 1 pages" in text
     assert re.search(r"^between the ops", text, re.M)
     assert re.search(r"^\d+ others \(--all\)", text, re.M)
 

@@ -24,7 +24,7 @@ folder.mkdir(parents=True, exist_ok=True)
 pathlib.Path({noted!r}).write_text("\\n".join(words[words.index("--") + 1 :]))
 sizes = ",0,0,32,0,64,64,1,1,4096,1,1"
 rows = [
-    '"KERNEL_DISPATCH","Agent 0",1,0,7,1,1,"multiply_rows",1,1000,36000' + sizes,
+    '"KERNEL_DISPATCH","Agent 0",1,0,7,1,1,"matmul",1,1000,36000' + sizes,
     '"KERNEL_DISPATCH","Agent 0",1,0,7,2,1,"rmsnorm",1,90000,100000' + sizes,
 ]
 titles = (
@@ -59,7 +59,7 @@ def test_another_profilers_run_is_judged_and_joined(
     assert (Path(program).name, option) == ("true", "-x")
     assert "The run is launch-bound." in text  # 54 of 99 microseconds without a kernel
     assert "No kernel runs in 54.5% of the time" in text
-    assert re.search(r"^matmul +multiply_rows +1 +0\.035", text, re.M)
+    assert re.search(r"^matmul +matmul +1 +0\.035", text, re.M)
     assert f"kept in {tmp_path / 'kept'}" in text
 
 

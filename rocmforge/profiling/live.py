@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from rocmforge.engine import Engine
+from rocmforge.profiling.memory import MemoryProfile, memory_profile
 from rocmforge.profiling.telemetry import Telemetry, step_seconds
 from rocmforge.profiling.ttft import Prompt, Request, request
 from rocmforge.profiling.turns import Turn, take_turn
@@ -41,6 +42,8 @@ class Measured:
     step_seconds, copy_seconds
         Of a decode step that is replayed as one graph: seconds of one call of each op by label, and
         of the copies to and from the device, timed alone.
+    memory
+        While the last sequence has all its tokens.
     """
 
     cold_seconds: float
@@ -52,6 +55,7 @@ class Measured:
     plain_decode: float = 0.0
     step_seconds: dict[str, float] = field(default_factory=dict)
     copy_seconds: tuple[float, float] | None = None
+    memory: MemoryProfile | None = None
 
 
 def measure(
@@ -126,6 +130,7 @@ def _decode(
                 if observed == first:
                     steps.undo()
             advance()
+        measured.memory = memory_profile(engine)
         if measured.turns and measured.turns[0].passes[0].graph:
             _alone(engine, one, prompt.tokens + (tokens - 1) // 2, measured)
     finally:

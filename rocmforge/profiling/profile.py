@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rocmforge.profiling.launches import Recommendation
+from rocmforge.profiling.memory import MemoryProfile
 from rocmforge.profiling.run_environment import RunEnvironment
 from rocmforge.profiling.timer import Times
 
@@ -372,6 +373,8 @@ class Profile:
         One a phase, that of the longer phase first.
     remarks
         What a reader should know.
+    memory
+        While the last sequence had all its tokens.
     """
 
     version: int
@@ -386,6 +389,7 @@ class Profile:
     spans_left_out: int
     verdicts: tuple[Verdict, ...]
     remarks: tuple[str, ...] = ()
+    memory: MemoryProfile | None = None
 
     def phase(self, name: str) -> Phase | None:
         """Return "prefill" or "decode"; None where it did not run."""
@@ -415,6 +419,14 @@ class Profile:
             shown["observer_cost"] = phase.observer_cost
             for op, row in zip(phase.ops, shown["ops"], strict=True):
                 row |= _rates(op)
+        if self.memory is not None:
+            kv = self.memory.kv
+            document["memory"]["kv"] |= {
+                "bytes_in_use": kv.bytes_in_use,
+                "unused_bytes": kv.unused_bytes,
+                "table_overhead": kv.table_overhead,
+                "scatter": kv.use.scatter,
+            }
         return document
 
 

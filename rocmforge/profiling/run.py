@@ -155,6 +155,7 @@ def profile_model(
             spans_left_out=left_out,
             verdicts=tuple(phase_verdict(phase, ceilings, device) for phase in by_length),
             remarks=tuple(_remarks(phases, first, environment)),
+            memory=measured.memory,
         )
 
 

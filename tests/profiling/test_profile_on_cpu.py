@@ -130,6 +130,15 @@ def test_the_whole_document_is_json(profile: Profile) -> None:
     assert profile.row()["dominant"] == "prefill"
 
 
+def test_memory_is_that_of_the_whole_sequence(profile: Profile) -> None:
+    memory = profile.memory
+    assert memory is not None
+    assert memory.kv.use.tokens == PROMPT + TOKENS - 1
+    assert memory.kv.bytes_in_use == memory.kv.use.tokens * memory.kv.bytes_per_token
+    assert memory.kv.bytes_per_token == LAYERS * memory.kv.bytes_per_token_layer
+    assert profile.to_json()["memory"]["kv"]["bytes_in_use"] == memory.kv.bytes_in_use
+
+
 def test_spans_lie_in_the_run_and_nest(profile: Profile) -> None:
     ops = [span for span in profile.spans if span.category == "op"]
     passes = [span for span in profile.spans if span.category == "pass"]
@@ -146,10 +155,13 @@ def test_spans_lie_in_the_run_and_nest(profile: Profile) -> None:
     assert profile.spans_left_out == 0
 
 
-def test_plain_turns_are_timed_beside_the_observed_ones(profile: Profile) -> None:
+def test_what_observing_costs_is_measured_and_told_where_it_is_much(profile: Profile) -> None:
     for phase in profile.phases:
         assert phase.plain_seconds is not None
-        assert 0.2 < phase.seconds / phase.plain_seconds < 5
+        assert phase.plain_seconds > 0
+        assert phase.observer_cost == pytest.approx(phase.seconds / phase.plain_seconds - 1)
+        told = any(f"Observing made {phase.name}" in remark for remark in profile.remarks)
+        assert told == (phase.observer_cost > 0.05)
 
 
 def test_observing_changes_no_logits_and_ends_with_its_block(engine: Engine) -> None:
