@@ -31,10 +31,12 @@ from rocmforge.profiling.readers.records import Recording
 PATIENCE_SECONDS = 10.0
 """For a tool that is told to end, to write what it has."""
 
+LEAST_FREE_BYTES = 1024**2
+"""A disk with less is full: tools write in larger pieces."""
+
 _LAST_LINES = 8
 _TAIL_BYTES = 16 * 1024
 _FULL = "No space left on device"
-_LEAST_FREE_BYTES = 1024**2
 
 
 @dataclass(frozen=True)
@@ -243,9 +245,11 @@ def _run(one: recipes.Pass, path: str, folder: Path, limit_seconds: float | None
         return
     if not problem:
         problem = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
-    last = _last_lines(error_file)
-    if _FULL in last or shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
-        problem += f"; the disk of {folder.parent.parent} is full"
+    last, place = _last_lines(error_file), folder.parent.parent
+    if shutil.disk_usage(place).free < LEAST_FREE_BYTES:
+        problem += f"; the disk of {place} is full"
+    elif _FULL in last:
+        problem += f"; a disk is full (not that of {place})"
     raise ProfilerError(f"{recipes.shown(one.argv[:1])} ({one.name}): {problem}{last}")
 
 

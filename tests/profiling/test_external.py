@@ -173,7 +173,8 @@ rows = ["Dispatch_ID,GPU_ID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,Scratch_P
         "Arch_VGPR,Accum_VGPR,SGPR,Kernel_Name,Start_Timestamp,End_Timestamp,Kernel_ID,"
         "SQ_WAVES,CPC_CPC_STAT_BUSY"]
 for index in range(3):
-    rows.append(f"{index},0,4096,256,0,0,40,0,32,rmsnorm,{index * 900 + 1},{index * 900 + 71},1,16,5")
+    begin = 900 * (index + 1)
+    rows.append(f"{index},0,4096,256,0,0,40,0,32,rmsnorm,{begin},{begin + 70},1,16,5")
 (folder / "pmc_perf.csv").write_text("\\n".join(rows) + "\\n")
 """
 
@@ -254,13 +255,14 @@ def test_a_failure_has_the_exit_code_and_the_last_lines(tmp_path: Path, play: Pl
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin"]  # nothing is left over
 
 
-def test_a_full_disk_is_named(tmp_path: Path, play: Play) -> None:
+def test_a_full_disk_is_named(tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     play()
-    text = "import sys, os; sys.exit(os.strerror(28))"
+    program = [sys.executable, "-c", "import sys, os; sys.exit(os.strerror(28))"]
+    with pytest.raises(ProfilerError, match=r"exit code 1; a disk is full \(not that of /"):
+        profile_with("rocprofv3", "kernel", program, tmp_path / "out", root=tmp_path)
+    monkeypatch.setattr(external, "LEAST_FREE_BYTES", 1 << 60)
     with pytest.raises(ProfilerError, match=f"the disk of {re.escape(str(tmp_path))} is full"):
-        profile_with(
-            "rocprofv3", "kernel", [sys.executable, "-c", text], tmp_path / "out", root=tmp_path
-        )
+        profile_with("rocprofv3", "kernel", program, tmp_path / "out", root=tmp_path)
 
 
 def test_a_tool_that_writes_nothing_is_an_error(tmp_path: Path, play: Play) -> None:
