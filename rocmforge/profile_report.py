@@ -101,9 +101,8 @@ def _part_rows(parts: Sequence[Part], whole: float, dominant: str = "") -> list[
 
 def _print_phase(phase: Phase, every: bool, on_cpu: bool) -> None:
     rate = f"{phase.tokens_per_second:.4g} tokens/s"
-    plain = phase.plain_seconds
-    if plain:
-        rate = f"{phase.tokens / plain:.4g} tokens/s ({phase.tokens_per_second:.4g} observed)"
+    if phase.plain_seconds:
+        rate += f" ({phase.tokens / phase.seconds:.4g} observed)"
     print(f"\n{phase.name.capitalize()}: {phase.tokens} tokens, {rate}")
     parts = _part_rows(phase.parts, phase.seconds)
     print_table(("wall time", "time", "share"), [row[:3] for row in parts])

@@ -45,7 +45,7 @@ LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for mor
 class _CapturedPass:
     """The launches of one batch shape, by steps; `graph` once they were captured."""
 
-    steps: list[tuple[Step, Sequence[Launch]]]
+    steps: Sequence[tuple[Step, Sequence[Launch]]]
     logits: int
     graph: Any = None
     ran: bool = False

@@ -279,8 +279,9 @@ class Phase:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens over wall time, as observed."""
-        return self.tokens / self.seconds if self.seconds > 0 else float("nan")
+        """Tokens over wall time without observation, where that was measured."""
+        seconds = self.plain_seconds or self.seconds
+        return self.tokens / seconds if seconds > 0 else float("nan")
 
     @property
     def observer_cost(self) -> float | None:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from rocmforge.devices import default_device
 from rocmforge.engine import Engine
@@ -243,7 +243,7 @@ def _with_launches(phase: Phase, passes: Sequence[ObservedPass]) -> Phase:
 
 
 def _device(engine: Engine) -> Device:
-    backend = engine.backend
+    backend: Any = engine.backend
     if backend.name == "cpu":
         name = detect().cpu_name or "unknown CPU"
         return Device("cpu", name, str(backend.isa), int(backend.threads))
@@ -275,7 +275,7 @@ def _settings(options: Options, engine: Engine, prompt_tokens: int) -> Settings:
         ctx=engine.ctx,
         kv_dtype=options.kv_dtype,
         page_size=options.page_size,
-        threads=engine.backend.threads if engine.backend.name == "cpu" else None,
+        threads=_device(engine).compute_units if engine.backend.name == "cpu" else None,
     )
 
 
