@@ -10,6 +10,7 @@ print(found.seconds, found.dominant, found.advice)
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -206,15 +207,20 @@ def first_token(
         dominant=dominant,
         target_seconds=target_seconds,
         met=met,
-        advice=_advice(dominant, met, load_seconds, observed.seconds),
+        advice=tuple(_advice(dominant, met, load_seconds, observed, prefill, target_seconds)),
     )
 
 
-def _advice(dominant: str, met: bool, load: float, seconds: float) -> tuple[str, ...]:
-    told = ["Nothing: the target is met." if met else _ADVICE[dominant]]
-    if load > seconds:
-        told.append("Loading takes longer than the request: keep the process running.")
-    return tuple(told)
+def _advice(
+    dominant: str, met: bool, load: float, observed: Request, prefill: float, target: float
+) -> Iterator[str]:
+    yield "Nothing: the target is met." if met else _ADVICE[dominant]
+    left = target - (observed.seconds - prefill)
+    fitting = int((len(observed.history) - 1) * left / prefill)
+    if not met and dominant == "prefill" and fitting > 0:
+        yield f"At this speed about {fitting} tokens of prompt meet the target."
+    if load > observed.seconds:
+        yield "Loading takes longer than the request: keep the process running."
 
 
 def _steps(passes: tuple[ObservedPass, ...], prefix: str) -> float:

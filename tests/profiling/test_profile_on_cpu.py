@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rocmforge.engine import Engine
 from rocmforge.errors import OutOfPagesError
 from rocmforge.model.synthetic import make_model
 from rocmforge.plan.observation import ObservedPass
-from rocmforge.profiling.profile import Profile
+from rocmforge.profiling.profile import FirstToken, Profile
 from rocmforge.profiling.run import Options, profile_model
 from rocmforge.profiling.telemetry import Telemetry
 from rocmforge.profiling.ttft import first_token, prompt_of, request
@@ -109,15 +110,20 @@ def test_the_first_token_is_its_parts_and_load_is_apart(profile: Profile) -> Non
     assert first.cold_seconds > 0
 
 
-def test_the_target_judges_the_request_without_loading(model: Path) -> None:
-    def met(target: float) -> bool:
-        options = Options(
-            str(model), "cpu", ctx=64, prompt_tokens=8, tokens=1, target_seconds=target
-        )
-        return profile_model(options).first_token.met
+def test_the_target_judges_the_request_without_loading(engine: Engine, model: Path) -> None:
+    tokenizer = Tokenizer.from_gguf(model)
+    made = request(engine, tokenizer, prompt_of(tokenizer, 40), telemetry=Telemetry())
+    wanted = made.seconds
 
-    assert met(60.0)
-    assert not met(1e-9)
+    def judged(target: float) -> FirstToken:
+        return first_token(made, load_seconds=1e3, target_seconds=target)
+
+    assert judged(wanted).met
+    assert judged(wanted).advice[0] == "Nothing: the target is met."
+    assert not judged(0.99 * wanted).met
+    assert "keep the process running" in judged(wanted).advice[-1]
+    assert re.search(r"about 3\d tokens of prompt meet", " ".join(judged(0.9 * wanted).advice))
+    assert "tokens of prompt meet" not in " ".join(judged(1e-9).advice)
 
 
 def test_the_whole_document_is_json(profile: Profile) -> None:
