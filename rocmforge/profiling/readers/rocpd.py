@@ -18,20 +18,18 @@ from typing import Any
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.input_files import MOST_CELLS, check, head
 from rocmforge.profiling.readers.records import Agent, Call, Copy, Recording, Total
+from rocmforge.profiling.readers.rocprofv3_dispatches import DispatchColumns, Dispatches
 from rocmforge.profiling.readers.rocprofv3_rows import (
     TOOL,
-    DispatchColumns,
-    Dispatches,
     call,
+    copy,
     text,
 )
 from rocmforge.profiling.readers.values import (
     Omissions,
-    copy_direction,
     kernel_name,
     number,
     plain,
-    span,
     whole,
 )
 
@@ -247,13 +245,10 @@ class _Reading:
 
     def _read_copies(self, view: str) -> None:
         for place, row in self._rows(view, "name", "start", "end"):
-            direction = copy_direction(text(row["name"]))
-            if direction:
-                times = span(row["start"], row["end"], place, self._omissions)
-                nbytes = whole(row.get("size"))
-                self._copies.append(Copy(direction, *(times or (None, None)), nbytes=nbytes))
-            else:
-                self._omissions.lose("no direction, left out", place)
+            said = row["name"], row["start"], row["end"], row.get("size")
+            found = copy(said, place, self._omissions)
+            if found is not None:
+                self._copies.append(found)
 
     def _read_allocations(self, view: str) -> None:
         for place, row in self._rows(view, "type", "start", "end"):

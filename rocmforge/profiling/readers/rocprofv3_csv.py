@@ -10,19 +10,19 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from glob import escape
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.input_files import check, find_header, head, head_lines, table
 from rocmforge.profiling.readers.records import Agent, Call, Copy, Recording, Total
+from rocmforge.profiling.readers.rocprofv3_dispatches import DispatchColumns, Dispatches
 from rocmforge.profiling.readers.rocprofv3_rows import (
     TOOL,
-    DispatchColumns,
-    Dispatches,
     call,
-    text,
+    copy,
     totals_without_singles,
 )
 from rocmforge.profiling.readers.values import (
@@ -31,7 +31,6 @@ from rocmforge.profiling.readers.values import (
     kernel_name,
     number,
     plain,
-    span,
     whole,
 )
 
@@ -61,6 +60,7 @@ _NOT_READ = {
     "hip_events": "records of HIP events are not read",
     "graphs": "launches of whole HIP graphs are not read",
 }
+_HOLDS_MORE = {".db": (b"rocpd_",), ".json": (b'"rocprofiler-sdk-tool"',)}
 _NAME = re.compile(
     r"(?P<run>.*?)(?:^|_)(?:(?P<what>kernel|(?:hip|hsa)(?:_(?:api|runtime|runtime_api|compiler|"
     r"compiler_api|core|core_api|amd_ext|image_ext|finalizer_ext))?|(?:marker|rccl|rocdecode|"
@@ -74,13 +74,16 @@ _DOMAIN = re.compile(r"KERNEL_DISPATCH|MEMORY_[A-Z]+|SCRATCH_MEMORY|[A-Z]+_(?:AP
 
 
 def matches(path: Path) -> bool:
-    """Whether this is a table of rocprofv3, or a folder of them and of nothing that holds more."""
-    if not path.is_dir():
+    """Whether this is a table of rocprofv3, a folder of them, or what their names begin with.
+
+    A folder that has the run in a form that holds more is none.
+    """
+    if path.is_file():
         return _kind(path) is not None
-    files = list(_below(path))
-    return any(file.suffix.lower() == ".csv" and _kind(file) for file in files) and not any(
-        file.suffix.lower() in (".db", ".json") and b"rocp" in head(file) for file in files
-    )
+    files = list(_files(path))
+    if any(mark in head(file) for file in files for mark in _HOLDS_MORE.get(file.suffix, ())):
+        return False
+    return any(_kind(file) for file in files if file.suffix.lower() == ".csv")
 
 
 def read_rocprofv3_csv(path: Path) -> Recording:
@@ -100,32 +103,37 @@ def read_rocprofv3_csv(path: Path) -> Recording:
     """
     if path.is_file():
         return _Run().read(path).recording()
-    files = list(_below(path)) if path.is_dir() else list(_beginning(path))
+    files = list(_files(path))
     tables = [file for file in files if _kind(file)]
     if not tables:
         seen = ", ".join(file.name for file in files[:_NAMED]) or "no files"
         raise ResultFileError(path, "files", got=seen, wanted=f"{_WANTED} at least")
     runs: dict[tuple[Path, str], _Run] = defaultdict(_Run)
+    errors = []
     for file in tables:
         name = _NAME.fullmatch(file.name)
-        runs[file.parent, name["run"] if name else file.stem].read(file)
+        try:
+            runs[file.parent, name["run"] if name else file.stem].read(file)
+        except ResultFileError as error:
+            errors.append(error)
+    if len(errors) == len(tables):
+        raise errors[0]
     others = [file.name for file in files if file not in tables]
-    return _as_one([run.recording() for run in runs.values()], tables, others)
+    return _as_one([run.recording() for run in runs.values()], tables, others, errors)
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Files of a folder and of those below it: rocprofv3 makes one by host, and one by pass."""
-    deep = ("*", "*/*", "*/*/*")
-    inside = (one for to in deep for one in sorted(islice(folder.glob(to), _MOST_FILES)))
-    return islice((one for one in inside if _is_file(one)), _MOST_FILES)
+def _files(path: Path) -> Iterator[Path]:
+    """Yield the files in a folder or in those below it, or the tables whose names begin so.
 
-
-def _beginning(path: Path) -> Iterator[Path]:
-    if not path.name or not path.parent.is_dir():
+    rocprofv3 makes a folder for each host, and one for each pass.
+    """
+    deep = ("*", "*/*", "*/*/*") if path.is_dir() else (f"{escape(path.name)}*.csv",)
+    folder = path if path.is_dir() else path.parent
+    try:
+        inside = [one for to in deep for one in sorted(islice(folder.glob(to), _MOST_FILES))]
+    except (OSError, ValueError):
         return iter(())
-    inside = sorted(path.parent.iterdir())
-    mine = (one for one in inside if one.name.startswith(path.name) and _is_file(one))
-    return islice((one for one in mine if one.suffix.lower() == ".csv"), _MOST_FILES)
+    return islice((one for one in inside if _is_file(one)), _MOST_FILES)
 
 
 def _is_file(path: Path) -> bool:
@@ -221,13 +229,10 @@ class _Run:
         self._totals.append(Total(domain, name, calls, total, least, most))
 
     def _copy(self, row: Mapping[str, str], place: str) -> None:
-        direction = copy_direction(text(row["direction"]))
-        if not direction:
-            self._omissions.lose("no direction, left out", place)
-            return
-        times = span(row["starttimestamp"], row["endtimestamp"], place, self._omissions)
-        nbytes = next((row[name] for name in ("size", "bytes", "copysize") if name in row), None)
-        self._copies.append(Copy(direction, *(times or (None, None)), nbytes=whole(nbytes)))
+        said = row["direction"], row["starttimestamp"], row["endtimestamp"], row.get("size")
+        found = copy(said, place, self._omissions)
+        if found is not None:
+            self._copies.append(found)
 
     def _allocation(self, row: Mapping[str, str], place: str) -> None:
         self._add_call(row, row.get("kind"), row["operation"], place)
@@ -294,19 +299,25 @@ def _domain(path: Path, names: list[str]) -> str:
     return "kernel"
 
 
-def _as_one(recordings: list[Recording], files: list[Path], others: list[str]) -> Recording:
-    """Join the recordings of a run's processes."""
+def _as_one(
+    recordings: list[Recording], files: list[Path], others: list[str], errors: list[ResultFileError]
+) -> Recording:
+    """Join the recordings of a run's processes; an error stands for a table that is broken."""
     remarks = [f"read: {', '.join(file.name for file in files)}"]
+    folders = sorted({file.parent.name for file in files})
+    if len(folders) > 1:
+        remarks.append(f"of {len(folders)} folders, each a process or a pass: {', '.join(folders)}")
     if others:
         more = ", …" if len(others) > _NAMED else ""
         remarks.append(f"not read beside them: {', '.join(others[:_NAMED])}{more}")
+    remarks += [f"not read: {error}" for error in errors]
     return Recording(
         TOOL,
-        dispatches=tuple(run for one in recordings for run in one.dispatches),
-        totals=tuple(total for one in recordings for total in one.totals),
-        copies=tuple(copy for one in recordings for copy in one.copies),
-        calls=tuple(call for one in recordings for call in one.calls),
-        agents=tuple(agent for one in recordings for agent in one.agents),
+        dispatches=tuple(chain.from_iterable(one.dispatches for one in recordings)),
+        totals=tuple(chain.from_iterable(one.totals for one in recordings)),
+        copies=tuple(chain.from_iterable(one.copies for one in recordings)),
+        calls=tuple(chain.from_iterable(one.calls for one in recordings)),
+        agents=tuple(chain.from_iterable(one.agents for one in recordings)),
         remarks=(*remarks, *dict.fromkeys(line for one in recordings for line in one.remarks)),
-        partial=any(one.partial for one in recordings),
+        partial=bool(errors) or any(one.partial for one in recordings),
     )

@@ -14,11 +14,11 @@ from typing import Any
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.input_files import head, read_json
 from rocmforge.profiling.readers.records import Agent, Call, Copy, Dispatch, Recording, Total
+from rocmforge.profiling.readers.rocprofv3_dispatches import DispatchColumns, Dispatches
 from rocmforge.profiling.readers.rocprofv3_rows import (
     TOOL,
-    DispatchColumns,
-    Dispatches,
     call,
+    copy,
     family,
     text,
     totals_without_singles,
@@ -27,7 +27,6 @@ from rocmforge.profiling.readers.values import (
     Omissions,
     copy_direction,
     kernel_name,
-    span,
     whole,
 )
 
@@ -225,14 +224,11 @@ class _Process:
         return text(said.get("kind")), text(operations[operation])
 
     def _add_copy(self, record: Mapping[str, Any], place: str) -> None:
+        times = record.get("start_timestamp"), record.get("end_timestamp")
         _, name = self._named(record)
-        if not name:
-            self._omissions.lose("the direction's name is not in the file, left out", place)
-            return
-        start, end = record.get("start_timestamp"), record.get("end_timestamp")
-        times = span(start, end, place, self._omissions)
-        nbytes = whole(record.get("bytes"))
-        self.copies.append(Copy(copy_direction(name), *(times or (None, None)), nbytes=nbytes))
+        found = copy((name, *times, record.get("bytes")), place, self._omissions)
+        if found is not None:
+            self.copies.append(found)
 
     def _add_call(self, record: Mapping[str, Any], list_name: str, place: str) -> None:
         kind, function = self._named(record)
