@@ -122,7 +122,11 @@ def test_the_target_judges_the_request_without_loading(engine: Engine, model: Pa
     assert judged(wanted).advice[0] == "Nothing: the target is met."
     assert not judged(0.99 * wanted).met
     assert "keep the process running" in judged(wanted).advice[-1]
-    assert re.search(r"about 3\d tokens of prompt meet", " ".join(judged(0.9 * wanted).advice))
+    told = re.search(r"about (\d+) tokens of prompt meet", " ".join(judged(0.9 * wanted).advice))
+    prefill = next(part.seconds for part in judged(wanted).parts if part.name == "prefill")
+    assert told is not None
+    assert prefill is not None
+    assert int(told[1]) == int(40 * (1 - 0.1 * wanted / prefill))
     assert "tokens of prompt meet" not in " ".join(judged(1e-9).advice)
 
 
