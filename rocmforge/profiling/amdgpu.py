@@ -1,6 +1,6 @@
-"""Samples of an AMD GPU: a thread reads files of the kernel driver twice a second.
+"""Samples of an AMD GPU: from amdsmi, where that is installed, and from files of the kernel driver.
 
-amdsmi, where it is installed, says why the GPU throttles.
+What amdsmi does not tell is read from the files. It alone says why the GPU throttles.
 """
 
 from __future__ import annotations
@@ -8,16 +8,26 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rocmforge.profiling import gpu_environment
 from rocmforge.profiling.gpu_environment import GpuSample
+from rocmforge.profiling.polling import Poller
 
 # amdgpu_smu.h of Linux, SMU_THROTTLER_*: first bit of each group of 16
 _REASONS = ((0, "power cap"), (16, "current"), (32, "temperature"), (48, "firmware"))
+_READINGS = {
+    "clock_mhz": ("current_gfxclk", "current_gfxclks"),
+    "memory_clock_mhz": ("current_uclk",),
+    "power_watts": ("current_socket_power", "average_socket_power"),
+    "temperature_celsius": ("temperature_hotspot", "temperature_edge"),
+    "utilization": ("average_gfx_activity",),
+}
+"""Fields of a sample, and amdsmi's names for them, the first that is told."""
+_LACKING = (2**16 - 1, 2**32 - 1, 2**64 - 1)
 _RESIDENCIES = {
     "ppt_residency_acc": "power cap",
     "prochot_residency_acc": "hardware temperature",
@@ -28,22 +38,36 @@ _RESIDENCIES = {
 
 
 class Amdgpu:
-    """A thread that reads the driver's files, and amdsmi's metrics where that is installed."""
+    """The driver's files of a card, and amdsmi's metrics where that is installed.
+
+    Parameters
+    ----------
+    folder, node
+        From `amdgpu_folder`.
+    root
+        Directory under which ``sys`` is looked up.
+    """
 
     def __init__(self, folder: Path, node: Path, root: Path) -> None:
         self._folder, self._node, self._root = folder, node, root
         self._metrics = _amdsmi_metrics(folder.resolve().name)
         self.name = "sysfs, amdsmi" if self._metrics else "sysfs"
-        self._samples: list[GpuSample] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._first: list[GpuSample] = []
+        self._poller: Poller[GpuSample] | None = None
+
+    def samples(self) -> list[GpuSample]:
+        """Look once."""
+        return [self._sample()]
+
+    def end(self) -> None:
+        """Nothing to do: files are open only while they are read."""
 
     def before(self) -> tuple[float | None, int | None]:
         """Return utilization and number of processes, and begin to watch."""
         others = kfd_processes(self._root, self._node)
         busy = gpu_environment.settled(lambda: amdgpu_sample(self._folder).utilization)
-        self._samples = [self._sample()]
-        self._thread.start()
+        self._first = self.samples()
+        self._poller = Poller(lambda: self, gpu_environment.PERIOD_S, at_once=False)
         return busy, others
 
     def take(self) -> list[GpuSample]:
@@ -51,26 +75,19 @@ class Amdgpu:
 
         Counters are compared with those of the first sample, however short the watch is.
         """
-        first = self._sample()
-        taken, self._samples = self._samples, [first]
-        return taken
+        first, self._first = self._first, self.samples()
+        return first + (self._poller.take() if self._poller else [])
 
     def close(self) -> list[GpuSample]:
         """Stop watching; return the samples since the last `take` and one of this moment."""
-        self._stop.set()
-        self._thread.join()
-        return [*self._samples, self._sample()]
-
-    def _watch(self) -> None:
-        while not self._stop.wait(gpu_environment.PERIOD_S):
-            self._samples.append(self._sample())
+        if self._poller:
+            self._poller.close()
+        return self._first + (self._poller.take() if self._poller else [])
 
     def _sample(self) -> GpuSample:
-        seen = amdgpu_sample(self._folder)
-        if self._metrics is None:
-            return seen
-        reasons, counters = amd_throttle(self._metrics())
-        return dataclasses.replace(seen, throttle=reasons, residencies=counters)
+        read = amdgpu_sample(self._folder)
+        found = {} if self._metrics is None else amdsmi_readings(self._metrics())
+        return dataclasses.replace(read, **found, at=time.perf_counter())
 
 
 def amdgpu_sample(folder: Path) -> GpuSample:
@@ -91,6 +108,37 @@ def amdgpu_sample(folder: Path) -> GpuSample:
         utilization=None if busy is None else busy / 100,
         memory_used_bytes=_integer(folder / "mem_info_vram_used"),
     )
+
+
+def amdsmi_readings(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Read amdsmi_get_gpu_metrics_info, as fields of `GpuSample`; what it lacks is left out.
+
+    Clocks are MHz, power W, temperature °C, activity %. An MI300 has a clock for each of its dies,
+    of which the highest is taken. A field that a card lacks is ``"N/A"``, or all ones.
+    """
+    found: dict[str, Any] = {
+        name: value
+        for name, keys in _READINGS.items()
+        if (value := next((v for k in keys if (v := _told(metrics.get(k))) is not None), None))
+        is not None
+    }
+    if "utilization" in found:
+        found["utilization"] /= 100
+    reasons, counters = amd_throttle(metrics)
+    if reasons is not None:
+        found["throttle"] = reasons
+    return found | ({"residencies": counters} if counters else {})
+
+
+def _told(value: object) -> float | None:
+    """Return a reading, the highest of several; None where the card lacks it."""
+    several = value if isinstance(value, list | tuple) else [value]
+    known = [
+        float(v)
+        for v in several
+        if isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 and v not in _LACKING
+    ]
+    return max(known, default=None)
 
 
 def amd_throttle(metrics: Mapping[str, Any]) -> tuple[frozenset[str] | None, dict[str, int]]:

@@ -6,24 +6,18 @@ twice a second. It is the energy of the whole card, idle power included.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rocmforge import env
-from rocmforge.gpu import cuda
 from rocmforge.profiling.gpu_environment import GpuEnvironment
 from rocmforge.profiling.gpu_watch import GpuWatch
+from rocmforge.profiling.nvml import open_nvml
 
 LEAST_S = 2.0
 """Seconds that work must last: a counter moves ten times a second, power is a mean of up to one."""
 LEAST_SAMPLES = 4
 """Looks at the power that are enough without a counter."""
 _ROOT = Path("/")
-Counter = Callable[[], float]
-"""Joules since any moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +55,23 @@ class EnergyMeter:
 
     def __init__(self, device: str, root: Path = _ROOT) -> None:
         self._watch = GpuWatch(device, root)
-        self._counter = _nvidia_counter(device)
-        self._begin = 0.0
+        card = open_nvml(device)
+        self._card = None if card is None or card.joules() is None else card
+        self._begin: float | None = None
 
     def begin(self) -> None:
         """Measure from now on."""
         self._watch.restart()
-        self._begin = self._counter() if self._counter else 0.0
+        self._begin = self._card.joules() if self._card else None
 
     def end(self, seconds: float) -> Energy:
         """Return the energy since `begin`, which was so long ago; the meter is done."""
-        counted = self._counter() - self._begin if self._counter else None
+        now = self._card.joules() if self._card else None
         gpu = self._watch.end()
         source = "none"
         joules = None
-        if counted is not None:
-            source, joules = "counter", counted
+        if now is not None and self._begin is not None:
+            source, joules = "counter", now - self._begin
         elif gpu.power_watts is not None:
             source, joules = "power", gpu.power_watts.mean * seconds
         reason = _why_not(joules, source, seconds, gpu)
@@ -96,22 +91,3 @@ def _why_not(joules: float | None, source: str, seconds: float, gpu: GpuEnvironm
     if gpu.other_processes:
         return f"got {gpu.other_processes} other processes on {gpu.device}, wanted none"
     return None
-
-
-def _nvidia_counter(device: str) -> Counter | None:
-    """Return what reads the counter of an NVIDIA card; None without it, or without nvidia-ml-py."""
-    kind, index = env.split_device(device)
-    address = cuda.pci_address(index or 0) if kind == "cuda" else None
-    if address is None:
-        return None
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return None
-    try:
-        nvml.nvmlInit()
-        card = nvml.nvmlDeviceGetHandleByPciBusId(address.encode())
-        nvml.nvmlDeviceGetTotalEnergyConsumption(card)
-    except nvml.NVMLError:
-        return None
-    return lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(card)) / 1e3  # mJ

@@ -5,6 +5,7 @@ Samples come from `nvidia_smi` and `amdgpu`. What a card does not report is None
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -30,12 +31,16 @@ class GpuSample:
 
     Parameters
     ----------
+    clock_mhz, memory_clock_mhz
+        Of the compute units or multiprocessors, and of the memory.
     utilization
         Share of the last moments in which a kernel ran, 0 … 1.
     throttle
         Why clocks are held down at this moment, in words.
     residencies
         Counters that grow while clocks are held down, by reason.
+    at
+        When, by `time.perf_counter`; NaN: not noted.
     """
 
     clock_mhz: float | None = None
@@ -46,6 +51,7 @@ class GpuSample:
     memory_used_bytes: int | None = None
     throttle: frozenset[str] | None = None
     residencies: dict[str, int] = field(default_factory=dict)
+    at: float = field(default=math.nan, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

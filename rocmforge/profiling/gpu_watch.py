@@ -15,6 +15,21 @@ from rocmforge.profiling.gpu_environment import GpuEnvironment, gpu_environment
 from rocmforge.profiling.nvidia_smi import NvidiaSmi
 
 
+def open_nvidia_smi(device: str) -> NvidiaSmi | None:
+    """Return what reads an NVIDIA GPU; None without the program, or without the GPU."""
+    _, index = env.split_device(device)
+    program, address = shutil.which("nvidia-smi"), cuda.pci_address(index or 0)
+    return NvidiaSmi(program, address) if program and address else None
+
+
+def open_amdgpu(device: str, root: Path) -> Amdgpu | None:
+    """Return what reads an AMD GPU; None where the driver shows none of that number."""
+    _, index = env.split_device(device)
+    number = env.visible_gpu(index or 0)
+    folder = amdgpu_folder(root, int(number)) if number.isdecimal() else None
+    return Amdgpu(*folder, root) if folder else None
+
+
 class GpuWatch:
     """Watches one GPU from now until `end`.
 
@@ -28,14 +43,10 @@ class GpuWatch:
 
     def __init__(self, device: str, root: Path) -> None:
         self._device = device
-        kind, index = env.split_device(device)
-        self._source: NvidiaSmi | Amdgpu | None = None
-        if kind == "cuda":
-            program, address = shutil.which("nvidia-smi"), cuda.pci_address(index or 0)
-            self._source = NvidiaSmi(program, address) if program and address else None
-        elif (number := env.visible_gpu(index or 0)).isdecimal():
-            folder = amdgpu_folder(root, int(number))
-            self._source = Amdgpu(*folder, root) if folder else None
+        kind, _ = env.split_device(device)
+        self._source: NvidiaSmi | Amdgpu | None = (
+            open_nvidia_smi(device) if kind == "cuda" else open_amdgpu(device, root)
+        )
         self._before, self._others = self._source.before() if self._source else (None, None)
 
     def restart(self) -> None:

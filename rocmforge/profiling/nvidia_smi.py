@@ -1,4 +1,4 @@
-"""Samples of an NVIDIA GPU, from one `nvidia-smi` process that prints a line twice a second.
+"""Samples of an NVIDIA GPU, from one `nvidia-smi` process that prints a line in every period.
 
 This process does nothing in between: a thread keeps the lines until they are taken.
 """
@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 import subprocess
 import threading
+import time
 from collections import deque
+from dataclasses import replace
 from typing import IO
 
 from rocmforge.profiling.gpu_environment import PERIOD_S, GpuSample, settled
 
 TIMEOUT_S = 10.0
+END_S = 1.0  # a child of a wrapper script may keep the pipe open
 FIELDS = (
     "clocks.sm",
     "clocks.mem",
@@ -58,7 +61,7 @@ class NvidiaSmi:
         self._query = f"--query-gpu={','.join(FIELDS)}"
         self._looping: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
-        self._lines: deque[str] = deque()
+        self._lines: deque[tuple[float, str]] = deque()  # and when each came
 
     def before(self) -> tuple[float | None, int | None]:
         """Return utilization and number of processes, and begin to watch."""
@@ -71,40 +74,53 @@ class NvidiaSmi:
 
         busy = settled(utilization)
         if now:  # it answers
-            self._looping = subprocess.Popen(
-                [*self._command, self._query, f"--loop-ms={PERIOD_S * 1000:.0f}"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                errors="replace",
-            )
-            self._reader = threading.Thread(
-                target=self._read, args=(self._looping.stdout,), daemon=True
-            )
-            self._reader.start()
+            self.begin(PERIOD_S)
         others = None if listed is None else nvidia_processes(listed)
         return busy, others
 
-    def take(self) -> list[GpuSample]:
-        """Return the samples since the last call."""
-        whole = []
-        while self._lines:
-            whole.append(self._lines.popleft())
-        return nvidia_samples("".join(whole))
+    def begin(self, period_seconds: float) -> None:
+        """Begin to watch; OSError where the program does not start."""
+        self._looping = subprocess.Popen(
+            [*self._command, self._query, f"--loop-ms={period_seconds * 1000:.0f}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        )
+        self._reader = threading.Thread(
+            target=self._read, args=(self._looping.stdout,), daemon=True
+        )
+        self._reader.start()
 
-    def close(self) -> list[GpuSample]:
-        """Stop watching; return the samples since the last `take`, at least one where it can."""
+    def samples(self) -> list[GpuSample]:
+        """Return the samples since the last call."""
+        found = []
+        while self._lines:
+            at, line = self._lines.popleft()
+            found += [replace(sample, at=at) for sample in nvidia_samples(line)]
+        return found
+
+    take = samples  # a line is of its moment, so that none is needed to begin with
+
+    def end(self) -> None:
+        """Stop watching."""
         if self._looping is not None and self._reader is not None:
             self._looping.kill()  # SIGTERM would end it only after the pause that it is in
             self._looping.wait()
-            self._reader.join()
+            self._reader.join(END_S)
             self._looping = self._reader = None
+
+    def close(self) -> list[GpuSample]:
+        """Stop watching; return the samples since the last `take`, at least one where it can."""
+        self.end()
         return self.take() or nvidia_samples(self._once(self._query) or "")
 
     def _read(self, pipe: IO[str]) -> None:
         with pipe:
-            self._lines.extend(line for line in pipe if line.endswith("\n"))
+            for line in pipe:
+                if line.endswith("\n"):
+                    self._lines.append((time.perf_counter(), line))
 
     def _once(self, query: str) -> str | None:
         try:
@@ -141,12 +157,15 @@ def nvidia_samples(text: str) -> list[GpuSample]:
                 temperature_celsius=temperature,
                 utilization=None if busy is None else busy / 100,
                 memory_used_bytes=None if used is None else int(used * 2**20),
-                throttle=None
-                if mask is None
-                else frozenset(name for bit, name in _REASONS.items() if mask & bit),
+                throttle=None if mask is None else throttle_reasons(mask),
             )
         )
     return samples
+
+
+def throttle_reasons(mask: int) -> frozenset[str]:
+    """Return why clocks are held down, in words, of nvml.h's mask."""
+    return frozenset(name for bit, name in _REASONS.items() if mask & bit)
 
 
 def nvidia_processes(text: str) -> int:

@@ -110,7 +110,7 @@ class Watch:
 
     def restart(self) -> None:
         """Begin anew: what went before does not count. GPUs stay watched."""
-        self._begin = _reading(self._root, self._cpus)
+        self._begin = read_counters(self._root, self._cpus)
         for gpu in self._gpus.values():
             gpu.restart()
 
@@ -126,7 +126,7 @@ class Watch:
 
     def end(self) -> RunEnvironment:
         """Read the counters again and return what they say; GPUs are no longer watched."""
-        end = _reading(self._root, self._cpus)
+        end = read_counters(self._root, self._cpus)
         gpus = tuple(gpu.end() for gpu in self._gpus.values())
         found = versions(self._root)
         if any(device.startswith("hip") for device in self._gpus) and (of_hip := hip.version()):
@@ -136,7 +136,7 @@ class Watch:
             self._begin,
             end,
             len(self._cpus),
-            load=_load_average(_read(self._root / "proc/loadavg")),
+            load=load_average(self._root),
             governor=_governor(self._root, self._cpus),
             gpus=gpus,
             versions=found,
@@ -239,7 +239,16 @@ def versions(root: Path = _ROOT) -> dict[str, str]:
     return {name: version for name, version in found.items() if version} | env.gfx_overrides()
 
 
-def _reading(root: Path, cpus: Collection[int]) -> Reading:
+def read_counters(root: Path, cpus: Collection[int]) -> Reading:
+    """Read the kernel's counters now.
+
+    Parameters
+    ----------
+    root
+        Directory under which ``proc`` and ``sys`` are looked up.
+    cpus
+        Whose busy time and frequencies are read.
+    """
     own = os.times()
     group = re.search(r"^0::/(.*)$", _read(root / "proc/self/cgroup"), re.M)
     cpu_stat = _read(root / "sys/fs/cgroup" / group[1] / "cpu.stat") if group else ""
@@ -266,8 +275,9 @@ def _cpufreq(root: Path, cpu: int) -> Path:
     return root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
 
 
-def _load_average(loadavg: str) -> float | None:
-    found = re.match(r"\d+\.\d+", loadavg)
+def load_average(root: Path = _ROOT) -> float | None:
+    """Return the load average of the last minute; None where ``proc`` under `root` lacks it."""
+    found = re.match(r"\d+\.\d+", _read(root / "proc/loadavg"))
     return float(found[0]) if found else None
 
 
