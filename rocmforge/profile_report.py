@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from rocmforge.profiling.memory import MemoryProfile
+from rocmforge.profiling.monitor import Monitored
 from rocmforge.profiling.profile import FirstToken, Op, Part, Phase, Profile, Verdict
 from rocmforge.profiling.run_environment import RunEnvironment
 from rocmforge.quantities import human_size, rate_text, time_text
@@ -13,6 +14,16 @@ from rocmforge.terminal import print_table, printable
 
 WIDTH = 80
 MOST_OPS = 8  # rows of a phase, unless all are wanted
+SERIES = {
+    "clock_mhz": ("clock, MHz", 1.0),
+    "memory_clock_mhz": ("memory clock, MHz", 1.0),
+    "power_watts": ("power, W", 1.0),
+    "temperature_celsius": ("temperature, °C", 1.0),
+    "utilization": ("utilization, %", 100.0),
+    "memory_used_bytes": ("memory in use, MiB", 2.0**-20),
+    "load_average": ("load average", 1.0),
+}
+"""Names and units of what a monitor sees."""
 LEAST_SHARE = 0.005  # of a kernel's op, to be listed
 
 
@@ -38,6 +49,8 @@ def print_profile(profile: Profile, every: bool = False) -> None:
     if profile.memory is not None:
         _print_memory(profile.memory)
     _print_ceilings(profile)
+    if profile.monitor is not None:
+        _print_monitored(profile.monitor)
     _print_conditions(profile.environment)
     for remark in profile.remarks:
         print()
@@ -211,21 +224,28 @@ def _print_ceilings(profile: Profile) -> None:
     print_table(("precision", "reads GB/s", "GFLOP/s"), rows)
 
 
+def _print_monitored(seen: Monitored) -> None:
+    rows = []
+    for name, found in seen.summary.items():
+        if found is not None:
+            label, factor = SERIES[name]
+            cells = (f"{factor * value:.4g}" for value in found)
+            rows.append((label, *cells))
+    if not rows:
+        return
+    print()
+    looks = f"{len(seen.samples)} looks at {seen.device}"
+    print_table((f"{looks} ({seen.source})", "least", "mean", "most"), rows)
+    if seen.throttle:
+        print_wrapped(f"clocks were held down by {', '.join(seen.throttle)}", "  ")
+
+
 def _print_conditions(environment: RunEnvironment) -> None:
     found = [f"{environment.cpus} CPUs"]
     if environment.others_share is not None:
         found.append(f"others used {environment.others_share:.0%} of them")
     if environment.cpu_mhz is not None:
         found.append(f"{environment.cpu_mhz.min:.0f} to {environment.cpu_mhz.max:.0f} MHz")
-    for gpu in environment.gpus:
-        if gpu.clock_mhz is not None:
-            found.append(f"{gpu.device} {gpu.clock_mhz.mean:.0f} MHz")
-        if gpu.power_watts is not None:
-            found.append(f"{gpu.power_watts.mean:.0f} W")
-        if gpu.temperature_celsius is not None:
-            found.append(f"{gpu.temperature_celsius.max:.0f} °C")
-        if gpu.throttle:
-            found.append(f"clocks held down by {', '.join(gpu.throttle)}")
     print()
     print_wrapped(f"Conditions: {'; '.join(found)}.")
     print_wrapped(

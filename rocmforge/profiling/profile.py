@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from rocmforge.profiling.launches import Recommendation
 from rocmforge.profiling.memory import MemoryProfile
+from rocmforge.profiling.monitor import Monitored
 from rocmforge.profiling.run_environment import RunEnvironment
 from rocmforge.profiling.timer import Times
 
@@ -376,6 +377,8 @@ class Profile:
         What a reader should know.
     memory
         While the last sequence had all its tokens.
+    monitor
+        The device over the run; its samples count from the zero of `spans`. None: not watched.
     """
 
     version: int
@@ -391,6 +394,7 @@ class Profile:
     verdicts: tuple[Verdict, ...]
     remarks: tuple[str, ...] = ()
     memory: MemoryProfile | None = None
+    monitor: Monitored | None = None
 
     def phase(self, name: str) -> Phase | None:
         """Return "prefill" or "decode"; None where it did not run."""

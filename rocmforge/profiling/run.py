@@ -22,6 +22,7 @@ from rocmforge.plan.protocols import Progress
 from rocmforge.profiling.bottleneck import phase_verdict
 from rocmforge.profiling.launches import LaunchTracker, recommend
 from rocmforge.profiling.live import Measured, measure, measurements
+from rocmforge.profiling.monitor import DeviceMonitor, Monitored
 from rocmforge.profiling.profile import (
     VERSION,
     Ceiling,
@@ -101,13 +102,55 @@ def profile_model(
         As of `Engine.from_gguf`.
     """
     _check(options)
+    name = _device_name(options.device)
     watch = Watch()
-    choice = default_device(options.device)
-    if choice.device is not None:
-        watch.add_gpu(f"{choice.kind}:{choice.device.index}")
-    begin = time.perf_counter()
-    tokenizer = Tokenizer.from_gguf(options.path)
-    with Engine.from_gguf(
+    if name != "cpu":
+        watch.add_gpu(name)
+    with DeviceMonitor(name) as monitor:
+        begin = time.perf_counter()
+        tokenizer = Tokenizer.from_gguf(options.path)
+        with _open(options, loading, compiling) as engine:
+            loaded = time.perf_counter()
+            prompt = prompt_of(tokenizer, _prompt_tokens(options, engine))
+            counting = _Counting(progress, measurements(options.tokens) + 1)
+            measured = measure(engine, tokenizer, prompt, options.tokens, counting.advance)
+            around = _Around(begin, loaded, watch.end(), _shifted(monitor, begin))
+            ceilings = _ceilings(engine, measured)
+            counting.finish()
+            return _profile(options, engine, prompt.tokens, measured, around, ceilings)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What is known of the time around the measurements."""
+
+    begin: float
+    loaded: float
+    environment: RunEnvironment
+    monitored: Monitored
+
+
+class _Counting:
+    """Counts measurements, for a bar."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def advance(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+    def finish(self) -> None:
+        """Where each request takes long, there were fewer than could be."""
+        self._done = self._total - 1
+        self.advance()
+
+
+def _open(options: Options, loading: Progress | None, compiling: Progress | None) -> Engine:
+    return Engine.from_gguf(
         options.path,
         options.device,
         ctx=options.ctx,
@@ -116,47 +159,56 @@ def profile_model(
         page_size=options.page_size,
         progress=loading,
         compile_progress=compiling,
-    ) as engine:
-        loaded = time.perf_counter()
-        prompt = prompt_of(tokenizer, _prompt_tokens(options, engine))
-        done, total = 0, measurements(options.tokens) + 1
+    )
 
-        def advance() -> None:
-            nonlocal done
-            done += 1
-            if progress is not None:
-                progress(done, total)
 
-        measured = measure(engine, tokenizer, prompt, options.tokens, advance)
-        environment = watch.end()
-        ceilings = _ceilings(engine, measured)
-        if progress is not None:
-            progress(total, total)
-        phases = _phases(engine, measured, options.tokens, prompt.tokens, ceilings)
-        first = first_token(
-            measured.request,
-            load_seconds=loaded - begin,
-            cold_seconds=measured.cold_seconds,
-            target_seconds=options.target_seconds,
-        )
-        spans, left_out = spans_of(begin, loaded, measured.request, measured.turns)
-        device = _device(engine)
-        by_length = sorted(phases, key=lambda phase: -phase.seconds)
-        return Profile(
-            version=VERSION,
-            model=_model(options.path, engine),
-            device=device,
-            settings=_settings(options, engine, prompt.tokens),
-            environment=environment,
-            first_token=first,
-            phases=phases,
-            ceilings=ceilings,
-            spans=spans,
-            spans_left_out=left_out,
-            verdicts=tuple(phase_verdict(phase, ceilings, device) for phase in by_length),
-            remarks=tuple(_remarks(phases, first, environment)),
-            memory=measured.memory,
-        )
+def _device_name(device: str | None) -> str:
+    choice = default_device(device)
+    return "cpu" if choice.device is None else f"{choice.kind}:{choice.device.index}"
+
+
+def _shifted(monitor: DeviceMonitor, begin: float) -> Monitored:
+    """What a monitor has seen, on the time line of the spans."""
+    found = monitor.result()
+    by = monitor.began - begin
+    samples = tuple(replace(look, seconds=look.seconds + by) for look in found.samples)
+    return replace(found, samples=samples)
+
+
+def _profile(
+    options: Options,
+    engine: Engine,
+    prompt_tokens: int,
+    measured: Measured,
+    around: _Around,
+    ceilings: tuple[Ceiling, ...],
+) -> Profile:
+    phases = _phases(engine, measured, options.tokens, prompt_tokens, ceilings)
+    first = first_token(
+        measured.request,
+        load_seconds=around.loaded - around.begin,
+        cold_seconds=measured.cold_seconds,
+        target_seconds=options.target_seconds,
+    )
+    spans, left_out = spans_of(around.begin, around.loaded, measured.request, measured.turns)
+    device = _device(engine)
+    by_length = sorted(phases, key=lambda phase: -phase.seconds)
+    return Profile(
+        version=VERSION,
+        model=_model(options.path, engine),
+        device=device,
+        settings=_settings(options, engine, prompt_tokens),
+        environment=around.environment,
+        first_token=first,
+        phases=phases,
+        ceilings=ceilings,
+        spans=spans,
+        spans_left_out=left_out,
+        verdicts=tuple(phase_verdict(phase, ceilings, device) for phase in by_length),
+        remarks=(*_remarks(phases, first, around.environment), *around.monitored.remarks),
+        memory=measured.memory,
+        monitor=around.monitored,
+    )
 
 
 def _check(options: Options) -> None:

@@ -149,6 +149,16 @@ def test_memory_is_that_of_the_whole_sequence(profile: Profile) -> None:
     assert profile.to_json()["memory"]["kv"]["bytes_in_use"] == memory.kv.bytes_in_use
 
 
+def test_the_device_is_watched_on_the_time_line_of_the_spans(profile: Profile) -> None:
+    assert profile.monitor is not None
+    assert profile.monitor.device == "cpu"
+    ends = max(span.start + span.seconds for span in profile.spans)
+    times = [look.seconds for look in profile.monitor.samples]
+    assert times == sorted(times)
+    assert -0.1 < times[0] < ends
+    assert all(look.memory_used_bytes for look in profile.monitor.samples)
+
+
 def test_spans_lie_in_the_run_and_nest(profile: Profile) -> None:
     ops = [span for span in profile.spans if span.category == "op"]
     passes = [span for span in profile.spans if span.category == "pass"]
