@@ -29,7 +29,9 @@ MOST_CHARACTERS = 1_000_000
 """A line that is longer is no line of a profiler's."""
 
 _HEAD_BYTES = 256 * 1024
-_HEADER_WITHIN = 200
+HEADER_WITHIN = 200
+"""Lines that a tool may print above a table's header."""
+
 _MOST_LINES = 100
 """Of one field."""
 
@@ -115,7 +117,7 @@ def column_names(line: str) -> list[str]:
 
 def find_header(lines: list[str], *needed: str) -> list[str] | None:
     """Return the names of the first line that has all these columns, given as `plain` names."""
-    for line in lines[:_HEADER_WITHIN]:
+    for line in lines[:HEADER_WITHIN]:
         names = column_names(line)
         if set(needed) <= {plain(name) for name in names}:
             return names
@@ -158,7 +160,7 @@ def _header(
     path: Path, text: Iterator[str], wanted: str, needed: tuple[str, ...]
 ) -> tuple[list[str], int, bool]:
     """Return the header's names, its line, and whether it ends within the quotes of a name."""
-    for number, line in enumerate(islice(text, _HEADER_WITHIN), 1):
+    for number, line in enumerate(islice(text, HEADER_WITHIN), 1):
         cut = line.count('"') % 2 == 1
         names = column_names(line)[: -1 if cut else None]
         if set(needed) <= {plain(name) for name in names}:

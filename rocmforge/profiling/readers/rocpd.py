@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,11 @@ from typing import Any
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.input_files import MOST_CELLS, check, head
 from rocmforge.profiling.readers.records import Agent, Call, Copy, Recording, Total
-from rocmforge.profiling.readers.rocprofv3_dispatches import DispatchColumns, Dispatches
+from rocmforge.profiling.readers.rocprofv3_dispatches import (
+    SAID_ELSEWHERE,
+    DispatchColumns,
+    Dispatches,
+)
 from rocmforge.profiling.readers.rocprofv3_rows import (
     TOOL,
     call,
@@ -34,7 +38,7 @@ from rocmforge.profiling.readers.values import (
 )
 
 MOST_SECONDS = 60.0
-"""For all views together; what was not read by then is left out, and the recording says so."""
+"""That SQLite itself may take; what was not read by then is left out, and the recording says so."""
 
 _MOST_HEAP = 512 * 1024**2
 """Bytes that SQLite may use, in the whole process."""
@@ -85,7 +89,6 @@ def read_rocpd(path: Path) -> Recording:
     try:
         uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as database:
-            _guard(database)
             reading = _Reading(path, database)
             reading.read()
     except _BROKEN as error:
@@ -93,7 +96,7 @@ def read_rocpd(path: Path) -> Recording:
     return reading.recording()
 
 
-def _guard(database: sqlite3.Connection) -> None:
+def _guard(database: sqlite3.Connection, expired: Callable[[], bool]) -> None:
     """Bound what reading may cost; the limit of memory holds for SQLite in the whole process."""
     for setting in (
         f"hard_heap_limit = {_MOST_HEAP}",
@@ -103,8 +106,7 @@ def _guard(database: sqlite3.Connection) -> None:
         "query_only = ON",
     ):
         database.execute(f"PRAGMA {setting}").close()
-    deadline = time.monotonic() + MOST_SECONDS
-    database.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS)
+    database.set_progress_handler(expired, _STEPS)
     database.set_authorizer(_authorize)
     database.text_factory = lambda raw: raw.decode("utf-8", "replace")
 
@@ -136,6 +138,8 @@ class _Reading:
         self._version: str | None = None
         self._cells = MOST_CELLS
         self._characters = _MOST_CHARACTERS
+        self._deadline = time.monotonic() + MOST_SECONDS
+        _guard(database, lambda: time.monotonic() > self._deadline)
 
     def read(self) -> None:
         """Read all views that are there; raises ResultFileError where there is none."""
@@ -164,7 +168,9 @@ class _Reading:
             if beside.is_file() and beside.stat().st_size:
                 self._omissions.lose("the run did not end well: changes lie beside it", beside.name)
 
-    def _rows(self, view: str, *wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _rows(
+        self, view: str, *wanted: str, without: Collection[str] = _LONG
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield place and values by column of a view's rows; an error ends them, and is counted."""
         index = 0
         try:
@@ -175,17 +181,19 @@ class _Reading:
                 why = f"{view} has no column {', '.join(sorted(lacking))}, so it is not read"
                 self._omissions.lose(why, view)
                 return
-            names = [name for name in names if plain(name) in wanted or plain(name) not in _LONG]
+            names = [name for name in names if plain(name) in wanted or plain(name) not in without]
             keys = [bare if (bare := plain(name)) in wanted else name for name in names]
             columns = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
             for row in self._database.execute(f'SELECT {columns} FROM "{view}"'):
                 index += 1
                 self._cells -= len(row)
-                self._characters -= sum(len(one) for one in row if isinstance(one, (str, bytes)))
+                self._characters -= sum(len(one) for one in row if type(one) is str)
                 if self._cells < 0 or self._characters < 0:
                     self._omissions.lose("the rest of the database", f"{view}, row {index}")
                     return
+                paused = time.monotonic()
                 yield f"{view}, row {index}", dict(zip(keys, row, strict=True))
+                self._deadline += time.monotonic() - paused
         except _BROKEN as error:
             why = "it takes too long" if str(error) == "interrupted" else _said(error)
             self._omissions.lose(f"{view}: {why}; its rest is not read", f"row {index + 1}")
@@ -208,7 +216,7 @@ class _Reading:
         columns = None
         count = 0
         lost = self._omissions.lost
-        for place, row in self._rows(view, "name", "start", "end"):
+        for place, row in self._rows(view, "name", "start", "end", without=SAID_ELSEWHERE):
             columns = columns or DispatchColumns(row, self._omissions)
             self._dispatches.add_run(row, columns, place)
             count += 1
@@ -239,7 +247,7 @@ class _Reading:
 
     def _read_counters(self, view: str) -> None:
         columns = None
-        for place, row in self._rows(view, "dispatchid"):
+        for place, row in self._rows(view, "dispatchid", without=SAID_ELSEWHERE):
             columns = columns or DispatchColumns(row, self._omissions)
             self._dispatches.add_counter(row, columns, place)
 

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from rocmforge.errors import ResultFileError
-from rocmforge.profiling.readers.input_files import check, find_header, head, head_lines, table
+from rocmforge.profiling.readers.input_files import (
+    HEADER_WITHIN,
+    check,
+    column_names,
+    head,
+    head_lines,
+    table,
+)
 from rocmforge.profiling.readers.records import Agent, Call, Copy, Recording, Total
 from rocmforge.profiling.readers.rocprofv3_dispatches import DispatchColumns, Dispatches
 from rocmforge.profiling.readers.rocprofv3_rows import (
@@ -83,7 +90,7 @@ def matches(path: Path) -> bool:
     files = list(_files(path))
     if any(mark in head(file) for file in files for mark in _HOLDS_MORE.get(file.suffix, ())):
         return False
-    return any(_kind(file) for file in files if file.suffix.lower() == ".csv")
+    return any(_is_table(file) for file in files)
 
 
 def read_rocprofv3_csv(path: Path) -> Recording:
@@ -104,7 +111,7 @@ def read_rocprofv3_csv(path: Path) -> Recording:
     if path.is_file():
         return _Run().read(path).recording()
     files = list(_files(path))
-    tables = [file for file in files if _kind(file)]
+    tables = [file for file in files if _is_table(file)]
     if not tables:
         seen = ", ".join(file.name for file in files[:_NAMED]) or "no files"
         raise ResultFileError(path, "files", got=seen, wanted=f"{_WANTED} at least")
@@ -143,11 +150,17 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() == ".csv" and _kind(path) is not None
+
+
 def _kind(path: Path) -> str | None:
-    lines = head_lines(path)
-    for kind, needed in _TABLES.items():
-        if find_header(lines, *needed) is not None:
-            return kind
+    """Return which of the tables it is; None: none of rocprofv3's."""
+    for line in head_lines(path)[:HEADER_WITHIN]:
+        names = {plain(name) for name in column_names(line)}
+        for kind, needed in _TABLES.items():
+            if names.issuperset(needed):
+                return kind
     return None
 
 

@@ -38,15 +38,18 @@ _COUNTER_VALUE = ("countervalue", "value", "pmcvalue")
 _PROCESS = ("guid", "processid", "pid")
 _CORRELATION = ("correlationid",)
 _PASS = ("replaypass",)
-_SAID_ELSEWHERE = {
+SAID_ELSEWHERE = {
     *("kind", "category", "duration", "id", "nid", "eventid", "trackid", "codeobjectid"),
     *("agenttype", "agenttypeindex", "queue", "stream", "stackid", "parentstackid", "extdata"),
     *("callstack", "lineinfo", "staticldssize", "staticldsblocksize", "staticscratchsize"),
     *("oclgridsize", "oclworkgroupsize", "blocksize", "blocksizex", "blocksizey", "blocksizez"),
     *("description", "block", "expression", "valuetype", "counterid", "countersymbol", "component"),
-    *("isconstant", "isderived", "gridsizex", "gridsizey", "gridsizez"),
+    *("isconstant", "isderived", "kernelregion"),
 }
-"""Columns that every row has the same, or that say what a field says already."""
+"""Columns that every row has the same, or that say what a field says already, as `plain` names."""
+
+_MOST_SHARED = 10_000
+_IN_BLOCKS = {"gridsizex", "gridsizey", "gridsizez"}
 
 
 class DispatchColumns:
@@ -76,6 +79,7 @@ class DispatchColumns:
         self._process = [self._find((name,)) for name in _PROCESS]
         self._correlation = self._find(_CORRELATION)
         self._others = self._unknown()
+        self._shared: dict[str, str] = {}
 
     def _find(self, names: tuple[str, ...]) -> str | None:
         return next((self._by_plain[name] for name in names if name in self._by_plain), None)
@@ -98,7 +102,7 @@ class DispatchColumns:
         return [
             name
             for bare, name in self._by_plain.items()
-            if name not in known and bare not in _SAID_ELSEWHERE
+            if name not in known and bare not in SAID_ELSEWHERE | _IN_BLOCKS
         ]
 
     def identity(self, row: Mapping[str, Any]) -> tuple[str | None, ...]:
@@ -123,7 +127,7 @@ class DispatchColumns:
 
     def dispatch(self, row: Mapping[str, Any], place: str) -> Dispatch | None:
         """Return the run of a kernel; None, and counted, where it has no kernel."""
-        kernel = kernel_name(text(row.get(self._kernel))) if self._kernel else ""
+        kernel = self._share(kernel_name(text(row.get(self._kernel)))) if self._kernel else ""
         if not kernel:
             self._omissions.lose("no kernel's name, left out", place)
             return None
@@ -131,18 +135,26 @@ class DispatchColumns:
         if self._start and self._end:
             times = row.get(self._start), row.get(self._end)
             start, end = span(*times, place, self._omissions) or (None, None)
-        texts = {field: text(row.get(name)) or None for field, name in self._texts.items()}
+        texts = {
+            field: self._share(text(row.get(name))) or None for field, name in self._texts.items()
+        }
         counts = {field: self._count(row, name, place) for field, name in self._counts.items()}
         sizes = {field: self._three(row, axes, place) for field, axes in self._sizes.items()}
-        more = {name: said for name in self._others if (said := text(row.get(name)))}
+        more = {name: self._share(said) for name in self._others if (said := text(row.get(name)))}
         fields: dict[str, Any] = {**texts, **counts, **sizes}
         return Dispatch(kernel, start, end, agent=self._which(row), more=more, **fields)
 
     def _which(self, row: Mapping[str, Any]) -> str | None:
         index = text(row.get(self._index)) if self._index else ""
         if index:
-            return f"Agent {index}"
-        return text(row.get(self._agent)) or None if self._agent else None
+            return self._share(f"Agent {index}")
+        return self._share(text(row.get(self._agent))) or None if self._agent else None
+
+    def _share(self, said: str) -> str:
+        """Return the text that an earlier row had already, so that a million rows share a name."""
+        if len(self._shared) < _MOST_SHARED:
+            return self._shared.setdefault(said, said)
+        return self._shared.get(said, said)
 
     def _count(self, row: Mapping[str, Any], name: str, place: str) -> int | None:
         value = row.get(name)
