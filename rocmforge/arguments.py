@@ -67,6 +67,7 @@ examples:
   rocmforge profile
   rocmforge profile model.gguf --prompt-tokens 1024 --tokens 64 --target-ms 150
   rocmforge profile model.gguf --device hip --json > profile.json
+  rocmforge profile model.gguf --html profile.html --trace profile.trace.json
   rocmforge profile --tools
   rocmforge profile model.gguf --with rocprofv3 --recipe memory
   rocmforge profile --with perf -- python my_program.py
@@ -207,6 +208,14 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="show all rows, and kernels")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    files = parser.add_argument_group("files")
+    files.add_argument(
+        "--trace", metavar="FILE", help="write a trace for ui.perfetto.dev or chrome://tracing"
+    )
+    files.add_argument(
+        "--roofline", metavar="FILE", help="write a picture of the ops under the roofline, as SVG"
+    )
+    files.add_argument("--html", metavar="FILE", help="write all of it as one page")
     group = parser.add_argument_group("other profilers")
     group.add_argument(
         "--tools", action="store_true", help="list the profilers of this machine, and end"

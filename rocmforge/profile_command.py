@@ -16,9 +16,12 @@ from pathlib import Path
 from rocmforge.profile_report import print_profile, print_verdict, print_wrapped
 from rocmforge.profiling.counter_rules import counted, kernel_verdict, run_verdict
 from rocmforge.profiling.external import ExternalProfile, profile_with, table
+from rocmforge.profiling.html_report import write_html
 from rocmforge.profiling.profile import Profile, Verdict
+from rocmforge.profiling.roofline_picture import write_roofline
 from rocmforge.profiling.run import Options, profile_model
 from rocmforge.profiling.tools import answer, find_tools
+from rocmforge.profiling.trace import write_trace
 from rocmforge.terminal import ProgressBar, print_json, print_table, say
 
 RENAMED = ("rocperf", "omniperf")  # asked for by these names
@@ -67,7 +70,11 @@ def _measured(args: argparse.Namespace) -> Profile:
 
 def _files(args: argparse.Namespace) -> list[tuple[Path, Write]]:
     """The files that were asked for; a folder that is missing is told before the model loads."""
-    wanted: list[tuple[str | None, Write]] = []
+    wanted: tuple[tuple[str | None, Write], ...] = (
+        (args.trace, write_trace),
+        (args.roofline, write_roofline),
+        (args.html, write_html),
+    )
     found = [(Path(name), write) for name, write in wanted if name is not None]
     for path, _ in found:
         if not path.parent.is_dir():

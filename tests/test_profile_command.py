@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -92,6 +94,30 @@ def test_what_cannot_be_run_is_told(
     captured = capsys.readouterr()
     assert told in captured.err
     assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_files_are_written_besides(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, picture, page = (tmp_path / name for name in ("t.json", "r.svg", "p.html"))
+    words = ["--trace", str(trace), "--roofline", str(picture), "--html", str(page)]
+    assert profiled(model, *words) == 0
+    captured = capsys.readouterr()
+    assert "First token:" in captured.out
+    assert captured.err.count("written: ") == 3
+    events = json.loads(trace.read_text("utf-8"))["traceEvents"]
+    assert {"prefill", "decode", "matmul_qkv"} <= {event["name"] for event in events}
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    assert "matmul_qkv" in page.read_text("utf-8")
+
+
+def test_a_folder_that_is_not_there_is_told_before_the_model_loads(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert profiled(model, "--html", str(tmp_path / "no" / "p.html")) == 2
+    captured = capsys.readouterr()
+    assert f"got no folder {tmp_path / 'no'}" in captured.err
     assert captured.out == ""
 
 
