@@ -17,7 +17,7 @@ from typing import Any
 
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.input_files import MOST_CELLS, check, head
-from rocmforge.profiling.readers.records import Agent, Call, Copy, Recording, Total
+from rocmforge.profiling.readers.records import Agent, Call, Copy, Dispatch, Recording, Total
 from rocmforge.profiling.readers.rocprofv3_dispatches import (
     SAID_ELSEWHERE,
     DispatchColumns,
@@ -129,7 +129,8 @@ class _Reading:
         self._path = path
         self._database = database
         self._omissions = Omissions("row")
-        self._dispatches = Dispatches(self._omissions)
+        self._runs = Dispatches(self._omissions)
+        self._dispatches: tuple[Dispatch, ...] = ()
         self._totals: list[Total] = []
         self._copies: list[Copy] = []
         self._calls: list[Call] = []
@@ -163,6 +164,9 @@ class _Reading:
                 read(view)
             else:
                 self._remarks.append(f"the database has no view {view}")
+        self._dispatches = self._runs.all()
+        if not self._dispatches and "top_kernels" in present:
+            self._read_top_kernels("top_kernels")
         for ending in ("-wal", "-journal"):
             beside = self._path.with_name(self._path.name + ending)
             if beside.is_file() and beside.stat().st_size:
@@ -218,12 +222,10 @@ class _Reading:
         lost = self._omissions.lost
         for place, row in self._rows(view, "name", "start", "end", without=SAID_ELSEWHERE):
             columns = columns or DispatchColumns(row, self._omissions)
-            self._dispatches.add_run(row, columns, place)
+            self._runs.add_run(row, columns, place)
             count += 1
         if self._omissions.lost == lost:
             self._compare(view, count)
-        if not count:
-            self._read_top_kernels()
 
     def _compare(self, view: str, count: int) -> None:
         """Count what the view leaves out: it joins, and drops what lacks a queue or a thread."""
@@ -235,9 +237,9 @@ class _Reading:
         if all_of_them > count:
             self._omissions.lose(f"{all_of_them - count} runs of kernels are not in {view}", view)
 
-    def _read_top_kernels(self) -> None:
+    def _read_top_kernels(self, view: str) -> None:
         """Read what the database itself added up; its times are in microseconds."""
-        for place, row in self._rows("top_kernels", "name", "totalcalls", "totalduration"):
+        for place, row in self._rows(view, "name", "totalcalls", "totalduration"):
             name, calls = kernel_name(text(row["name"])), whole(row["totalcalls"])
             total = number(row["totalduration"])
             if not name or calls is None or total is None or total < 0:
@@ -249,7 +251,7 @@ class _Reading:
         columns = None
         for place, row in self._rows(view, "dispatchid", without=SAID_ELSEWHERE):
             columns = columns or DispatchColumns(row, self._omissions)
-            self._dispatches.add_counter(row, columns, place)
+            self._runs.add_counter(row, columns, place)
 
     def _read_copies(self, view: str) -> None:
         for place, row in self._rows(view, "name", "start", "end"):
@@ -291,7 +293,7 @@ class _Reading:
         return Recording(
             TOOL,
             version=f"rocpd schema {self._version}" if self._version else None,
-            dispatches=self._dispatches.all(),
+            dispatches=self._dispatches,
             totals=tuple(self._totals),
             copies=tuple(self._copies),
             calls=tuple(self._calls),

@@ -217,11 +217,6 @@ class Dispatches:
         else:
             values[name] = value, replay
 
-    @property
-    def counted(self) -> int:
-        """How many dispatches have counters."""
-        return len(self._counted)
-
     def all(self) -> tuple[Dispatch, ...]:
         """Return each dispatch once; those of which only counters are known come last."""
         by_id: dict[tuple[str, object, str], list[int]] = defaultdict(list)
