@@ -28,6 +28,7 @@ ONLY_THERE = {
     "amdsmi": "hip",
     "llama-cpp-python": "peer",
     "torch": "train",
+    "perfetto": "browser",
     "playwright": "browser",
 }
 """What some users alone have, and its extra: imported where it is needed, else skipped."""

@@ -55,9 +55,9 @@ def write_trace(profile: Profile, path: Path) -> None:
         "otherData": _about(profile, len(profile.spans) - len(spans)),
         "traceEvents": [*_names(profile, events), *events],
     }
-    with whole_file(path) as file:
-        file.write(json.dumps(document, allow_nan=False, separators=(",", ":")).encode("ascii"))
-        file.write(b"\n")
+    text = json.dumps(document, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    with whole_file(path) as file:  # UTF-8: Perfetto leaves \u00b0 in the name of a unit as it is
+        file.write(f"{text}\n".encode())
 
 
 def _is_drawable(span: Span) -> bool:
