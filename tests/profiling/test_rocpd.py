@@ -220,9 +220,9 @@ HOSTILE = {
     ),
     "blob": "SELECT hex(zeroblob(900000000)) AS name, 1 AS start, 2 AS end",
     "wide": "SELECT printf('%900000000d', 1) AS name, 1 AS start, 2 AS end",
-    "pattern": (
-        "SELECT 1 AS name, 1 AS start, 2 AS end WHERE printf('%0900000d', 0) LIKE"
-        " '%0%0%0%0%0%0%0%0%0%1'"
+    "search": (
+        "SELECT instr(printf('%05000000d', 0), printf('%02500000d', 0) || '1') AS name,"
+        " 1 AS start, 2 AS end"
     ),
     "extension": "SELECT load_extension('x.so') AS name, 1 AS start, 2 AS end",
     "missing": "SELECT name, start, end FROM no_such_table",

@@ -9,6 +9,7 @@ import pytest
 from mutations import FEW, MANY, read_all
 
 from rocmforge.errors import ResultFileError
+from rocmforge.profiling.readers.read import read
 from rocmforge.profiling.readers.rocprofv3_csv import matches, read_rocprofv3_csv
 
 MATMUL = "void matmul_q4_k<64, 128>(char const*, float*)"
@@ -149,6 +150,7 @@ def test_processes_are_not_mixed(tmp_path: Path) -> None:
     by_name = read_rocprofv3_csv(tmp_path / "2")
     assert len(by_name.dispatches) == 2
     assert matches(tmp_path / "2")
+    assert read(tmp_path / "2") == by_name
     assert not matches(tmp_path / "3")
 
 
@@ -272,8 +274,8 @@ def test_kernels_with_commas_quotes_and_templates(tmp_path: Path) -> None:
     rows = (lines[1].replace(MATMUL, name.replace('"', '""')) for name in names)
     text = "\n".join((lines[0], *rows))
     recording = read_rocprofv3_csv(write(tmp_path / "kernel_trace.csv", text))
-    read = [run.kernel for run in recording.dispatches]
-    assert read == [names[0], names[1], "lambda {lambda(int)#1}::operator()(int) const"]
+    kernels = [run.kernel for run in recording.dispatches]
+    assert kernels == [names[0], names[1], "lambda {lambda(int)#1}::operator()(int) const"]
     assert not recording.partial
 
 
@@ -412,8 +414,8 @@ def test_real_traces(samples: Path, name: str) -> None:
     assert recording.partial == ("threadid" in name)
     for column, field in (("lds_block_size", "lds_bytes"), ("vgpr_count", "vgprs")):
         if column in rows[0]:
-            read = sum(getattr(run, field) for run in recording.dispatches)
-            assert read == sum(int(row[column]) for row in rows)
+            total = sum(getattr(run, field) for run in recording.dispatches)
+            assert total == sum(int(row[column]) for row in rows)
 
 
 @pytest.mark.parametrize("name", ["counter_collection", "kernel_names"])

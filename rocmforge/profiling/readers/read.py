@@ -73,7 +73,7 @@ def read(path: Path) -> Recording:
     Parameters
     ----------
     path
-        A file or a folder.
+        A file or a folder, or what the names of rocprofv3's tables of one run begin with.
 
     Raises
     ------
@@ -84,6 +84,8 @@ def read(path: Path) -> Recording:
     try:
         path.stat()
     except FileNotFoundError as error:
+        if is_rocprofv3_csv(path):
+            return read_rocprofv3_csv(path)
         raise ResultFileError(path, "file", got="none", wanted=wanted) from error
     except (OSError, ValueError) as error:
         raise ResultFileError(path, "file", got=error, wanted=wanted) from error
