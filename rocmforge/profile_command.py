@@ -69,7 +69,7 @@ def _measured(args: argparse.Namespace) -> Profile:
 
 
 def _files(args: argparse.Namespace) -> list[tuple[Path, Write]]:
-    """The files that were asked for; a folder that is missing is told before the model loads."""
+    """The files that were asked for; one that cannot be is told before the model loads."""
     wanted: tuple[tuple[str | None, Write], ...] = (
         (args.trace, write_trace),
         (args.roofline, write_roofline),
@@ -79,6 +79,8 @@ def _files(args: argparse.Namespace) -> list[tuple[Path, Write]]:
     for path, _ in found:
         if not path.parent.is_dir():
             raise ValueError(f"{path}: got no folder {path.parent}, wanted one to write to")
+        if path.exists() and not path.is_file():  # it would be replaced, /dev/null too
+            raise ValueError(f"{path}: got what is no file, wanted the name of one to write")
     return found
 
 

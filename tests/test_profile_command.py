@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -112,13 +113,22 @@ def test_files_are_written_besides(
     assert "matmul_qkv" in page.read_text("utf-8")
 
 
-def test_a_folder_that_is_not_there_is_told_before_the_model_loads(
+def test_a_place_for_no_file_is_told_before_the_model_loads(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert profiled(model, "--html", str(tmp_path / "no" / "p.html")) == 2
-    captured = capsys.readouterr()
-    assert f"got no folder {tmp_path / 'no'}" in captured.err
-    assert captured.out == ""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    wrong = {
+        tmp_path / "no" / "p.html": f"got no folder {tmp_path / 'no'}",
+        tmp_path: "got what is no file",
+        pipe: "got what is no file",
+    }
+    for path, told in wrong.items():
+        assert profiled(model, "--html", str(path)) == 2
+        captured = capsys.readouterr()
+        assert told in captured.err
+        assert captured.out == ""
+    assert pipe.is_fifo()
 
 
 def test_a_model_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
