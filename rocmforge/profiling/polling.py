@@ -15,6 +15,9 @@ from rocmforge.errors import one_line
 PATIENCE_S = 2.0
 """How long the end waits for a look that is under way."""
 
+SHARE, ALLOWANCE_S = 0.01, 0.005
+"""CPU time that looking may take: a share of the time that passes, and what it may take besides."""
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -41,7 +44,8 @@ class Poller(Generic[T]):
     find
         Finds the source, or None; called in the thread, since that may fail or hang too.
     period_seconds
-        Between two looks. Looks that a slow source made late are not made up for.
+        Between two looks. They are rarer where the source is slow, or where looking would take more
+        than `SHARE` of a CPU's time.
     at_once
         Whether the first look is at once, or after the first period. The last is at the end.
 
@@ -113,9 +117,10 @@ class Poller(Generic[T]):
         self.name = source.name
         if self._at_once:
             self._look(source)
-        due = time.perf_counter()
+        begin = due = time.perf_counter()
         while True:
-            due = max(due + self._period, time.perf_counter())
+            affordable = begin + (self.cpu_seconds - ALLOWANCE_S) / SHARE
+            due = max(due + self._period, affordable, time.perf_counter())
             stopped = self._stop.wait(due - time.perf_counter())
             self._look(source)
             if stopped:

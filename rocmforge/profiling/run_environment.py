@@ -110,7 +110,7 @@ class Watch:
 
     def restart(self) -> None:
         """Begin anew: what went before does not count. GPUs stay watched."""
-        self._begin = read_counters(self._root, self._cpus)
+        self._begin = _reading(self._root, self._cpus)
         for gpu in self._gpus.values():
             gpu.restart()
 
@@ -126,7 +126,7 @@ class Watch:
 
     def end(self) -> RunEnvironment:
         """Read the counters again and return what they say; GPUs are no longer watched."""
-        end = read_counters(self._root, self._cpus)
+        end = _reading(self._root, self._cpus)
         gpus = tuple(gpu.end() for gpu in self._gpus.values())
         found = versions(self._root)
         if any(device.startswith("hip") for device in self._gpus) and (of_hip := hip.version()):
@@ -239,26 +239,27 @@ def versions(root: Path = _ROOT) -> dict[str, str]:
     return {name: version for name, version in found.items() if version} | env.gfx_overrides()
 
 
-def read_counters(root: Path, cpus: Collection[int]) -> Reading:
-    """Read the kernel's counters now.
-
-    Parameters
-    ----------
-    root
-        Directory under which ``proc`` and ``sys`` are looked up.
-    cpus
-        Whose busy time and frequencies are read.
-    """
+def _reading(root: Path, cpus: Collection[int]) -> Reading:
     own = os.times()
     group = re.search(r"^0::/(.*)$", _read(root / "proc/self/cgroup"), re.M)
     cpu_stat = _read(root / "sys/fs/cgroup" / group[1] / "cpu.stat") if group else ""
     return Reading(
         wall=time.perf_counter(),
         own=own.user + own.system + own.children_user + own.children_system,
-        ticks=cpu_ticks(_read(root / "proc/stat"), cpus, os.sysconf("SC_CLK_TCK")),
+        ticks=read_ticks(root, cpus),
         quota=quota_throttled(cpu_stat),
-        mhz=cpu_mhz(_read(root / "proc/cpuinfo"), cpus) or _scaling_mhz(root, cpus),
+        mhz=read_mhz(root, cpus),
     )
+
+
+def read_ticks(root: Path, cpus: Collection[int]) -> CpuTicks | None:
+    """Read what some CPUs have spent until now; None where ``proc`` under `root` lacks it."""
+    return cpu_ticks(_read(root / "proc/stat"), cpus, os.sysconf("SC_CLK_TCK"))
+
+
+def read_mhz(root: Path, cpus: Collection[int]) -> tuple[float, ...]:
+    """Read the frequencies of some CPUs; empty where neither ``proc`` nor ``sys`` shows them."""
+    return cpu_mhz(_read(root / "proc/cpuinfo"), cpus) or _scaling_mhz(root, cpus)
 
 
 def _scaling_mhz(root: Path, cpus: Iterable[int]) -> tuple[float, ...]:

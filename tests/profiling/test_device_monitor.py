@@ -17,10 +17,11 @@ from fake_cards import card, smi
 from rocmforge.gpu import cuda
 from rocmforge.profiling import amdgpu, monitor, polling
 from rocmforge.profiling.amdgpu import amdsmi_readings
-from rocmforge.profiling.cpu_readings import busy_share
+from rocmforge.profiling.cpu_readings import Spent, busy_share
 from rocmforge.profiling.gpu_environment import GpuSample
 from rocmforge.profiling.monitor import COLUMNS, DeviceMonitor, Monitored
-from rocmforge.profiling.run_environment import CpuTicks, Reading
+from rocmforge.profiling.polling import Poller
+from rocmforge.profiling.run_environment import CpuTicks
 
 EVERYTHING = {
     "seconds",
@@ -311,24 +312,23 @@ def test_what_a_machine_does_not_show_is_none(tmp_path: Path) -> None:
     assert set(found.summary.values()) == {None}
 
 
-def reading(wall: float, own: float, busy: float | None) -> Reading:
-    ticks = None if busy is None else CpuTicks(busy, 0.0)
-    return Reading(wall=wall, own=own, ticks=ticks, quota=None, mhz=())
+def spent(wall: float, own: float, busy: float | None) -> Spent:
+    return Spent(wall, own, None if busy is None else CpuTicks(busy, 0.0))
 
 
 @pytest.mark.parametrize(
     ("last", "now", "share"),
     [
-        (reading(10.0, 0, 5.0), reading(10.1, 0, 5.1), 0.5),
-        (reading(10.0, 0, 5.0), reading(10.1, 0, 5.0), 0.0),
-        (reading(10.0, 0, 5.0), reading(10.1, 0.01, 5.3), 1.0),
-        (reading(10.0, 0, 5.0), reading(10.1, 0.05, 5.0), None),  # counters stand still
-        (reading(10.0, 0, None), reading(10.1, 0, 5.1), None),
-        (reading(10.0, 0, 5.0), reading(10.1, 0, None), None),
-        (reading(10.0, 0, 5.0), reading(10.0, 0, 5.0), None),
+        (spent(10.0, 0, 5.0), spent(10.1, 0, 5.1), 0.5),
+        (spent(10.0, 0, 5.0), spent(10.1, 0, 5.0), 0.0),
+        (spent(10.0, 0, 5.0), spent(10.1, 0.01, 5.3), 1.0),
+        (spent(10.0, 0, 5.0), spent(10.1, 0.05, 5.0), None),  # counters stand still
+        (spent(10.0, 0, None), spent(10.1, 0, 5.1), None),
+        (spent(10.0, 0, 5.0), spent(10.1, 0, None), None),
+        (spent(10.0, 0, 5.0), spent(10.0, 0, 5.0), None),
     ],
 )
-def test_the_busy_share_of_two_cpus(last: Reading, now: Reading, share: float | None) -> None:
+def test_the_busy_share_of_two_cpus(last: Spent, now: Spent, share: float | None) -> None:
     assert busy_share(last, now, 2) == (share if share is None else pytest.approx(share))
 
 
@@ -377,6 +377,30 @@ def test_looking_costs_less_than_a_hundredth(kind: str, tmp_path: Path) -> None:
     assert found.period_seconds == 0.1
     assert len(found.samples) >= 8
     assert 0 < found.cpu_seconds < 0.01 * 1.5
+
+
+class Burning:
+    """A source that computes for 10 ms at each look."""
+
+    name = "burning"
+
+    def samples(self) -> list[float]:
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.01:
+            pass
+        return [begin]
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_costly_source_is_looked_at_less_often() -> None:
+    poller = Poller(Burning, 0.01)
+    time.sleep(1.2)
+    poller.close()
+    # at once, after 0.5 s, and at the end: the next would be 1.5 s after the first
+    assert len(poller.take()) == 3
+    assert poller.cpu_seconds == pytest.approx(0.03, abs=0.015)
 
 
 @pytest.mark.parametrize(
