@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -313,4 +314,6 @@ def _percent(share: float | None) -> str:
 
 
 def _number(value: float) -> str:
+    if math.isnan(value):
+        return "no"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
