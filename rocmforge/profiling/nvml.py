@@ -36,13 +36,16 @@ class Nvml:
         power = self._ask("nvmlDeviceGetPowerUsage")  # mW
         busy = self._ask("nvmlDeviceGetUtilizationRates")  # %
         memory = self._ask("nvmlDeviceGetMemoryInfo")
-        mask = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        mask = self._newest(
+            "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+        )
+        celsius = self._newest("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", of=(0,))
         return [
             GpuSample(
                 clock_mhz=clock,
                 memory_clock_mhz=memory_clock,
                 power_watts=None if power is None else power / 1e3,
-                temperature_celsius=self._ask("nvmlDeviceGetTemperature", 0),
+                temperature_celsius=celsius,
                 utilization=None if busy is None else busy.gpu / 100,
                 memory_used_bytes=None if memory is None else memory.used,
                 throttle=None if mask is None else throttle_reasons(mask),
@@ -57,6 +60,11 @@ class Nvml:
         """Energy since the driver was loaded; None: the card has no such counter."""
         energy = self._ask("nvmlDeviceGetTotalEnergyConsumption")  # mJ
         return None if energy is None else float(energy) / 1e3
+
+    def _newest(self, new: str, old: str, of: tuple[int, ...] = ()) -> Any:
+        """Ask by a call's name of today, else by that of older ones, which CUDA 14 removes."""
+        found = self._ask(new, *of)
+        return self._ask(old, *of) if found is None else found
 
     def _ask(self, call: str, *arguments: int) -> Any:
         function = getattr(self._nvml, call, None)

@@ -167,10 +167,10 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Any:
     fake.nvmlDeviceGetHandleByPciBusId = {b"0000:19:00.0": "card"}.__getitem__
     fake.nvmlDeviceGetClockInfo = clock
     fake.nvmlDeviceGetPowerUsage = lambda handle: 512_250
-    fake.nvmlDeviceGetTemperature = lambda handle, of: 51
+    fake.nvmlDeviceGetTemperatureV = lambda handle, of: 51
     fake.nvmlDeviceGetUtilizationRates = lambda handle: types.SimpleNamespace(gpu=98, memory=40)
     fake.nvmlDeviceGetMemoryInfo = lambda handle: types.SimpleNamespace(used=8123 << 20)
-    fake.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x4 | 0x20
+    fake.nvmlDeviceGetCurrentClocksEventReasons = lambda handle: 0x4 | 0x20
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake
 
@@ -184,9 +184,22 @@ def test_a_card_by_nvidia_ml_py(tmp_path: Path, nvml: Any) -> None:
     assert (look.temperature_celsius, look.utilization) == (51, 0.98)
     assert look.memory_used_bytes == 8123 << 20
     assert found.throttle == ("power cap", "temperature")
-    del nvml.nvmlDeviceGetCurrentClocksThrottleReasons  # a version of the package without it
+
+
+def test_an_older_driver_or_package(tmp_path: Path, nvml: Any) -> None:
+    def refuse(handle: str, of: int) -> int:
+        raise nvml.NVMLError("function not found")
+
+    del nvml.nvmlDeviceGetCurrentClocksEventReasons
+    nvml.nvmlDeviceGetTemperatureV = refuse
     found = watched("cuda:1", tmp_path).result()
-    assert (found.throttle, found.samples[0].power_watts) == (None, 512.25)
+    assert (found.throttle, found.samples[0].temperature_celsius) == (None, None)
+    assert found.samples[0].power_watts == 512.25
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x40
+    nvml.nvmlDeviceGetTemperature = lambda handle, of: 52
+    found = watched("cuda:1", tmp_path).result()
+    assert found.throttle == ("hardware temperature",)
+    assert found.samples[0].temperature_celsius == 52
 
 
 def test_a_card_by_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
