@@ -1,4 +1,4 @@
-"""A profile as a trace that Perfetto, chrome://tracing and speedscope open.
+"""A profile as a trace that Perfetto and chrome://tracing open.
 
 The format is Chrome's: one JSON document whose `traceEvents` are complete events ("X"), counters
 ("C") and names of processes and threads ("M"). Times are microseconds from the profile's zero.
