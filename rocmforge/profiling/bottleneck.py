@@ -15,7 +15,7 @@ from rocmforge.profiling.profile import Bound, Ceiling, Device, Op, Phase, Verdi
 COPIED = 0.3  # share of the wall time that copies take
 WAITING = 0.3  # share of the wall time in which no kernel runs
 LAUNCHING = 0.8  # share of the time until the device is done in which the host still launches
-FEW_BLOCKS = 0.5  # share of the op time in kernels of fewer blocks than compute units
+EMPTY = 0.5  # share of the compute units that have no block, over the op time
 NEAR = 0.4  # of a ceiling, from which on it is the limit
 MOST_OPS = 3  # named in the evidence
 
@@ -47,8 +47,9 @@ class Shares:
         all of it, kernels wait for their launches, and events between them do not show the wait.
     copied
         Of the wall time: copies.
-    few_blocks
-        Of the op time: in kernels that have fewer blocks than the device compute units.
+    empty
+        Of the compute units: without a block, because the kernel that runs has fewer blocks. Each
+        op counts by its time.
     """
 
     memory: float | None
@@ -57,7 +58,7 @@ class Shares:
     gaps: float
     launching: float
     copied: float
-    few_blocks: float
+    empty: float
 
 
 def phase_verdict(phase: Phase, ceilings: Sequence[Ceiling], device: Device) -> Verdict:
@@ -100,7 +101,7 @@ def shares_of(phase: Phase, ceilings: Sequence[Ceiling], device: Device) -> Shar
         gaps=0.0 if on_cpu else _share(phase.unaccounted_seconds, phase.device_seconds),
         launching=_share(launch, launch + wait),
         copied=_share(copied, wall),
-        few_blocks=0.0 if on_cpu else _few_blocks(phase.ops, device.compute_units),
+        empty=0.0 if on_cpu else _empty(phase.ops, device.compute_units),
     )
 
 
@@ -113,7 +114,7 @@ RULES: tuple[tuple[Bound, Callable[[Shares], bool]], ...] = (
     ("launch", lambda s: max(s.waiting, s.gaps) >= WAITING or s.launching >= LAUNCHING),
     ("memory", lambda s: _near(s.memory, s.compute)),
     ("compute", lambda s: _near(s.compute, s.memory)),
-    ("occupancy", lambda s: s.few_blocks >= FEW_BLOCKS),
+    ("occupancy", lambda s: s.empty >= EMPTY),
     ("none", lambda s: True),
 )
 """In the order of trying."""
@@ -135,13 +136,13 @@ def _of_products(ops: Sequence[Op], ceilings: Sequence[Ceiling]) -> float | None
     return sum(op.flops / rates[op.precision] for op in ops if op.precision in rates) / seconds
 
 
-def _few_blocks(ops: Sequence[Op], compute_units: int) -> float:
-    few = 0.0
+def _empty(ops: Sequence[Op], compute_units: int) -> float:
+    idle = 0.0
     for op in ops:
         blocks = [kernel.blocks for kernel in op.kernels if kernel.blocks is not None]
-        if blocks and max(blocks) < compute_units:
-            few += op.seconds
-    return _share(few, sum(op.seconds for op in ops))
+        if blocks:
+            idle += op.seconds * max(0.0, 1 - max(blocks) / compute_units)
+    return _share(idle, sum(op.seconds for op in ops))
 
 
 def _share(part: float, whole: float) -> float:
@@ -178,8 +179,8 @@ def _evidence(phase: Phase, shares: Shares, device: Device) -> list[str]:
     found.append(f"Gaps between kernels take {shares.gaps:.1%} of the device's time.")
     found.append(f"Copies take {shares.copied:.1%} of the wall time.")
     found.append(
-        f"{shares.few_blocks:.0%} of the op time is in kernels of fewer blocks than the device's "
-        f"{device.compute_units} compute units."
+        f"Over the op time, {shares.empty:.0%} of the {device.compute_units} compute units have no "
+        "block to run."
     )
     return found + _slowest(phase)
 
