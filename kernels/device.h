@@ -85,6 +85,11 @@ struct alignas(8) u32x2 {
 
 // A kernel takes one struct by value: on every platform, that struct is the packed buffer of
 // arguments. KERNEL(name, Args, threads) { … a.x … } defines a kernel; `threads` is its block size.
+//
+// From sm_90 on a kernel may start while the launch before it still runs, where the launch says so
+// (rocmforge/gpu/launch.py). It must not touch what other kernels write, nor write anything, before
+// await_earlier(), which all threads call. KERNEL does that first. KERNEL_AHEAD leaves it to the
+// kernel, which may load weights before.
 #if defined(ROCMFORGE_HOST)
 
 struct HostDim {
@@ -111,6 +116,7 @@ __attribute__((weak, visibility("default"))) const HostRuntime* rocmforge_host;
     extern "C" __attribute__((visibility("default"))) const unsigned name##_threads = threads;    \
     extern "C" __attribute__((visibility("default"))) const unsigned name##_bytes = sizeof(Args); \
     extern "C" __attribute__((visibility("default"))) void name(const Args& a)
+#define KERNEL_AHEAD KERNEL
 #define UNROLL  // on a CPU, unrolled kernels compile up to twenty times longer and run no faster
 
 DEVICE unsigned thread_x() {
@@ -150,6 +156,7 @@ DEVICE void wave_sync() {
 #define KERNEL(name, Args, threads)                                                           \
     extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) \
     name(const Args a)
+#define KERNEL_AHEAD KERNEL
 
 DEVICE unsigned thread_x() {
     return __builtin_amdgcn_workitem_id_x();
@@ -173,8 +180,15 @@ DEVICE void wave_sync() {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
 }
 #else
-#define KERNEL(name, Args, threads) \
+#define KERNEL_AHEAD(name, Args, threads) \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+#define KERNEL(name, Args, threads)         \
+    DEVICE void name##_body(const Args& a); \
+    KERNEL_AHEAD(name, Args, threads) {     \
+        await_earlier();                    \
+        name##_body(a);                     \
+    }                                       \
+    DEVICE void name##_body(const Args& a)
 
 DEVICE unsigned thread_x() {
     return threadIdx.x;
@@ -196,6 +210,14 @@ DEVICE void wave_sync() {
 }
 #endif
 #endif
+
+// Waits until everything that earlier launches wrote can be read, and then lets the next one start:
+// started before, it would take room that this one needs.
+DEVICE void await_earlier() {
+#if defined(ROCMFORGE_CUDA) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // A function that the compiler can compute from constants, and that kernels can call as well.
 #if defined(ROCMFORGE_CUDA)

@@ -121,10 +121,11 @@ struct OwnProduct {
 
 // Computes kPasses passes of kPassRows rows from row `start` on, and after each calls finish(first,
 // products): `first` is the pass's first row, products[m] the lane's OwnProduct of matrix m. Rows
-// past the end, `rows`, repeat the last one. All threads of the block must call.
-template <class Format, int kMatrices, int kPasses, class Finish>
+// past the end, `rows`, repeat the last one. Calls begin() when the first weights are on their way
+// and nothing else has been read: it has to await_earlier(). All threads of the block must call.
+template <class Format, int kMatrices, int kPasses, class Begin, class Finish>
 DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
-                     const Batch& batch, u32x4* lds, const Finish& finish) {
+                     const Batch& batch, u32x4* lds, const Begin& begin, const Finish& finish) {
     using P = Packed<Format>;
     constexpr int kRows = kMatrices * ROWS, kChunk = Activations<Format>::kChunk;
     // With so few weights in flight, the next ones are loaded before these are used.
@@ -164,6 +165,7 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
         }
     };
     load(0, 0);
+    begin();
     for (int pass = 0; pass < kPasses; ++pass) {
         float sums[TOKENS][kRows];
         UNROLL

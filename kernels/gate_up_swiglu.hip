@@ -30,6 +30,7 @@ struct Both {
     static DEVICE void run(const GateUpArgs& a, int start, u32x4* lds,
                            float (&results)[TOKENS][kGroupRows]) {
         const OwnProduct own;
+        const auto begin = [] { await_earlier(); };
         const auto gates = [&](int first, const float (&products)[1]) {
             if (own.writes) results[own.token][first - start + own.row] = products[0];
         };
@@ -38,9 +39,9 @@ struct Both {
             if (own.writes) result = swiglu(result, products[0]);
         };
         const PackedMatrix gate[1] = {a.gate}, up[1] = {a.up};
-        dot_rows<Gate, 1, kGroupPasses>(gate, start, a.rows, a.batch, lds, gates);
+        dot_rows<Gate, 1, kGroupPasses>(gate, start, a.rows, a.batch, lds, begin, gates);
         block_sync();
-        dot_rows<Up, 1, kGroupPasses>(up, start, a.rows, a.batch, lds, ups);
+        dot_rows<Up, 1, kGroupPasses>(up, start, a.rows, a.batch, lds, begin, ups);
     }
 };
 template <class Format>
@@ -48,16 +49,17 @@ struct Both<Format, Format> {
     static DEVICE void run(const GateUpArgs& a, int start, u32x4* lds,
                            float (&results)[TOKENS][kGroupRows]) {
         const OwnProduct own;
+        const auto begin = [] { await_earlier(); };
         const auto finish = [&](int first, const float (&products)[2]) {
             float& result = results[own.token][first - start + own.row];
             if (own.writes) result = swiglu(products[0], products[1]);
         };
         const PackedMatrix both[2] = {a.gate, a.up};
-        dot_rows<Format, 2, kGroupPasses>(both, start, a.rows, a.batch, lds, finish);
+        dot_rows<Format, 2, kGroupPasses>(both, start, a.rows, a.batch, lds, begin, finish);
     }
 };
 
-KERNEL(gate_up_swiglu, GateUpArgs, kThreads) {
+KERNEL_AHEAD(gate_up_swiglu, GateUpArgs, kThreads) {
     SHARED u32x4 lds[kLarger<Activations<FORMAT_0>::kLds, Activations<FORMAT_1>::kLds>];
     SHARED float results[TOKENS][kGroupRows];
     const int start = block_x() * kGroupRows;

@@ -29,12 +29,16 @@ DEVICE void multiply_rows(const Product& p, int rows, int block, bool accumulate
     const bool present = own.writes && own.token < batch.tokens && row < rows;
     float* out = p.out + static_cast<u64>(own.token) * rows + row;
     float addend = 0.0f;  // bias and earlier output, loaded early
-    if (present && p.bias) addend = p.bias[row];
-    if (present && accumulate) addend += *out;
+    const auto begin = [&] {
+        await_earlier();
+        if (present && p.bias) addend = p.bias[row];
+        if (present && accumulate) addend += *out;
+    };
     const PackedMatrix matrices[1] = {p.matrix};
-    dot_rows<Format, 1, 1>(matrices, start, rows, batch, lds, [&](int, const float (&products)[1]) {
+    const auto finish = [&](int, const float (&products)[1]) {
         if (present) *out = addend + products[0];
-    });
+    };
+    dot_rows<Format, 1, 1>(matrices, start, rows, batch, lds, begin, finish);
 }
 
 struct MatmulArgs {
@@ -53,7 +57,7 @@ constexpr bool kSame<A, A> = true;
 constexpr int kLds = kLarger<Activations<FORMAT_0>::kLds,
                              kLarger<Activations<FORMAT_1>::kLds, Activations<FORMAT_2>::kLds>>;
 
-KERNEL(matmul, MatmulArgs, kThreads) {
+KERNEL_AHEAD(matmul, MatmulArgs, kThreads) {
     SHARED u32x4 lds[kLds];
     const int block = block_x();
     if constexpr (kSame<FORMAT_0, FORMAT_1> && kSame<FORMAT_0, FORMAT_2>) {

@@ -17,6 +17,8 @@ from rocmforge.gpu.packages import CUDA_REQUIREMENTS
 from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
 
 _INSTALL = "pip install " + " ".join(f"'{name}'" for name in CUDA_REQUIREMENTS)
+EARLY_MAJOR, EARLY_DRIVER = 9, 12030
+"""The first architecture (sm_90) and driver (CUDA 12.3) of which graphs start launches early."""
 _OPTIONS = ("-lineinfo",)  # names source lines in profilers and sanitizers; costs no speed
 
 
@@ -171,6 +173,8 @@ class CudaRuntime(Runtime):
         super().__init__(driver, _properties(driver, self._device, index))
         self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
         self._success = driver.CUresult.CUDA_SUCCESS
+        major = int(self.properties.architecture.removeprefix("sm_")) // 10
+        self._starts_early = major >= EARLY_MAJOR and self._driver_version() >= EARLY_DRIVER
 
     def launch(
         self,
@@ -179,17 +183,41 @@ class CudaRuntime(Runtime):
         threads: int,
         arguments: Arguments,
         stream: Any = None,
+        early: bool = False,
     ) -> None:
-        """Enqueue a kernel: `grid` blocks of `threads` threads."""
+        """Enqueue a kernel; see `Runtime.launch`."""
         self._select()
         x, y, z = grid
-        (error,) = self._api.cuLaunchKernel(
-            function, x, y, z, threads, 1, 1, 0, stream, 0, arguments.address
-        )
+        if early and self._starts_early:
+            config = self._early_config(grid, threads, stream)
+            (error,) = self._api.cuLaunchKernelEx(config, function, 0, arguments.address)
+        else:
+            (error,) = self._api.cuLaunchKernel(
+                function, x, y, z, threads, 1, 1, 0, stream, 0, arguments.address
+            )
         if error != self._success:
             raise DeviceError(
                 f"launch of {grid} blocks of {threads} threads: {self._describe(error)}"
             )
+
+    def _driver_version(self) -> int:
+        return int(_checked(self._api, self._api.cuDriverGetVersion))
+
+    def _early_config(self, grid: tuple[int, int, int], threads: int, stream: Any) -> Any:
+        """Describe a launch that may start before the one before it has ended."""
+        driver = self._api
+        attribute, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
+        value.programmaticStreamSerializationAllowed = 1
+        ids = driver.CUlaunchAttributeID
+        attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value = value
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.attrs, config.numAttrs = [attribute], 1
+        if stream is not None:
+            config.hStream = stream
+        return config
 
     def compiler_version(self) -> str:
         """Return the version of the run-time compiler, as part of the cache's key."""

@@ -206,8 +206,9 @@ class HipRuntime(Runtime):
         threads: int,
         arguments: Arguments,
         stream: Any = None,
+        early: bool = False,
     ) -> None:
-        """Enqueue a kernel: `grid` blocks of `threads` threads."""
+        """Enqueue a kernel; see `Runtime.launch`. HIP starts none early."""
         if _current.index != self._index:
             self._select()
         x, y, z = grid

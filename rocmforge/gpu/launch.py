@@ -27,6 +27,9 @@ class Launch:
         The packed struct.
     file
         The kernel's file, as "rmsnorm.hip".
+    early
+        It may start while the launch before it still runs, for its kernel waits for that one by
+        itself (kernels/device.h). Only CUDA does it.
     """
 
     name: str
@@ -35,7 +38,8 @@ class Launch:
     threads: int
     arguments: Arguments
     file: str = ""
+    early: bool = False
 
     def enqueue(self, runtime: Runtime, stream: Any = None) -> None:
         """Put the kernel on a stream."""
-        runtime.launch(self.function, self.grid, self.threads, self.arguments, stream)
+        runtime.launch(self.function, self.grid, self.threads, self.arguments, stream, self.early)

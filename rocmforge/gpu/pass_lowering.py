@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rocmforge.array_types import Floats
@@ -74,8 +75,18 @@ class PassLowering:
         self._scratch = scratch
 
     def launches(self, steps: Sequence[Step]) -> list[Launch]:
-        """Return the launches of steps from `dtypes.lower`."""
-        return [launch for step in steps for launch in self._step(step)]
+        """Return the launches of steps from `dtypes.lower`.
+
+        Those of a few rows are short: they start early, where the device can do so. Larger grids
+        lose by it (16 to 64 rows 37 to 45 % on an H200). An embedding waits for a copy, and nothing
+        starts before a copy has ended.
+        """
+        few = self._shape.tokens <= GEMV_ROWS
+        launches = []
+        for step in steps:
+            early = few and not isinstance(step.op, Embed | EmbedRmsnorm)
+            launches += [replace(launch, early=early) for launch in self._step(step)]
+        return launches
 
     def _step(self, step: Step) -> Sequence[Launch]:
         match step.op:

@@ -217,8 +217,9 @@ class Runtime(ABC):
         threads: int,
         arguments: Arguments,
         stream: Any = None,
+        early: bool = False,
     ) -> None:
-        """Enqueue a kernel: `grid` blocks of `threads` threads."""
+        """Enqueue a kernel: `grid` blocks of `threads` threads; early: see `Launch`."""
 
     @abstractmethod
     def compiler_version(self) -> str:

@@ -62,6 +62,7 @@ def test_a_context_that_cannot_be_made_current_is_an_error(
 ) -> None:
     driver = SimpleNamespace(
         CUresult=SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_OUT_OF_MEMORY=2),
+        cuDriverGetVersion=lambda: (0, 13000),
         cuDeviceGetCount=lambda: (0, 1),
         cuDeviceGet=lambda index: (0, index),
         cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
@@ -87,6 +88,50 @@ def test_a_context_that_cannot_be_made_current_is_an_error(
 
 def cuCtxSetCurrent(context: str) -> tuple[int]:  # noqa: N802
     return (201,)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "version", "early", "starts_early"),
+    [
+        ("sm_90", 13000, True, True),
+        ("sm_90", 13000, False, False),
+        ("sm_90", 12020, True, False),
+        ("sm_80", 13000, True, False),
+    ],
+)
+def test_a_launch_starts_early_where_card_and_driver_can(
+    nvrtc: None,
+    architecture: str,
+    version: int,
+    early: bool,
+    starts_early: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from cuda.bindings import driver as real
+
+    taken: list[object] = []
+    driver = SimpleNamespace(
+        **{name: getattr(real, name) for name in dir(real) if name.startswith("CUlaunch")},
+        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
+        cuDriverGetVersion=lambda: (0, version),
+        cuDeviceGetCount=lambda: (0, 1),
+        cuDeviceGet=lambda index: (0, index),
+        cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
+        cuCtxSetCurrent=lambda context: (0,),
+        cuLaunchKernel=lambda *arguments: taken.append(None) or (0,),
+        cuLaunchKernelEx=lambda config, *arguments: taken.append(config) or (0,),
+    )
+    card = DeviceProperties(0, "X", architecture, 32, 132, 140 << 30, 49152, False)
+    monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
+    monkeypatch.setattr(cuda, "_properties", lambda *_: card)
+    runtime = cuda.CudaRuntime()
+    runtime.launch(0, (3, 2, 1), 64, Arguments("i", [0], "cuda"), early=early)
+    (config,) = taken
+    assert (config is not None) == starts_early
+    if config is not None:
+        assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (3, 2, 1)
+        assert (config.blockDimX, config.numAttrs) == (64, 1)
+        assert config.attrs[0].value.programmaticStreamSerializationAllowed == 1
 
 
 def test_a_gpu_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

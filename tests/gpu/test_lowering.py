@@ -5,16 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape
 from rocmforge.gpu.compiler import BuildRecorder
 from rocmforge.gpu.dtypes import F16, F32, Q8, lower
 from rocmforge.gpu.fusion import FUSIONS, gpu_rules
+from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.graph import Matmul, Op, Swiglu, Tensor
+from rocmforge.plan.graph import Embed, Embedding, Matmul, Op, Swiglu, Tensor
 
 H, GATE, UP, X = (
     Tensor(name, columns) for name, columns in (("h", 256), ("g", 512), ("u", 512), ("x", 256))
@@ -49,9 +53,24 @@ def test_mixed_gate_and_up_are_launched_with_swiglu_between_the_matmuls() -> Non
         found = lowering("gfx1100")
         reading = found.reading(shape)
         ops = fuse(feed_forward(gate, up, "Q6_K"), gpu_rules(shape, reading, FUSIONS))
-        steps = lower(ops, reading, found.writing(shape))
-        launches = PassLowering(found, shape, BatchAddresses(), lambda place: 0, 0).launches(steps)
-        assert [launch.name for launch in launches] == wanted
+        assert [launch.name for launch in launches(found, shape, ops)] == wanted
+
+
+def launches(found: Lowering, shape: BatchShape, ops: list[Op]) -> list[Launch]:
+    steps = lower(ops, found.reading(shape), found.writing(shape))
+    return PassLowering(found, shape, BatchAddresses(), lambda place: 0, 0).launches(steps)
+
+
+def test_launches_of_a_few_rows_start_early_but_those_behind_a_copy() -> None:
+    found = lowering("gfx1100")
+    ops = feed_forward("Q4_K", "Q4_K", "Q6_K")
+    for rows, early in ((1, True), (8, True), (9, False), (512, False)):
+        shape = BatchShape(rows, rows, None, True, 1)
+        assert {launch.early for launch in launches(found, shape, ops)} == {early}
+    rows = np.zeros((4, 144), np.uint8)
+    embed = Embed(Embedding(rows, FORMATS["Q4_K"]), Tensor("x", 256))
+    (launch,) = launches(found, BatchShape(1, 1, None, True, 1), [embed])
+    assert not launch.early
 
 
 def test_the_dtype_of_activations_follows_rows_format_and_architecture() -> None:
