@@ -157,12 +157,8 @@ def _rest_rows(phase: Phase, others: Sequence[Op], on_cpu: bool) -> Iterator[tup
     if others:
         calls = sum(op.calls for op in others)
         yield row(f"{len(others)} others (--all)", sum(op.seconds for op in others), str(calls))
-    if phase.host_to_device_seconds is not None:
-        yield row("inputs to the device", phase.host_to_device_seconds)
-    if phase.device_to_host_seconds is not None:
-        yield row("logits to the host", phase.device_to_host_seconds)
-    left = phase.unaccounted_seconds
-    yield row("between the ops" if on_cpu else "no op or copy", 0.0 if abs(left) < 1e-9 else left)
+    for name, seconds in phase.besides_ops(on_cpu):
+        yield row(name, seconds)
 
 
 def _print_launches(phase: Phase) -> None:

@@ -184,13 +184,8 @@ def _phase(phase: Phase, on_cpu: bool) -> dict[str, Any]:
 def _other_rows(phase: Phase, on_cpu: bool) -> Iterator[tuple[str, str, str]]:
     """What is no op: copies, and what nothing accounts for."""
     whole = max(phase.device_seconds, sum(op.seconds for op in phase.ops))
-    for name, seconds in (
-        ("inputs to the device", phase.host_to_device_seconds),
-        ("logits to the host", phase.device_to_host_seconds),
-        ("between the ops" if on_cpu else "no op or copy", phase.unaccounted_seconds),
-    ):
-        if seconds is not None:
-            yield name, time_text(seconds), _percent(seconds / whole) if whole > 0 else ""
+    for name, seconds in phase.besides_ops(on_cpu):
+        yield name, time_text(seconds), _percent(seconds / whole) if whole > 0 else ""
 
 
 def _without_place(profile: Profile) -> list[str]:

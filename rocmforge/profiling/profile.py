@@ -251,7 +251,8 @@ class Phase:
         Longest first.
     unaccounted_seconds
         Of `device_seconds`, what neither an op nor a copy accounts for: gaps between kernels.
-        Negative where ops that were timed alone took longer than in the pass.
+        Negative where ops that were timed alone take longer than in the pass: where kernels start
+        before the one before has ended, or other work came between.
     ops_from
         How the ops' times were measured, in a sentence.
     plain_seconds
@@ -277,6 +278,17 @@ class Phase:
     launches: Times | None = None
     graphs: Times | None = None
     recommendation: Recommendation | None = None
+
+    def besides_ops(self, on_cpu: bool) -> list[tuple[str, float]]:
+        """Name what is no op, with its seconds: copies, and what nothing accounts for."""
+        left = self.unaccounted_seconds if abs(self.unaccounted_seconds) >= 1e-9 else 0.0
+        gaps = "between the ops" if on_cpu else "no op or copy" if left >= 0 else "ops overlap"
+        named = (
+            ("inputs to the device", self.host_to_device_seconds),
+            ("logits to the host", self.device_to_host_seconds),
+            (gaps, left),
+        )
+        return [(name, seconds) for name, seconds in named if seconds is not None]
 
     @property
     def tokens_per_second(self) -> float:

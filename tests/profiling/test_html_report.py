@@ -114,7 +114,7 @@ def test_every_part_op_kernel_and_number_is_there(page: Page) -> None:
             assert f"{op.label} {op.calls}" in words
             assert f"{op.kernels[0].name} kernels/matmul.hip, 128 × 256 threads" in words
     assert "matmul_qkv 32 8 ms 80.0% 76.3 MiB 10 1000 50.0%" in words
-    assert "no op or copy -20 µs -0.2%" in words
+    assert "ops overlap -20 µs -0.2%" in words
     assert "one launch 320 3 ms 9.4 µs 9 µs 12 µs 25 µs 30 µs" in words
     assert "Capture a graph : A launch keeps the host ." in words
 
