@@ -1,7 +1,8 @@
 """How far each kind of work is from the roofline: its seconds over the least possible seconds.
 
 The least is what the work's bytes and operations take at the best speeds that the same process
-measures, reading what no cache holds, as the work does. Each byte counts once, and writes count as
+measures, reading as much as the work does: ops what no cache holds, a small model what a cache may
+hold from one step to the next. Each byte counts once, and writes count as
 reads. A slower clock or GPU changes both, so that values of different machines can be compared.
 Other load raises the value: the median of the work suffers more from it than the best of many
 samples. 1 is the roofline; lower is better.
@@ -16,6 +17,7 @@ from rocmforge.ops import cases
 from rocmforge.speed.ideal import CEILINGS, matrices, step_work
 
 from . import attention, dequantize, inference, matmul
+from .cold import cold_bytes
 from .devices import DEVICES, backend
 from .ideal_time import TIMES_IDEAL, inverse_roofline_fraction, over_ideal
 from .models import MODELS, model_path
@@ -103,8 +105,13 @@ class Decode:
         multiplied = matrices(model_path(model))
         work = step_work(engine, multiplied, context, 1)
         precision = ceiling(engine.backend.matmul_precision(multiplied.format, 1))
-        samples = inference.decode_seconds(engine, 1)
-        return over_ideal(samples, engine.backend, work.nbytes, work.operations, precision)
+
+        def timed() -> list[float]:
+            return inference.decode_seconds(engine, 1)
+
+        on = engine.backend
+        reads = min(work.nbytes, cold_bytes(on.name))  # a cache may hold all of a small model
+        return over_ideal(timed, on, work.nbytes, work.operations, precision, reads)
 
     track_inverse_roofline_fraction.unit = TIMES_IDEAL
     track_inverse_roofline_fraction.rounds = ROUNDS

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from rocmforge.plan.protocols import Backend
@@ -68,6 +68,14 @@ class Peaks:
     def ideal_seconds(self, n_bytes: float, operations: float) -> float:
         """Least time for that many bytes and operations, done side by side."""
         return max(n_bytes / self.read_bytes_per_second, operations / self.operations_per_second)
+
+    def best(self, other: Peaks) -> Peaks:
+        """Return the better rate of two measurements each: other work only lowers one."""
+        return replace(
+            self,
+            read_bytes_per_second=max(self.read_bytes_per_second, other.read_bytes_per_second),
+            operations_per_second=max(self.operations_per_second, other.operations_per_second),
+        )
 
 
 def measure_peaks(backend: Backend[Any], working_set: int, precision: str) -> Peaks:
