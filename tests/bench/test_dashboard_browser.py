@@ -216,11 +216,13 @@ def test_links_resolve(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, 1280, 1400])
 def test_the_summary_fits_the_screen(chromium: Any, address: str, width: int, scheme: str) -> None:
     context = chromium.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
     page = Tab(context.new_page(), address).open("index.html", "table#speeds")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = "[...document.querySelectorAll('.card .wide')].map(at => at.scrollWidth - at.clientWidth)"
+    assert page.evaluate(cut) == [0, 0]
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") == (scheme == "light")
     context.close()
@@ -235,6 +237,18 @@ def test_the_summary_works_as_a_file(chromium: Any, site: Site) -> None:
     page.click("#speeds th:has-text('Value') button")
     assert page.locator("svg.chart circle").count() > 0
     assert tab.problems == []
+    context.close()
+
+
+def test_the_graphs_opened_as_a_file_say_what_to_do(chromium: Any, site: Site) -> None:
+    context = chromium.new_context()
+    page = Tab(context.new_page(), f"{site.html.as_uri()}/").open("index.html", "table#speeds")
+    page.click("nav a:has-text('Graphs')")
+    page.wait_for_selector("#error.in")
+    said = page.inner_text("#error")
+    assert "The graphs need a web server" in said
+    assert f"python3 -m http.server --bind 127.0.0.1 --directory '{site.html}/'" in said
+    assert "gone down" not in said
     context.close()
 
 

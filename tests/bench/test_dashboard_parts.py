@@ -14,6 +14,7 @@ from rocmforge.bench.asv_results import ResultsDirectory, read_benchmarks
 from rocmforge.bench.baseline import save_baseline
 from rocmforge.bench.dashboard.asv_pages import showable
 from rocmforge.bench.dashboard.machines import (
+    Machine,
     Run,
     latest,
     read_machines,
@@ -24,11 +25,21 @@ from rocmforge.bench.dashboard.machines import (
 from rocmforge.bench.dashboard.render import write_pages
 from rocmforge.bench.dashboard.roofline_chart import WIDTH, Chart, charts
 from rocmforge.bench.dashboard.run_environments import environment_summary
-from rocmforge.bench.dashboard.speeds import PHASES, headlines, speeds, split_model
+from rocmforge.bench.dashboard.speeds import (
+    DECODE,
+    PHASES,
+    PREFILL,
+    TTFT,
+    Speed,
+    headlines,
+    speeds,
+    split_model,
+)
 from rocmforge.bench.results import Direction
 from rocmforge.errors import ResultFileError
 
 C = "c" * 40
+NAN = float("nan")  # asv: not selected
 
 
 def run(commit: str, date: int, environment: str = "py3.11") -> Run:
@@ -73,6 +84,96 @@ def test_each_benchmark_is_of_the_newest_commit_that_has_it(tree: AsvTree, tmp_p
     assert found == {"a.time_a": (3.0, C), "b.time_b": (2.0, B), "c.time_c": (1.0, A)}
 
 
+ROOFLINE = "roofline.Matmul.track_inverse_roofline_fraction"
+
+
+@pytest.fixture
+def partly_measured(tree: AsvTree, tmp_path: Path) -> Machine:
+    """A baseline of three formats, then a run of another commit that selected one of them."""
+    formats = {"format": ["'Q4_0'", "'Q6_K'", "'Q8_0'"], "tokens": ["1"], "device": ["'cpu'"]}
+    tree.benchmark(ROOFLINE, "times ideal", formats)
+    tree.benchmark("a.time_a")
+    written = tree.run(A, {ROOFLINE: [4.0, 2.0, 1.25]}, date=1_700_000_000_000)
+    first = ResultsDirectory(tree.results).load(A)
+    save_baseline(tmp_path / "baselines" / "box" / "baseline.json", first)
+    written.unlink()
+    tree.run(B, {ROOFLINE: [NAN, 1.0, NAN]}, date=1_700_000_100_000)
+    tree.run(C, {"a.time_a": 1.0}, date=1_700_000_200_000)
+    known = read_benchmarks(tree.results / "benchmarks.json")
+    (machine,) = read_machines(tree.results, tmp_path / "baselines", {}, known)
+    return machine
+
+
+def test_what_a_run_skipped_hides_nothing_that_another_measured(partly_measured: Machine) -> None:
+    found = {
+        one.params[0]: (one.value, run.commit)
+        for one, run in latest(partly_measured).values()
+        if one.name == ROOFLINE
+    }
+    assert found == {"'Q4_0'": (4.0, A), "'Q6_K'": (1.0, B), "'Q8_0'": (1.25, A)}
+
+
+def test_the_roofline_shows_all_that_any_run_or_the_baseline_has(
+    partly_measured: Machine, tmp_path: Path
+) -> None:
+    write_pages(tmp_path, [partly_measured], tmp_path)
+    text = (tmp_path / "index.html").read_text()
+    for shown in (
+        "Q4_0, matmul, 1 token: 25 %",
+        "Q6_K, matmul, 1 token: 100 %",
+        "Q8_0, matmul, 1 token: 80 %",
+    ):
+        assert f"<title>{shown} of the roofline" in text
+    assert "no roofline benchmark was measured" not in text
+    assert "aaaaaaaa, 2023-11-14; bbbbbbbb, 2023-11-14" in text
+
+
+def speed(phase: str, setting: str, device: str, value: float, date: str) -> Speed:
+    source = "interleaved with llama.cpp" if "thread" in device else "baseline"
+    unit = "ms" if phase == TTFT else "tokens/s"
+    direction = Direction.LOWER if unit == "ms" else Direction.HIGHER
+    return Speed(
+        model="1.1B",
+        format="Q4_0",
+        phase=phase,
+        setting=setting,
+        device=device,
+        value=value,
+        unit=unit,
+        direction=direction,
+        commit=A,
+        date=date,
+        source=source,
+    )
+
+
+def test_a_card_shows_one_setting_of_the_best_number_of_threads() -> None:
+    rows = [
+        speed(DECODE, "one sequence", "1 thread", 56.4, "2026-11-22T01"),
+        speed(PREFILL, "prompt of 512", "2 threads", 557.0, "2026-11-22T02"),
+        speed(PREFILL, "prompt of 128", "2 threads", 572.9, "2026-11-22T03"),
+        speed(DECODE, "one sequence", "2 threads", 93.7, "2026-11-22T03"),
+        speed(PREFILL, "prompt of 512", "cpu", 600.0, "2026-11-22T04"),
+        speed(TTFT, "prompt of 512", "cpu", 900.0, "2026-11-22T04"),
+    ]
+    for listed in (rows, rows[::-1]):
+        (best,) = headlines(listed).values()
+        assert [one.value for one in best.values()] == [900.0, 572.9, 93.7]
+        assert [*best] == [TTFT, PREFILL, DECODE]
+    faster_alone = [replace(rows[0], value=99.0), *rows[1:], replace(rows[1], device="1 thread")]
+    (best,) = headlines(faster_alone).values()
+    assert {one.device for phase, one in best.items() if phase != TTFT} == {"1 thread"}
+
+
+def test_the_cards_name_the_threads(repo: Path, tmp_path: Path) -> None:
+    known = read_benchmarks(repo / "results" / "benchmarks.json")
+    machines = read_machines(repo / "results", repo / "baselines", {}, known)
+    write_pages(tmp_path, machines, tmp_path)
+    cards = (tmp_path / "index.html").read_text().partition('<section id="speed">')[0]
+    assert "one sequence, 2 threads" in cards
+    assert "one sequence, 1 thread" not in cards
+
+
 def test_a_run_under_an_override_is_called_so(tree: AsvTree, tmp_path: Path) -> None:
     tree.benchmark("a.time_a")
     card = {**MACHINE, "gpu": "Radeon RX 6700 XT", "gfx": "gfx1030"}
@@ -90,7 +191,8 @@ def roofline(tree: AsvTree, value: float) -> Chart:
     name = "roofline.Matmul.track_inverse_roofline_fraction"
     tree.benchmark(name, "times ideal")
     tree.run(A, {name: value})
-    (chart,) = charts(ResultsDirectory(tree.results).load(A))
+    run = ResultsDirectory(tree.results).load(A)
+    (chart,) = charts((result, run) for result in run.results)
     return chart
 
 
@@ -140,7 +242,7 @@ def test_a_failed_benchmark_is_there_and_says_so(tree: AsvTree, tmp_path: Path) 
     assert len(latest(machine)) == 1
     assert machine.newest
     assert environment_summary(machine.newest)["GPU throttling"] == "n/a"
-    assert charts(None) == []
+    assert charts(latest(machine).values()) == []
 
 
 @pytest.mark.parametrize(

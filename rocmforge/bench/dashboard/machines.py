@@ -171,17 +171,18 @@ def with_more(runs: Sequence[Run], newest: Run | None) -> list[Run]:
 def latest(machine: Machine) -> dict[str, tuple[Result, ResultSet]]:
     """Return each benchmark by its label, of the newest commit that has it, with the run it is of.
 
-    That is the newest run, else an earlier one or the baseline. What only a GPU could run is left
-    out where there is none.
+    That is the newest run, else an earlier one or the baseline. A run that skipped a benchmark does
+    not hide what another measured. What only a GPU could run is left out where there is none.
     """
     stored = [machine.baseline] if machine.baseline else []
     older = sorted([*stored, *machine.earlier], key=lambda one: one.commit_date or 0)
-    found = {}
+    found: dict[str, tuple[Result, ResultSet]] = {}
     for results in [*older, machine.newest] if machine.newest else older:
         gpu = results.hardware.gpu_name or results.hardware.gpu_architecture
         for result in results.results:
-            needs_gpu = result.status is Status.SKIPPED and "'gpu'" in result.params
-            if gpu or not needs_gpu:
+            skipped = result.status is Status.SKIPPED
+            needs_gpu = skipped and "'gpu'" in result.params
+            if (gpu or not needs_gpu) and not (skipped and result.label in found):
                 found[result.label] = result, results
     return found
 

@@ -91,7 +91,7 @@ def _view(machine: Machine) -> dict[str, Any]:
         field: [column[field] for column in said.values()]
         for field in next(iter(said.values()), ())
     }
-    known = machine.newest or machine.baseline
+    results = latest(machine)
     return {
         "tag": machine.tag,
         "title": _title(machine),
@@ -99,14 +99,13 @@ def _view(machine: Machine) -> dict[str, Any]:
         "sources": _sources(machine),
         "speeds": rows,
         "headlines": headlines(rows),
-        "charts": charts(known),
-        "chart_of": "" if known is None else _measured(known),
+        "charts": charts(results.values()),
         "changes": _all_changes(machine),
         "runs": list(said),
         "environments": {name: row for name, row in fields.items() if {*row} != {formatting.NA}},
         "unrecorded": [name for name, row in fields.items() if {*row} == {formatting.NA}],
         "marks": {name: marks(run) for name, run in runs.items() if run},
-        "results": [_result(machine, *found) for found in latest(machine).values()],
+        "results": [_result(machine, *found) for found in results.values()],
     }
 
 

@@ -7,9 +7,11 @@ inverse: 100 % is the roofline.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rocmforge.bench.formatting import ends, plain_params
+from rocmforge.bench.formatting import ends, iso, plain_params
+from rocmforge.bench.formatting import measured as at_commit
 from rocmforge.bench.results import Result, ResultSet
 
 UNIT = "times ideal"
@@ -32,27 +34,38 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture: rows of points, ticks of the axis, names of the series, all in pixels."""
+    """A picture: rows of points, ticks of the axis, names of the series, all in pixels.
+
+    ``measured`` names the commits that its values are of, with their dates.
+    """
 
     device: str
+    measured: tuple[str, ...]
     rows: tuple[tuple[str, float, tuple[Point, ...]], ...]
     ticks: tuple[tuple[str, float], ...]
     series: tuple[str, ...]
     height: int
 
 
-def charts(results: ResultSet | None) -> list[Chart]:
-    """Lay out the roofline benchmarks of a run, a picture for each device; none: no picture."""
-    measured = [
-        result
-        for result in (results.results if results else ())
-        if result.unit == UNIT and result.name.startswith(_SUITE) and result.value
+def charts(results: Iterable[tuple[Result, ResultSet]]) -> list[Chart]:
+    """Lay out roofline benchmarks, a picture for each device; none: no picture.
+
+    Parameters
+    ----------
+    results
+        Benchmarks of any kind, each with the run that it is of, as `machines.latest` returns them.
+    """
+    of_device: dict[str, list[tuple[Result, ResultSet]]] = {}
+    for result, run in results:
+        if result.unit == UNIT and result.name.startswith(_SUITE) and result.value:
+            of_device.setdefault(_device(result), []).append((result, run))
+    return [
+        _chart(device, [result for result, _ in found], [run for _, run in found])
+        for device, found in of_device.items()
     ]
-    devices = dict.fromkeys(_device(result) for result in measured)
-    return [_chart(name, [r for r in measured if _device(r) == name]) for name in devices]
 
 
-def _chart(device: str, measured: list[Result]) -> Chart:
+def _chart(device: str, measured: list[Result], runs: list[ResultSet]) -> Chart:
     series = tuple(dict.fromkeys(_work(result) for result in measured))
     labels = dict.fromkeys(_row(result) for result in measured)
     most = max([_LEAST_AXIS, *(_fraction(result.value) for result in measured)])
@@ -76,7 +89,9 @@ def _chart(device: str, measured: list[Result]) -> Chart:
     )
     steps = range(0, round(100 * top) + 1, 25 * math.ceil(4 * top / _TICKS))
     ticks = tuple((f"{step} %", across(step / 100)) for step in steps)
-    return Chart(device, rows, ticks, series, TOP + ROW * len(rows) + 6)
+    dates = {run.commit: iso(run.commit_date) for run in runs}
+    named = tuple(at_commit(commit, date) for commit, date in dates.items())
+    return Chart(device, named, rows, ticks, series, TOP + ROW * len(rows) + 6)
 
 
 def _fraction(value: float | None) -> float:

@@ -7,7 +7,7 @@ that failed or was skipped is a row without a value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rocmforge.bench.dashboard.machines import Machine, Report, latest
@@ -30,7 +30,7 @@ PHASES = {
 HEADLINES = {
     TTFT: ("prompt of 512", "prompt of 128", "the same prompt again"),
     PREFILL: ("prompt of 512", "prompt of 128", "a token of the prompt"),
-    DECODE: ("batch 1", "context of 128", "one sequence", "a token"),
+    DECODE: ("one sequence", "batch 1", "context of 128", "a token"),
 }
 """Settings that stand for a phase where one number must do, the best first."""
 _MODEL = re.compile(r"(.+?)[-.]((?:I?Q|B?F|MXFP)\d.*)")
@@ -83,14 +83,37 @@ def speeds(machine: Machine) -> list[Speed]:
 
 
 def headlines(rows: list[Speed]) -> dict[tuple[str, str | None], dict[str, Speed]]:
-    """Choose one speed for each model and phase, of those that `HEADLINES` names."""
-    chosen: dict[tuple[str, str | None], dict[str, Speed]] = {}
-    for phase, settings in HEADLINES.items():
-        for setting in settings:
-            for row in rows:
-                if (row.phase, row.setting) == (phase, setting) and row.value is not None:
-                    chosen.setdefault((row.model, row.format), {}).setdefault(phase, row)
-    return dict(sorted(chosen.items(), key=lambda item: (item[0][0], item[0][1] or "")))
+    """Choose one speed for each model and phase, of those that `HEADLINES` names.
+
+    Decode is chosen first: of the best setting the fastest row, which is the machine's best number
+    of threads. The other phases are of the same device, source and report where it has them.
+    """
+    models: dict[tuple[str, str | None], dict[str, list[Speed]]] = {}
+    for row in rows:
+        if row.value is not None and row.setting in HEADLINES[row.phase]:
+            of_model = models.setdefault((row.model, row.format), {})
+            of_model.setdefault(row.phase, []).append(row)
+    ordered = sorted(models.items(), key=lambda item: (item[0][0], item[0][1] or ""))
+    return {model: _headline(phases) for model, phases in ordered}
+
+
+def _headline(phases: Mapping[str, list[Speed]]) -> dict[str, Speed]:
+    """One row for each phase, in the order of `HEADLINES`."""
+
+    def order(row: Speed) -> tuple[int, float]:
+        value = row.value or 0.0
+        slowness = -value if row.direction is Direction.HIGHER else value
+        return HEADLINES[row.phase].index(row.setting), slowness
+
+    first = next(phase for phase in reversed(HEADLINES) if phase in phases)
+    lead = min(phases[first], key=order)
+
+    def farness(row: Speed) -> tuple[bool, bool, bool, tuple[int, float]]:
+        unlike = (row.device != lead.device, row.source != lead.source, row.date != lead.date)
+        return (*unlike, order(row))
+
+    best = {phase: min(found, key=farness) for phase, found in phases.items()}
+    return {phase: best[phase] for phase in HEADLINES if phase in best}
 
 
 def split_model(name: str) -> tuple[str, str | None]:
@@ -177,7 +200,7 @@ def _of_peer(report: Report) -> Iterator[Speed]:
             format=kind,
             phase=phase,
             setting=setting,
-            device=f"{content['threads']} threads",
+            device=_threads(content["threads"]),
             value=value,
             unit=str(row["unit"]),
             direction=Direction.HIGHER,
@@ -217,6 +240,10 @@ def _of_formats(report: Report) -> Iterator[Speed]:
             yield _plain(report, model, kind, (phase, "format by format", value, "tokens/s"))
 
 
+def _threads(count: object) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
 def _plain(
     report: Report, model: str, kind: str | None, found: tuple[str, str, object, str]
 ) -> Speed:
@@ -231,7 +258,7 @@ def _plain(
         format=kind,
         phase=phase,
         setting=setting,
-        device=None if threads is None else f"{threads} threads",
+        device=None if threads is None else _threads(threads),
         value=value,
         unit=unit,
         direction=Direction.HIGHER if unit.endswith("/s") else Direction.LOWER,
