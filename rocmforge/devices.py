@@ -111,8 +111,7 @@ def default_device(device: str | None = None) -> Choice:
         kinds = [name for name in _LISTS if name == kind]
     found = {name: _LISTS[name]() for name in kinds}
     if kind in found and not found[kind]:
-        why = _why_missing(kind)
-        raise DeviceError(why if why.startswith("device ") else f"device {wanted!r}: {why}")
+        raise DeviceError(f"device {wanted!r}: {_why_none(kind)}")
     choice = choose_device(found, kind, index)
     if kind == "auto" and choice.device is None:  # a driver without its runtime or package
         why = "; ".join(_why_missing(name) for name in kinds if not found[name])
@@ -169,13 +168,13 @@ def _listed(kind: str, gpu: DeviceProperties) -> Device:
 
 def _why_none(kind: str) -> str:
     """`_why_missing` for a line that names the kind already."""
-    if not _DRIVERS[kind]():
-        return _NO_DRIVER[kind]
     return re.sub(r"^device '\w+':? ", "", _why_missing(kind))
 
 
 def _why_missing(kind: str) -> str:
     """What stands between this machine and a GPU of a kind."""
+    if not _DRIVERS[kind]():  # what a runtime would say of its packages would not help
+        return _NO_DRIVER[kind]
     try:
         _RUNTIMES[kind](0).close()
     except DeviceError as error:

@@ -174,6 +174,26 @@ def test_a_missing_device_is_an_error_not_another_device(device: str) -> None:
         open_backend(device)
 
 
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("driver", [False, True])
+@pytest.mark.parametrize("device", ["hip", "cuda"])
+def test_a_missing_device_is_told_as_the_list_tells_it(
+    device: str, driver: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(index: int) -> Runtime:
+        raise DeviceError(f"device '{device}' needs a package: pip install it")
+
+    kinds = ("hip", "cuda")
+    monkeypatch.setattr(devices, "_RUNTIMES", dict.fromkeys(kinds, refuse))
+    monkeypatch.setattr(devices, "_DRIVERS", dict.fromkeys(kinds, lambda: driver))
+    monkeypatch.setattr(devices, "detect", lambda: Hardware(cpu_name="CPU"))
+    (listed,) = (one for one in list_devices() if one.kind == device)
+    with pytest.raises(DeviceError) as caught:
+        default_device(device)
+    assert str(caught.value) == f"device '{device}': {listed.detail}"
+    assert ("pip install" in listed.detail) == driver
+
+
 def test_an_unknown_device_names_the_known(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="got 'gpu', wanted one of auto, cpu, hip, cuda"):
         open_backend("gpu")

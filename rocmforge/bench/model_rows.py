@@ -36,7 +36,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    named = (row["model"], value_and_unit(row["model_bytes"], "bytes"), row["device_name"])
+    device = row["device_name"] or row["device"]
+    named = (row["model"], value_and_unit(row["model_bytes"], "bytes"), device)
     shown = (*named, str(row["threads"] or ""), str(row["batch"]), row["test"])
     if row["tokens_per_second"] is None:
         return (*map(_cell, shown), f"{NA}: {_cell(row['reason'])}", "", "", "")

@@ -102,9 +102,9 @@ class Place:
     Parameters
     ----------
     device
-        As the engine names it: "cpu", "hip:0".
+        As the engine names it: "cpu", "hip:0"; one that is not there as it was asked for.
     name
-        What its maker calls it.
+        What its maker calls it; None: it is not there.
     architecture
         Of a GPU; of the CPU its instruction set.
     threads
@@ -112,9 +112,9 @@ class Place:
     """
 
     device: str
-    name: str
-    architecture: str
-    threads: int | None
+    name: str | None = None
+    architecture: str | None = None
+    threads: int | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from asv_tree import Bench
 
 from rocmforge.bench.commands import model as command
 from rocmforge.bench.model_rows import line, whole
+from rocmforge.cpu.backend import available_threads
 from rocmforge.demo import demo_model
 
 SHORT = ("-p", "8", "-n", "3", "-r", "2", "--device", "cpu")
@@ -104,6 +105,8 @@ def test_what_does_not_fit_the_model_is_a_row_with_its_reason(bench: Bench) -> N
         (["-b", "0"], 2, "argument -b/--batch: got '0', wanted 1 or more"),
         (["--device", "cpu,tpu"], 2, "got 'tpu', wanted one of auto, cpu, hip, cuda"),
         (["-o", "sql"], 2, "invalid choice: 'sql'"),
+        (["-ngl", "99"], 2, "-ngl/--n-gpu-layers: got '99', wanted --device cpu, hip or cuda"),
+        (["-pg", "128,64"], 2, "argument -pg: got '128,64', wanted -p for prompts and -n for"),
     ],
 )
 def test_errors_are_one_clear_line(
@@ -116,12 +119,47 @@ def test_errors_are_one_clear_line(
     assert "Traceback" not in done.stderr
 
 
-def test_a_device_that_is_missing_is_refused_before_another_is_measured(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+def test_a_device_that_is_missing_is_rows_with_the_reason_beside_those_of_another(
+    bench: Bench,
 ) -> None:
-    done = bench("model", "--device", "cpu,cuda:7")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "device 'cuda" in done.stderr or "cuda:7" in done.stderr
+    done = bench("model", *SHORT[:-1], "hip:99,cpu", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [(row["device"], row["test"]) for row in rows] == [
+        (device, test) for device in ("hip:99", "cpu") for test in ("pp8", "tg3")
+    ]
+    for row in rows[:2]:
+        assert (row["device_name"], row["tokens_per_second"]) == (None, None)
+        assert row["reason"].startswith("device 'hip:99'")
+    for row in rows[2:]:
+        assert row["reason"] is None
+        assert row["tokens_per_second"] > 0
+
+
+def test_no_device_at_all_has_the_exit_code_of_generate(bench: Bench) -> None:
+    done = bench("model", *SHORT[:-1], "cuda:99,hip:99")
+    assert done.returncode == 1
+    assert done.stderr.count("device 'cuda:99'") == done.stderr.count("device 'hip:99'") == 1
+    for row, device in zip(cells(done.stdout)[2:], ("cuda:99",) * 2 + ("hip:99",) * 2, strict=True):
+        assert row[2] == device
+        assert row[6].startswith(f"n/a: device '{device}'")
+
+
+def test_the_model_may_be_named_as_for_llama_bench(bench: Bench) -> None:
+    done = bench("model", "-m", demo_model(), *SHORT, "-o", "jsonl")
+    assert [json.loads(row)["model_file"] for row in done.stdout.splitlines()] == ["demo.gguf"] * 2
+    done = bench("model", "-m", demo_model(), "other.gguf")
+    assert done.returncode == 2
+    assert f"model: got other.gguf and -m {demo_model()}, wanted one" in done.stderr
+
+
+def test_more_threads_than_cores_are_measured_and_said(bench: Bench) -> None:
+    most = available_threads() + 1
+    done = bench("model", *SHORT, "-n", "0", "-t", f"1,{most}")
+    assert done.returncode == 0
+    said = [line for line in done.stderr.splitlines() if line.startswith("-t:")]
+    assert len(said) == 1
+    assert said[0].startswith(f"-t: {most} threads on {most - 1} usable core")
 
 
 def test_rows_that_are_there_are_shown_when_the_rest_is_interrupted(

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rocmforge import env
 from rocmforge.bench.arguments import whole, wholes
@@ -34,9 +34,16 @@ ms/token       1000 over tokens/s
 
 Lists with commas are combined, each value with each. Each test runs once before, to warm up, which
 does not count. Times are of the host, from the call until the logits are there; loading the model
-is in none of them. What cannot be measured is n/a, with its reason. -b is not llama-bench's, which
-is the tokens of one pass.
+is in none of them. What cannot be measured is n/a, with its reason, as on a device that is not
+here. Where no device is here, the exit code is 1, as of the other commands that run a model. -b is
+not llama-bench's, which is the tokens of one pass.
 """
+_LLAMA_BENCH = {
+    ("-ngl", "--n-gpu-layers"): "--device cpu, hip or cuda: a model runs on one device as a whole",
+    ("-pg",): "-p for prompts and -n for tokens, each a test of its own; -n with -d is decoding "
+    "behind a prompt",
+}
+"""Options of llama-bench's that are refused, and what is wanted instead."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="MODEL",
         help="path of a GGUF file (default: the small demo model that comes with rocmforge)",
+    )
+    parser.add_argument(
+        "-m", "--model", dest="model_option", metavar="FILE", help="the same as MODEL"
     )
     _add_list(parser, "-p", "--n-prompt", 0, [512], "tokens of a prompt; 0: no prompt")
     _add_list(parser, "-n", "--n-gen", 0, [128], "tokens to generate; 0: none")
@@ -84,6 +94,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto, cpu, hip, cuda, or a GPU by its number, as hip:1 (default: auto; see "
         "`rocmforge devices`)",
     )
+    for names, wanted in _LLAMA_BENCH.items():
+        parser.add_argument(*names, type=_refused(wanted), help=argparse.SUPPRESS)
+
+
+def _refused(wanted: str) -> Callable[[str], NoReturn]:
+    def refuse(text: str) -> NoReturn:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted {wanted}")
+
+    return refuse
 
 
 def _add_list(
@@ -119,13 +138,16 @@ def _device(name: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Measure each test and write its row; return the exit code."""
-    from rocmforge.bench import model_rows
+    from rocmforge.bench import exits, model_rows
     from rocmforge.demo import demo_model
     from rocmforge.errors import MeasurementError, NoSuchFileError
     from rocmforge.speed.measure import speed_tests
 
     env.check()
-    path = Path(args.model) if args.model else demo_model()
+    if args.model and args.model_option:
+        raise ValueError(f"model: got {args.model} and -m {args.model_option}, wanted one")
+    named = args.model or args.model_option
+    path = Path(named) if named else demo_model()
     if not os.path.exists(path):
         raise NoSuchFileError(path)
     tests = speed_tests(args.n_prompt, args.n_gen, args.n_depth, args.batch)
@@ -141,6 +163,9 @@ def run(args: argparse.Namespace) -> int:
             rows.sort(key=lambda found: found[0])
             print(model_rows.whole(args.output, [row for _, row in rows]), end="", flush=True)
     reasons = [row["reason"] for _, row in rows if row["reason"]]
+    if not any(row["device_name"] for _, row in rows):
+        print(f"{args.prog}: error: {'; '.join(dict.fromkeys(reasons))}", file=sys.stderr)
+        return exits.FAILED
     if len(reasons) == len(rows):
         raise MeasurementError(f"{path}: nothing measured: {reasons[0]}")
     return 0
@@ -150,12 +175,16 @@ def _measured(
     args: argparse.Namespace, path: Path, tests: list[Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield each row as it comes, with its place in the order of the tests."""
-    from rocmforge.speed.measure import measure
+    from rocmforge.speed.measure import Place, Speed, measure
     from rocmforge.terminal import ProgressBar
 
     about = _about(path)
-    runs = list(_runs(args))  # a device that is not there is refused before the first is measured
-    for number, (device, threads) in enumerate(runs):
+    for number, (device, threads, missing) in enumerate(_runs(args)):
+        if missing:
+            for place, test in enumerate(tests):
+                row = Speed(test, Place(device or env.device()), reason=missing).row()
+                yield number * len(tests) + place, {**about, **row}
+            continue
         with ProgressBar("loading") as loading, ProgressBar("measuring", False) as measuring:
             speeds = measure(path, device, threads, tests, args.repetitions, measuring, loading)
             for speed in speeds:
@@ -163,16 +192,26 @@ def _measured(
                 yield order, {**about, **speed.row()}
 
 
-def _runs(args: argparse.Namespace) -> Iterator[tuple[str | None, int | None]]:
-    """Each device with each number of threads; a GPU is measured once."""
+def _runs(args: argparse.Namespace) -> Iterator[tuple[str | None, int | None, str | None]]:
+    """Each device with each number of threads, a GPU once; and why a device is not there."""
+    from rocmforge.cpu.backend import available_threads
     from rocmforge.devices import default_device
+    from rocmforge.errors import DeviceError
 
+    usable = available_threads()
     for device in args.device:
-        on_cpu = default_device(device).device is None
+        try:
+            on_cpu = default_device(device).device is None
+        except DeviceError as error:
+            yield device, None, str(error)
+            continue
         if not on_cpu and args.threads != [None]:
             print(f"-t: threads are the CPU's, and change nothing on {device}", file=sys.stderr)
         for threads in args.threads if on_cpu else [None]:
-            yield device, threads
+            if threads and threads > usable:
+                cores = f"{usable} usable core{'s' if usable > 1 else ''}"
+                print(f"-t: {threads} threads on {cores} wait for each other", file=sys.stderr)
+            yield device, threads, None
 
 
 def _about(path: Path) -> dict[str, Any]:
