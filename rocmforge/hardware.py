@@ -61,10 +61,10 @@ class Hardware:
         What the GPU may draw at most as it is set, in whole watts; None where it does not say.
     rocm_version
         As ROCm's version file or its package has it, e.g. ``"6.4.1-90"``; None where ROCm is not
-        installed.
+        installed, and where the GPU is NVIDIA's, beside which it is there for something else.
     hip_version
         Of HIP, the part of ROCm that has a version of its own, e.g. ``"6.4.43483"``; None where it
-        is not installed or does not say.
+        is not installed or does not say, and where ROCm is None.
     gfx_override
         Value of HSA_OVERRIDE_GFX_VERSION for this GPU, e.g. ``"10.3.0"``; None: not overridden.
     cpu_name, cpu_microarchitecture
@@ -139,8 +139,10 @@ def detect(root: Path = Path("/")) -> Hardware:
     DeviceError
         nvidia-smi is installed and does not answer.
     """
-    cpu, rocm = _first_cpu(root), find_rocm(root)
-    gpu = _amd_gpu(root) or _nvidia_gpu() or _Gpu(None, None, None, None, None)
+    cpu, amd = _first_cpu(root), _amd_gpu(root)
+    nvidia = None if amd else _nvidia_gpu()
+    rocm = None if nvidia else find_rocm(root)
+    gpu = amd or nvidia or _Gpu(None, None, None, None, None)
     return Hardware(
         gpu_name=gpu.name,
         gpu_architecture=gpu.architecture,
@@ -155,7 +157,7 @@ def detect(root: Path = Path("/")) -> Hardware:
         python_version=platform.python_version(),
         driver_version=gpu.driver_version,
         power_cap_watts=gpu.power_cap_watts,
-        hip_version=find_hip(root),
+        hip_version=None if nvidia else find_hip(root),
         gfx_override=gpu.override,
     )
 
@@ -348,6 +350,11 @@ def _rocm_of_distribution(root: Path) -> Rocm | None:
     command = [rpm, "-q", "--qf", "%{VERSION}", "rocm-hip"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return Rocm(done.stdout.strip(), "package rocm-hip") if done.returncode == 0 else None
+
+
+def has_amd_gpu(root: Path = Path("/")) -> bool:
+    """Whether the kernel driver shows an AMD GPU."""
+    return _amd_gpu(root) is not None
 
 
 class _Gpu(NamedTuple):

@@ -332,6 +332,20 @@ def test_nvidia_smi_that_hangs(root: Root, monkeypatch: pytest.MonkeyPatch) -> N
         detect(root.path)
 
 
+def test_packages_of_rocm_are_no_version_of_an_nvidia_machine(root: Root) -> None:
+    root.write("var/lib/dpkg/status", STATUS.format(status="install ok installed"))
+    root.write("usr/share/hip/version", HIP.format(5, 7, 31921))
+    alone = detect(root.path)
+    assert (alone.rocm_version, alone.hip_version) == ("5.2.3-8", "5.7.31921")
+    nvidia_smi(root, 'echo "NVIDIA H200, 9.0, 580.159.04, 700.00"')
+    beside = detect(root.path)
+    assert beside.gpu_name == "NVIDIA H200"
+    assert (beside.rocm_version, beside.hip_version) == (None, None)
+    root.gpu(1, 110000, 168, 128, "Radeon RX 7900 XT")
+    both = detect(root.path)
+    assert (both.gpu_architecture, both.rocm_version) == ("gfx1100", "5.2.3-8")
+
+
 def test_rocm_beside_an_nvidia_gpu_makes_no_other_hardware() -> None:
     card = Hardware(gpu_name="NVIDIA H200", gpu_architecture="sm_90", driver_version="580.1")
     beside = replace(card, rocm_version="5.7.1-3")

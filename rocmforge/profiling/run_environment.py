@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rocmforge import env
 from rocmforge.gpu import hip
-from rocmforge.hardware import find_rocm
+from rocmforge.hardware import find_rocm, has_amd_gpu
 from rocmforge.profiling.gpu_environment import GpuEnvironment, Spread, spread
 from rocmforge.profiling.gpu_watch import GpuWatch
 
@@ -225,13 +225,15 @@ def nvidia_driver(version: str) -> str | None:
 
 def versions(root: Path = _ROOT) -> dict[str, str]:
     """Versions of what a measurement depends on; what is not there is left out."""
-    rocm = find_rocm(root)
+    nvidia = nvidia_driver(_read(root / "proc/driver/nvidia/version"))
+    # beside an NVIDIA GPU alone, packages of ROCm are there for something else
+    rocm = find_rocm(root) if nvidia is None or has_amd_gpu(root) else None
     found = {
         "python": platform.python_version(),
         "kernel": platform.release(),
         "rocm": rocm.version if rocm else "",
         "amdgpu": _read(root / "sys/module/amdgpu/version").strip(),
-        "nvidia": nvidia_driver(_read(root / "proc/driver/nvidia/version")),
+        "nvidia": nvidia,
     }
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -165,11 +165,22 @@ def test_a_watch_reads_the_files_of_the_kernel(tmp_path: Path) -> None:
     assert found.quota_throttled_share == 0.0
     assert found.cpus == len(os.sched_getaffinity(0))
     assert found.versions.items() >= {
-        ("rocm", "6.4.1-90"),
         ("amdgpu", "6.12.12"),
         ("nvidia", "580.159.04"),
     }
     assert json.loads(json.dumps(asdict(found)))["cpu_mhz"] == [2400.0, 2400.0, 2400.0]
+
+
+def test_rocm_is_that_of_an_amd_gpu_or_of_a_machine_without_nvidias(tmp_path: Path) -> None:
+    root = tree(tmp_path)
+    assert "rocm" not in versions(root)
+    node = root / "sys/class/kfd/kfd/topology/nodes/1"
+    node.mkdir(parents=True)
+    (node / "properties").write_text("simd_count 168\ngfx_target_version 110000\n")
+    assert versions(root)["rocm"] == "6.4.1-90"
+    (node / "properties").unlink()
+    (root / "proc/driver/nvidia/version").unlink()
+    assert versions(root)["rocm"] == "6.4.1-90"
 
 
 def test_an_override_of_the_architecture_is_stored_with_the_result(
@@ -185,6 +196,7 @@ def test_hips_version_is_stored_beside_rocms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tree(tmp_path)
+    (root / "proc/driver/nvidia/version").unlink()
     monkeypatch.setattr(hip, "version", lambda: (6, 4, 43482))
     watch = Watch(root)
     watch.add_gpu("hip:0")
