@@ -6,6 +6,7 @@ code raise ValueError or TypeError instead.
 
 from __future__ import annotations
 
+import json
 import reprlib
 from pathlib import Path
 
@@ -147,6 +148,14 @@ class EngineInUseError(RocmforgeError):
             f"{wanted}: got an engine in use by {running}, wanted one call at a time: "
             "wait until that returns, or give each thread an engine of its own"
         )
+
+
+def said_of_json(error: Exception) -> str:
+    """Say in words what was found instead of JSON, for ``got`` of a `ResultFileError`."""
+    if not isinstance(error, json.JSONDecodeError):
+        return str(error)
+    where = f"line {error.lineno}, column {error.colno}"
+    return f"text that is no JSON at {where} ({error.msg[:1].lower()}{error.msg[1:]})"
 
 
 class ResultFileError(RocmforgeError):

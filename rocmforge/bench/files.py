@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
 from rocmforge.atomic import whole_file
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import ResultFileError, said_of_json
 
 _YEAR_10000_MS = 253_402_300_800_000
 
@@ -40,7 +40,7 @@ def parse_json(path: Path, text: str, wanted: str = "a complete JSON file") -> A
     try:
         return json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
-        raise ResultFileError(path, "content", got=error, wanted=wanted) from error
+        raise ResultFileError(path, "content", got=said_of_json(error), wanted=wanted) from error
 
 
 def refuse_empty(path: Path, text: str, wanted: str) -> None:

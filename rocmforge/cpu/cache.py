@@ -61,7 +61,8 @@ class PagedKVCache:
         dtype: str,
     ) -> None:
         if dtype not in DTYPES:
-            raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)}")
+            other = "; q8_0 is for GPUs only" if dtype == "q8_0" else ""
+            raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)}{other}")
         counts = {"n_layers": n_layers, "n_kv_heads": n_kv_heads, "head_dim": head_dim}
         for name, count in {**counts, "n_pages": n_pages}.items():
             if count < 1:

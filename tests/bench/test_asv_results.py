@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import math
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,6 +253,19 @@ def test_no_json_object(two_commits: AsvTree, file: str, content: bytes) -> None
 def test_an_empty_file_is_called_so(two_commits: AsvTree, file: str) -> None:
     (two_commits.results / file).write_text(" \n")
     with pytest.raises(ResultFileError, match="content: got an empty file, wanted a complete JSON"):
+        ResultsDirectory(two_commits.results)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nothing\n", "text that is no JSON at line 1, column 1 (expecting value), wanted a"),
+        ('{"a": 1,\n "b" 2}', "at line 2, column 6 (expecting ':' delimiter), wanted a"),
+    ],
+)
+def test_text_that_is_no_json_is_called_so(two_commits: AsvTree, text: str, said: str) -> None:
+    (two_commits.results / "benchmarks.json").write_text(text)
+    with pytest.raises(ResultFileError, match=re.escape(said)):
         ResultsDirectory(two_commits.results)
 
 

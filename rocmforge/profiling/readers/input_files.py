@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import ResultFileError, said_of_json
 from rocmforge.profiling.readers.values import Omissions, plain
 
 MOST_BYTES = 2 * 1024**3
@@ -100,7 +100,7 @@ def read_json(path: Path, wanted: str) -> Any:
     try:
         return json.loads(path.read_bytes().decode("utf-8-sig", "replace"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ResultFileError(path, "content", got=error, wanted=wanted) from error
+        raise ResultFileError(path, "content", got=said_of_json(error), wanted=wanted) from error
 
 
 def column_names(line: str) -> list[str]:
