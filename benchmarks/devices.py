@@ -34,7 +34,7 @@ def device_name(device: str) -> str:
     named = env.split_device(env.device())[0] in env.GPU_KINDS
     choice = default_device(None if named else "auto")
     if choice.device is None:
-        raise NotImplementedError(choice.reason)
+        raise NotImplementedError(choice.reason.removeprefix("the CPU: "))
     name = f"{choice.kind}:{choice.device.index}"
     recording.watch_gpu(name)
     return name

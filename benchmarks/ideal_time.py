@@ -117,8 +117,9 @@ def over_ideal(
     """
     found = roofline(on, precision if operations else "f32", working_set)
     peaks = found.peaks
+    samples: Sequence[float] = ()
     for left in reversed(range(TRIES)):
-        samples = timed()
+        samples = timed() or samples  # none where its turns beside another process are over
         ideal = peaks.ideal_seconds(n_bytes, operations)
         if median(samples) >= IMPOSSIBLE * ideal:
             return track([seconds / ideal for seconds in samples])

@@ -124,6 +124,9 @@ class Comparison:
     cut_short
         CUT_SHORT by an error or INTERRUPTED: what was to be measured again was not, whatever the
         rows say; None: nothing was left out.
+    any_failure
+        Whether a benchmark that fails and had no value before counts, too: a gate by a baseline,
+        where nothing is stored of what failed.
     """
 
     before: str
@@ -135,6 +138,7 @@ class Comparison:
     commits: tuple[str, str] = ("", "")
     may_miss: bool = False
     cut_short: Outcome | None = None
+    any_failure: bool = False
 
     def with_verdict(self, verdict: Verdict) -> list[Row]:
         """Rows of one verdict."""
@@ -153,7 +157,8 @@ class Comparison:
             return self.cut_short
         if self.mismatches:
             return Outcome.HARDWARE_MISMATCH
-        if any(row.gates for row in self.rows):
+        failed = self.any_failure and self.with_verdict(Verdict.FAILED)
+        if failed or any(row.gates for row in self.rows):
             return Outcome.REGRESSION
         compared = {Verdict.OK, Verdict.IMPROVED, Verdict.REGRESSION}
         if not any(row.verdict in compared and row.before is not None for row in self.rows):

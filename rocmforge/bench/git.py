@@ -13,6 +13,8 @@ from typing import Any
 
 from rocmforge.hardware import hardware_tag
 
+_NO_CODE = (":(exclude)results", ":(exclude)baselines")
+
 
 def run_git(
     repository: Path | None, *words: str, errors: str = "replace"
@@ -62,14 +64,14 @@ def find_commit(repository: Path | None, name: str) -> str | None:
 def head(repository: Path) -> tuple[str | None, bool]:
     """Return the hash of HEAD, or None without git or a commit, and whether the tree differs.
 
-    What `asv run` left in results/ is no difference: it is no code.
+    What was measured and lies in results/ and baselines/ is no difference: it is no code.
 
     Parameters
     ----------
     repository
         Folder of the code.
     """
-    changed = ask_git(repository, "status", "--porcelain", "--", ".", ":(exclude)results")
+    changed = ask_git(repository, "status", "--porcelain", "--", ".", *_NO_CODE)
     return find_commit(repository, "HEAD"), bool(changed)
 
 

@@ -7,12 +7,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from rocmforge import env
 from rocmforge.bench import asv, exits, project
+from rocmforge.bench.asv_log import absent_lines, failed_lines
 from rocmforge.bench.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
 from rocmforge.bench.compare import Comparison
 from rocmforge.bench.confirm import suspects
@@ -73,16 +75,19 @@ def gate_head(args: argparse.Namespace) -> int:
     """Measure, judge, and measure suspects again; return the exit code."""
     console = plain_console()
     found, comparison = measure_and_show(args, console)
-    refuse_marked(found, console)
-    if comparison is not None and not found.failed:
-        comparison = _settled(comparison, found, args.confirm, console)
-    if comparison is not None and args.json:
-        write_bytes(args.json, to_json(comparison).encode())
-    if found.failed:
+    refused = refuse_marked(found, console)
+    stored = baseline_path(BASELINES, found.results.hardware)
+    if comparison is None and found.failed:
+        console.print(f"gate      FAIL: {len(found.failed)} failed (exit 1); no baseline {stored}")
         return exits.FAILED
     if comparison is None:
-        stored = baseline_path(BASELINES, found.results.hardware)
         raise MeasurementError(f"no baseline {stored} to compare with")
+    why_not = "most of this run was disturbed" if refused else None
+    why_not = why_not if args.confirm else "--no-confirm"
+    comparison = replace(comparison, any_failure=True)
+    comparison = _settled(comparison, found, why_not, console)
+    if args.json:
+        write_bytes(args.json, to_json(comparison).encode())
     missing = missing_line(comparison)
     if missing:
         console.print(f"note      {missing}")
@@ -90,17 +95,19 @@ def gate_head(args: argparse.Namespace) -> int:
     return comparison.outcome.exit_code
 
 
-def _settled(comparison: Comparison, found: Run, again: bool, console: Console) -> Comparison:
+def _settled(
+    comparison: Comparison, found: Run, why_not: str | None, console: Console
+) -> Comparison:
     """Measure suspects again, interleaved with the baseline's commit; save and say what they are.
 
-    Without `again`, what one run alone says of them is no ok.
+    Where a reason forbids that, what one run alone says of them is no ok.
     """
-    if again:
+    if why_not is None:
         stored = load_baseline(baseline_path(BASELINES, found.results.hardware))
         settled = confirmed_by_stored(comparison, stored, found.results)
     else:
         rows = () if comparison.mismatches else suspects(comparison.rows)
-        settled = unconfirmed(comparison, rows, "not measured again: --no-confirm")
+        settled = unconfirmed(comparison, rows, f"not measured again: {why_not}")
     changed = [
         f"again     {row.label}: {was.verdict.value} → {row.verdict.value}: {row.note}"
         for was, row in zip(comparison.rows, settled.rows, strict=True)
@@ -136,8 +143,7 @@ def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, C
     _print_results(results, None if mismatches else comparison, console)
     config = WORK / "asv.conf.json"
     publish(config, RESULTS, WORK / "html", BASELINES, found.log, console.print)
-    if found.failed:
-        console.print(f"failed    {'; '.join(found.failed)}: see {found.log}", style="bold red")
+    _print_absent(found, console)
     _print_notes(found, console)
     store = "run --profile full --save-baseline stores"
     if comparison is None:
@@ -150,10 +156,22 @@ def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, C
         console.print(f"          {saved_line(save(comparison))}")
     console.print(f"results   {RESULTS / found.machine}")
     console.print(f"          environment of each process: {found.reports}")
-    console.print(f"as JSON   {found.stored}")
+    if found.has_values:
+        console.print(f"as JSON   {found.stored}")
     preview = f"{os.path.relpath(sys.executable)} -m asv --config {config}"
     console.print(f"dashboard {WORK / 'html'}; to see it: {preview} preview")
     return found, comparison
+
+
+def _print_absent(found: Run, console: Console) -> None:
+    """Print why benchmarks failed or are n/a."""
+    results = found.results.results
+    for line in absent_lines(results, found.reasons):
+        console.print(f"n/a       {line}")
+    for line in failed_lines(results, found.reasons):
+        console.print(f"failed    {line}", style="bold red")
+    if found.failed:
+        console.print(f"          all that they printed: {found.log}")
 
 
 def _print_notes(found: Run, console: Console) -> None:
@@ -169,8 +187,12 @@ def _print_notes(found: Run, console: Console) -> None:
         console.print(f"note      {marked} of {timed} timed benchmarks are marked: {reasons[0]}")
 
 
-def refuse_marked(found: Run, console: Console) -> None:
+def refuse_marked(found: Run, console: Console) -> bool:
     """Refuse a run of which most is marked; where something failed, only say so.
+
+    Returns
+    -------
+    Whether most of it is marked.
 
     Raises
     ------
@@ -182,6 +204,7 @@ def refuse_marked(found: Run, console: Console) -> None:
         raise MeasurementError(refused)
     if refused:
         console.print(f"refused   {refused}")
+    return refused is not None
 
 
 def _compared(stored: Path, found: Run) -> Comparison | None:

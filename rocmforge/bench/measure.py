@@ -9,26 +9,29 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from rocmforge.bench import asv, project
+from rocmforge.bench.asv_log import absent_lines, reasons
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import baseline_path, save_baseline
 from rocmforge.bench.machine import register_here
 from rocmforge.bench.reports import reports_path
 from rocmforge.bench.results import ResultSet, Status
 from rocmforge.bench.run_environment import with_stored_environments
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import detect
 
 WORK = Path(".asv")
 RESULTS = WORK / "results"
 PLAIN_WIDTH = 200  # columns, where the output is no terminal and COLUMNS does not say
-_PROGRESS = re.compile(r"(\[ *\d|·)(?!.*=====)|asv: error|\s*[\w.]*Error: ")  # of asv's output
+_PROGRESS = re.compile(
+    r"(\[ *\d|·)(?!.*(=====|For parameters|asv: skipped))|asv: error|\s*[\w.]*Error: "
+)  # of asv's output
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,11 +47,13 @@ class Run:
     machine
         Its name below `RESULTS`.
     stored
-        The results as a baseline, for programs.
+        The results as a baseline, for programs; an older one where nothing has a value.
     log
         What asv printed.
     reports
         The environment of each process.
+    reasons
+        Why what has no value has none, by label.
     """
 
     results: ResultSet
@@ -57,11 +62,17 @@ class Run:
     stored: Path
     log: Path
     reports: Path
+    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def failed(self) -> list[str]:
         """Labels of the benchmarks that gave an error."""
         return [r.label for r in self.results.results if r.status is Status.FAILED]
+
+    @property
+    def has_values(self) -> bool:
+        """Whether any benchmark has a value."""
+        return any(r.status is Status.OK for r in self.results.results)
 
 
 def measure_head(
@@ -83,7 +94,7 @@ def measure_head(
     ValueError
         No repository, a wrong environment, or no such benchmark.
     MeasurementError
-        No benchmark has a value.
+        All benchmarks are n/a; the message says why.
     ResultFileError
         asv failed; its log says why.
     """
@@ -107,9 +118,20 @@ def measure_head(
         _run_asv(machine, commit, batch, log, console)
     results = _load(machine, commit, selection, max_load)
     results = dataclasses.replace(results, uncommitted_changes=dirty)
+    why = reasons(log, results.results)
+    _refuse_nothing(results, why)
     stored = baseline_path(WORK / "baselines", results.hardware)
-    save_baseline(stored, results)
-    return Run(results, selection, machine, stored, log, reports_path(results.source))
+    found = Run(results, selection, machine, stored, log, reports_path(results.source), why)
+    if found.has_values:
+        save_baseline(stored, results)
+    return found
+
+
+def _refuse_nothing(results: ResultSet, why: Mapping[str, str]) -> None:
+    """Raise MeasurementError with all reasons where everything is n/a."""
+    if all(result.status is Status.SKIPPED for result in results.results):
+        said = "".join(f"\n  n/a: {line}" for line in absent_lines(results.results, why))
+        raise MeasurementError(f"nothing measured: no benchmark has a value here{said}")
 
 
 def _run_asv(

@@ -19,7 +19,7 @@ from rich.text import Text
 from rocmforge.bench.compare import Comparison, Outcome, Row, suite_slowdowns
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.findings import Finding, Level, State, bisect_command, exit_code
-from rocmforge.bench.formatting import digits, ends, plain_params, scale_for, value_and_unit
+from rocmforge.bench.formatting import NA, digits, ends, plain_params, scale_for, value_and_unit
 from rocmforge.bench.history import History
 from rocmforge.bench.results import Direction, Result, Status
 from rocmforge.errors import one_line
@@ -222,7 +222,7 @@ def _value(result: Result) -> str:
 
 def _median(result: Result) -> str:
     if result.value is None:
-        return result.status.value
+        return NA if result.status is Status.SKIPPED else result.status.value
     return f"{MARK} " * (result.marked is not None) + _value(result)
 
 
@@ -314,7 +314,10 @@ def print_comparison(
 def summary_line(comparison: Comparison) -> str:
     """One line: the outcome with its exit code, and `counts_line`."""
     outcome = comparison.outcome
-    return f"{_OUTCOMES[outcome]} (exit {outcome.exit_code}): {counts_line(comparison)}"
+    said = _OUTCOMES[outcome]
+    if outcome is Outcome.REGRESSION and not comparison.with_verdict(Verdict.REGRESSION):
+        said = "FAIL: failed benchmarks"
+    return f"{said} (exit {outcome.exit_code}): {counts_line(comparison)}"
 
 
 def counts_line(comparison: Comparison) -> str:

@@ -69,6 +69,35 @@ def track_broken():
 '''
 
 
+ABSENT_SUITE = '''\
+"""What this machine cannot run, and why."""
+
+
+class Absent:
+    params = [["a", "b", "c", "d"], ["cpu", "gpu"]]
+    param_names = ["letter", "device"]
+
+    def setup(self, letter, device):
+        if device == "gpu":
+            raise NotImplementedError("no GPU's: it is missing")
+
+    def track_n(self, letter, device):
+        print("said of what has a value: in no reason")
+        return 1
+
+
+def setup_alone():
+    raise NotImplementedError("its inputs, (1), are far too large")
+
+
+def track_alone():
+    return 1
+
+
+track_alone.setup = setup_alone
+'''
+
+
 CHECKED_SUITE = '''\
 """A time with a check before it, a size, and a check that fails."""
 
@@ -372,6 +401,57 @@ def test_the_whole_way(project: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert "gate      FAIL: regression (exit 1): 1 regression" in capfd.readouterr().out
 
 
+def test_a_failed_benchmark_leaves_the_gate_its_verdict_and_has_a_reason(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
+    path = project / "benchmarks" / "figure.txt"
+    path.write_text("2.4", encoding="utf-8")
+    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "slower")
+    capfd.readouterr()
+    report = project / ".asv" / "gate.json"
+    assert main(["gate", "--no-confirm", "--bench", r"^tiny\.", "--json", str(report)]) == 1
+    shown = capfd.readouterr().out
+    assert "failed    tiny.track_broken: ValueError: wrong result on purpose\n" in shown
+    assert "again     tiny.track_ms('cpu'): regression → regression: not measured again" in shown
+    assert "gate      FAIL: regression (exit 1): 1 regression, 1 failed" in shown
+    assert json.loads(report.read_text(encoding="utf-8"))["exit_code"] == 1
+
+    path.write_text("2.0", encoding="utf-8")
+    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "as fast")
+    assert main(["gate", "--no-confirm", "--bench", r"^tiny\.", "--json", str(report)]) == 1
+    assert "gate      FAIL: failed benchmarks (exit 1): 1 failed, " in capfd.readouterr().out
+    assert json.loads(report.read_text(encoding="utf-8"))["exit_code"] == 1
+
+    assert main(["gate", "--bench", "track_broken"]) == 1
+    shown = capfd.readouterr().out
+    assert "gate      FAIL: failed benchmarks (exit 1): 1 failed; " in shown
+    assert "as JSON" not in shown
+
+
+def test_what_is_not_available_has_its_reason(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (project / "benchmarks" / "absent.py").write_text(ABSENT_SUITE, encoding="utf-8")
+    git(project, "add", "-A")
+    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "absent")
+    assert main(["run", "--bench", r"^(absent|tiny\.track_ms)"]) == 0
+    shown = capfd.readouterr().out
+    assert "n/a       no GPU's: it is missing: absent.Absent.track_n('a', 'gpu'), " in shown
+    assert (
+        "absent.Absent.track_n('b', 'gpu'), absent.Absent.track_n('c', 'gpu') and 1 more" in shown
+    )
+    assert "n/a       it gave no number: tiny.track_ms('gpu')\n" in shown
+    assert "n/a       its inputs, (1), are far too large: absent.track_alone\n" in shown
+    assert re.search(r"track_n +a gpu +n/a", shown)
+    assert "skipped" not in shown
+    assert "For parameters" not in shown
+
+    assert main(["run", "--bench", "absent.*gpu"]) == 3
+    said = capfd.readouterr()
+    assert "nothing measured: no benchmark has a value here\n  n/a: no GPU's: it is" in said.err
+
+
 def test_a_run_under_an_override_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     card = Hardware(gpu_name="RX 6700 XT", gpu_architecture="gfx1030", gfx_override="10.3.0")
     found = ResultSet(Path("r.json"), "box", "a" * 40, None, "env", card, ())
@@ -480,7 +560,9 @@ def test_results_that_asv_left_are_no_change_of_the_code(project: Path) -> None:
 
 
 def test_nothing_measured_is_no_success(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--bench", r"^tiny\.track_broken"]) == 3
+    assert main(["run", "--bench", r"^tiny\.track_broken"]) == 1
+    assert "failed    tiny.track_broken: ValueError" in capfd.readouterr().out
+    assert main(["run", "--bench", r"^tiny\.track_broken", "--save-baseline"]) == 3
     assert "nothing measured" in capfd.readouterr().err
 
 
