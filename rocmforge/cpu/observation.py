@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from rocmforge.plan.cost import Costs, Places
 from rocmforge.plan.graph import (
@@ -28,8 +28,8 @@ FILES: dict[type[Op], str] = {
 """Where ops run whose file does not have their name."""
 
 
-class Stamps:
-    """Takes the time of steps, in order.
+class Stamps(Sequence[Interval]):
+    """Takes the time of steps, in order; when each ran is worked out where it is asked for.
 
     Parameters
     ----------
@@ -39,32 +39,40 @@ class Stamps:
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels = labels
-        self._times: list[tuple[float, float]] = []
+        self._times: list[float] = []  # of each step: when it began, when it ended
 
     def run(self, step: Callable[[], None]) -> None:
         """Run the next step."""
-        begin = time.perf_counter()
+        self._times.append(time.perf_counter())
         step()
-        self._times.append((begin, time.perf_counter()))
+        self._times.append(time.perf_counter())
 
-    def intervals(self) -> tuple[Interval, ...]:
-        """Return when each step ran."""
-        pairs = zip(self._labels, self._times, strict=True)
-        return tuple(Interval(label, begin, end - begin) for label, (begin, end) in pairs)
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    @overload
+    def __getitem__(self, at: int) -> Interval: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Interval]: ...
+    def __getitem__(self, at: int | slice) -> Interval | list[Interval]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        at = range(len(self))[at]
+        begin, end = self._times[2 * at : 2 * at + 2]
+        return Interval(self._labels[at], begin, end - begin)
 
 
 def observed_pass(
     begin: float, end: float, stamps: Stamps, told: Callable[[], Sequence[StepFacts]]
 ) -> ObservedPass:
     """Return what is told of a pass from `begin` to `end`; see `ObservedPass`."""
-    steps = stamps.intervals()
-    first = steps[0].start
-    last = steps[-1].start + steps[-1].seconds
+    first = stamps[0].start
+    last = stamps[-1].start + stamps[-1].seconds
     return ObservedPass(
         begin=begin,
         end=end,
         host=(Interval("prepare", begin, first - begin),),
-        steps=steps,
+        steps=stamps,
         copies=(),
         launches=(),
         device=Interval("pass", first, last - first),

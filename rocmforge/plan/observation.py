@@ -100,7 +100,7 @@ class ObservedPass:
     begin: float
     end: float
     host: tuple[Interval, ...]
-    steps: tuple[Interval, ...]
+    steps: Sequence[Interval]
     copies: tuple[Interval, ...]
     launches: tuple[Interval, ...]
     device: Interval
