@@ -244,6 +244,23 @@ def test_what_differs_most_between_runs_is_listed(tool: Any, tmp_path: Path) -> 
     assert not any("`a`" in line for line in lines)
 
 
+def test_what_no_machine_has_is_named_once_and_is_no_row(tool: Any) -> None:
+    rows = [("here", "m.time(1, 'cpu')"), ("nowhere", "m.time(2, 'cpu')"), ("there", "n.track(3)")]
+
+    def baseline(tag: str, **values: float) -> dict[str, Any]:
+        entry = {"metadata": {"unit": "bits"}}
+        stored = {name: {**entry, "metrics": {"p50_bits": v}} for name, v in values.items()}
+        machine = {"hardware_tag": tag, "commit": "c" * 40, "hardware": {"gpu_architecture": None}}
+        return {"metadata": machine, "baselines": stored}
+
+    first = baseline("one", **{"m.time(1, 'cpu')": 4.5})
+    text = tool._suites_table([first, baseline("two", **{"n.track(3)": 8.0})], rows)
+    assert [line.split("|")[1].strip() for line in text.splitlines()[2:4]] == ["here", "there"]
+    assert "| nowhere |" not in text
+    assert text.endswith("\n\nIn no baseline yet: `m.time(2, 'cpu')`.\n")
+    assert "In no baseline" not in tool._suites_table([first], rows[:1])
+
+
 def test_each_line_of_the_coverage_names_a_benchmark(tool: Any, repo: Path) -> None:
     pytest.importorskip("asv_runner.discovery")
     known = set(project.labels(repo))

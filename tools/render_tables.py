@@ -20,7 +20,7 @@ from measured_commits import lost_commits
 
 from rocmforge.bench.baseline import metric_suffix
 from rocmforge.bench.files import read_json, write_bytes
-from rocmforge.bench.formatting import digits, scale_for
+from rocmforge.bench.formatting import NA, digits, scale_for
 from rocmforge.bench.noise import load_noise
 from rocmforge.bench.statistics import percentile
 from rocmforge.bench.tables import MARK
@@ -179,16 +179,27 @@ def coverage() -> list[tuple[str, str]]:
 
 
 def _suites_table(baselines: list[dict[str, Any]], rows: list[tuple[str, str]]) -> str:
-    """One measured value of each thing that the suites cover, on every machine."""
+    """One measured value of each thing that the suites cover, on every machine.
+
+    What no machine has is named once below the table, instead of rows of n/a.
+    """
+    if not baselines:
+        return ""
     heads = []
     for baseline in baselines:
         meta = baseline["metadata"]
         heads.append(f"`{meta['hardware_tag']}`, {meta['commit'][:8]}")
-    cells = [
-        [what, f"`{label}`", *(_measured(baseline, label) for baseline in baselines)]
-        for what, label in rows
-    ]
-    return "\n".join(table(["what", "benchmark", *heads], cells)) + "\n" if baselines else ""
+    cells, absent = [], []
+    for what, label in rows:
+        values = [_measured(baseline, label) for baseline in baselines]
+        if {*values} == {NA}:
+            absent.append(label)
+        else:
+            cells.append([what, f"`{label}`", *values])
+    lines = table(["what", "benchmark", *heads], cells)
+    if absent:
+        lines += ["", f"In no baseline yet: {', '.join(f'`{label}`' for label in absent)}."]
+    return "\n".join(lines) + "\n"
 
 
 def _rooflines(baseline: dict[str, Any]) -> str:
@@ -248,14 +259,14 @@ def _measured(baseline: dict[str, Any], label: str) -> str:
     entries = baseline["baselines"]
     if SLOWEST in own:
         return _slowest(entries, own)
-    return _value(entries[own]) if own in entries else "n/a"
+    return _value(entries[own]) if own in entries else NA
 
 
 def _slowest(entries: dict[str, Any], label: str) -> str:
     pattern = re.escape(label).replace(re.escape(SLOWEST), "'([^']*)'")
     found = {hit[1]: entries[name] for name in entries if (hit := re.fullmatch(pattern, name))}
     if not found:
-        return "n/a"
+        return NA
     rates = next(iter(found.values()))["metadata"]["unit"].endswith("/s")
     name = (min if rates else max)(found, key=lambda name: stored_median(found[name]))
     return f"{_value(found[name])} ({name})"
