@@ -28,6 +28,7 @@ from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.hardware import Hardware
 
 THRESHOLD = 0.10
+CODE_CHANGED = "the benchmark's code changed"
 CHANGES = (Verdict.REGRESSION, Verdict.IMPROVED)
 
 
@@ -35,6 +36,7 @@ class Outcome(enum.Enum):
     """What comparing says as a whole."""
 
     PASS = "pass"
+    SHOWN = "shown"
     REGRESSION = "regression"
     NOTHING_MEASURED = "nothing_measured"
     MISSING = "missing"
@@ -45,7 +47,7 @@ class Outcome(enum.Enum):
     @property
     def exit_code(self) -> int:
         """Exit code of a command that compared; 2 is that of usage and broken input as well."""
-        codes = {"pass": 0, "regression": 1, "cut_short": 2, "hardware_mismatch": 4}
+        codes = {"pass": 0, "shown": 0, "regression": 1, "cut_short": 2, "hardware_mismatch": 4}
         return {**codes, "interrupted": 130}.get(self.value, 3)
 
 
@@ -100,6 +102,11 @@ class Row:
             self.verdict is Verdict.FAILED and self.before is not None
         )
 
+    @property
+    def code_changed(self) -> bool:
+        """Whether it is not comparable because the benchmark's own code is another now."""
+        return self.verdict is Verdict.NOT_COMPARABLE and self.note.startswith(CODE_CHANGED)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -127,6 +134,8 @@ class Comparison:
     any_failure
         Whether a benchmark that fails and had no value before counts, too: a gate by a baseline,
         where nothing is stored of what failed.
+    shown_only
+        Whether it is shown beside a run that nobody judges: it never fails.
     """
 
     before: str
@@ -139,6 +148,7 @@ class Comparison:
     may_miss: bool = False
     cut_short: Outcome | None = None
     any_failure: bool = False
+    shown_only: bool = False
 
     def with_verdict(self, verdict: Verdict) -> list[Row]:
         """Rows of one verdict."""
@@ -146,13 +156,28 @@ class Comparison:
 
     @property
     def missing(self) -> list[Row]:
-        """Rows that had a value before and none that it can be compared with, but did not fail."""
+        """Rows that had a value before and none that it can be compared with, but did not fail.
+
+        Not those of benchmarks whose code changed: they have a value, and a new baseline
+        settles it.
+        """
         lost = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
-        return [row for row in self.rows if row.verdict in lost and row.before is not None]
+        return [
+            row
+            for row in self.rows
+            if row.verdict in lost and row.before is not None and not row.code_changed
+        ]
+
+    @property
+    def of_changed_code(self) -> list[Row]:
+        """Rows of benchmarks whose own code is another now."""
+        return [row for row in self.rows if row.code_changed]
 
     @property
     def outcome(self) -> Outcome:
-        """Cut short, else hardware mismatch, regression, nothing measured, missing, pass."""
+        """Shown, else cut short, hardware mismatch, regression, nothing measured, missing, pass."""
+        if self.shown_only:
+            return Outcome.SHOWN
         if self.cut_short is not None:
             return self.cut_short
         if self.mismatches:
@@ -360,7 +385,7 @@ def _incomparable(before: Result, after: Result) -> str:
     if before.status is not Status.OK or after.status is not Status.OK:
         return "not measured on both sides"
     if before.version and after.version and before.version != after.version:
-        return "the benchmark's code changed"
+        return CODE_CHANGED
     if before.unit is None or after.unit is None or after.direction is None:
         return "not in benchmarks.json: unit and direction unknown"
     if (before.unit, before.direction) != (after.unit, after.direction):

@@ -46,11 +46,16 @@ def suspects(rows: Sequence[Row]) -> list[Row]:
     or by the threshold less the noise floor. It is one, too, where it is faster by more than the
     threshold: that is to be proved, and other work may have slowed down the earlier run. A single
     burst of other work hides a slowdown as often as it feigns one. A benchmark without a known
-    noise floor gets the median of the known ones.
+    noise floor gets the median of the known ones. A benchmark whose own code changed is one, too:
+    measured again, today's code measures both commits.
     """
     floors = [row.floor for row in rows if row.floor is not None]
     usual = median(floors) if floors else UNKNOWN_NOISE_FLOOR
-    return [row for row in rows if row.verdict in SUSPICIOUS and _may_have_changed(row, usual)]
+    return [
+        row
+        for row in rows
+        if row.code_changed or (row.verdict in SUSPICIOUS and _may_have_changed(row, usual))
+    ]
 
 
 def _may_have_changed(row: Row, usual: float) -> bool:
@@ -66,7 +71,7 @@ def _may_have_changed(row: Row, usual: float) -> bool:
 
 def _looks_faster(row: Row) -> bool:
     """Whether a suspect is one for being faster."""
-    if not row.before or not row.after or row.direction is None:
+    if not row.before or not row.after or row.direction is None or row.code_changed:
         return False
     return slowdown(row.before, row.after, row.direction) < 1 / (1 + row.threshold)
 
@@ -190,6 +195,8 @@ def _without_value(row: Row, pair: Pair, commits: tuple[str, str]) -> Row:
     """Return the row of a suspect of which one process gave no value."""
     side, why = pair.without
     failed = side == 1 and not why.startswith(NOT_AVAILABLE)
+    if row.code_changed and not failed:
+        return replace(row, note=f"{row.note}; no value at {commits[side][:8]}: {why}")
     verdict = Verdict.FAILED if failed else Verdict.CANNOT_TELL
     note = f"gives no value when measured again at {commits[side][:8]}: {why}"
     return replace(row, verdict=verdict, note=note)

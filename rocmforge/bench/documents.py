@@ -18,16 +18,18 @@ from rocmforge.bench.compare import Comparison, Outcome, Row, suite_slowdowns
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.findings import Finding, Level, bisect_command, exit_code
 from rocmforge.bench.history import History
+from rocmforge.bench.history_tables import (
+    HISTORY_COLUMNS,
+    HISTORY_NUMERIC,
+    finding_cells,
+    findings_line,
+)
 from rocmforge.bench.tables import (
     COMPARISON_COLUMNS,
     COMPARISON_NUMERIC,
     FINE,
-    HISTORY_COLUMNS,
-    HISTORY_NUMERIC,
     closing_lines,
     comparison_cells,
-    finding_cells,
-    findings_line,
     row_params,
     suite_lines,
     summary_line,
@@ -133,7 +135,7 @@ def to_junit(comparison: Comparison) -> str:
     failures = [row for row in rows if row.verdict is Verdict.REGRESSION]
     errors = [row for row in rows if row.verdict is Verdict.FAILED and row.gates]
     judged = (Verdict.OK, Verdict.IMPROVED, Verdict.NEW)
-    whole = comparison.outcome not in (Outcome.PASS, Outcome.REGRESSION)
+    whole = comparison.outcome not in (Outcome.PASS, Outcome.SHOWN, Outcome.REGRESSION)
     skipped = [row for row in rows if row not in failures + errors and row.verdict not in judged]
     suite = ElementTree.Element(
         "testsuite",

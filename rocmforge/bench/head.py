@@ -32,6 +32,7 @@ from rocmforge.bench.tables import (
     MARK_LEGEND,
     NARROW_LEGEND,
     WIDE,
+    changed_code_line,
     counts_line,
     headline,
     missing_line,
@@ -50,7 +51,7 @@ def run_head(args: argparse.Namespace) -> int:
         raise ValueError(
             "the working tree has changes: commit them before --save-baseline or --save-results"
         )
-    found, comparison = measure_and_show(args, console)
+    found, comparison = measure_and_show(args, console, judging=False)
     if comparison is not None and not comparison.mismatches:
         console.print(
             "          shown only: other work on the machine moves times; bench gate judges it"
@@ -74,7 +75,7 @@ def run_head(args: argparse.Namespace) -> int:
 def gate_head(args: argparse.Namespace) -> int:
     """Measure, judge, and measure suspects again; return the exit code."""
     console = plain_console()
-    found, comparison = measure_and_show(args, console)
+    found, comparison = measure_and_show(args, console, judging=True)
     refused = refuse_marked(found, console)
     stored = baseline_path(BASELINES, found.results.hardware)
     if comparison is None and found.failed:
@@ -84,13 +85,12 @@ def gate_head(args: argparse.Namespace) -> int:
         raise MeasurementError(f"no baseline {stored} to compare with")
     why_not = "most of this run was disturbed" if refused else None
     why_not = why_not if args.confirm else "--no-confirm"
-    comparison = replace(comparison, any_failure=True)
     comparison = _settled(comparison, found, why_not, console)
     if args.json:
         write_bytes(args.json, to_json(comparison).encode())
-    missing = missing_line(comparison)
-    if missing:
-        console.print(f"note      {missing}")
+    for remark in (missing_line(comparison), changed_code_line(comparison)):
+        if remark is not None:
+            console.print(f"note      {remark}")
     console.print(f"gate      {summary_line(comparison)}")
     return comparison.outcome.exit_code
 
@@ -128,8 +128,12 @@ def plain_console() -> Console:
     return console
 
 
-def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, Comparison | None]:
+def measure_and_show(
+    args: argparse.Namespace, console: Console, judging: bool
+) -> tuple[Run, Comparison | None]:
     """Measure HEAD, compare it with the stored baseline, print and publish all of it.
+
+    Without `judging`, the comparison is one that nobody fails by.
 
     Returns
     -------
@@ -139,6 +143,8 @@ def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, C
     results = found.results.results
     stored = baseline_path(BASELINES, found.results.hardware)
     comparison = _compared(stored, found)
+    if comparison is not None and not comparison.mismatches:
+        comparison = replace(comparison, any_failure=judging, shown_only=not judging)
     mismatches = comparison.mismatches if comparison else ()
     _print_results(results, None if mismatches else comparison, console)
     config = WORK / "asv.conf.json"
@@ -154,6 +160,8 @@ def measure_and_show(args: argparse.Namespace, console: Console) -> tuple[Run, C
     else:
         console.print(f"baseline  {stored}: {counts_line(comparison)}")
         console.print(f"          {saved_line(save(comparison))}")
+        if not judging and (remark := changed_code_line(comparison)):
+            console.print(f"          {remark}")
     console.print(f"results   {RESULTS / found.machine}")
     console.print(f"          environment of each process: {found.reports}")
     if found.has_values:

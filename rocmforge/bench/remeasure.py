@@ -96,20 +96,30 @@ def confirmed_by_stored(comparison: Comparison, before: ResultSet, after: Result
         why = CUT_SHORT if comparison.cut_short else _out_of_reach(commits, before, after)
         if why:
             comparison = unconfirmed(comparison, rows, f"not measured again: {why}")
-        else:
-            comparison = _measured_again(comparison, rows, commits)
+            continue
+        other = [row for row in rows if row.code_changed and not _share_benchmarks(commits)]
+        said = f"today's benchmarks do not run at the baseline's commit {commit[:8]}"
+        comparison = unconfirmed(comparison, other, said)
+        rest = [row for row in rows if row not in other]
+        comparison = _measured_again(comparison, rest, commits) if rest else comparison
     return comparison
+
+
+def _share_benchmarks(commits: tuple[str, str]) -> bool:
+    """Whether one version of the benchmarks measures the builds of both commits."""
+    builds = Builds(project.root(), WORK, register_here())
+    return builds.benchmarks(commits[0]) == builds.benchmarks(commits[1])
 
 
 def unconfirmed(comparison: Comparison, rows: Sequence[Row], why: str) -> Comparison:
     """Say of suspects that they were not measured again: none of them is ok or improved.
 
-    A regression by the rule of one run stays one.
+    A regression by the rule of one run stays one, and what changed its code not comparable.
     """
     unsure = {}
     for row in rows:
         note = f"{row.note}; {why}" if row.note else why
-        sure = row.verdict is Verdict.REGRESSION
+        sure = row.verdict is Verdict.REGRESSION or row.code_changed
         verdict = row.verdict if sure else Verdict.CANNOT_TELL
         unsure[row.label] = dataclasses.replace(row, verdict=verdict, note=note)
     kept = tuple(unsure.get(row.label, row) for row in comparison.rows)

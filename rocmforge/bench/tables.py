@@ -1,4 +1,4 @@
-"""What a terminal shows: the headline and the results of one run, a comparison, a history.
+"""What a terminal shows: the headline and the results of one run, and a comparison.
 
 The headline answers what a person asks first: prefill, decode, TTFT, how close decode comes to the
 roofline, and how noisy this run was. Every number stands with its unit and its direction.
@@ -10,7 +10,6 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -18,9 +17,7 @@ from rich.text import Text
 
 from rocmforge.bench.compare import Comparison, Outcome, Row, suite_slowdowns
 from rocmforge.bench.decision import Verdict
-from rocmforge.bench.findings import Finding, Level, State, bisect_command, exit_code
 from rocmforge.bench.formatting import NA, digits, ends, plain_params, scale_for, value_and_unit
-from rocmforge.bench.history import History
 from rocmforge.bench.results import Direction, Result, Status
 from rocmforge.errors import one_line
 
@@ -57,11 +54,6 @@ COMPARISON_COLUMNS = (
     *("unit", "better"),
 )
 COMPARISON_NUMERIC = ("before", "after", "ratio", "99 % interval")
-HISTORY_COLUMNS = (
-    *("#", "what", "benchmark", "last good … first bad", "before", "after", "unit", "better"),
-    *("times worse", "99 % interval"),
-)
-HISTORY_NUMERIC = ("#", "before", "after", "times worse", "99 % interval")
 FINE = (Verdict.NEW, Verdict.OK, Verdict.SKIPPED, Verdict.HARDWARE_MISMATCH)
 """Verdicts on which nobody has to act: they are counted, and listed only where all rows are."""
 OTHER_HARDWARE = "compare runs of one machine, or store a baseline of this one: --save-baseline"
@@ -77,6 +69,7 @@ _STYLES = {
 _RESULT_STYLES = (Verdict.REGRESSION, Verdict.FAILED, Verdict.IMPROVED)
 _OUTCOMES = {
     Outcome.PASS: "PASS",
+    Outcome.SHOWN: "shown, not judged",
     Outcome.REGRESSION: "FAIL: regression",
     Outcome.MISSING: "FAIL: benchmarks that were measured before are missing or not comparable",
     Outcome.NOTHING_MEASURED: "FAIL: nothing measured on both sides that can be judged",
@@ -85,6 +78,7 @@ _OUTCOMES = {
     Outcome.INTERRUPTED: "FAIL: measuring again was interrupted",
 }
 _NAMED = 10
+REFRESH = "rocmforge bench baseline refresh"
 
 
 def wide_console() -> Console:
@@ -336,13 +330,31 @@ def missing_line(comparison: Comparison) -> str | None:
 
     The first ten are named. None where no benchmark is missing.
     """
-    names = [one_line(name) for name in sorted(row.label for row in comparison.missing)]
-    if not names:
+    labels = [row.label for row in comparison.missing]
+    if not labels:
         return None
+    count = f"{len(labels)} benchmark{'s' * (len(labels) > 1)}"
+    return f"missing: {count} had a value before, none to compare it with now: {_named(labels)}"
+
+
+def changed_code_line(comparison: Comparison) -> str | None:
+    """One line: which benchmarks cannot be compared for their own code, and what mends it."""
+    rows = comparison.of_changed_code
+    if not rows:
+        return None
+    what = f"benchmark{'s' * (len(rows) > 1)}"
+    return (
+        f"not comparable: the code of {len(rows)} {what} changed since: "
+        f"{_named([row.label for row in rows])}: once HEAD is measured, "
+        f"{REFRESH} stores today's values"
+    )
+
+
+def _named(labels: Iterable[str]) -> str:
+    """Return the first labels, and how many more there are."""
+    names = [one_line(label) for label in sorted(labels)]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    count = f"{len(names)} benchmark{'s' * (len(names) > 1)}"
-    named = ", ".join(names[:_NAMED])
-    return f"missing: {count} had a value before, none to compare it with now: {named}{more}"
+    return ", ".join(names[:_NAMED]) + more
 
 
 def suite_lines(comparison: Comparison) -> list[str]:
@@ -361,14 +373,14 @@ def suite_lines(comparison: Comparison) -> list[str]:
 
 def closing_lines(comparison: Comparison) -> list[str]:
     """Lines below the rows: both sides, what differs, notes, what is missing, the summary."""
-    missing = missing_line(comparison)
+    remarks = (missing_line(comparison), changed_code_line(comparison))
     return [
         f"before: {one_line(comparison.before)}",
         f"after:  {one_line(comparison.after)}",
         *(f"hardware differs: {one_line(difference)}" for difference in comparison.mismatches),
         *([OTHER_HARDWARE] if comparison.mismatches else []),
         *(one_line(note) for note in comparison.notes),
-        *([missing] if missing else []),
+        *(line for line in remarks if line is not None),
         summary_line(comparison),
     ]
 
@@ -424,75 +436,3 @@ def _verdict(row: Row, threshold: float) -> str:
 
 def _better(direction: Direction) -> str:
     return "lower" if direction is Direction.LOWER else "higher"
-
-
-# a history
-
-
-def print_findings(
-    findings: Sequence[Finding],
-    history: History,
-    config: Path | None = None,
-    console: Console | None = None,
-) -> None:
-    """Print what was found, the commands that bisect it, notes and the summary."""
-    out = console or wide_console()
-    table = plain_table(HISTORY_COLUMNS, HISTORY_NUMERIC)
-    for number, finding in enumerate(findings, 1):
-        style = "bold red" if finding.state is State.STANDS else None
-        table.add_row(
-            *(Text(cell) for cell in finding_cells(number, finding, history)), style=style
-        )
-    if findings:
-        out.print(table)
-        out.print(Text("which commit it was, in their order:"))
-    for number, finding in enumerate(findings, 1):
-        command = bisect_command(finding, history, config)
-        out.print(Text(f"  {number}. {command}"), soft_wrap=True)
-    for line in (*history.notes, findings_line(findings, history)):
-        out.print(Text(line), soft_wrap=True)
-
-
-def findings_line(findings: Sequence[Finding], history: History) -> str:
-    """One line: the outcome with its exit code, what was found, and over how many commits."""
-    code = exit_code(findings)
-    kinds = [f"{one.kind.value}, {one.state.value}" for one in findings]
-    counts = "; ".join(f"{kinds.count(kind)} × {kind}" for kind in dict.fromkeys(kinds))
-    outcome = "FAIL: got worse" if code else "PASS: nothing worse at the newest commit"
-    labels = len({one.label for one in history.series})
-    return (
-        f"{outcome} (exit {code}): {counts or 'no change point, no drift'}; {labels} benchmarks, "
-        f"{len(history.measured)} of {len(history.commits)} commits measured"
-    )
-
-
-def finding_cells(number: int, finding: Finding, history: History) -> tuple[str, ...]:
-    """Return the texts of a finding, one for each of HISTORY_COLUMNS."""
-    series = finding.series
-    levels = finding.before, finding.after
-    divisor, unit = scale_for([level.value for level in levels], series.unit)
-    known = finding.low > 0 and math.isfinite(finding.high)
-    what = f"{finding.kind.value}, {finding.state.value}"
-    if finding.mended is not None:
-        what += f" by {history.commits[finding.mended][:8]}"
-    if finding.note:
-        what += f" ({finding.note})"
-    return (
-        str(number),
-        what,
-        one_line(series.label),
-        f"{history.commits[finding.good][:8]} … {history.commits[finding.bad][:8]}",
-        *(_level(level, divisor) for level in levels),
-        one_line(unit),
-        series.direction.value,
-        f"{finding.factor:.3f}",
-        f"{finding.low:.3f} … {finding.high:.3f}" if known else "",
-    )
-
-
-def _level(level: Level, divisor: float) -> str:
-    """Median, with its interval where that is known."""
-    middle = digits(level.value / divisor)
-    if not (math.isfinite(level.low) and math.isfinite(level.high)):
-        return f"{middle} ({level.points})"
-    return f"{middle} [{digits(level.low / divisor)}, {digits(level.high / divisor)}]"

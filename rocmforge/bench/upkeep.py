@@ -138,7 +138,8 @@ def refresh(args: argparse.Namespace) -> int:
     labels = {result.label for result in fresh.results}
     same = tuple(result for result in stored.results if result.label in labels)
     was = dataclasses.replace(stored, results=same)
-    print_comparison(judge(was, fresh), everything=True, suites=True)
+    shown = dataclasses.replace(judge(was, fresh), shown_only=True)
+    print_comparison(shown, everything=True, suites=True)
     fields = [str(difference) for difference in differences(stored.hardware, fresh.hardware)]
     if fields:
         print(f"{path}: is of other hardware: {', '.join(fields)}", file=sys.stderr)

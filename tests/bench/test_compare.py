@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocmforge.bench.compare import Comparison, Outcome, Row, compare
+from rocmforge.bench.compare import CODE_CHANGED, Comparison, Outcome, Row, compare
 from rocmforge.bench.decision import Verdict, slowdown
+from rocmforge.bench.documents import to_junit, to_markdown
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
+from rocmforge.bench.tables import changed_code_line, missing_line
 from rocmforge.hardware import Hardware
 
 patient = settings(deadline=None, max_examples=60)  # the machine may be busy
@@ -191,8 +193,29 @@ def test_not_comparable_is_no_pass(change: dict[str, object], note: str) -> None
     assert comparison.outcome is Outcome.NOTHING_MEASURED
     fine = result(1.0, name="m.fine")
     beside = compare(run(fine, result(1.0)), run(fine, result(1.0, **change)))
-    assert beside.outcome is Outcome.MISSING
+    of_code = note == CODE_CHANGED  # a remark: a new baseline settles it
+    assert beside.outcome is (Outcome.PASS if of_code else Outcome.MISSING)
     assert replace(beside, may_miss=True).outcome is Outcome.PASS
+    assert (changed_code_line(beside) is not None) is of_code
+
+
+def test_a_benchmark_whose_code_changed_is_named_with_what_mends_it() -> None:
+    fine = result(1.0, name="m.fine")
+    before, after = run(fine, result(1.0)), run(fine, result(1.0, version="2"))
+    line = changed_code_line(compare(before, after))
+    assert line is not None
+    assert line.startswith("not comparable: the code of 1 benchmark changed since: m.track_x(1): ")
+    assert "rocmforge bench baseline refresh" in line
+    assert missing_line(compare(before, after)) is None
+
+
+def test_what_is_only_shown_never_fails() -> None:
+    worse = compare(run(result(1.0)), run(result(2.0)))
+    assert worse.outcome is Outcome.REGRESSION
+    shown = replace(worse, shown_only=True)
+    assert (shown.outcome.exit_code, "FAIL" in to_markdown(shown)) == (0, False)
+    assert 'failures="1"' in to_junit(shown)
+    assert to_markdown(shown).startswith("**shown, not judged (exit 0): 1 regression")
 
 
 def test_without_versions_the_numbers_are_compared() -> None:

@@ -158,6 +158,40 @@ def test_a_commit_that_is_out_of_reach_is_the_reason(tiny: Tiny) -> None:
         assert f"not measured again: {said.format(commit[:8])}" in done.stdout
 
 
+def test_a_benchmark_whose_code_changed_is_measured_at_both_commits_by_todays_code(
+    tiny: Tiny,
+) -> None:
+    (tiny.root / ".asv" / "luck").unlink()
+    suite = tiny.root / "benchmarks" / "suite.py"
+    suite.write_text(SUITE.replace("range(9)", "range(10)"))
+    tiny.package(matmul=1300, swiglu=1000)
+    done, verdicts = tiny.gate("--no-confirm")
+    assert (done.returncode, set(verdicts.values())) == (3, {"not comparable"})
+    assert "note      not comparable: the code of 4 benchmarks changed since: " in done.stdout
+    assert "rocmforge bench baseline refresh stores today's values" in done.stdout
+    done, verdicts = tiny.gate()
+    wanted = {**dict.fromkeys(IS, "ok"), "matmul": "regression"}
+    assert (done.returncode, verdicts) == (1, wanted), done.stderr
+
+    suite.write_text(suite.read_text().replace("STEPS\n", "STEPS, NEW\n"))
+    (tiny.root / "tiny" / "__init__.py").write_text(
+        PACKAGE.format(matmul=1, swiglu=1) + "NEW = 1\n"
+    )
+    tiny.call("git", "add", "-A")
+    tiny.call("git", "commit", "-q", "-m", "an API that the baseline's commit lacks")
+    done, verdicts = tiny.gate()
+    assert (done.returncode, set(verdicts.values())) == (3, {"not comparable"}), done.stderr
+    assert "today's benchmarks do not run at the baseline's commit" in done.stdout
+
+
+def test_a_run_that_nobody_judges_saves_no_failure(tiny: Tiny) -> None:
+    assert tiny.bench("run", "--profile", "full").returncode == 0
+    (saved,) = (tiny.root / ".asv" / "comparisons").glob("*.md")
+    said = saved.read_text(encoding="utf-8")
+    assert said.startswith("**shown, not judged (exit 0): 2 regression")
+    assert "FAIL" not in said
+
+
 def test_confirm_takes_a_baseline_in_place_of_a_commit(tiny: Tiny) -> None:
     tiny.gate("--no-confirm")
     words = ["confirm", "--baseline", tiny.baseline, "--results", ".asv/results"]

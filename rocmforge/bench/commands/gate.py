@@ -16,9 +16,15 @@ their runs interleaved, a minute for each suspect that has changed and seconds f
 verdict is that of the second measurement. Builds are kept in .asv/confirm/builds.
 
 A suspect is "cannot tell", with the reason, where it cannot be measured again: the working tree has
-changes, the baseline's commit is not in this repository or cannot be built, or the code of its
-benchmark was another. A regression by the rule of one run stays one all the same. "Cannot tell"
-alone is exit code 0, as everywhere.
+changes, or the baseline's commit is not in this repository or cannot be built. A regression by the
+rule of one run stays one all the same. "Cannot tell" alone is exit code 0, as everywhere.
+
+A benchmark whose own code changed since the baseline is measured again, too, by today's code at
+both commits. Where that is impossible it is "not comparable", which is no failure: a note names it
+and `rocmforge bench baseline refresh`, which stores today's values. If nothing else could be
+compared either, nothing was judged: exit code 3.
+
+A benchmark that fails makes the exit code 1. The others are settled all the same.
 """
 
 

@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> int:
     from rocmforge.bench.files import write_bytes
     from rocmforge.bench.findings import exit_code, judge
     from rocmforge.bench.history import first_parents, read_history
+    from rocmforge.bench.history_tables import print_findings
     from rocmforge.bench.judging import limits
     from rocmforge.bench.plots import history_plots
     from rocmforge.bench.project import naming
-    from rocmforge.bench.tables import print_findings
 
     results = ResultsDirectory(args.results, args.machine)
     commits = first_parents(args.branch, args.since)
