@@ -35,16 +35,19 @@ def whole_file(place: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     Parameters
     ----------
     place
-        Its folder exists. An older file there is replaced. The new one has another name until
-        then: ``name`` of what is yielded.
+        Its folder exists. An older file there is replaced; a link is followed. The new one has
+        another name until then: ``name`` of what is yielded.
     mode
         Permissions, less those that the umask takes away.
 
     Raises
     ------
     OSError
-        It cannot be written; a full disk names `place`.
+        It cannot be written, or a pipe or a device is there; a full disk names `place`.
     """
+    place = Path(os.path.realpath(place))  # Path.resolve raises RuntimeError where links loop
+    if place.exists() and not (place.is_file() or place.is_dir()):
+        raise FileExistsError(errno.EEXIST, "A pipe or a device is there", str(place))
     sweep(place)
 
     def create(path: str, flags: int) -> int:

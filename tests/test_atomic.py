@@ -157,6 +157,29 @@ def test_a_folder_takes_the_place_of_an_older_one(
         assert names(tmp_path) == ["html"]
 
 
+def test_a_link_to_a_file_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("real")
+    for content in (b"first", b"second"):  # there is nothing at first
+        with whole_file(tmp_path / "link") as file:
+            file.write(content)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "real").read_bytes() == content
+    assert sorted(os.listdir(tmp_path)) == ["link", "real"]
+
+
+def test_a_pipe_stays_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        with (
+            pytest.raises(FileExistsError, match=r"A pipe or a device is there.*pipe"),
+            whole_file(tmp_path / name),
+        ):
+            pass
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+
+
 def test_a_link_to_a_folder_stays_one(tmp_path: Path) -> None:
     older(tmp_path / "real")
     (tmp_path / "html").symlink_to("real")
