@@ -189,6 +189,11 @@ def _settle_profile(args: argparse.Namespace, profiled: Sequence[str]) -> None:
             args.parser.error(f"got {alone[0]} without --with, wanted --with TOOL")
     elif args.tools:
         args.parser.error("got --tools and --with, wanted one of them")
+    files = {"--trace": args.trace, "--roofline": args.roofline, "--html": args.html}
+    written = [name for name, value in files.items() if value is not None]
+    if written and (args.tools or args.tool is not None):
+        other = "--tools" if args.tools else "--with"
+        args.parser.error(f"got {written[0]} and {other}, wanted one of them")
 
 
 def _is_prompt(args: argparse.Namespace) -> bool:

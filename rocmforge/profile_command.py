@@ -6,6 +6,7 @@ Like commands.py: results go to standard output, progress to standard error, cli
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -76,7 +77,12 @@ def _files(args: argparse.Namespace) -> list[tuple[Path, Write]]:
         (args.html, write_html),
     )
     found = [(Path(name), write) for name, write in wanted if name is not None]
+    taken = {os.path.realpath(args.model): "the model's file"}
     for path, _ in found:
+        place = os.path.realpath(path)
+        if place in taken:
+            raise ValueError(f"{path}: got {taken[place]}, wanted a file of its own")
+        taken[place] = "one file for two outputs"
         if not path.parent.is_dir():
             raise ValueError(f"{path}: got no folder {path.parent}, wanted one to write to")
         if path.exists() and not path.is_file():  # it would be replaced, /dev/null too

@@ -84,6 +84,8 @@ def test_json_is_one_document(model: str, capsys: pytest.CaptureFixture[str]) ->
         (["--recipe", "memory"], 2, "got --recipe without --with, wanted --with TOOL"),
         (["--", "true"], 2, "got -- COMMAND without --with, wanted --with TOOL"),
         (["--tools", "--with", "perf"], 2, "got --tools and --with, wanted one of them"),
+        (["--with", "perf", "--html", "p.html"], 2, "got --html and --with, wanted one of them"),
+        (["--tools", "--trace", "t.json"], 2, "got --trace and --tools, wanted one of them"),
         (["--with", "omniperf", "--", "true"], 2, "rocprof-compute"),
         (["--with", "perf", "--recipe", "no", "--", "true"], 2, "recipe: got 'no'"),
     ],
@@ -129,6 +131,25 @@ def test_a_place_for_no_file_is_told_before_the_model_loads(
         assert told in captured.err
         assert captured.out == ""
     assert pipe.is_fifo()
+
+
+def test_an_output_takes_the_place_of_neither_the_model_nor_another_output(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(model).read_bytes()
+    link = tmp_path / "link.html"
+    link.symlink_to(model)
+    one, same = str(tmp_path / "one"), f"{tmp_path}/../{tmp_path.name}/one"
+    for words, told in (
+        (["--html", str(link)], "got the model's file, wanted a file of its own"),
+        (["--trace", one, "--html", same], "got one file for two outputs, wanted a file of its"),
+    ):
+        assert profiled(model, *words) == 2
+        captured = capsys.readouterr()
+        assert told in captured.err
+        assert captured.out == ""
+    assert Path(model).read_bytes() == before
+    assert not Path(one).exists()
 
 
 def test_a_model_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
