@@ -119,7 +119,8 @@ def kernel_verdict(kernel: str, found: Counted) -> Verdict:
 def run_verdict(recording: Recording) -> Verdict | None:
     """Say whether copies or gaps between kernels limit a run; None where it has no kernel's times.
 
-    A gap is where no kernel of any queue runs, between the first and the last.
+    A gap is where no kernel of any queue runs, between the first and the last. Copies count from
+    the first kernel to the end of the last: those before it brought the weights.
     """
     kernels = sorted(
         (d.start_ns, d.end_ns)
@@ -128,10 +129,11 @@ def run_verdict(recording: Recording) -> Verdict | None:
     )
     if not kernels:
         return None
-    span = max(end for _, end in kernels) - kernels[0][0]
+    first, last = kernels[0][0], max(end for _, end in kernels)
+    span = last - first
     idle = 1 - _union(kernels) / span if span > 0 else 0.0
     copies = sorted(
-        (c.start_ns, c.end_ns)
+        (max(c.start_ns, first), min(c.end_ns, last))
         for c in recording.copies
         if c.start_ns is not None and c.end_ns is not None
     )

@@ -225,6 +225,8 @@ def dispatches(*times: tuple[int, int]) -> tuple[Dispatch, ...]:
         ([(0, 100)], [(0, 30)], "transfer"),
         ([(0, 100)], [(0, 29)], "none"),
         ([(0, 100)], [(0, 20), (0, 20)], "none"),  # two copies at once take the time of one
+        ([(1000, 1100)], [(0, 900), (1090, 3000)], "none"),  # weights come before, results behind
+        ([(1000, 1100)], [(0, 900), (990, 1030)], "transfer"),
         ([(7, 7)], [], "none"),
     ],
 )
