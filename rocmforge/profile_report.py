@@ -9,7 +9,7 @@ from rocmforge.profiling.memory import MemoryProfile
 from rocmforge.profiling.monitor import Monitored
 from rocmforge.profiling.profile import FirstToken, Op, Part, Phase, Profile, Verdict
 from rocmforge.profiling.run_environment import RunEnvironment
-from rocmforge.quantities import human_size, rate_text, time_text
+from rocmforge.quantities import human_size, number_text, rate_text, time_text
 from rocmforge.terminal import print_table, printable
 
 WIDTH = 80
@@ -113,9 +113,9 @@ def _part_rows(parts: Sequence[Part], whole: float, dominant: str = "") -> list[
 
 
 def _print_phase(phase: Phase, every: bool, on_cpu: bool) -> None:
-    rate = f"{phase.tokens_per_second:.4g} tokens/s"
+    rate = f"{number_text(phase.tokens_per_second)} tokens/s"
     if phase.plain_seconds:
-        rate += f" ({phase.tokens / phase.seconds:.4g} observed)"
+        rate += f" ({number_text(phase.tokens / phase.seconds)} observed)"
     print(f"\n{phase.name.capitalize()}: {phase.tokens} tokens, {rate}")
     parts = _part_rows(phase.parts, phase.seconds)
     print_table(("wall time", "time", "share"), [row[:3] for row in parts])

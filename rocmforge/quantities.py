@@ -22,13 +22,18 @@ def human_count(n: int) -> str:
     return str(n)
 
 
+def number_text(value: float) -> str:
+    """Return a number with four digits, or all before the point, as 23820."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def time_text(seconds: float | None) -> str:
     """Return a time with three digits, as "1.23 ms"; None or NaN: a dash."""
     if seconds is None or math.isnan(seconds):
         return "-"
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
         value = seconds * factor
-        if abs(value) >= 1:
+        if abs(value) >= 0.9995:  # three digits of it are at least 1
             return f"{value:.0f} {unit}" if abs(value) >= 100 else f"{value:.3g} {unit}"
     return f"{seconds * 1e6:.3g} µs"
 

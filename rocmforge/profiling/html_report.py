@@ -236,7 +236,7 @@ def _monitor_said(profile: Profile) -> str:
     told = "It does not say what holds clocks down."
     if monitor.throttle is not None:
         told = f"Clocks were held down by {_joined(monitor.throttle) or 'nothing'}."
-    samples = f"{len(monitor.samples)} samples, one each {time_text(monitor.period_seconds)}"
+    samples = f"{len(monitor.samples)} samples, at least {time_text(monitor.period_seconds)} apart"
     seen = f"{monitor.device}: {samples}, from {monitor.source}."
     return " ".join([seen, told, *monitor.remarks])
 
