@@ -187,7 +187,9 @@ class HostExecutor:
 
     def memory(self) -> ExecutorMemory:
         """Return what it holds now; see `Executor.memory`."""
-        return ExecutorMemory(sum(held.nbytes for held in self._buffers.values()), 0, 0, 0, 0)
+        activations = sum(held.nbytes for held in self._buffers.values())
+        angles = sum(cos.nbytes + sin.nbytes for cos, sin in self._angles.values())
+        return ExecutorMemory(activations, angles, inputs=0, page_table=0, pinned=0)
 
     def timed_pass(
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints

@@ -104,8 +104,8 @@ class ExecutorMemory:
     activations
         Scratch memory of passes; on a GPU the arena.
     constants
-        Norm weights, embedding rows and tables of angles, copied to a GPU; 0 on a CPU, which reads
-        them from the file.
+        Norm weights, embedding rows and tables of angles, copied to a GPU. A CPU has the tables
+        alone, as far as its sequences came; it reads the others from the file.
     inputs
         What describes a batch, on a GPU; its page table included.
     page_table
@@ -151,7 +151,7 @@ class Executor(Protocol):
         sequences, counts
             S ids of the cache's page table, and how many of the tokens belong to each.
         rows
-            (R,) indices into the T tokens: those whose logits are wanted.
+            (R,) indices into the T tokens, rising: those whose logits are wanted.
 
         Returns
         -------
