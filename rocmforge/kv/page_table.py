@@ -158,11 +158,7 @@ class PageTable:
         ValueError
             No such sequence, or `n_tokens` is negative.
         """
-        self.reserve_all([sequence], [n_tokens])
-
-    def reserve_all(self, sequences: Sequence[int], n_tokens: Sequence[int]) -> None:
-        """Reserve for several different sequences, all or none; arguments as in `reserve`."""
-        self._reserve(sequences, [self._row(sequence) for sequence in sequences], n_tokens)
+        self._reserve([sequence], [self._row(sequence)], [n_tokens])
 
     def _reserve(
         self, sequences: Sequence[int], rows: Sequence[int], n_tokens: Sequence[int]
