@@ -194,11 +194,10 @@ def _measured(
 
 def _runs(args: argparse.Namespace) -> Iterator[tuple[str | None, int | None, str | None]]:
     """Each device with each number of threads, a GPU once; and why a device is not there."""
-    from rocmforge.cpu.backend import available_threads
     from rocmforge.devices import default_device
     from rocmforge.errors import DeviceError
 
-    usable = available_threads()
+    usable = len(os.sched_getaffinity(0))
     for device in args.device:
         try:
             on_cpu = default_device(device).device is None
