@@ -131,8 +131,9 @@ def _decode(
                     steps.undo()
             advance()
         measured.memory = memory_profile(engine)
-        if measured.turns and measured.turns[0].passes[0].graph:
-            _alone(engine, one, prompt.tokens + (tokens - 1) // 2, measured)
+        # A prompt's last token may be a pass of its own, and then it is a graph too.
+        if any(seen.graph for seen in (*measured.prefill.passes, *measured.decode.passes)):
+            _alone(engine, one, prompt.tokens + (tokens - 2) // 2, measured)
     finally:
         engine.remove_sequence(one.sequence)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from rocmforge.engine import Engine
 from rocmforge.errors import OutOfPagesError
 from rocmforge.model.synthetic import make_model
 from rocmforge.plan.observation import ObservedPass
+from rocmforge.profiling.live import measure
 from rocmforge.profiling.profile import FirstToken, Profile
 from rocmforge.profiling.run import Options, profile_model
 from rocmforge.profiling.telemetry import Telemetry
@@ -138,6 +140,28 @@ def test_the_whole_document_is_json(profile: Profile) -> None:
     assert op["roofline_fraction"] == pytest.approx(op["ideal_seconds"] / op["seconds"])
     assert document["first_token"]["seconds"] == profile.first_token.seconds
     assert profile.row()["dominant"] == "prefill"
+
+
+def test_a_prompts_last_token_has_times_where_it_is_a_graph_of_its_own(
+    engine: Engine, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Graphs(Telemetry):
+        def __call__(self, seen: ObservedPass) -> None:
+            super().__call__(replace(seen, graph=True, steps=()) if self.passes else seen)
+
+    monkeypatch.setattr("rocmforge.engine.PREFILL_CHUNK", 63)
+    monkeypatch.setattr("rocmforge.profiling.live.Telemetry", Graphs)
+    tokenizer = Tokenizer.from_gguf(model)
+    measured = measure(engine, tokenizer, prompt_of(tokenizer, 64), 1, lambda: None)
+    assert [seen.graph for seen in measured.prefill.passes] == [False, True]
+    alone = measured.step_seconds
+    summary = measured.prefill.summary("cpu", alone)
+    first = {step.name: 0.0 for step in measured.prefill.passes[0].steps}
+    for step in measured.prefill.passes[0].steps:
+        first[step.name] += step.seconds
+    for op in summary.ops:
+        assert op.seconds == pytest.approx(first[op.label] + op.calls / 2 * alone[op.label])
+        assert alone[op.label] > 0
 
 
 def test_memory_is_that_of_the_whole_sequence(profile: Profile) -> None:
