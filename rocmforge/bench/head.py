@@ -23,7 +23,7 @@ from rocmforge.bench.defaults import BASELINES
 from rocmforge.bench.documents import to_json
 from rocmforge.bench.files import write_bytes
 from rocmforge.bench.judging import judge, save, saved_line
-from rocmforge.bench.measure import PLAIN_WIDTH, RESULTS, WORK, Run, measure_head
+from rocmforge.bench.measure import PLAIN_WIDTH, RESULTS, UNCOMMITTED, WORK, Run, measure_head
 from rocmforge.bench.remeasure import confirmed_by_stored, unconfirmed
 from rocmforge.bench.results import Result
 from rocmforge.bench.run_environment import marked_share, refusal
@@ -51,7 +51,7 @@ def run_head(args: argparse.Namespace) -> int:
         raise ValueError(
             "the working tree has changes: commit them before --save-baseline or --save-results"
         )
-    found, comparison = measure_and_show(args, console, judging=False)
+    found, comparison = measure_and_show(args, console, judging=False, refusing=saving)
     if comparison is not None and not comparison.mismatches:
         console.print(
             "          shown only: other work on the machine moves times; bench gate judges it"
@@ -75,7 +75,7 @@ def run_head(args: argparse.Namespace) -> int:
 def gate_head(args: argparse.Namespace) -> int:
     """Measure, judge, and measure suspects again; return the exit code."""
     console = plain_console()
-    found, comparison = measure_and_show(args, console, judging=True)
+    found, comparison = measure_and_show(args, console, judging=True, refusing=True)
     refused = refuse_marked(found, console)
     stored = baseline_path(BASELINES, found.results.hardware)
     if comparison is None and found.failed:
@@ -129,17 +129,18 @@ def plain_console() -> Console:
 
 
 def measure_and_show(
-    args: argparse.Namespace, console: Console, judging: bool
+    args: argparse.Namespace, console: Console, *, judging: bool, refusing: bool
 ) -> tuple[Run, Comparison | None]:
     """Measure HEAD, compare it with the stored baseline, print and publish all of it.
 
-    Without `judging`, the comparison is one that nobody fails by.
+    Without `judging`, the comparison is one that nobody fails by. `refusing` is as of
+    `measure_head`.
 
     Returns
     -------
     What was measured, and how it compares; None: there is no baseline of this hardware.
     """
-    found = measure_head(args.bench, args.profile, args.max_load, console)
+    found = measure_head(args.bench, args.profile, args.max_load, console, refusing)
     results = found.results.results
     stored = baseline_path(BASELINES, found.results.hardware)
     comparison = _compared(stored, found)
@@ -162,7 +163,7 @@ def measure_and_show(
         console.print(f"          {saved_line(save(comparison))}")
         if not judging and (remark := changed_code_line(comparison)):
             console.print(f"          {remark}")
-    console.print(f"results   {RESULTS / found.machine}")
+    console.print(f"results   {found.results.source.parent}")
     console.print(f"          environment of each process: {found.reports}")
     if found.has_values:
         console.print(f"as JSON   {found.stored}")
@@ -188,7 +189,8 @@ def _print_notes(found: Run, console: Console) -> None:
     if override:
         console.print(f"note      {env.GFX_OVERRIDE}={override}: compared with its like alone")
     if found.results.uncommitted_changes:
-        console.print("note      recorded under the commit, but the tree has changes on top of it")
+        where = f"its results are kept apart in {UNCOMMITTED}, and no page shows them"
+        console.print(f"note      the tree has changes on top of the commit: {where}")
     marked, timed = marked_share(found.results.results)
     if marked:
         reasons = [f"{r.label}: {r.marked}" for r in found.results.results if r.marked]

@@ -20,6 +20,7 @@ from rocmforge.bench.asv_log import absent_lines, reasons
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import baseline_path, save_baseline
 from rocmforge.bench.machine import register_here
+from rocmforge.bench.other_work import refuse_busy
 from rocmforge.bench.reports import reports_path
 from rocmforge.bench.results import ResultSet, Status
 from rocmforge.bench.run_environment import with_stored_environments
@@ -28,6 +29,8 @@ from rocmforge.hardware import detect
 
 WORK = Path(".asv")
 RESULTS = WORK / "results"
+UNCOMMITTED = WORK / "uncommitted"
+"""In place of `WORK` where the tree has changes: its results are those of no commit."""
 PLAIN_WIDTH = 200  # columns, where the output is no terminal and COLUMNS does not say
 _PROGRESS = re.compile(
     r"(\[ *\d|·)(?!.*(=====|For parameters|asv: skipped))|asv: error|\s*[\w.]*Error: "
@@ -45,7 +48,7 @@ class Run:
     selection
         The expressions that chose them.
     machine
-        Its name below `RESULTS`.
+        Its name among asv's results.
     stored
         The results as a baseline, for programs; an older one where nothing has a value.
     log
@@ -76,7 +79,11 @@ class Run:
 
 
 def measure_head(
-    bench: Sequence[re.Pattern[str]], profile: str, max_load: float, console: Console
+    bench: Sequence[re.Pattern[str]],
+    profile: str,
+    max_load: float,
+    console: Console,
+    refusing: bool,
 ) -> Run:
     """Run the chosen benchmarks of the checkout on HEAD, as one run for each suite.
 
@@ -88,13 +95,15 @@ def measure_head(
         Share of the CPU time of other work that marks a benchmark.
     console
         Gets the progress.
+    refusing
+        Whether to measure nothing where other work keeps the machine busy at the start.
 
     Raises
     ------
     ValueError
         No repository, a wrong environment, or no such benchmark.
     MeasurementError
-        All benchmarks are n/a; the message says why.
+        All benchmarks are n/a, or the machine is busy; the message says why.
     ResultFileError
         asv failed; its log says why.
     """
@@ -104,19 +113,24 @@ def measure_head(
     prepare.check_environment()
     selection, chosen = project.choose(root, bench, profile)
     project.write_config(root, WORK)
+    work = UNCOMMITTED if dirty else WORK
+    if dirty:
+        asv.write_config(root, work)
     prepare.prepare_models(list(chosen), console)
     machine = register_here()
     console.print(f"commit    {commit[:8]}{' with uncommitted changes' if dirty else ''}")
     console.print(f"machine   {machine}")
     log = WORK / "bench.log"
+    if refusing:
+        refuse_busy(max_load)
     whole = profile == "quick" and not bench
     batches = [selection] if whole else project.by_suite(selection, chosen)
     log.unlink(missing_ok=True)
     for number, batch in enumerate(batches, 1):
         if len(batches) > 1:
             console.print(f"suite     {number} of {len(batches)}")
-        _run_asv(machine, commit, batch, log, console)
-    results = _load(machine, commit, selection, max_load)
+        _run_asv(work, machine, commit, batch, log, console)
+    results = _load(work, machine, commit, selection, max_load)
     results = dataclasses.replace(results, uncommitted_changes=dirty)
     why = reasons(log, results.results)
     _refuse_nothing(results, why)
@@ -135,6 +149,7 @@ def _refuse_nothing(results: ResultSet, why: Mapping[str, str]) -> None:
 
 
 def _run_asv(
+    work: Path,
     machine: str,
     commit: str,
     selection: Sequence[str],
@@ -143,7 +158,7 @@ def _run_asv(
 ) -> None:
     """Run the benchmarks; progress to the terminal, everything to the log."""
     more = [*asv.FORKED, *project.options(selection)]
-    command = asv.run_command(WORK, sys.executable, commit, machine, *more)
+    command = asv.run_command(work, sys.executable, commit, machine, *more)
 
     def show(line: str) -> None:
         if _PROGRESS.match(line):
@@ -152,7 +167,7 @@ def _run_asv(
     begin = time.time()
     code = asv.run(command, log, show)
     name = asv.result_file(machine, commit, asv.asv_environment_name(sys.executable))
-    written = RESULTS / name
+    written = work / "results" / name
     fresh = written.exists() and written.stat().st_mtime >= begin
     if code not in (0, asv.FAILURES) or not fresh:
         raise ResultFileError(
@@ -160,9 +175,11 @@ def _run_asv(
         )
 
 
-def _load(machine: str, commit: str, selection: Sequence[str], max_load: float) -> ResultSet:
+def _load(
+    work: Path, machine: str, commit: str, selection: Sequence[str], max_load: float
+) -> ResultSet:
     """Read the results that the selection names; those of other runs are left out."""
-    found = ResultsDirectory(RESULTS, machine).load(
+    found = ResultsDirectory(work / "results", machine).load(
         commit, asv.asv_environment_name(sys.executable)
     )
     chosen = with_stored_environments(found, max_load).only(project.naming(selection))

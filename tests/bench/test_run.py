@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rocmforge.bench import arguments, head
+from rocmforge.bench import arguments, head, measure, other_work
 from rocmforge.bench import project as project_module
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import load_baseline
@@ -543,7 +543,7 @@ def test_what_was_measured_before_an_interruption_is_kept_and_nothing_goes_on(
         assert process.wait(60) == 130, said.read_text()
     assert "interrupted; suites that were finished are kept" in said.read_text()
     assert "Traceback" not in said.read_text()
-    results = ResultsDirectory(project / ".asv" / "results", hardware_tag())
+    results = ResultsDirectory(project / ".asv" / "uncommitted" / "results", hardware_tag())
     found = results.load(results.newest())
     assert {r.label for r in found.results if r.value is not None} == {"tiny.track_ms('cpu')"}
     with contextlib.suppress(psutil.NoSuchProcess):  # asv does not wait for what its server forked
@@ -554,6 +554,8 @@ def test_results_that_asv_left_are_no_change_of_the_code(project: Path) -> None:
     left = project / "results" / "box" / "0a0a0a0a-env.json"
     left.parent.mkdir(parents=True)
     left.write_text("{}", encoding="utf-8")
+    (project / "baselines").mkdir()
+    (project / "baselines" / "new.json").touch()
     assert project_module.head(project)[1] is False
     project_module.write_config(project, project / ".asv")
     assert not (project / ".asv" / "results" / "box").exists()
@@ -621,9 +623,33 @@ def measured(project: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("busy_machine")
-def test_a_planted_load_marks_what_it_slows_and_refuses_the_run(
-    checked_project: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", [["gate"], ["run", "--save-baseline"]])
+def test_a_busy_machine_is_refused_before_anything_is_measured(
+    checked_project: Path, capfd: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
+    begin = time.monotonic()
+    assert main([*command, "--bench", r"^checked\.Spin", "--max-load", "20"]) == 3
+    assert time.monotonic() - begin < 15
+    said = capfd.readouterr().err
+    assert re.search(
+        r"other work takes \d+ % of the CPU time or more \(limit 20 %, --max-load\)", said
+    )
+    assert "nothing was measured yet: stop what else runs on this machine" in said
+    assert not list((checked_project / ".asv" / "results").glob("*/*.json"))
+
+
+def test_a_burst_at_the_start_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter([0.9, 0.8, 0.1])
+    monkeypatch.setattr(other_work, "others_share", lambda: next(shares))
+    other_work.refuse_busy(0.2)
+    assert next(shares, None) is None
+
+
+@pytest.mark.usefixtures("busy_machine")
+def test_a_planted_load_marks_what_it_slows_and_refuses_the_run(
+    checked_project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "refuse_busy", lambda limit: None)  # it comes a moment later
     arguments = ["--bench", r"^checked\.Spin", "--max-load", "20", "--save-baseline"]
     assert main(["run", *arguments]) == 3
     said = capfd.readouterr()
@@ -661,7 +687,6 @@ def test_errors_and_conditions_stand_with_each_number(
     assert kept["checked.Spin.track_ms(50000)"] == large["error"]
 
     # measured again, a benchmark's reports are replaced; a wrong result fails and has no number
-    (checked_project / "benchmarks" / "figure.txt").write_text("3.0", encoding="utf-8")
     (written,) = (checked_project / ".asv" / "results").glob("*/*.jsonl")
     before = read_reports(written)
     assert len(before) == 4

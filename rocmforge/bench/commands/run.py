@@ -7,7 +7,8 @@ import argparse
 from rocmforge.bench.arguments import add_max_load, add_profile
 
 EPILOG = """\
-Results go to .asv/results, which git ignores, under this machine's hardware tag: a run never
+Results of a tree with changes belong to no commit: they go to .asv/uncommitted, and no page shows
+them. Others go to .asv/results, which git ignores, under this machine's hardware tag: a run never
 changes what is committed in results/ and baselines/. Copies of the committed results join it, so
 that the dashboard in .asv/html shows their history too. To compare commits that you measured:
   .venv/bin/rocmforge bench compare COMMIT COMMIT --results .asv/results
@@ -19,14 +20,14 @@ proves nothing. `rocmforge bench gate` makes it one. The comparison is saved in 
 Each process also adds the environment of its run to a .jsonl file beside asv's result file. A
 benchmark is marked where other work took more of the CPU time than --max-load, or where something
 throttled. Where more than half of the timed ones are marked, `bench gate`, --save-baseline and
---save-results refuse the run.
+--save-results refuse the run. They refuse to begin on a machine that is busy already.
 
 environment variables:
   ROCFORGE_TEST_MODEL or ROCMFORGE_TEST_MODEL   a GGUF file instead of the generated model
   ROCMFORGE_CACHE      where generated models are kept
   ROCMFORGE_THREADS    CPU threads
 """
-KEPT = "suites that were finished are kept in .asv/results (quick is measured in one go)"
+KEPT = "suites that were finished are kept below .asv (quick is measured in one go)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
