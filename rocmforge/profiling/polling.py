@@ -16,7 +16,8 @@ PATIENCE_S = 2.0
 """How long the end waits for a look that is under way."""
 
 SHARE, ALLOWANCE_S = 0.01, 0.005
-"""CPU time that looking may take: a share of the time that passes, and what it may take besides."""
+"""CPU time that looking may take: a share of the time that passes, and what it may take besides.
+The search for a source does not count."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -115,11 +116,13 @@ class Poller(Generic[T]):
         if source is None:
             return
         self.name = source.name
+        searching = time.thread_time()  # once, with the import of a package
         if self._at_once:
             self._look(source)
         begin = due = time.perf_counter()
         while True:
-            affordable = begin + (self.cpu_seconds - ALLOWANCE_S) / SHARE
+            looking = max(0.0, self.cpu_seconds - searching)
+            affordable = begin + (looking - ALLOWANCE_S) / SHARE
             due = max(due + self._period, affordable, time.perf_counter())
             stopped = self._stop.wait(due - time.perf_counter())
             self._look(source)

@@ -416,6 +416,21 @@ def test_a_costly_source_is_looked_at_less_often() -> None:
     assert poller.cpu_seconds == pytest.approx(0.03, abs=0.015)
 
 
+def test_a_costly_search_makes_looks_no_rarer() -> None:
+    class Cheap(Burning):
+        def __init__(self) -> None:
+            super().samples()
+
+        def samples(self) -> list[float]:
+            return [time.perf_counter()]
+
+    poller = Poller(Cheap, 0.02)
+    time.sleep(0.5)
+    poller.close()
+    assert len(poller.take()) >= 5
+    assert poller.cpu_seconds >= 0.01
+
+
 @pytest.mark.parametrize(
     ("device", "period", "message"),
     [
