@@ -171,10 +171,11 @@ class CudaRuntime(Runtime):
             raise DeviceError(f"device cuda:{index}: this machine has {found} NVIDIA GPUs")
         self._device = _checked(driver, driver.cuDeviceGet, index)
         super().__init__(driver, _properties(driver, self._device, index))
-        self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
         self._success = driver.CUresult.CUDA_SUCCESS
         major = int(self.properties.architecture.removeprefix("sm_")) // 10
-        self._starts_early = major >= EARLY_MAJOR and self._driver_version() >= EARLY_DRIVER
+        version = _checked(driver, driver.cuDriverGetVersion)
+        self._starts_early = major >= EARLY_MAJOR and version >= EARLY_DRIVER
+        self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
 
     def launch(
         self,
@@ -199,9 +200,6 @@ class CudaRuntime(Runtime):
             raise DeviceError(
                 f"launch of {grid} blocks of {threads} threads: {self._describe(error)}"
             )
-
-    def _driver_version(self) -> int:
-        return int(_checked(self._api, self._api.cuDriverGetVersion))
 
     def _early_config(self, grid: tuple[int, int, int], threads: int, stream: Any) -> Any:
         """Describe a launch that may start before the one before it has ended."""
