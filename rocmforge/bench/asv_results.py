@@ -283,6 +283,7 @@ def read_result_file(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> Res
         asv_environment=asv_environment,
         hardware=hardware_from_asv(params),
         results=tuple(results),
+        suite=frozenset(benchmarks),
     )
 
 

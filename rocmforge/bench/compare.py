@@ -28,7 +28,9 @@ from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.hardware import Hardware
 
 THRESHOLD = 0.10
+NOT_SELECTED = "not selected now"
 CODE_CHANGED = "the benchmark's code changed"
+_NA = "n/a or not selected"  # asv stores both alike
 CHANGES = (Verdict.REGRESSION, Verdict.IMPROVED)
 
 
@@ -72,7 +74,8 @@ class Row:
     is after / before with the interval ``low`` to ``high``, None where there is no such number.
     ``threshold`` is the one that this benchmark was judged by, ``quiet_slowdown`` the slowdown of
     the better quartiles, None without samples, ``floor`` the largest change between runs of one
-    commit, or what processes of one run differ by, None where neither is known.
+    commit, or what processes of one run differ by, None where neither is known. ``marked`` says
+    that other work or throttling disturbed a side.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Row:
     threshold: float = THRESHOLD
     quiet_slowdown: float | None = None
     floor: float | None = None
+    marked: bool = False
 
     @property
     def label(self) -> str:
@@ -169,6 +173,11 @@ class Comparison:
         ]
 
     @property
+    def not_selected(self) -> list[Row]:
+        """Rows that had a value before, of benchmarks that the later run did not select."""
+        return [row for row in self.rows if row.note == NOT_SELECTED and row.before is not None]
+
+    @property
     def of_changed_code(self) -> list[Row]:
         """Rows of benchmarks whose own code is another now."""
         return [row for row in self.rows if row.code_changed]
@@ -244,6 +253,7 @@ def compare(
         for run in (before, after)
     )
     pairs = {label: (old.get(label), new.get(label)) for label in {**old, **new}}
+    unselected = after.suite - {result.name for result in after.results}
     floors = process_floors([before, after])
     found = {
         label: evidence(was, now)
@@ -265,7 +275,8 @@ def compare(
             if verdict in CHANGES and (machine := differing_conditions(was, now)):
                 verdict, note = Verdict.CANNOT_TELL, machine
         else:
-            verdict, note = _verdict(was, now)
+            left_out = was is not None and was.name in unselected
+            verdict, note = (Verdict.SKIPPED, NOT_SELECTED) if left_out else _verdict(was, now)
         row = _row(was, now, verdict, note, found.get(label), limit, floor)
         rows.append(_unjudged(row) if mismatches else row)
     return Comparison(
@@ -314,6 +325,7 @@ def _row(
         threshold=threshold,
         quiet_slowdown=_quiet(before, after),
         floor=floor,
+        marked=any(one.marked is not None for one in (before, after) if one),
     )
 
 
@@ -347,15 +359,15 @@ def _verdict(before: Result | None, after: Result | None) -> tuple[Verdict, str]
     was = before.status if before else None
     now = after.status if after else None
     if now is Status.FAILED:
-        before_it = {Status.OK: "ok", Status.FAILED: "failed too", Status.SKIPPED: "skipped"}
+        before_it = {Status.OK: "ok", Status.FAILED: "failed too", Status.SKIPPED: _NA}
         return Verdict.FAILED, f"before: {before_it[was] if was else 'not measured'}"
     if before and after and was is Status.OK and now is Status.OK:
         return Verdict.NOT_COMPARABLE, _incomparable(before, after)
     if now is Status.OK:
-        then = {Status.FAILED: "failed before", Status.SKIPPED: "skipped before"}
+        then = {Status.FAILED: "failed before", Status.SKIPPED: f"{_NA} before"}
         return Verdict.NEW, then.get(was, "") if was else ""
     if was is Status.OK:
-        return Verdict.MISSING, "skipped now" if now is Status.SKIPPED else ""
+        return Verdict.MISSING, f"{_NA} now" if now is Status.SKIPPED else ""
     if was is Status.FAILED:
         return Verdict.MISSING, "failed before, not measured now"
     return Verdict.SKIPPED, ""
@@ -459,11 +471,12 @@ def _or_unknown(value: str | int | None) -> str:
 def suite_slowdowns(comparison: Comparison) -> dict[str, tuple[int, float]]:
     """Return for each suite how many rows have a slowdown, and the geometric mean of these.
 
-    Above 1 is worse, for times and throughputs alike. Only values above 0 count.
+    Above 1 is worse, for times and throughputs alike. Only values above 0 count, and none that
+    other work or throttling disturbed.
     """
     logs: dict[str, list[float]] = {}
     for row in comparison.rows:
-        if row.before is None or row.after is None or row.direction is None:
+        if row.before is None or row.after is None or row.direction is None or row.marked:
             continue
         if row.ratio and min(row.before, row.after) > 0:
             factor = slowdown(row.before, row.after, row.direction)

@@ -186,6 +186,7 @@ def _settle(
         ratio=1 / factor if row.direction is Direction.HIGHER else factor,
         low=ends[0],
         high=ends[1],
+        marked=False,
         verdict=verdict,
         note=f"{word} {n} pair{'s' if n > 1 else ''} of interleaved processes",
     )

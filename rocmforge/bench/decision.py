@@ -41,7 +41,7 @@ class Verdict(str, enum.Enum):
     IMPROVED = "improved"
     NEW = "new"
     OK = "ok"
-    SKIPPED = "skipped"
+    SKIPPED = "n/a or not selected"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ _SCALES = {
     "elements/s": ((1e9, "G elements/s"), (1e6, "M elements/s"), (1.0, "elements/s")),
     "bytes": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
 }
+_SPELLED = {"us": "µs"}  # units of benchmarks that cannot be renamed without losing their history
 
 
 def scale_for(values: Sequence[float | None], unit: str) -> tuple[float, str]:
@@ -27,11 +28,11 @@ def scale_for(values: Sequence[float | None], unit: str) -> tuple[float, str]:
         The values of one row. The largest decides; None and 0 do not count.
     unit
         ``"seconds"``, ``"elements/s"`` and ``"bytes"`` are scaled. Any other unit is returned with
-        divisor 1.
+        divisor 1, "us" as "µs".
     """
     scales = _SCALES.get(unit)
     if scales is None:
-        return 1.0, unit
+        return 1.0, _SPELLED.get(unit, unit)
     largest = max((abs(value) for value in values if value), default=0.0)
     return next((s for s in scales if largest >= s[0]), scales[-1])
 

@@ -6,8 +6,9 @@ begins where the code of a benchmark changed (asv's hash of it).
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from rocmforge.bench.noise import process_floors
 from rocmforge.bench.results import Direction, Result, ResultSet
 from rocmforge.bench.run_environment import is_timed, with_stored_environments
 from rocmforge.errors import MeasurementError
+
+_SHARE = re.compile(r"(\d+) %")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,20 +202,20 @@ def read_history(
     if other := len(chosen) - len(same):
         notes.append(f"{other} commits left out: measured on other hardware than the newest one")
     rows: dict[tuple[str, str, Direction, str | None], list[tuple[int, Result]]] = defaultdict(list)
-    gaps: Counter[str] = Counter()
+    gaps: list[str] = []
     joined = [with_stored_environments(one) for one in same]
     for one in joined:
         for result in one.results:
             if result.value is None or (select and not select(result.label)):
                 continue
             if result.unit is None or result.direction is None:
-                gaps["not in benchmarks.json, unit and direction unknown"] += 1
+                gaps.append("not in benchmarks.json, unit and direction unknown")
             elif reason := _unusable(result, result.value):
-                gaps[reason] += 1
+                gaps.append(reason)
             else:
                 key = result.label, result.unit, result.direction, result.version
                 rows[key].append((positions[one.commit], result))
-    notes += [f"{count} measurements left out: {reason}" for reason, count in gaps.items()]
+    notes += _gap_notes(gaps)
     return History(
         machine=latest.machine,
         asv_environment=latest.asv_environment,
@@ -251,6 +254,21 @@ def _unusable(result: Result, value: float) -> str | None:
     if value == 0 and (is_timed(result) or result.direction is Direction.HIGHER):
         return "0, of which there is no ratio"
     return result.marked
+
+
+def _gap_notes(reasons: Iterable[str]) -> list[str]:
+    """Return a line for each kind of reason: those that differ in a percentage alone are one."""
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for reason in reasons:
+        share = _SHARE.search(reason)
+        kinds[_SHARE.sub("{}", reason)].append(int(share[1]) if share else 0)
+    notes = []
+    for kind, shares in kinds.items():
+        least, most = min(shares), max(shares)
+        said = f"{most} %" if least == most else f"{least} to {most} %"
+        count = f"{len(shares)} measurement{'s' * (len(shares) > 1)}"
+        notes.append(f"{count} left out: {kind.replace('{}', said)}")
+    return notes
 
 
 def _series(rows: Sequence[tuple[int, Result]]) -> Series:

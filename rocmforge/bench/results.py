@@ -95,7 +95,8 @@ class Result:
 class ResultSet:
     """All results of one run: one machine, one commit, one environment of asv.
 
-    ``uncommitted_changes`` says that the tree differed from the commit.
+    ``uncommitted_changes`` says that the tree differed from the commit. ``suite`` has the names of
+    all benchmarks that could have been selected; empty: unknown.
     """
 
     source: Path
@@ -106,6 +107,7 @@ class ResultSet:
     hardware: Hardware
     results: tuple[Result, ...]
     uncommitted_changes: bool = False
+    suite: frozenset[str] = frozenset()
 
     def only(self, named: Callable[[str], object]) -> ResultSet:
         """Return the run with those results alone whose label is named."""

@@ -337,6 +337,17 @@ def missing_line(comparison: Comparison) -> str | None:
     return f"missing: {count} had a value before, none to compare it with now: {_named(labels)}"
 
 
+def not_selected_line(comparison: Comparison) -> str | None:
+    """One line: how many benchmarks the later run was not told to measure."""
+    count = len(comparison.not_selected)
+    if not count:
+        return None
+    return (
+        f"not selected: {count} benchmark{'s' * (count > 1)} had a value before; the later run was "
+        "of others"
+    )
+
+
 def changed_code_line(comparison: Comparison) -> str | None:
     """One line: which benchmarks cannot be compared for their own code, and what mends it."""
     rows = comparison.of_changed_code
@@ -361,19 +372,24 @@ def suite_lines(comparison: Comparison) -> list[str]:
     """One line for each suite: by how much it changed on the whole."""
     lines = []
     for suite, (count, factor) in suite_slowdowns(comparison).items():
-        change = 100 * (max(factor, 1 / factor) - 1)
+        change = 100 * abs(factor - 1)
         word = "worse" if factor > 1 else "better"
         moved = f"{change:.1f} % {word}" if change >= 0.05 else "unchanged"
         lines.append(
             f"suite {one_line(suite)}: {moved} (geometric mean of {count} slowdowns {factor:.3f}, "
             "above 1 is worse)"
         )
+    disturbed = sum(row.marked and row.ratio is not None for row in comparison.rows)
+    if disturbed:
+        count = f"{disturbed} benchmark{'s' * (disturbed > 1)}"
+        lines.append(f"suites without {count} that other work or throttling disturbed")
     return lines
 
 
 def closing_lines(comparison: Comparison) -> list[str]:
     """Lines below the rows: both sides, what differs, notes, what is missing, the summary."""
-    remarks = (missing_line(comparison), changed_code_line(comparison))
+    said = (missing_line, not_selected_line, changed_code_line)
+    remarks = [line(comparison) for line in said]
     return [
         f"before: {one_line(comparison.before)}",
         f"after:  {one_line(comparison.after)}",

@@ -106,7 +106,8 @@ def test_nothing_measured_is_3(two_commits: AsvTree, bench: Bench, values: dict[
 
 def test_what_is_missing_makes_no_pass(two_commits: AsvTree, bench: Bench) -> None:
     rope = 0.00204
-    two_commits.run(B, {"rope.time_rope": rope}, samples={"rope.time_rope": [[rope] * 9]})
+    lost = {"matmul.track_ms": [float("nan")] * 4, "matmul.track_tokens": float("nan")}
+    two_commits.run(B, {"rope.time_rope": rope, **lost}, samples={"rope.time_rope": [[rope] * 9]})
     done = bench(CHECK, "aaaa", "bbbb")
     assert done.returncode == 3, done.stderr
     assert "missing: 4 benchmarks had a value before, none to compare it with" in done.stdout
@@ -114,12 +115,24 @@ def test_what_is_missing_makes_no_pass(two_commits: AsvTree, bench: Bench) -> No
     assert bench(CHECK, "aaaa", "bbbb", "--allow-missing").returncode == 0
     assert bench(CHECK, "aaaa", "bbbb", "--bench", "rope").returncode == 0
     slow = 2 * rope
-    two_commits.run(B, {"rope.time_rope": slow}, samples={"rope.time_rope": [[slow] * 9]})
+    two_commits.run(B, {"rope.time_rope": slow, **lost}, samples={"rope.time_rope": [[slow] * 9]})
     assert bench(CHECK, "aaaa", "bbbb").returncode == 1  # worse than missing
+
+
+def test_what_was_not_selected_is_not_missing(two_commits: AsvTree, bench: Bench) -> None:
+    rope = 0.00204
+    two_commits.run(B, {"rope.time_rope": rope}, samples={"rope.time_rope": [[rope] * 9]})
+    done = bench(CHECK, "aaaa", "bbbb")
+    assert done.returncode == 0, done.stdout
+    assert "not selected: 4 benchmarks had a value before; the later run was of oth" in done.stdout
+    assert "missing" not in done.stdout
+    assert "skipped" not in done.stdout
+    assert "track_ms" not in done.stdout
 
 
 def test_a_renamed_benchmark_is_missing_and_named(two_commits: AsvTree, bench: Bench) -> None:
     grid = {"format": ["'Q4_0'", "'Q8_0'"], "tokens": ["1", "8"]}
+    del two_commits.benchmarks["matmul.track_ms"]
     two_commits.benchmark("matmul.track_milliseconds", "ms/token", grid)
     two_commits.benchmark("matmul.track_tokens", "tokens/s", {"n": ["1"]}, direction="higher")
     nine = {"rope.time_rope": [[0.002 + i * 1e-5 for i in range(9)]]}

@@ -113,6 +113,17 @@ def test_what_a_run_skipped_hides_nothing_that_another_measured(partly_measured:
     assert found == {"'Q4_0'": (4.0, A), "'Q6_K'": (1.0, B), "'Q8_0'": (1.25, A)}
 
 
+def test_what_the_newest_run_did_not_measure_is_a_line_and_not_missing(
+    partly_measured: Machine,
+) -> None:
+    compared = partly_measured.since_baseline
+    assert compared is not None
+    assert compared.missing == []
+    assert [row.name for row in compared.rows] == ["a.time_a"]
+    said = "3 benchmarks that had a value were not measured in the newest run"
+    assert said in compared.notes
+
+
 def test_the_roofline_shows_all_that_any_run_or_the_baseline_has(
     partly_measured: Machine, tmp_path: Path
 ) -> None:

@@ -50,8 +50,8 @@ def test_markdown(comparison: Comparison) -> None:
     assert {line.count("|") for line in table} == {10}
     fold = lines.index("<details>")
     assert lines[fold + 1] == "<summary>4 ok, new, n/a or not compared</summary>"
-    assert all(line.startswith(("| ok", "| skipped")) for line in table[-4:])
-    assert not any(line.startswith(("| ok", "| skipped")) for line in lines[:fold])
+    assert all(line.startswith(("| ok", "| n/a or")) for line in table[-4:])
+    assert not any(line.startswith(("| ok", "| n/a or")) for line in lines[:fold])
     assert lines.index("</details>") > lines.index(table[-1])
 
 
@@ -152,6 +152,7 @@ def test_json_is_strict_and_complete(comparison: Comparison) -> None:
         "threshold": 0.1,
         "quiet_slowdown": pytest.approx(1.15),
         "floor": None,
+        "marked": False,
         "label": "matmul.track_ms('Q4_0', 8)",
     }
     assert len(document["rows"]) == len(comparison.rows)

@@ -12,7 +12,7 @@ from asv_tree import MACHINE, report
 from history_tree import HistoryTree
 
 from rocmforge.bench.asv_results import ResultsDirectory
-from rocmforge.bench.history import History, first_parents, read_history
+from rocmforge.bench.history import History, _gap_notes, first_parents, read_history
 from rocmforge.bench.results import Direction
 from rocmforge.errors import MeasurementError, ResultFileError
 
@@ -73,7 +73,15 @@ def test_marked_measurements_are_gaps_and_counted(branch: HistoryTree) -> None:
     history = read(branch)
     assert [at for at, _ in values(history)["rope.track_us"]] == [0, 1, 2, 3, 4, 5, 7]
     assert len(values(history)["memory.track_bytes('µ')"]) == 8  # counted: load does not matter
-    assert "1 measurements left out: other work took 50 % of the CPU time" in history.notes
+    assert "1 measurement left out: other work took 50 % of the CPU time" in history.notes
+
+
+def test_measurements_left_out_are_one_line_for_each_kind_of_reason() -> None:
+    busy = [f"other work took {share} % of the CPU time" for share in (44, 21, 90)]
+    assert _gap_notes([*busy, "below 0", busy[0]]) == [
+        "4 measurements left out: other work took 21 to 90 % of the CPU time",
+        "1 measurement left out: below 0",
+    ]
 
 
 def test_another_version_begins_a_new_series(branch: HistoryTree) -> None:
@@ -102,7 +110,7 @@ def test_zero_and_negative_values(branch: HistoryTree) -> None:
     history = read(branch)
     assert values(history) == {"memory.track_bytes('µ')": [(0, 0.0)]}
     assert "2 measurements left out: 0, of which there is no ratio" in history.notes
-    assert "1 measurements left out: below 0" in history.notes
+    assert "1 measurement left out: below 0" in history.notes
 
 
 def test_points_carry_the_interval_of_their_samples(branch: HistoryTree) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from rocmforge.bench.decision import Verdict
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.bench.tables import (
+    comparison_cells,
     headline,
     noise_line,
     print_comparison,
     results_table,
+    suite_lines,
     summary_line,
 )
 from rocmforge.hardware import Hardware
@@ -177,7 +180,8 @@ def comparison(two_commits: AsvTree) -> Comparison:
 
 def test_summary_line(comparison: Comparison) -> None:
     assert summary_line(comparison) == (
-        "FAIL: regression (exit 1): 2 regression, 1 failed, 3 ok, 1 skipped; threshold 10 %"
+        "FAIL: regression (exit 1): 2 regression, 1 failed, 3 ok, 1 n/a or not selected; "
+        "threshold 10 %"
     )
 
 
@@ -192,12 +196,12 @@ def test_table_is_whole_where_output_is_no_terminal(
         "1.145 … 1.155 ms/token lower"
     )
     assert lines[2] == ("regression matmul.track_tokens 100 85 0.850 0.847 … 0.853 tokens/s higher")
-    assert not any(line.startswith(("ok", "skipped")) for line in lines)
+    assert not any(line.startswith(("ok", "n/a or")) for line in lines)
     assert lines[-1] == summary_line(comparison)
     print_comparison(comparison, everything=True)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert any(line.startswith("ok rope.time_rope 2.04 2.04 1.000 0.9") for line in lines)
-    assert any(line.startswith("skipped gpu.time_gpu") for line in lines)
+    assert any(line.startswith("n/a or not selected gpu.time_gpu") for line in lines)
 
 
 def test_suites_count_no_zero_and_no_unknown_direction() -> None:
@@ -207,6 +211,17 @@ def test_suites_count_no_zero_and_no_unknown_direction() -> None:
         Row("a.x", {}, 1.0, 2.0, 2.0, None, None, None, None, Verdict.NOT_COMPARABLE),
     ]
     assert suite_slowdowns(Comparison("a", "b", 0.1, tuple(rows), (), ())) == {}
+
+
+def test_what_other_work_disturbed_is_in_no_sum() -> None:
+    row = Row("a.x", {}, 1.0, 0.739, 0.739, None, None, "us", Direction.LOWER, Verdict.IMPROVED)
+    spoilt = replace(row, after=3.0, ratio=3.0, marked=True, verdict=Verdict.CANNOT_TELL)
+    found = Comparison("a", "b", 0.1, (row, spoilt), (), ())
+    assert suite_slowdowns(found) == {"a": (1, pytest.approx(0.739))}
+    better, disturbed = suite_lines(found)
+    assert better.startswith("suite a: 26.1 % better (geometric mean of 1 slowdowns 0.739")
+    assert disturbed == "suites without 1 benchmark that other work or throttling disturbed"
+    assert comparison_cells(row, 0.1)[7] == "µs"
 
 
 def test_table_on_a_terminal_is_coloured_and_reads_no_markup() -> None:

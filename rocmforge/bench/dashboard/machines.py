@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +210,13 @@ def _read(
     def since(before: ResultSet | None) -> Comparison | None:
         if before is None or newest is None:
             return None
-        return compare(before, newest, noise=noise, thresholds=thresholds)
+        measured = {r.label for r in newest.results if r.status is not Status.SKIPPED}
+        compared = compare(
+            before, newest, noise=noise, thresholds=thresholds, select=measured.__contains__
+        )
+        other = sum(r.value is not None and r.label not in measured for r in before.results)
+        note = f"{other} benchmarks that had a value were not measured in the newest run"
+        return replace(compared, notes=(*compared.notes, note)) if other else compared
 
     return Machine(
         tag=tag,
