@@ -174,7 +174,7 @@ def _settle(
     if verdict is None:
         return None
     changed = verdict in (Verdict.REGRESSION, Verdict.IMPROVED)
-    word = "confirmed by" if changed else "not confirmed by"
+    word = "confirmed by" if changed else "no such change in"
     word = "not settled by" if verdict is Verdict.CANNOT_TELL else word
     logs = [math.log(factor) for factor in known]
     low, factor, high = (math.exp(x) for x in middle_interval(logs, CONFIDENCE))

@@ -16,9 +16,10 @@ from rocmforge import env
 from rocmforge.bench import asv, exits, project
 from rocmforge.bench.asv_log import absent_lines, failed_lines
 from rocmforge.bench.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
-from rocmforge.bench.compare import Comparison
+from rocmforge.bench.compare import Comparison, Row
 from rocmforge.bench.confirm import suspects
 from rocmforge.bench.dashboard.publish import publish
+from rocmforge.bench.decision import Verdict
 from rocmforge.bench.defaults import BASELINES
 from rocmforge.bench.documents import to_json
 from rocmforge.bench.files import write_bytes
@@ -109,7 +110,7 @@ def _settled(
         rows = () if comparison.mismatches else suspects(comparison.rows)
         settled = unconfirmed(comparison, rows, f"not measured again: {why_not}")
     changed = [
-        f"again     {row.label}: {was.verdict.value} → {row.verdict.value}: {row.note}"
+        _again_line(was, row)
         for was, row in zip(comparison.rows, settled.rows, strict=True)
         if row != was
     ]
@@ -118,6 +119,15 @@ def _settled(
     if changed:
         console.print(f"          {saved_line(save(settled, 'confirmed'))}")
     return settled
+
+
+def _again_line(was: Row, row: Row) -> str:
+    """Say what became of a suspect, with the ratio after / before that the last word stands on."""
+    ratio = "" if row.ratio is None else f" at ratio {row.ratio:.3f}"
+    if ratio and row.low is not None and row.high is not None:
+        ratio += f" ({row.low:.3f} … {row.high:.3f})"
+    first = "was a suspect" if was.verdict is Verdict.OK else was.verdict.value
+    return f"again     {row.label}: {first} → {row.verdict.value}{ratio}: {row.note}"
 
 
 def plain_console() -> Console:

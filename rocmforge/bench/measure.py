@@ -83,7 +83,7 @@ def measure_head(
     profile: str,
     max_load: float,
     console: Console,
-    refusing: bool,
+    refusing: bool = False,
 ) -> Run:
     """Run the chosen benchmarks of the checkout on HEAD, as one run for each suite.
 

@@ -179,7 +179,10 @@ def _build(commits: tuple[str, str]) -> tuple[tuple[Path, Path], tuple[Path, Pat
 
 
 def _say_round(number: int, left: int) -> None:
-    print(f"round {number}: {left} open", file=sys.stderr)
+    print(
+        f"after pair {number} of processes: {left} suspect{'s' * (left != 1)} not settled yet",
+        file=sys.stderr,
+    )
 
 
 def measure_ratios(args: argparse.Namespace) -> int:

@@ -381,8 +381,8 @@ def suite_lines(comparison: Comparison) -> list[str]:
         )
     disturbed = sum(row.marked and row.ratio is not None for row in comparison.rows)
     if disturbed:
-        count = f"{disturbed} benchmark{'s' * (disturbed > 1)}"
-        lines.append(f"suites without {count} that other work or throttling disturbed")
+        what = f"{disturbed} benchmark{'s' * (disturbed > 1)}"
+        lines.append(f"suites without {what} that other work or throttling disturbed")
     return lines
 
 

@@ -80,8 +80,8 @@ def test_what_is_not_slower_is_settled_at_once() -> None:
     machine = Machine({"faster": 0.97, "same": 1.02}, noise=0.001)
     faster, same = settle(machine, row("faster"), row("same"))
     assert (faster.verdict, same.verdict) == (Verdict.OK, Verdict.OK)
-    assert faster.note == "not confirmed by 1 pair of interleaved processes"
-    assert same.note == "not confirmed by 2 pairs of interleaved processes"
+    assert faster.note == "no such change in 1 pair of interleaved processes"
+    assert same.note == "no such change in 2 pairs of interleaved processes"
     assert (same.low, same.high) == (None, None)
     assert machine.calls == [("faster", False), ("same", False), ("same", True)]
 
@@ -90,7 +90,7 @@ def test_what_is_slower_by_less_than_the_threshold_is_ok_when_that_is_sure() -> 
     machine = Machine(1.06, noise=0.005)
     (found,) = settle(machine, row())
     assert found.verdict is Verdict.OK
-    assert found.note == "not confirmed by 6 pairs of interleaved processes"
+    assert found.note == "no such change in 6 pairs of interleaved processes"
 
 
 def improved(name: str) -> Row:
@@ -121,9 +121,9 @@ def test_what_looked_improved_and_is_not_is_called_so_no_longer() -> None:
     machine = Machine({"same": 0.99, "little": 0.93, "slower": 1.2}, noise=0.005)
     same, little, slower = settle(machine, *map(improved, ("same", "little", "slower")))
     assert (same.verdict, little.verdict) == (Verdict.OK, Verdict.OK)
-    assert same.note == "not confirmed by 2 pairs of interleaved processes"
+    assert same.note == "no such change in 2 pairs of interleaved processes"
     assert same.ratio == pytest.approx(0.99, rel=0.02)
-    assert little.note == "not confirmed by 6 pairs of interleaved processes"
+    assert little.note == "no such change in 6 pairs of interleaved processes"
     assert slower.verdict is Verdict.REGRESSION
 
 
@@ -353,8 +353,13 @@ def test_with_asv_and_builds_of_both_commits(
     assert "2 regression" in before.stdout
     done = bench("confirm", "HEAD~1", "HEAD", "--format", "json")
     assert done.returncode == 1, done.stderr
-    for said in ("2 suspects", "building", "round 1: 2 open", "round 2: 0 open"):
+    for said in (
+        "2 suspects",
+        "building",
+        "after pair 1 of processes: 2 suspects not settled yet",
+        "after pair 2 of processes: 0 suspects",
+    ):
         assert said in done.stderr
     assert '"regression": 1' in done.stdout
-    assert "not confirmed by 2 pairs" in done.stdout
+    assert "no such change in 2 pairs" in done.stdout
     assert '"confirmed by 2 pairs' in done.stdout

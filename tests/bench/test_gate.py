@@ -119,12 +119,12 @@ def test_suspects_are_measured_again_beside_the_commit_of_the_baseline(tiny: Tin
     done, verdicts = tiny.gate()
     assert verdicts == IS, done.stderr
     assert done.returncode == 1
-    label = "again     suite.track_us('{}'): {}: {} by 2 pairs of interleaved processes"
+    label = "again     suite.track_us('{}'): {}: {} 2 pairs of interleaved processes"
     for op, change, word in (
-        ("rope", "regression → ok", "not confirmed"),
-        ("matmul", "regression → regression", "confirmed"),
-        ("softmax", "improved → ok", "not confirmed"),
-        ("swiglu", "improved → improved", "confirmed"),
+        ("rope", "regression → ok at ratio 1.000", "no such change in"),
+        ("matmul", "regression → regression at ratio 1.300", "confirmed by"),
+        ("softmax", "improved → ok at ratio 1.000", "no such change in"),
+        ("swiglu", "improved → improved at ratio 0.700", "confirmed by"),
     ):
         assert label.format(op, change, word) in done.stdout
     assert "gate      FAIL: regression (exit 1): 1 regression, 1 improved, 2 ok" in done.stdout
@@ -136,7 +136,8 @@ def test_suspects_are_measured_again_beside_the_commit_of_the_baseline(tiny: Tin
 def test_what_is_not_measured_again_is_not_ok(tiny: Tiny) -> None:
     done, verdicts = tiny.gate("--no-confirm")
     assert (done.returncode, verdicts) == (1, UNSURE)
-    assert "softmax'): improved → cannot tell: not measured again: --no-confirm" in done.stdout
+    assert "softmax'): improved → cannot tell at ratio 0.700" in done.stdout
+    assert done.stdout.count("): not measured again: --no-confirm") == 4
     assert not (tiny.root / ".asv" / "confirm").exists()
 
     (tiny.root / "notes").touch()

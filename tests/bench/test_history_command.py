@@ -319,7 +319,7 @@ def test_figures_show_values_levels_and_marks(branch: HistoryTree, tmp_path: Pat
     ElementTree.fromstring(text)
     assert text.index("<!-- rope.track_us -->") < text.index("<!-- decode.track_rate -->")
     for words in (
-        "us (lower is better)",
+        "µs (lower is better)",
         "tokens/s (higher is better)",
         "change point × 1.30, stands",
     ):

@@ -413,7 +413,7 @@ def test_a_failed_benchmark_leaves_the_gate_its_verdict_and_has_a_reason(
     assert main(["gate", "--no-confirm", "--bench", r"^tiny\.", "--json", str(report)]) == 1
     shown = capfd.readouterr().out
     assert "failed    tiny.track_broken: ValueError: wrong result on purpose\n" in shown
-    assert "again     tiny.track_ms('cpu'): regression → regression: not measured again" in shown
+    assert "track_ms('cpu'): regression → regression at ratio 1.200 (1.19" in shown
     assert "gate      FAIL: regression (exit 1): 1 regression, 1 failed" in shown
     assert json.loads(report.read_text(encoding="utf-8"))["exit_code"] == 1
 
