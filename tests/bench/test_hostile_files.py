@@ -324,7 +324,7 @@ def test_numbers_that_are_none_make_no_pass(
         (lambda rows: {"m.track_milliseconds": rows["m.track_ms"]}, "renamed to m.track_milli"),
         (lambda rows: {"m.track_ms": _with_params(rows, [["1", "3"]])}, "missing"),
         (lambda rows: {"m.track_ms": _with_params(rows, [["3", "4"]])}, "missing"),
-        (lambda rows: {}, "missing"),
+        (lambda rows: {}, "nothing measured on both sides"),
     ],
 )
 def test_what_was_renamed_or_has_other_parameters_makes_no_pass(
@@ -337,6 +337,10 @@ def test_what_was_renamed_or_has_other_parameters_makes_no_pass(
     document = json.loads(path.read_text(encoding="utf-8"))
     document["results"] = change(document["results"])
     write(path, document)
+    if document["results"] and "m.track_ms" not in document["results"]:  # asv's list follows
+        listed = path.parent.parent / "benchmarks.json"
+        known = json.loads(listed.read_text(encoding="utf-8"))
+        write(listed, {name: entry for name, entry in known.items() if name != "m.track_ms"})
     for arguments in (BOTH, ("--baseline", "old.json", "bbbb")):
         assert main(["compare", *arguments]) == 3
         assert hint in capsys.readouterr().out
