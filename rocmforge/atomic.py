@@ -29,7 +29,7 @@ _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
 
 
 @contextlib.contextmanager
-def whole_file(place: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def whole_file(place: Path, mode: int = 0o666, *, anew: bool = False) -> Iterator[BinaryIO]:
     """Open a new file, which takes its place when the block ends, and not where it raises.
 
     Parameters
@@ -39,14 +39,17 @@ def whole_file(place: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         another name until then: ``name`` of what is yielded.
     mode
         Permissions, less those that the umask takes away.
+    anew
+        Whatever is there is replaced, a link or a pipe too: nobody else's file is written.
 
     Raises
     ------
     OSError
         It cannot be written, or a pipe or a device is there; a full disk names `place`.
     """
-    place = Path(os.path.realpath(place))  # Path.resolve raises RuntimeError where links loop
-    if place.exists() and not (place.is_file() or place.is_dir()):
+    if not anew:
+        place = Path(os.path.realpath(place))  # Path.resolve raises RuntimeError where links loop
+    if not anew and place.exists() and not (place.is_file() or place.is_dir()):
         raise FileExistsError(errno.EEXIST, "A pipe or a device is there", str(place))
     sweep(place)
 

@@ -174,7 +174,7 @@ def test_a_value_of_the_suites_stands_with_its_unit_and_mark(tool: Any, tmp_path
     rows = tool._suites_table([cpu, gpu], wanted).splitlines()
     assert rows[0] == "| what | benchmark | `cpu`, cccccccc | `sm_90`, cccccccc |"
     assert rows[2] == f"| a time | `{time}` | 2.5 ms | ! 10 µs |"
-    assert rows[3] == f"| a small one | `{small}` | 250 us | n/a |"
+    assert rows[3] == f"| a small one | `{small}` | 250 µs | n/a |"
     assert rows[4] == f"| a rate | `{rate}` | 7 GB/s | n/a |"
 
 
@@ -194,7 +194,7 @@ def test_the_slowest_is_found_in_the_results(tool: Any) -> None:
     }
     machine = {"baselines": entries, "metadata": {"hardware": {"gpu_architecture": "sm_90"}}}
     assert tool._measured(machine, "m.track_x(<slowest>, 1, 'cpu')") == "3 GB/s (MXFP4)"
-    assert tool._measured(machine, "m.track_y(<slowest>, 'cpu')") == "9000 us (F16)"
+    assert tool._measured(machine, "m.track_y(<slowest>, 'cpu')") == "9000 µs (F16)"
     assert tool._measured(machine, "m.track_z(<slowest>, 'cpu')") == "n/a"
 
 

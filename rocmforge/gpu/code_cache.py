@@ -68,7 +68,7 @@ class CodeCache:
             with _opened(self.directory, os.O_DIRECTORY) as folder:
                 safe = self._is_safe(folder)
             if safe:
-                with whole_file(self.directory / name, 0o600) as file:
+                with whole_file(self.directory / name, 0o600, anew=True) as file:
                     file.write(hashlib.sha256(content).digest() + content)
         except OSError as error:
             self._writable = False
