@@ -23,8 +23,8 @@ test: .venv/ready-test
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow and not sanitizer"
 
 test-all: test
-	$(BIN)/python -m pytest $(PYTEST) -m "slow and not sanitizer" tests/gpu
-	$(BIN)/python -m pytest -q -m "slow and not sanitizer" --ignore tests/gpu # these measure
+	$(BIN)/python -m pytest $(PYTEST) -m "slow and not sanitizer" tests/gpu tests/profiling
+	$(BIN)/python -m pytest -q -m "slow and not sanitizer" --ignore tests/gpu --ignore tests/profiling # these measure
 
 coverage: .venv/ready-test
 	$(BIN)/python -m pytest $(PYTEST) -m "not sanitizer" --cov=rocmforge --cov-report=term --cov-fail-under=90
