@@ -135,6 +135,36 @@ def test_the_views_of_schema_4(tmp_path: Path) -> None:
     assert any("4.1.0" in line for line in recording.remarks)
 
 
+def test_a_merged_database_has_each_allocation_once(tmp_path: Path) -> None:
+    """AMD's view joins threads without their process, so that merging repeats its rows."""
+    path = make(tmp_path / "merged.db")
+    change(
+        path,
+        "DROP VIEW memory_allocations",
+        "CREATE VIEW memory_allocations AS SELECT m.id, m.guid, m.category, m.pid, t.tid, m.start,"
+        f" m.end, m.type, m.size FROM ({VIEWS['memory_allocations']}) m"
+        " JOIN (SELECT 4712 AS tid UNION ALL SELECT 9999) t",
+    )
+    recording = read_rocpd(path)
+    allocations = [call for call in recording.calls if call.function in ("ALLOC", "FREE")]
+    assert [(one.function, one.nbytes, one.thread) for one in allocations] == [
+        ("ALLOC", 1 << 20, None),
+        ("FREE", 0, None),
+    ]
+    assert not recording.partial
+    assert any("an allocation again" in line for line in recording.remarks)
+
+
+def test_counters_that_a_view_mixes_between_processes_are_not_read(tmp_path: Path) -> None:
+    path = make(tmp_path / "merged.db", version="4.1.0", views=VIEWS_4)
+    change(path, "UPDATE rocpd_kernel_dispatch{} SET guid = 'another' WHERE id > 6")
+    recording = read_rocpd(path)
+    assert len(recording.dispatches) == 12
+    assert not any(run.counters for run in recording.dispatches)
+    assert recording.partial
+    assert any("the counters of 2 processes" in line for line in recording.remarks)
+
+
 def test_counters_without_the_view_of_kernels(tmp_path: Path) -> None:
     path = change(make(tmp_path / "results.db"), "DROP VIEW kernels")
     recording = read_rocpd(path)

@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ _MOST_NAMES = 5000
 _MOST_PROPERTIES = 1_000_000
 _LONG = {"extdata", "callstack", "lineinfo", "description", "longdescription", "expression"}
 _SAMPLE = "pc_sample"
+_MIXED = "kernel_pmc_events"
+"""Schema 4.1 joins it by the event alone, which each process counts from 1."""
+
 _BROKEN = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 """What sqlite3 raises at a broken or hostile database; it decodes names of columns strictly."""
 
@@ -137,6 +141,7 @@ class _Reading:
         self._agents: list[Agent] = []
         self._remarks: list[str] = []
         self._version: str | None = None
+        self._processes: set[str] = set()
         self._cells = MOST_CELLS
         self._characters = _MOST_CHARACTERS
         self._deadline = time.monotonic() + MOST_SECONDS
@@ -148,7 +153,7 @@ class _Reading:
         present = {str(name) for (name,) in self._database.execute(query).fetchmany(_MOST_NAMES)}
         views: dict[str, Callable[[str], None]] = {
             "kernels": self._read_kernels,
-            _first(present, "counters_collection", "kernel_pmc_events"): self._read_counters,
+            _first(present, "counters_collection", _MIXED): self._read_counters,
             "memory_copies": self._read_copies,
             "memory_allocations": self._read_allocations,
             _first(present, "regions_and_samples", "regions"): self._read_regions,
@@ -223,6 +228,7 @@ class _Reading:
         for place, row in self._rows(view, "name", "start", "end", without=SAID_ELSEWHERE):
             columns = columns or DispatchColumns(row, self._omissions)
             self._runs.add_run(row, columns, place)
+            self._processes.add(text(row.get("guid")))
             count += 1
         if self._omissions.lost == lost:
             self._compare(view, count)
@@ -248,6 +254,12 @@ class _Reading:
                 self._totals.append(Total("kernel", name, calls, round(total * 1000)))
 
     def _read_counters(self, view: str) -> None:
+        if view == _MIXED and len(self._processes) > 1:
+            why = (
+                f"{view} mixes the counters of {len(self._processes)} processes, so it is not read"
+            )
+            self._omissions.lose(why, view)
+            return
         columns = None
         for place, row in self._rows(view, "dispatchid", without=SAID_ELSEWHERE):
             columns = columns or DispatchColumns(row, self._omissions)
@@ -261,8 +273,23 @@ class _Reading:
                 self._copies.append(found)
 
     def _read_allocations(self, view: str) -> None:
+        """Read each allocation once.
+
+        The view joins the threads of all processes: where databases were merged, it has an
+        allocation again for each other process, with that one's thread.
+        """
+        known: dict[tuple[str, str], int] = {}
         for place, row in self._rows(view, "type", "start", "end"):
+            identity = text(row.get("guid")), text(row.get("id"))
+            if all(identity) and identity in known:
+                first = known[identity]
+                self._calls[first] = replace(self._calls[first], thread=None)
+                self._omissions.note("an allocation again, with another thread, left out", place)
+                continue
+            count = len(self._calls)
             self._add_call(row, row["type"], place)
+            if len(self._calls) > count:
+                known[identity] = count
 
     def _read_regions(self, view: str) -> None:
         for place, row in self._rows(view, "name", "start", "end"):
