@@ -128,6 +128,15 @@ def test_replayed_passes_are_not_added_up(tmp_path: Path) -> None:
     assert any("several passes" in line for line in recording.remarks)
 
 
+def test_the_counters_of_a_replayed_dispatch_are_those_of_one_run(tmp_path: Path) -> None:
+    replay = NEW.splitlines()[1].replace("7000,7900", "9000,9100")
+    write(tmp_path / "run_kernel_trace.csv", f"{NEW}{replay}\n")
+    write(tmp_path / "run_counter_collection.csv", COUNTED)
+    first, _, again = read_rocprofv3_csv(tmp_path).dispatches
+    assert (first.start_ns, first.counters) == (7000, {})
+    assert (again.start_ns, again.counters) == (9000, {"SQ_WAVES": 1024, "TCC_HIT": 150.5})
+
+
 @pytest.mark.parametrize("generation", sorted(GENERATIONS))
 def test_trace_and_counters_of_a_run_are_joined(tmp_path: Path, generation: str) -> None:
     write(tmp_path / "out" / "host" / "77_kernel_trace.csv", GENERATIONS[generation])

@@ -218,7 +218,7 @@ class Dispatches:
             values[name] = value, replay
 
     def all(self) -> tuple[Dispatch, ...]:
-        """Return each dispatch once; those of which only counters are known come last."""
+        """Return each run once; those of which only counters are known come last."""
         by_id: dict[tuple[str, object, str], list[int]] = defaultdict(list)
         for place, (run, correlation) in enumerate(self._runs):
             for key in _keys(run, correlation):
@@ -233,6 +233,8 @@ class Dispatches:
                 for place in by_id.get(key, ())
                 if not found[place].counters and _same_process(found[place], counted)
             }
+            if len(places) > 1:  # its replays have its number, too
+                places = {one for one in places if found[one].start_ns == counted.start_ns}
             if len(places) == 1:
                 place = places.pop()
                 found[place] = _joined(found[place], counted, counters)
