@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import rocpd_files
 from mutations import FEW, read_all
 
 from rocmforge.errors import ResultFileError
@@ -83,6 +84,13 @@ def test_of_one_run_in_several_forms_the_fullest_is_read(tmp_path: Path) -> None
 def test_files_directly_below_a_folder_are_found(tmp_path: Path) -> None:
     write(tmp_path / "host" / "results.csv", RESULTS)
     assert len(read(tmp_path).dispatches) == 1
+
+
+def test_passes_have_folders_for_their_hosts(tmp_path: Path) -> None:
+    for name in ("pass_1", "pass_2"):
+        (tmp_path / name).mkdir()
+        rocpd_files.make(write(tmp_path / name / "host/7_results.db", ""), runs=5)
+    assert len(read(tmp_path).dispatches) == 10
 
 
 def test_a_workload_below_a_folder_and_several_of_them(tmp_path: Path) -> None:

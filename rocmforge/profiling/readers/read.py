@@ -68,7 +68,7 @@ def read(path: Path) -> Recording:
     """Read what a profiler or a card's tool wrote, whichever of them it was.
 
     A folder is read as one run: a workload folder of rocprof-compute, or the files of one tool in
-    it and in the folders directly below it.
+    it and in two levels of folders below it: rocprofv3 makes one for each pass and host.
 
     Parameters
     ----------
@@ -137,10 +137,16 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Files of a folder, then those of the folders directly below it."""
+    """Files of a folder, then those of folders in it, then those of folders in these."""
     inside = _inside(folder)
-    below = chain.from_iterable(_inside(one) for one in inside if one.is_dir())
-    return islice((file for file in chain(inside, below) if file.is_file()), _MOST_FILES)
+    below = _below(inside)
+    found = chain(inside, below, _below(below))
+    return islice((file for file in found if file.is_file()), _MOST_FILES)
+
+
+def _below(found: list[Path]) -> list[Path]:
+    inside = chain.from_iterable(_inside(one) for one in found if one.is_dir())
+    return list(islice(inside, _MOST_FILES))
 
 
 def _most_complete(files: list[Path]) -> list[Path]:
