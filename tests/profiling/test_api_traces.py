@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
-from mutations import FEW, MANY, read_all
+from mutations import FEW, MANY, MOST_SECONDS, read_all
 
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.api_traces import matches, read_api_traces
@@ -45,6 +46,15 @@ ACTIVITY = """<hipLaunchKernel id(107)\tcorrelation_id(9) on-enter pid(5) tid(6)
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def test_a_long_line_is_read_in_time(tmp_path: Path) -> None:
+    words = "1000000100:1000000900 77:78 hipLaunchKernel() kernel=" + "x :a" * 50_000 + ";"
+    path = write(tmp_path / "trace.txt", f"{TRACE} a{' ' * 200_000}b\n{words}\n")
+    start = time.monotonic()
+    assert matches(path)
+    assert len(read_api_traces(path).calls) == 4
+    assert time.monotonic() - start < MOST_SECONDS
 
 
 def test_calls_kernels_and_copies(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.dom import minidom
 
 import pytest
-from mutations import FEW, MANY, mutated
+from mutations import FEW, MANY, MOST_SECONDS, mutated
 
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.flame_graph import LEAST_WIDTH, WIDTH, flame_graph
@@ -45,6 +45,30 @@ def test_a_semicolon_in_a_name_does_not_make_a_frame(tmp_path: Path) -> None:
     stacks = read_text(tmp_path, TEXT.replace("clear_page_erms", "a;b"))
     (line,) = (line for line in stacks.collapsed().splitlines() if "[kernel]" in line)
     assert line.endswith(";a,b [kernel] 1")
+
+
+@pytest.mark.parametrize(
+    ("frame", "name"),
+    [
+        (
+            "void (anonymous namespace)::f<4>(int)+0x8 (/lib/a.so)",
+            "void (anonymous namespace)::f<4>(int)",
+        ),
+        ("g+0x1 (/my (old)/a.so (deleted))", "g"),
+        ("operator() const (inlined)", "operator() const"),
+        ("[unknown] (/lib/a.so (deleted))", "[a.so]"),
+    ],
+)
+def test_parentheses_in_functions_and_files(tmp_path: Path, frame: str, name: str) -> None:
+    text = f"python 1/2 [001] 3.5:  9 cpu-clock: \n    e2bc {frame}\n\n"
+    assert read_text(tmp_path, text).samples == {("python", name): 1}
+
+
+@pytest.mark.parametrize("line", ["  e2 a" + " (a)" * 60_000 + "x", "a" + " " * 200_000 + "b"])
+def test_a_long_line_is_read_in_time(tmp_path: Path, line: str) -> None:
+    start = time.monotonic()
+    assert read_text(tmp_path, f"{TEXT}{line}\n").total == 4
+    assert time.monotonic() - start < MOST_SECONDS
 
 
 def test_what_is_not_understood_is_counted(tmp_path: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
-from mutations import FEW, MANY, read_all
+from mutations import FEW, MANY, MOST_SECONDS, read_all
 
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.records import CardReading
@@ -172,6 +173,24 @@ def test_amd_smis_first_json(tmp_path: Path) -> None:
     assert one.temperatures_c == {"edge": 40, "hotspot": 44}
     assert (one.memory_total, one.memory_used) == (16368 * MIB, None)
     assert one.clocks_mhz == {"core": 300, "memory": 96}
+
+
+def test_rocm_smis_metrics(tmp_path: Path) -> None:
+    text = """{"card0": {"temperature_edge (C)": "41", "temperature_mem (C)": "62",
+      "average_gfx_activity (%)": "3", "average_umc_activity (%)": "4",
+      "average_socket_power (W)": "20", "current_socket_power (W)": "N/A",
+      "current_gfxclk (MHz)": "1041", "current_uclk (MHz)": "65535"}}"""
+    (one,) = read(tmp_path, text)
+    assert (one.utilization_percent, one.memory_activity_percent, one.power_w) == (3, 4, 20)
+    assert one.temperatures_c == {"edge": 41, "memory": 62}
+    assert one.clocks_mhz == {"core": 1041}
+
+
+@pytest.mark.parametrize("line", [" " * 200_000 + "a", "GPU[0] :" + " " * 200_000 + "x"])
+def test_a_long_line_is_read_in_time(tmp_path: Path, line: str) -> None:
+    start = time.monotonic()
+    assert read(tmp_path, f"{line}\n{TEXT}{line}\n")[0].utilization_percent == 63
+    assert time.monotonic() - start < MOST_SECONDS
 
 
 def test_samples_over_time_in_csv(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from rocmforge.profiling.readers.values import Omissions, copy_direction, kernel
 _N = r"(\d{1,19})"
 _OPERATION = re.compile(rf"{_N}:{_N} {_N}:{_N} (.+):(\d+):(\d+)")
 _CALL = re.compile(rf"{_N}:{_N} {_N}:{_N} (\w+)(?:\(.*)?")
-_KERNEL = re.compile(r"\) kernel=(.+?)(?: :[0-9a-f]+)?$")
+_CORRELATION = re.compile(r" :[0-9a-f]+$")
 _ASYNC_COPY = re.compile(rf"{_N}:{_N} (async-copy):(\w+):(\d+)")
 _MARKER = re.compile(rf'{_N} {_N}:{_N} (\d+):(\d+):"(.*)"')
 _AGENT = re.compile(r"(0x[0-9a-f]+) agent (cpu|gpu)")
-_ACTIVITY = re.compile(rf"\s+(\S.*?)\s+correlation_id\((\d+)\) time_ns\({_N}:{_N}\)(.*)")
+_ACTIVITY = re.compile(rf"\s+(\S+(?:\s+\S+)*?)\s+correlation_id\((\d+)\) time_ns\({_N}:{_N}\)(.*)")
 _CALLBACK = re.compile(
     r"<(\w+) id\(\d+\)\s+correlation_id\((\d+)\) on-(enter|exit) pid\(\d+\) tid\((\d+)\)>"
 )
@@ -108,10 +108,10 @@ class _Trace:
         if times is None:
             return
         self._calls.append(Call(_domain(found[5]), found[5], *times, thread=whole(found[4])))
-        kernel = _KERNEL.search(line)
+        kernel = _CORRELATION.sub("", line.partition(") kernel=")[2])
         correlation = re.search(r" :(\d+)$", line)
         if kernel and correlation:
-            self._launched[correlation[1]] = kernel_name(kernel[1])
+            self._launched[correlation[1]] = kernel_name(kernel)
 
     def _operation(self, found: re.Match[str], place: str) -> None:
         name = found[5]

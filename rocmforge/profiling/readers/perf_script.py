@@ -7,6 +7,7 @@ appear by name where the program ran with PYTHONPERFSUPPORT=1.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,11 +23,12 @@ _UNKNOWN = "[unknown]"
 
 # "python 12311/12315 [001] 28239.600585:    2004008 cpu-clock:pppH: "
 _SAMPLE = re.compile(
-    r"(?P<program>\S.*?)\s+(?P<thread>-?\d+(?:/-?\d+)?)\s+(?:\[\d+\]\s+)?\d+\.\d+:\s+"
+    r"(?P<program>\S+(?:\s+\S+)*?)\s+(?P<thread>-?\d+(?:/-?\d+)?)\s+(?:\[\d+\]\s+)?\d+\.\d+:\s+"
     r"(?:\d+\s+)?(?P<event>\S+?):(?:\s|$)"
 )
 # "    e2bc _dl_relocate_object+0x69c (/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2)"
-_FRAME = re.compile(r"\s+[0-9a-f]+\s+(?P<function>.+?)(?:\+0x[0-9a-f]+)?\s+\((?P<object>.*)\)\s*$")
+_FRAME = re.compile(r"\s+[0-9a-f]+\s+(?P<rest>\S.*)\)")
+_OFFSET = re.compile(r"\+0x[0-9a-f]+\s+\(")
 _PYTHON = re.compile(r"py::(?P<function>[^:]*):(?P<file>.*)")
 
 
@@ -100,13 +102,12 @@ def read_perf_script(path: Path) -> Stacks:
             if not line.strip() or line.startswith("#"):
                 continue
             if line[0].isspace():
-                frame = _FRAME.match(line)
-                if program is None or frame is None or len(frames) >= MOST_FRAMES:
+                name = _frame_name(line)
+                if program is None or not name or len(frames) >= MOST_FRAMES:
                     lost += 1
                     continue
-                name = _frame_name(frame["function"], frame["object"])
                 if not (name == _UNKNOWN and frames and frames[-1] == _UNKNOWN):
-                    frames.append(name)
+                    frames.append(sys.intern(name))
                 continue
             lost += end()
             frames = []
@@ -125,8 +126,23 @@ def read_perf_script(path: Path) -> Stacks:
     return Stacks(dict(samples), events.most_common(1)[0][0], tuple(remarks), lost > 0)
 
 
-def _frame_name(function: str, file: str) -> str:
-    """Return what a reader takes a frame for: its function, else the library that it is in."""
+def _frame_name(line: str) -> str:
+    """Return what a reader takes a frame for: its function, else the library that it is in.
+
+    Both may have parentheses: ``void (anonymous namespace)::f<4>()+0x8 (/lib/a.so (deleted))``.
+    """
+    frame = _FRAME.fullmatch(line.rstrip())
+    if frame is None:
+        return ""
+    rest = frame["rest"].removesuffix(" (deleted)")
+    offset = _OFFSET.search(rest)
+    if offset is not None:
+        function, file = rest[: offset.start()], rest[offset.end() :]
+    else:
+        function, _, file = rest.rpartition(" (")
+    function = function.strip()
+    if not function:
+        return ""
     python = _PYTHON.fullmatch(function)
     if python is not None:
         return f"{python['function']} ({PurePosixPath(python['file']).name})"

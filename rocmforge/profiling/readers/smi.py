@@ -43,10 +43,12 @@ _UTILIZATION = (
     "gfx_activity",
     "gfx_usage",
     "gfx",
+    "average_gfx_activity (%)",
 )
 _MEMORY_ACTIVITY = (
     *("gpu memory read/write activity (%)", "gpu memory use (%)", "usage/umc_activity"),
     *("usage/mem_usage", "umc_activity", "mem_activity"),
+    "average_umc_activity (%)",
 )
 _TOTAL = (
     *(
@@ -72,7 +74,8 @@ _POWER = (
     *("average graphics package power (w)", "current socket graphics package power (w)"),
     *("current socket power (w)", "average socket power (w)", "power/socket_power"),
     *("power/current_socket_power", "power/average_socket_power", "power/current_power"),
-    *("power/average_power", "power_usage"),
+    *("power/average_power", "power_usage", "current_socket_power (w)"),
+    "average_socket_power (w)",
 )
 _FLAT_POWER = ("socket_power", "current_socket_power", "average_socket_power")
 _LEVEL = ("performance level", "perf_level", "perf_level/perf_level")
@@ -102,12 +105,14 @@ _CLOCKS = {
     "mem_0": "memory",
     "uclk": "memory",
 }
+# The last form of either is that of `rocm-smi --showmetrics`.
 _TEMPERATURE_KEY = re.compile(
     r"temperature \(sensor (.+)\) \(c\)|temperature/(\w+?)(?:_temperature)?|(\w+)_temperature"
-    r"|(edge|hotspot|junction|mem)"
+    r"|(edge|hotspot|junction|mem)|temperature_(\w+) \(c\)"
 )
 _CLOCK_KEY = re.compile(
     r"(\w+) clock (?:speed|level):?|clocks?/(\w+)/(?:cur_)?clk|(\w+)_(?:clk|clock)"
+    r"|current_(\w+) \(mhz\)"
 )
 _NO_READING = re.compile(r".*_(min|max)|(slowdown|shutdown)_.*")
 """Limits that stand beside the clocks and temperatures of amd-smi's CSV."""

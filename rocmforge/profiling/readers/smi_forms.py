@@ -27,8 +27,8 @@ _JSON_STARTS = re.compile(r"^[ \t]*[{\[]", re.MULTILINE)
 _CARD_KEY = re.compile(r'"card\d+"\s*:')
 _GPU_KEY = re.compile(r'"gpu"\s*:\s*"?\d')
 _TEXT_CARD = re.compile(r"GPU: *(\d{1,4})\s*")
-_TEXT_LINE = re.compile(r"( *)([^:]+):(?: (.*))?")
-_OLD_TEXT = re.compile(r"GPU\[(\d{1,4})\]\s*: *(.+?): *(.*)")
+_TEXT_LINE = re.compile(r"( *)([^ :][^:]*):(?: (.*))?")
+_OLD_TEXT = re.compile(r"GPU\[(\d{1,4})\]\s*: *([^ ].*?): *(.*)")
 _SMI_COLUMNS = {
     *("gfx_activity", "socket_power", "current_socket_power", "used_vram", "vram_used"),
     *("total_vram", "vram_total", "hotspot", "edge", "gfx_0_clk", "gfx_clk", "edge_temperature"),
@@ -101,9 +101,12 @@ def _json(path: Path, text: str, omissions: Omissions) -> tuple[str, list[Card]]
     decoder = json.JSONDecoder()
     found: list[Card] = []
     tools = set()
-    position = failures = 0
+    position = counted = failures = 0
+    line = 1
     while (start := _JSON_STARTS.search(text, position)) and failures < _MOST_FAILURES:
-        place = f"line {text.count(chr(10), 0, start.end()) + 1}"
+        line += text.count("\n", counted, start.end())
+        counted = start.end()
+        place = f"line {line}"
         try:
             document, position = decoder.raw_decode(text, start.end() - 1)
         except (ValueError, RecursionError) as error:
