@@ -114,8 +114,9 @@ def test_a_long_table_for_each_run(tmp_path: Path) -> None:
     assert recording.agents[-1].name == "gfx942"
 
 
-def test_a_second_value_of_a_counter_is_said(tmp_path: Path) -> None:
-    more = f'{LONG}2,1,65536,256,0,"rope(float*)",1000,1500,12,SQ_WAVES,1.0\n'
+@pytest.mark.parametrize("value", ["1.0", "1024.0"])
+def test_a_second_value_of_a_counter_is_said(tmp_path: Path, value: str) -> None:
+    more = f'{LONG}2,1,65536,256,0,"rope(float*)",1000,1500,12,SQ_WAVES,{value}\n'
     recording = read_rocprof_compute(folder(tmp_path / "long", pmc_perf=more))
     assert recording.partial
     assert recording.dispatches[0].counters["SQ_WAVES"] == 1024

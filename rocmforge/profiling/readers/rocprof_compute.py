@@ -171,11 +171,12 @@ def _read_long(
         if not name or value is None:
             omissions.lose("no counter's name or value, left out", place)
             continue
+        repeated = name in counters[identity]
         first, first_start = counters[identity].setdefault(name, (value, start))
-        if first != value and first_start != start:
-            omissions.note("a counter of several runs; the first run's value is kept", place)
-        elif first != value:
+        if repeated and first_start == start:
             omissions.lose(f"a second value of {name} in one run; the first is kept", place)
+        elif first != value:
+            omissions.note("a counter of several runs; the first run's value is kept", place)
     return [
         _level_named(
             replace(one, counters={name: value for name, (value, _) in counters[identity].items()}),
