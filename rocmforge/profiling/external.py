@@ -187,8 +187,10 @@ def _with_kernels(
     ran: ExternalProfile, runs: Sequence[recipes.Pass], level: str | None
 ) -> ExternalProfile:
     recordings = tuple(read(one.output) for one in runs)
-    counted = [one for one in recordings if returned([one])]
-    traces = [one for one in recordings if not returned([one])]
+    # A run whose counters were all dropped is no second trace: its kernels would count twice.
+    both = list(zip(runs, recordings, strict=True))
+    counted = [one for run, one in both if run.counters or returned([one])]
+    traces = [one for run, one in both if not (run.counters or returned([one]))]
     kernels, distrusted = join(traces, counted, ran.architecture, level)
     said = [*ran.remarks, *_counter_remarks(ran, runs, recordings, level), *distrusted]
     said += [remark for one in recordings for remark in one.remarks]

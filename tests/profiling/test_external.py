@@ -131,6 +131,18 @@ def test_counters_that_were_dropped_or_are_zero_are_said(tmp_path: Path, play: P
     assert again.kernels[0].counters["SQ_WAVES"] is None
 
 
+def test_a_run_whose_counters_were_all_dropped_counts_no_kernel_twice(
+    tmp_path: Path, play: Play
+) -> None:
+    play(drop=["SQ_WAVES"])
+    root = sysfs(tmp_path / "root", "profile_standard")
+    found = profile_with(
+        "rocprofv3", "stall", PROGRAM, tmp_path / "out", counters=["SQ_WAVES"], root=root
+    )
+    assert {row.kernel: row.calls for row in found.kernels}["rmsnorm"] == 65
+    assert any("returned no value" in line for line in found.remarks)
+
+
 ROCPROF = """
 import sys
 words = sys.argv[1:]
