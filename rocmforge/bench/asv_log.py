@@ -34,7 +34,9 @@ def reasons(log: Path, results: Iterable[Result]) -> dict[str, str]:
     results
         Of that run.
     """
-    said = _last_lines(log.read_text(encoding="utf-8", errors="replace").splitlines())
+    results = list(results)
+    names = [result.name for result in results]
+    said = _last_lines(log.read_text(encoding="utf-8", errors="replace").splitlines(), names)
     return {
         result.label: one_line(_plain(said.get(result.label, _NO_REASON[result.status])))
         for result in results
@@ -42,13 +44,13 @@ def reasons(log: Path, results: Iterable[Result]) -> dict[str, str]:
     }
 
 
-def _last_lines(lines: Iterable[str]) -> dict[str, str]:
+def _last_lines(lines: Iterable[str], names: Iterable[str]) -> dict[str, str]:
     """Return the last line that the processes of each benchmark printed, by its label."""
     found: dict[str, str] = {}
     name = label = None
     for line in lines:
         if named := _NAME.match(line):
-            name, label = named["name"], None
+            name, label = _whole(named["name"], names), None
             continue
         if name is None or line.startswith("·"):
             name = label = None
@@ -61,6 +63,13 @@ def _last_lines(lines: Iterable[str]) -> dict[str, str]:
         elif label is not None and text.strip() and not (label in found and _RAISED.search(text)):
             found[label] = text.strip()
     return found
+
+
+def _whole(shown: str, names: Iterable[str]) -> str:
+    """Return the name that asv shows without its beginning: it cuts long ones to the terminal."""
+    if not shown.startswith("..."):
+        return shown
+    return next((name for name in names if name.endswith(shown[3:])), shown)
 
 
 def _plain(said: str) -> str:

@@ -82,6 +82,14 @@ def test_each_result_without_a_value_has_the_reason_that_its_process_gave(tmp_pa
     assert reasons(log, RESULTS) == WHY
 
 
+def test_a_name_that_asv_cut_to_the_width_of_a_terminal_is_found(tmp_path: Path) -> None:
+    log = tmp_path / "bench.log"
+    log.write_text(
+        LOG.replace("··· matmul.time_matmul  ", "··· ...mul.time_matmul  "), encoding="utf-8"
+    )
+    assert reasons(log, RESULTS) == WHY
+
+
 @pytest.mark.parametrize("text", ["", "\x00\xff", LOG[: len(LOG) // 2]])
 def test_a_log_that_says_nothing_gives_a_reason_all_the_same(tmp_path: Path, text: str) -> None:
     log = tmp_path / "bench.log"
