@@ -560,6 +560,36 @@ DEVICE uint32_t shared_add(uint32_t* word, uint32_t value) {
 #endif
 }
 
+// Whether this block is the last of `count` blocks to call this with the same counter, which then
+// holds 0 again. It may read what all of them wrote to memory before. All threads must call;
+// `word` is one in LDS.
+DEVICE bool last_to_arrive(uint32_t* counter, uint32_t count, uint32_t* word) {
+#if defined(ROCMFORGE_CUDA)
+    __threadfence();
+#elif defined(ROCMFORGE_AMD)
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
+#endif
+    block_sync();
+    if (thread_x() == 0) {
+#if defined(ROCMFORGE_CUDA)
+        *word = atomicAdd(counter, 1);
+#elif defined(ROCMFORGE_AMD)
+        *word = __hip_atomic_fetch_add(counter, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+        *word = (*counter)++;
+#endif
+        if (*word == count - 1) *counter = 0;
+    }
+    block_sync();
+    const bool last = *word == count - 1;
+#if defined(ROCMFORGE_CUDA)
+    if (last) __threadfence();
+#elif defined(ROCMFORGE_AMD)
+    if (last) __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
+#endif
+    return last;
+}
+
 // A load of 16 bytes that are read only once, such as weights: they need not stay in the caches.
 DEVICE u32x4 load_once(const void* address) {
 #if defined(ROCMFORGE_CUDA)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from rocmforge.gpu import arrays
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
@@ -34,6 +36,9 @@ from rocmforge.plan.graph import (
 
 GEMV_ROWS = MAX_TOKENS
 """Rows up to which a product is a GEMV."""
+
+ARRIVALS = np.zeros(4096, np.uint32)
+"""Counters of `last_to_arrive` in kernels/device.h: every kernel leaves them at 0."""
 
 
 def activation_dtype(architecture: str, fmt: str, rows: int) -> str:
@@ -148,6 +153,10 @@ class Lowering:
     def activation_dtype(self, fmt: str, rows: int) -> str:
         """See the function of that name."""
         return activation_dtype(self.kernels.runtime.properties.architecture, fmt, rows)
+
+    def arrivals(self) -> int:
+        """Address of `ARRIVALS` counters, which hold 0 between launches."""
+        return self.constant(ARRIVALS)
 
     def splits(self, heads: int, kv_heads: int, sequences: int) -> int:
         """Into how many parts attention of single tokens splits a context."""
