@@ -233,6 +233,11 @@ DEVICE unsigned wave() {
     return thread_x() / WAVE;
 }
 
+template <class A, class B>
+constexpr bool kSame = false;
+template <class A>
+constexpr bool kSame<A, A> = true;
+
 // ---- bits --------------------------------------------------------------------------------------
 
 template <class To, class From>
@@ -559,6 +564,29 @@ DEVICE uint32_t shared_add(uint32_t* word, uint32_t value) {
     return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
 #endif
 }
+
+// Sixteen bytes on their way from memory to LDS; zeros where there are none. CUDA copies them past
+// the registers, so that start() writes to LDS; elsewhere they are held until arrive(). All threads
+// see them after arrive() and a block_sync().
+struct Transfer {
+#if defined(ROCMFORGE_CUDA)
+    DEVICE void start(u32x4* to, const void* from, bool present) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                         static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+                     "l"(from), "r"(present ? 16 : 0)
+                     : "memory");
+    }
+    DEVICE void arrive(u32x4*) { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#else
+    u32x4 held;
+
+    DEVICE void start(u32x4*, const void* from, bool present) {
+        held = {0, 0, 0, 0};
+        if (present) held = load<u32x4>(from);
+    }
+    DEVICE void arrive(u32x4* to) { *to = held; }
+#endif
+};
 
 // Whether this block is the last of `count` blocks to call this with the same counter, which then
 // holds 0 again. It may read what all of them wrote to memory before. All threads must call;

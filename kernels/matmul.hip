@@ -6,19 +6,12 @@
 //   bias  (N,) float, or null
 //   out   (T, N) float; with `accumulate` it is added to
 //
-// Threads: a block takes kPassRows rows of one matrix (dot_rows.h). Blocks below ends[0] take the
-// first matrix, those below ends[1] the second, the others the third. Rows past the end are not
-// written. Grid (ends[2]).
+// Threads: a block takes kPassRows rows of one matrix (dot_rows.h, products.h). Rows past the end
+// are not written. Grid (ends[2]).
 // Limits: T at most TOKENS; K whole blocks of the formats.
 // Launched by rocmforge/gpu/ops/matmul.py.
 #include "dot_rows.h"
-
-// out (T, N) = x W^T + bias, or that is added to out; the bias (N,) may be null.
-struct Product {
-    PackedMatrix matrix;
-    const float* bias;
-    float* out;
-};
+#include "products.h"
 
 // Computes the kPassRows rows of block number `block`, of a matrix of `rows` rows.
 template <class Format>
@@ -42,37 +35,18 @@ DEVICE void multiply_rows(const Product& p, int rows, int block, bool accumulate
 }
 
 struct MatmulArgs {
-    Product products[3];
-    int rows[3];
-    int ends[3];
+    Products products;
     int accumulate;
     Batch batch;
 };
-
-template <class A, class B>
-constexpr bool kSame = false;
-template <class A>
-constexpr bool kSame<A, A> = true;
 
 constexpr int kLds = kLarger<Activations<FORMAT_0>::kLds,
                              kLarger<Activations<FORMAT_1>::kLds, Activations<FORMAT_2>::kLds>>;
 
 KERNEL_AHEAD(matmul, MatmulArgs, kThreads) {
     SHARED u32x4 lds[kLds];
-    const int block = block_x();
-    if constexpr (kSame<FORMAT_0, FORMAT_1> && kSame<FORMAT_0, FORMAT_2>) {
-        const bool first = block < a.ends[0], second = block < a.ends[1];
-        const Product p = first ? a.products[0] : second ? a.products[1] : a.products[2];
-        const int rows = first ? a.rows[0] : second ? a.rows[1] : a.rows[2];
-        const int start = first ? 0 : second ? a.ends[0] : a.ends[1];
-        multiply_rows<FORMAT_0>(p, rows, block - start, a.accumulate, a.batch, lds);
-    } else if (block < a.ends[0]) {
-        multiply_rows<FORMAT_0>(a.products[0], a.rows[0], block, a.accumulate, a.batch, lds);
-    } else if (block < a.ends[1]) {
-        multiply_rows<FORMAT_1>(a.products[1], a.rows[1], block - a.ends[0], a.accumulate, a.batch,
-                                lds);
-    } else {
-        multiply_rows<FORMAT_2>(a.products[2], a.rows[2], block - a.ends[1], a.accumulate, a.batch,
-                                lds);
-    }
+    own_product(a.products, [&](auto tag, const Product& p, int rows, int block) {
+        using Format = typename decltype(tag)::Format;
+        multiply_rows<Format>(p, rows, block, a.accumulate, a.batch, lds);
+    });
 }

@@ -97,56 +97,82 @@ struct PackedHalves {
     static constexpr int kTop = (1 << Block::kBits) - 1 - kZero;
     static constexpr int kLargest = kZero > kTop ? kZero : kTop;
 
-    static DEVICE void pairs(const typename Weights::Unit& unit, uint32_t (&out)[kPairs]) {
-        uint32_t words[Weights::kWords], scale[kSubs], offset[kSubs];
-        Weights::unpack(unit, words);
-        const auto scales = Weights::scales(unit);
-        bool fits = true;
+    // What a unit's codes are multiplied with, and what is added.
+    struct Scales {
+        uint32_t scale[kSubs], offset[kSubs];
+        bool fits;  // whether all weights are finite f16
+    };
+
+    static DEVICE Scales scales(const typename Weights::Unit& unit) {
+        const auto exact = Weights::scales(unit);
+        Scales s;
+        s.fits = true;
         UNROLL
         for (int i = 0; i < kSubs; ++i) {
-            const float s = scales.scale[i];
-            const float o = Weights::kHasMins ? scales.offset[i] + kMiddle * s : 0.0f;
-            fits = fits && absolute(s) * static_cast<float>(kLargest) + absolute(o) <= kLargestHalf;
-            scale[i] = pack_finite_halves(s, s);
-            offset[i] = pack_finite_halves(o, o);
+            const float scale = exact.scale[i];
+            const float offset = Weights::kHasMins ? exact.offset[i] + kMiddle * scale : 0.0f;
+            s.fits = s.fits && absolute(scale) * static_cast<float>(kLargest) + absolute(offset) <=
+                                   kLargestHalf;
+            s.scale[i] = pack_finite_halves(scale, scale);
+            s.offset[i] = pack_finite_halves(offset, offset);
         }
+        return s;
+    }
+
+    // kCount pairs of the unit, from pair `first` on.
+    template <int kCount>
+    static DEVICE void some(const typename Weights::Unit& unit, const Scales& s, int first,
+                            uint32_t (&out)[kCount]) {
+        uint32_t words[Weights::kWords];
+        Weights::unpack(unit, words);
         const uint32_t zero = pack_halves(-1024.0f - kZero, -1024.0f - kZero);
         UNROLL
-        for (int i = 0; i < kPairs; ++i) {
-            const uint32_t word = words[i / 2] ^ kFlip;
-            const int sub = i / (kPairs / kSubs);
+        for (int i = 0; i < kCount; ++i) {
+            const uint32_t word = words[(first + i) / 2] ^ kFlip;
+            const int sub = (first + i) / (kPairs / kSubs);
             const uint32_t code = add_halves(
                 i % 2 == 0 ? bytes_above_1024<0>(word) : bytes_above_1024<1>(word), zero);
-            out[i] = Weights::kHasMins ? multiply_add_halves(code, scale[sub], offset[sub])
-                                       : multiply_halves(code, scale[sub]);
+            out[i] = Weights::kHasMins ? multiply_add_halves(code, s.scale[sub], s.offset[sub])
+                                       : multiply_halves(code, s.scale[sub]);
         }
-        if (!fits) {
+        if (!s.fits) {
             UNROLL
-            for (int i = 0; i < kPairs; ++i) out[i] = finite_halves(out[i]);
+            for (int i = 0; i < kCount; ++i) out[i] = finite_halves(out[i]);
         }
+    }
+
+    static DEVICE void pairs(const typename Weights::Unit& unit, uint32_t (&out)[kPairs]) {
+        some(unit, scales(unit), 0, out);
     }
 };
 
 template <class Number>
 struct DenseHalves {
     static constexpr int kPairs = Packed<Number>::kColumns / 2;
+    struct Scales {};
 
-    static DEVICE void pairs(const u32x4& unit, uint32_t (&out)[kPairs]) {
-        float values[2 * kPairs];
-        Packed<Number>::values(unit, values);
-        UNROLL
-        for (int i = 0; i < kPairs; ++i) {
-            out[i] = pack_finite_halves(values[2 * i], values[2 * i + 1]);
+    static DEVICE Scales scales(const u32x4&) { return {}; }
+    template <int kCount>
+    static DEVICE void some(const u32x4& unit, const Scales&, int first, uint32_t (&out)[kCount]) {
+        if constexpr (kSame<Number, F16>) {
+            const uint32_t words[4] = {unit.x, unit.y, unit.z, unit.w};
+            UNROLL
+            for (int i = 0; i < kCount; ++i) out[i] = words[first + i];
+        } else {
+            float values[2 * kPairs];
+            Packed<Number>::values(unit, values);
+            UNROLL
+            for (int i = 0; i < kCount; ++i) {
+                const int at = 2 * (first + i);
+                out[i] = pack_finite_halves(values[at], values[at + 1]);
+            }
         }
     }
+    static DEVICE void pairs(const u32x4& unit, uint32_t (&out)[kPairs]) { some(unit, {}, 0, out); }
 };
 template <>
 struct PackedHalves<F32> : DenseHalves<F32> {};
 template <>
 struct PackedHalves<BF16> : DenseHalves<BF16> {};
 template <>
-struct PackedHalves<F16> {
-    static DEVICE void pairs(const u32x4& unit, uint32_t (&out)[4]) {
-        out[0] = unit.x, out[1] = unit.y, out[2] = unit.z, out[3] = unit.w;
-    }
-};
+struct PackedHalves<F16> : DenseHalves<F16> {};

@@ -93,7 +93,20 @@ struct TileRows {
     }
 };
 
+// Operands may also be made in registers. Then a lane gives kPer numbers, which follow one another
+// in k, of each of its lines: set(i, pairs) takes those of line i, two in a word. The 16 / kPer
+// lanes that hold parts of the same line are its spans. As any order of k will do, the numbers of a
+// span may come from anywhere in the row, if they do so in A and in B. kPad pieces of 16 bytes
+// behind each row of B in LDS spread what lanes read at once over the banks.
+
 #if defined(ROCMFORGE_CUDA)
+
+struct TileShare {
+    static constexpr int kPer = 4, kSpans = 4, kLinesA = 2, kLinesB = 2, kPad = 4;
+    static DEVICE int span() { return lane() % 4; }
+    static DEVICE int line_a(int i) { return lane() / 4 + 8 * i; }
+    static DEVICE int line_b(int i) { return lane() / 4 + 8 * i; }
+};
 
 struct TileOperand {
     uint32_t words[4];
@@ -113,6 +126,7 @@ struct TileA : TileOperand {
         read(at(lane() % 16, lane() / 16));
     }
     DEVICE void load(const f16* lds, int stride) { load_from(TileRows{lds, stride}); }
+    DEVICE void set(int i, const uint32_t* pairs) { words[i] = pairs[0], words[i + 2] = pairs[1]; }
 };
 
 struct TileB : TileOperand {
@@ -121,6 +135,9 @@ struct TileB : TileOperand {
         read(at(lane() % 8 + lane() / 16 * 8, lane() / 8 % 2));
     }
     DEVICE void load(const f16* lds, int stride) { load_from(TileRows{lds, stride}); }
+    DEVICE void set(int i, const uint32_t* pairs) {
+        words[2 * i] = pairs[0], words[2 * i + 1] = pairs[1];
+    }
 };
 
 struct TileAccumulator {
@@ -149,6 +166,14 @@ using TileMap = WmmaGfx12Map;
 using TileMap = MfmaMap;
 #endif
 
+struct TileShare {
+    static constexpr int kPer = TileMap::kHalves, kSpans = 16 / kPer, kPad = 1;
+    static constexpr int kLinesA = 1, kLinesB = 1;
+    static DEVICE int span() { return TileMap::k(lane(), 0) / kPer; }
+    static DEVICE int line_a(int) { return TileMap::line(lane(), 0); }
+    static DEVICE int line_b(int) { return TileMap::line(lane(), 0); }
+};
+
 // A and B are held in the same way.
 struct TileOperand {
     typedef _Float16 Halves __attribute__((ext_vector_type(TileMap::kHalves)));
@@ -167,6 +192,7 @@ struct TileOperand {
         }
     }
     DEVICE void load(const f16* lds, int stride) { load_from(TileRows{lds, stride}); }
+    DEVICE void set(int, const uint32_t* pairs) { memcpy(&halves, pairs, sizeof(halves)); }
 };
 struct TileA : TileOperand {};
 struct TileB : TileOperand {};
@@ -194,6 +220,16 @@ struct TileAccumulator {
 typedef _Float16 TilePair __attribute__((ext_vector_type(2)));
 #endif
 
+struct TileShare {
+    static constexpr int kPer = 16, kSpans = 1, kPad = 1;
+    static constexpr int kLinesA = DotMap<WAVE>::kRows, kLinesB = DotMap<WAVE>::kColumns;
+    static DEVICE int span() { return 0; }
+    static DEVICE int line_a(int i) {
+        return DotMap<WAVE>::row(lane(), i * DotMap<WAVE>::kColumns);
+    }
+    static DEVICE int line_b(int i) { return DotMap<WAVE>::column(lane(), i); }
+};
+
 // Whole lines, as pairs of f16 where a dot product of two is there, else as float. The host
 // converts them once per load; LDS must not change until the load returns, as on a GPU.
 template <int lines>
@@ -219,6 +255,17 @@ struct TileLines {
                 UNROLL for (int k = 0; k < 8; ++k) values[i][8 * eight + k] = to_float(from[k]);
 #endif
             }
+        }
+    }
+
+    DEVICE void set(int i, const uint32_t* words) {
+        UNROLL for (int k = 0; k < 8; ++k) {
+#if defined(ROCMFORGE_HALF_DOT)
+            pairs[i][k] = bit_cast<TilePair>(words[k]);
+#else
+            values[i][2 * k] = low_half(words[k]);
+            values[i][2 * k + 1] = high_half(words[k]);
+#endif
         }
     }
 };

@@ -1,8 +1,9 @@
 """How a device runs the steps of a pass: which dtypes its kernels read and write, and their memory.
 
 The number of rows decides. Up to 8 are a GEMV: the kernels of `ops/matmul.py` read each matrix once
-for all of them. More are a GEMM: tiles go through the matrix units (`ops/matmul_prompt.py`,
-`ops/matmul_dot4.py`). `pass_lowering.py` makes the launches.
+for all of them, and so do those of `ops/matmul_batch.py` up to 64 where there are matrix units. More
+are a GEMM: tiles go through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`).
+`pass_lowering.py` makes the launches.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step
 from rocmforge.gpu.matrix import DENSE
+from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.attention import choose_splits, scratch_bytes
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
@@ -133,7 +135,31 @@ class Lowering:
         return rows * columns * (4 if dtype == F32 else 2)
 
     def scratch_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
-        """Memory that attention needs beside its tensors."""
+        """Memory that attention and products of some rows need beside their tensors."""
+        return max(self._attention_bytes(steps, shape), self._product_bytes(steps, shape))
+
+    def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
+        properties = self.kernels.runtime.properties
+        rows = dict.fromkeys(
+            ((2 * op.gate.rows,), op.gate.columns)
+            if isinstance(op, GateUpSwiglu)
+            else (tuple(w.rows for w in op.weights), op.x.columns)
+            for op in (step.op for step in steps)
+            if isinstance(op, GateUpSwiglu | Matmul)
+        )
+        return max(
+            (
+                matmul_batch.scratch_bytes(
+                    properties.architecture, properties.compute_units, matrices, columns, tokens
+                )
+                for matrices, columns in rows
+                for tokens in matmul_batch.TOKENS
+                if shape.tokens > GEMV_ROWS
+            ),
+            default=0,
+        )
+
+    def _attention_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
         if not shape.single:
             return 0
         ops = dict.fromkeys(

@@ -18,8 +18,11 @@ from rocmforge.gpu.ops.attention_prompt import attention_prompt
 from rocmforge.gpu.ops.embed import embed
 from rocmforge.gpu.ops.kv_append import kv_append
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
+from rocmforge.gpu.ops.matmul_batch import Scratch, gate_up_swiglu_batch, matmul_batch
+from rocmforge.gpu.ops.matmul_batch import runs as runs_batch
 from rocmforge.gpu.ops.matmul_dot4 import matmul_dot4
 from rocmforge.gpu.ops.matmul_prompt import gate_up_swiglu_prompt, matmul_prompt
+from rocmforge.gpu.ops.products import MOST
 from rocmforge.gpu.ops.quantize import quantize
 from rocmforge.gpu.ops.rmsnorm import rmsnorm
 from rocmforge.gpu.ops.rope import rope
@@ -68,6 +71,7 @@ class PassLowering:
     ) -> None:
         self._lowering = lowering
         self._kernels: Any = lowering.kernels  # may be a BuildRecorder
+        self._architecture = lowering.kernels.runtime.properties.architecture
         self._constant = lowering.constant
         self._shape = shape
         self._batch = batch
@@ -127,6 +131,10 @@ class PassLowering:
             for w, out, bias in zip(op.weights, op.outs, op.biases, strict=True)
         ]
         if rows > GEMV_ROWS:
+            if self._batches(op.weights, rows):
+                return [
+                    self._batched(op, rows, parts[i : i + MOST]) for i in range(0, len(parts), MOST)
+                ]
             return [self._gemm(op, rows, *part) for part in parts]
         launches = []
         dtypes = [self._lowering.activation_dtype(w.format, rows) for w in op.weights]
@@ -146,6 +154,29 @@ class PassLowering:
             )
         return launches
 
+    def _batched(
+        self, op: Matmul, rows: int, parts: Sequence[tuple[DeviceMatrix, int, int | None]]
+    ) -> Launch:
+        weights, outs, biases = zip(*parts, strict=True)
+        return matmul_batch(
+            self._kernels,
+            x=self._as(op.x, F16),
+            weights=weights,
+            outs=outs,
+            biases=biases,
+            tokens=rows,
+            scratch=self._batch_scratch(),
+            accumulate=op.accumulate,
+        )
+
+    def _batches(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
+        """Whether matmul_batch runs products of so many rows."""
+        dtypes = {self._lowering.activation_dtype(w.format, rows) for w in weights}
+        return dtypes == {F16} and runs_batch(self._architecture, weights, rows)
+
+    def _batch_scratch(self) -> Scratch:
+        return Scratch(self._scratch, self._lowering.arrivals())
+
     def _gemm(
         self, op: Matmul, rows: int, weight: DeviceMatrix, out: int, bias: int | None
     ) -> Launch:
@@ -163,9 +194,13 @@ class PassLowering:
 
     def _gate_up_swiglu(self, op: GateUpSwiglu, out: Any) -> Launch:
         tokens = self._shape.tokens
-        run = gate_up_swiglu if tokens <= GEMV_ROWS else gate_up_swiglu_prompt
         x = self._as(op.x, self._lowering.activation_dtype(op.gate.format, tokens))
-        return run(self._kernels, x=x, gate=op.gate, up=op.up, out=out, tokens=tokens)
+        both: dict[str, Any] = {"x": x, "gate": op.gate, "up": op.up, "out": out, "tokens": tokens}
+        if tokens <= GEMV_ROWS:
+            return gate_up_swiglu(self._kernels, **both)
+        if self._batches((op.gate, op.up), tokens):
+            return gate_up_swiglu_batch(self._kernels, **both, scratch=self._batch_scratch())
+        return gate_up_swiglu_prompt(self._kernels, **both)
 
     def _swiglu(self, op: Swiglu, out: Any) -> Launch:
         rows, columns = self._shape.rows(op.out), op.out.columns

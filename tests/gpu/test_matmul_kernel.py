@@ -20,6 +20,7 @@ from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DENSE, LAYOUTS
 from rocmforge.gpu.ops import matmul as op
+from rocmforge.gpu.ops import products
 from rocmforge.gpu.ops.dot_rows import COMMON, KERNEL_FORMATS, MAX_TOKENS, choose, defines
 from rocmforge.ops import Matrix
 
@@ -304,4 +305,4 @@ def test_common_formats_are_compiled_ahead_for_any_number_of_tokens() -> None:
         assert len(listed) == len({str(entry) for entry in listed})
         for name, tokens, rows in itertools.product(COMMON, (1, 2, 3, 8), (512, 22016)):
             constants = choose(architecture, name, rows, tokens)
-            assert (op.FILE, defines(constants, [name] * op.MAX_MATRICES)) in listed
+            assert (op.FILE, defines(constants, [name] * products.MOST)) in listed

@@ -123,9 +123,8 @@ def test_a_rule_saves_kernels(
         benchmark.setup(work, tokens, way, "gpu")
         took[way] = value(benchmark.track_us(work, tokens, way, "gpu"))
         moved[way] = benchmark.track_bytes_moved(work, tokens, way, "gpu")
-    several = 1 if suite == "GateUpSwiglu" and tokens > 8 else 0  # a GEMM for each of two matrices
     assert took["fused"] == pytest.approx(fused * KERNEL_US, rel=1e-2)
-    assert took["unfused"] == pytest.approx((unfused + several) * KERNEL_US, rel=1e-2)
+    assert took["unfused"] == pytest.approx(unfused * KERNEL_US, rel=1e-2)
     assert moved["unfused"] > moved["fused"] > 0
 
 

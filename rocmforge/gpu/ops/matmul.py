@@ -7,11 +7,13 @@ matmul_prompt or matmul_dot4.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
+from rocmforge.gpu.ops import products
 from rocmforge.gpu.ops.dot_rows import (
     BATCH,
     KERNEL_FORMATS,
@@ -23,17 +25,16 @@ from rocmforge.gpu.ops.dot_rows import (
 from rocmforge.gpu.ops.output import addresses, dtype
 
 FILE = "matmul.hip"
-LAYOUTS = {"matmul": "PPPPPP" * 3 + "iii" * 2 + "i" + BATCH}
+LAYOUTS = {"matmul": products.LAYOUT + "i" + BATCH}
 GATE_UP_FILE = "gate_up_swiglu.hip"
 GATE_UP_LAYOUTS = {"gate_up_swiglu": "PPPP" * 2 + "PPP" + "i" + BATCH}
-MAX_MATRICES = 3
 
 
 def builds(architecture: str) -> Iterator[Build]:
     """The ops' kernels for matrices of one format."""
     for name in KERNEL_FORMATS:
         for constants in all_constants(architecture, name, "matmul"):
-            yield Build(FILE, LAYOUTS, defines(constants, [name] * MAX_MATRICES))
+            yield Build(FILE, LAYOUTS, defines(constants, [name] * products.MOST))
         out = "F32" if name in DENSE else "Q8"
         for constants in all_constants(architecture, name, "gate_up_swiglu"):
             macros = {**defines(constants, [name] * 2), "OUT": out}
@@ -70,22 +71,15 @@ def matmul(
     rows = sum(w.rows for w in weights)
     constants = choose(properties.architecture, first.kernel_format, rows, tokens)
     block_rows = constants.pass_rows(properties.wave_size)
-    pointers: list[int] = []
-    ends: list[int] = []
-    for w, out, bias in zip(weights, outs, biases, strict=True):
-        pointers += [*w.addresses, bias or 0, out]
-        ends.append((ends[-1] if ends else 0) + -(-w.rows // block_rows))
-    missing = MAX_MATRICES - len(weights)
+    members, blocks = products.products(weights, biases, outs, block_rows)
     return kernels.launch(
         FILE,
         "matmul",
-        defines(constants, [w.kernel_format for w in (*weights, *[first] * missing)]),
-        (ends[-1], 1, 1),
+        {**asdict(constants), **products.formats(weights)},
+        (blocks, 1, 1),
         constants.WAVES * properties.wave_size,
         LAYOUTS["matmul"],
-        *(*pointers, *[0] * (6 * missing)),
-        *(*(w.rows for w in weights), *[0] * missing, *ends, *[ends[-1]] * missing),
-        *(int(accumulate), *batch(x, first.columns, tokens)),
+        *(*members, int(accumulate), *batch(x, first.columns, tokens)),
     )
 
 

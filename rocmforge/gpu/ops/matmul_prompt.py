@@ -112,6 +112,7 @@ _RDNA = (
 )
 
 _MATRIX_RDNA = re.compile("gfx1[12].*")
+_NO_MFMA = ("gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c")
 _DOT4_ONLY = re.compile("gfx906|gfx1011|gfx1012|gfx103.")  # RDNA1 and 2 as far as they have v_dot4
 
 
@@ -128,6 +129,13 @@ def prompt_kernel(architecture: str, name: str) -> Literal["matmul_prompt", "mat
     if name in DENSE or _DOT4_ONLY.fullmatch(architecture) is None:
         return "matmul_prompt"
     return "matmul_dot4"
+
+
+def has_matrix_units(architecture: str) -> bool:
+    """Whether kernels/tile.h has matrix units for an architecture."""
+    if architecture.startswith("sm_") or _MATRIX_RDNA.fullmatch(architecture):
+        return True
+    return wave_size(architecture) == 64 and architecture not in _NO_MFMA
 
 
 def tiles(architecture: str, name: str) -> tuple[Tile, ...]:

@@ -1,0 +1,283 @@
+// Products of 9 to 64 rows of activations with packed weights, on the matrix units: each weight is
+// read once for all of them. Batched decode and short prompts need them.
+//
+// Weights never lie in LDS. A lane loads groups of 32 columns of its rows, makes f16 of them
+// (packed_halves.h) and passes them to the matrix units as they are (TileShare of tile.h): in a
+// round, a wave multiplies kRound columns of two tiles of 16 rows with all tokens. The activations
+// are in LDS, in the order in which lanes read them.
+//
+// A block has ROW_WAVES times two tiles. SPLITS waves share two tiles: each takes COLUMNS columns of
+// a step, and their sums meet in LDS. The weights of the next DEPTH rounds and the activations of
+// the next step are on their way meanwhile. Several blocks may share the steps of the same rows, as
+// slices. The last slice to end adds the sums of all, in their order.
+#pragma once
+
+#include "packed_halves.h"
+#include "tile.h"
+
+#if !defined(TOKENS) || !defined(ROW_WAVES) || !defined(SPLITS) || !defined(COLUMNS) || \
+    !defined(DEPTH)
+#error "TOKENS, ROW_WAVES, SPLITS, COLUMNS and DEPTH have to be passed by the build"
+#endif
+
+constexpr int kLinesA = TileShare::kLinesA, kLinesB = TileShare::kLinesB;
+constexpr int kSpans = TileShare::kSpans, kPer = TileShare::kPer;
+constexpr int kTiles = 2, kTokenTiles = TOKENS / 16;
+constexpr int kWaveRows = 16 * kTiles, kRows = kWaveRows * ROW_WAVES;
+constexpr int kThreads = WAVE * ROW_WAVES * SPLITS;
+constexpr int kRound = 32 * kSpans, kRounds = COLUMNS / kRound;
+constexpr int kStep = COLUMNS * SPLITS;
+constexpr int kRowPieces = kStep / 8;  // of 16 bytes
+constexpr int kLine = kRowPieces + TileShare::kPad, kStage = TOKENS * kLine, kLds = 2 * kStage;
+constexpr int kOwnPieces = TOKENS * kRowPieces / kThreads;
+constexpr int kLaneFloats = kTiles * kTokenTiles * TileC::Map::kValues;
+constexpr int kWaveFloats = kLaneFloats * WAVE;
+constexpr int kTileFloats = kWaveFloats * ROW_WAVES;
+static_assert(TOKENS % 16 == 0 && kRounds * kRound == COLUMNS &&
+              kOwnPieces * kThreads == TOKENS * kRowPieces);
+static_assert(16 * kLds >= 4 * (SPLITS - 1) * kTileFloats, "room for the sums");
+
+// Where the activations are, how many, and how the work is cut.
+struct Batch {
+    const f16* x;
+    float* partials;
+    uint32_t* arrivals;
+    int tokens, columns, slices;
+};
+
+// The rows of one tile of 16.
+struct TileSource {
+    PackedMatrix matrix;
+    int first;
+};
+
+// The weights that a lane loads in a round: a group of 32 columns of each of its rows.
+template <class Format>
+struct Share {
+    using Weights = Packed<Format>;
+    using Halves = PackedHalves<Format>;
+    static constexpr int kUnits = 32 / Weights::kColumns;
+    typename Weights::Unit units[kTiles][kLinesA][kUnits];
+
+    struct Scales {
+        typename Halves::Scales of[kTiles][kLinesA][kUnits];
+
+        DEVICE explicit Scales(const Share& share) {
+            UNROLL
+            for (int j = 0; j < kTiles; ++j) {
+                UNROLL
+                for (int i = 0; i < kLinesA; ++i) {
+                    UNROLL
+                    for (int u = 0; u < kUnits; ++u) {
+                        of[j][i][u] = Halves::scales(share.units[j][i][u]);
+                    }
+                }
+            }
+        }
+    };
+
+    DEVICE void fetch(const TileSource (&from)[kTiles], int rows, int columns, int round) {
+        const int group = minimum(round * kSpans + TileShare::span(), columns / 32 - 1);
+        UNROLL
+        for (int j = 0; j < kTiles; ++j) {
+            UNROLL
+            for (int i = 0; i < kLinesA; ++i) {
+                const int row = minimum(from[j].first + TileShare::line_a(i), rows - 1);
+                const uint32_t unit = (row * (columns / 32) + group) * kUnits;
+                UNROLL
+                for (int u = 0; u < kUnits; ++u) {
+                    units[j][i][u] = Weights::load(from[j].matrix, unit + u);
+                }
+            }
+        }
+    }
+
+    // Four words of f16: columns 8 * eight and on of a line's group.
+    DEVICE void halves(int tile, int line, int eight, const Scales& s, uint32_t* out) const {
+        constexpr int kEights = Weights::kColumns / 8;
+        uint32_t four[4];
+        const int unit = eight / kEights;
+        Halves::some(units[tile][line][unit], s.of[tile][line][unit], eight % kEights * 4, four);
+        UNROLL
+        for (int k = 0; k < 4; ++k) out[k] = four[k];
+    }
+};
+
+// A thread's share of a step's activations on their way from memory to LDS. In LDS, the pieces of
+// a round are in the order (eight columns of a group, span), so that the spans read neighbours.
+struct Activations {
+    Transfer pieces[kOwnPieces];
+
+    DEVICE void start(const Batch& b, int step, u32x4* stage) {
+        UNROLL
+        for (int i = 0; i < kOwnPieces; ++i) {
+            const int token = own(i) / kRowPieces, column = step * kStep + own(i) % kRowPieces * 8;
+            const bool present = token < b.tokens && column < b.columns;
+            const u64 at = present ? static_cast<u64>(token) * b.columns + column : 0;
+            pieces[i].start(stage + place(i), b.x + at, present);
+        }
+    }
+    DEVICE void arrive(u32x4* stage) {
+        UNROLL
+        for (int i = 0; i < kOwnPieces; ++i) pieces[i].arrive(stage + place(i));
+    }
+
+  private:
+    static DEVICE int own(int i) { return static_cast<int>(thread_x()) + i * kThreads; }
+    static DEVICE int place(int i) {
+        const int token = own(i) / kRowPieces, piece = own(i) % kRowPieces;
+        const int round = piece / (4 * kSpans), eight = piece % 4, span = piece / 4 % kSpans;
+        return token * kLine + (round * 4 + eight) * kSpans + span;
+    }
+};
+
+struct Sums {
+    TileC tiles[kTiles][kTokenTiles];
+
+    // Multiplies a round of weights with the activations that begin at `x` in LDS.
+    template <class Format>
+    DEVICE void multiply(const Share<Format>& share, const u32x4* x) {
+        const typename Share<Format>::Scales scales(share);
+        constexpr int kPieces = kPer > 8 ? kPer / 8 : 1;  // of eight columns, at a time
+        UNROLL
+        for (int first = 0; first < 4; first += kPieces) {
+            uint32_t w[kTiles][kLinesA][4 * kPieces];
+            UNROLL
+            for (int j = 0; j < kTiles; ++j) {
+                UNROLL
+                for (int i = 0; i < kLinesA; ++i) {
+                    UNROLL
+                    for (int k = 0; k < kPieces; ++k) {
+                        share.halves(j, i, first + k, scales, w[j][i] + 4 * k);
+                    }
+                }
+            }
+            UNROLL
+            for (int t = 0; t < kTokenTiles; ++t) {
+                uint32_t words[kLinesB][4 * kPieces];
+                UNROLL
+                for (int i = 0; i < kLinesB; ++i) {
+                    const int token = 16 * t + TileShare::line_b(i);
+                    UNROLL
+                    for (int k = 0; k < kPieces; ++k) {
+                        const int at = (first + k) * kSpans + TileShare::span();
+                        const u32x4 v = x[token * kLine + at];
+                        words[i][4 * k] = v.x, words[i][4 * k + 1] = v.y;
+                        words[i][4 * k + 2] = v.z, words[i][4 * k + 3] = v.w;
+                    }
+                }
+                UNROLL
+                for (int from = 0; from < 8 * kPieces; from += kPer) {
+                    TileB b;
+                    UNROLL
+                    for (int i = 0; i < kLinesB; ++i) b.set(i, words[i] + from / 2);
+                    UNROLL
+                    for (int j = 0; j < kTiles; ++j) {
+                        TileA a;
+                        UNROLL
+                        for (int i = 0; i < kLinesA; ++i) {
+                            a.set(i, w[j][i] + from / 2);
+                        }
+                        tiles[j][t].mma(a, b);
+                    }
+                }
+            }
+        }
+        each_tile([](TileC& tile, int) { tile.settle(); });
+    }
+
+    // Calls f(tile, its number).
+    template <class Function>
+    DEVICE void each_tile(Function f) {
+        UNROLL
+        for (int j = 0; j < kTiles; ++j) {
+            UNROLL
+            for (int t = 0; t < kTokenTiles; ++t) f(tiles[j][t], j * kTokenTiles + t);
+        }
+    }
+
+    // Writes a wave's sums, or adds to them what was written so.
+    DEVICE void write(float* to) {
+        each_tile([&](TileC& tile, int number) {
+            float* own = to + number * TileC::Map::kValues * WAVE + lane();
+            tile.each([&](int, int, float& y) { *own = y, own += WAVE; });
+        });
+    }
+    DEVICE void add(const float* from) {
+        each_tile([&](TileC& tile, int number) {
+            const float* own = from + number * TileC::Map::kValues * WAVE + lane();
+            tile.each([&](int, int, float& y) { y += *own, own += WAVE; });
+        });
+    }
+    DEVICE void clear() {
+        each_tile([](TileC& tile, int) { tile.clear(); });
+    }
+};
+
+DEVICE int split() {
+    return wave() / ROW_WAVES;
+}
+
+// The block's share of the steps, summed over its waves and over all slices. Returns whether this
+// wave has sums to store.
+template <class Format>
+DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, Sums& sums,
+                    u32x4* lds) {
+    SHARED uint32_t word;
+    const int steps = (b.columns + kStep - 1) / kStep, slices = b.slices;
+    const int slice = block_y(), begin = steps * slice / slices;
+    const int end = steps * (slice + 1) / slices;
+    const int last = (end - begin) * kRounds - 1;
+    const auto round_of = [&](int i) {  // past the last one, the last one again
+        i = minimum(i, last);
+        return ((begin + i / kRounds) * SPLITS + split()) * kRounds + i % kRounds;
+    };
+    Share<Format> ahead[DEPTH];
+    UNROLL
+    for (int i = 0; i < DEPTH; ++i) ahead[i].fetch(from, rows, b.columns, round_of(i));
+    await_earlier();
+    Activations x;
+    x.start(b, begin, lds);
+    x.arrive(lds);
+    sums.clear();
+    for (int step = begin; step < end; ++step) {
+        const u32x4* stage = lds + (step - begin) % 2 * kStage;
+        u32x4* next = lds + (step - begin + 1) % 2 * kStage;
+        block_sync();
+        x.start(b, minimum(step + 1, end - 1), next);
+        UNROLL
+        for (int r = 0; r < kRounds; ++r) {
+            const Share<Format> now = ahead[0];
+            UNROLL
+            for (int i = 1; i < DEPTH; ++i) ahead[i - 1] = ahead[i];
+            ahead[DEPTH - 1].fetch(from, rows, b.columns,
+                                   round_of((step - begin) * kRounds + r + DEPTH));
+            sums.multiply(now, stage + (split() * kRounds + r) * 4 * kSpans);
+        }
+        x.arrive(next);
+    }
+    block_sync();
+    float* floats = reinterpret_cast<float*>(lds);
+    const int row_wave = wave() % ROW_WAVES;
+    if constexpr (SPLITS > 1) {
+        if (split() > 0) sums.write(floats + (wave() - ROW_WAVES) * kWaveFloats);
+        block_sync();
+        if (split() == 0) {
+            UNROLL
+            for (int i = 1; i < SPLITS; ++i) {
+                sums.add(floats + ((i - 1) * ROW_WAVES + row_wave) * kWaveFloats);
+            }
+        }
+    }
+    if (slices > 1) {
+        float* own = b.partials + static_cast<u64>(block_x()) * slices * kTileFloats +
+                     row_wave * kWaveFloats;
+        if (split() == 0) sums.write(own + slice * kTileFloats);
+        if (!last_to_arrive(b.arrivals + block_x(), slices, &word)) return false;
+        if (split() == 0) {
+            sums.clear();
+            for (int i = 0; i < slices; ++i) sums.add(own + i * kTileFloats);
+        }
+    }
+    return split() == 0;
+}

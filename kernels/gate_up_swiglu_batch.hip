@@ -1,0 +1,42 @@
+// gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 64 rows
+// of x (batched decode, short prompts).
+//
+//   x         (T, K) f16, aligned to 16
+//   gate, up  (N, K) of FORMAT_0, packed (packed.h)
+//   out       (T, N) f16, kept finite
+//   partials, arrivals  as for matmul_batch.hip
+//
+// Threads: a block takes kRows / 2 rows, the same ones of gate and of up (batch_rows.h). A wave has
+// a tile of 16 rows of gate and the same rows of up. Grid (ceil(N / (kRows / 2)), slices).
+// Limits: as for matmul_batch.hip.
+// Launched by rocmforge/gpu/ops/matmul_batch.py.
+#include "batch_rows.h"
+#include "swiglu.h"
+
+struct GateUpBatchArgs {
+    Batch batch;
+    PackedMatrix gate, up;
+    f16* out;
+    int rows;
+};
+
+// A wave has 16 rows of gate, and the same ones of up.
+KERNEL_AHEAD(gate_up_swiglu_batch, GateUpBatchArgs, kThreads) {
+    SHARED u32x4 lds[kLds];
+    const int first = static_cast<int>(block_x() * (kRows / 2) + wave() % ROW_WAVES * 16);
+    const TileSource from[kTiles] = {{a.gate, first}, {a.up, first}};
+    Sums sums;
+    if (!compute<FORMAT_0>(a.batch, from, a.rows, sums, lds)) return;
+    UNROLL
+    for (int t = 0; t < kTokenTiles; ++t) {
+        float ups[TileC::Map::kValues];
+        int i = 0, j = 0;
+        sums.tiles[1][t].each([&](int, int, float& y) { ups[i++] = y; });
+        sums.tiles[0][t].each([&](int m, int n, float& y) {
+            const float up = ups[j++];
+            const int row = first + m, token = 16 * t + n;
+            if (row >= a.rows || token >= a.batch.tokens) return;
+            a.out[static_cast<u64>(token) * a.rows + row] = to_finite_f16(swiglu(y, up));
+        });
+    }
+}

@@ -1,0 +1,48 @@
+// matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 64 rows of x (batched
+// decode, short prompts), with up to three matrices W in one launch.
+//
+//   x         (T, K) f16, aligned to 16
+//   W         (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, packed (packed.h)
+//   bias      (N,) float, or null
+//   out       (T, N) float; with `accumulate` it is added to
+//   partials  kTileFloats floats for each block, where there is more than one slice
+//   arrivals  as many counters as grid.x, which hold 0, where there is more than one slice
+//
+// Threads: a block takes kRows rows of one matrix (batch_rows.h, products.h). Grid (ends[2],
+// slices). Limits: T at most TOKENS; K a multiple of 32; slices at most ceil(K / kStep). Rows past
+// the end are computed from the data of the last one and not stored. Launched by
+// rocmforge/gpu/ops/matmul_batch.py.
+#include "batch_rows.h"
+#include "products.h"
+
+struct MatmulBatchArgs {
+    Batch batch;
+    Products products;
+    int accumulate;
+};
+
+template <class Format>
+DEVICE void multiply_rows(const Product& p, int rows, int block, bool accumulate,
+                          const Batch& batch, u32x4* lds) {
+    const int first = block * kRows + static_cast<int>(wave()) % ROW_WAVES * kWaveRows;
+    const TileSource from[kTiles] = {{p.matrix, first}, {p.matrix, first + 16}};
+    Sums sums;
+    if (!compute<Format>(batch, from, rows, sums, lds)) return;
+    sums.each_tile([&](TileC& sum, int at) {
+        sum.each([&](int m, int n, float& y) {
+            const int row = first + at / kTokenTiles * 16 + m, token = at % kTokenTiles * 16 + n;
+            if (row >= rows || token >= batch.tokens) return;
+            float* out = p.out + static_cast<u64>(token) * rows + row;
+            const float biased = p.bias == nullptr ? y : y + p.bias[row];
+            *out = accumulate ? *out + biased : biased;
+        });
+    });
+}
+
+KERNEL_AHEAD(matmul_batch, MatmulBatchArgs, kThreads) {
+    SHARED u32x4 lds[kLds];
+    own_product(a.products, [&](auto tag, const Product& p, int rows, int block) {
+        using Format = typename decltype(tag)::Format;
+        multiply_rows<Format>(p, rows, block, a.accumulate, a.batch, lds);
+    });
+}

@@ -1,0 +1,265 @@
+"""matmul for 9 to 64 tokens (batched decode, short prompts): each weight is read once for all.
+
+Activations and weights are rounded to float16; sums are float32. A launch takes up to three
+matrices, or gate and up with SwiGLU at the end. Fewer tokens are a GEMV (matmul), more a GEMM whose
+weights go through LDS (matmul_prompt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from rocmforge.gpu.arrays import F16
+from rocmforge.gpu.compiler import Build, Kernels
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.matrix import DENSE, DeviceMatrix
+from rocmforge.gpu.matrix import LAYOUTS as STREAMS
+from rocmforge.gpu.ops import products
+from rocmforge.gpu.ops.matmul_prompt import has_matrix_units
+
+FILE = "matmul_batch.hip"
+_BATCH = "PPPiii"
+LAYOUTS = {"matmul_batch": _BATCH + products.LAYOUT + "i"}
+GATE_UP_FILE = "gate_up_swiglu_batch.hip"
+GATE_UP_LAYOUTS = {"gate_up_swiglu_batch": _BATCH + "PPPP" * 2 + "Pi"}
+
+MAX_TOKENS = 64
+TOKENS = (16, 32, 64)
+"""What kernels are compiled for; one for more serves fewer."""
+
+WAVE_ROWS = 32
+MOST_SLICES = 8
+FORMATS = tuple(name for name in (*STREAMS, *dict.fromkeys(DENSE.values())) if name != "F32")
+"""The types of kernels/packed.h that it multiplies with."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Compile-time constants of kernels/batch_rows.h.
+
+    Parameters
+    ----------
+    TOKENS
+        The most tokens that the kernel serves.
+    ROW_WAVES
+        Waves beside each other, of 32 rows each.
+    SPLITS
+        Waves that share rows, each with other columns.
+    COLUMNS
+        Columns of a step that each of them takes.
+    DEPTH
+        Rounds of weights on their way from memory.
+    """
+
+    TOKENS: int
+    ROW_WAVES: int
+    SPLITS: int
+    COLUMNS: int
+    DEPTH: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block, of gate and up together."""
+        return WAVE_ROWS * self.ROW_WAVES
+
+    def threads(self, wave: int) -> int:
+        """Threads of a block."""
+        return wave * self.ROW_WAVES * self.SPLITS
+
+    def steps(self, columns: int) -> int:
+        """Steps of a block that has all columns."""
+        return -(-columns // (self.COLUMNS * self.SPLITS))
+
+
+def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> bool:
+    """Whether these products are this op's: by the device, the formats, the columns, the tokens."""
+    if not 1 <= tokens <= MAX_TOKENS or not has_matrix_units(architecture):
+        return False
+    return all(w.kernel_format in FORMATS and w.columns % 32 == 0 for w in weights)
+
+
+def choose(architecture: str, tokens: int) -> Constants:
+    """Constants for an architecture and a number of tokens.
+
+    Parameters
+    ----------
+    architecture
+        "gfx…" or "sm_…".
+    tokens
+        T, 1 to MAX_TOKENS.
+    """
+    held = next(most for most in TOKENS if most >= tokens)
+    if held == 16:
+        return Constants(16, 2, 4, 128, 1)
+    if held == 32:
+        return Constants(32, 4, 2, 128, 1)
+    return Constants(64, 4, 1, 128, 1)
+
+
+def slices(tiles: int, steps: int, compute_units: int) -> int:
+    """How many blocks share the steps of a tile of rows, so that every compute unit has two blocks.
+
+    Parameters
+    ----------
+    tiles
+        Of rows, of all matrices together.
+    steps
+        Of a block that has all columns.
+    compute_units
+        Of the device.
+    """
+    wanted = -(-2 * compute_units // tiles) if tiles < compute_units else 1
+    return max(1, min(wanted, MOST_SLICES, steps // 2))
+
+
+def partial_bytes(constants: Constants, tiles: int, count: int) -> int:
+    """Memory in which slices leave their sums."""
+    return 4 * constants.rows * constants.TOKENS * tiles * count if count > 1 else 0
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """The ops' kernels for matrices of one format."""
+    if not has_matrix_units(architecture):
+        return
+    for name in FORMATS:
+        for tokens in TOKENS:
+            constants = asdict(choose(architecture, tokens))
+            same = {f"FORMAT_{i}": name for i in range(products.MOST)}
+            yield Build(FILE, LAYOUTS, {**constants, **same})
+            yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**constants, "FORMAT_0": name})
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What slices need, in device memory.
+
+    Parameters
+    ----------
+    partials
+        Address of `scratch_bytes`.
+    arrivals
+        Address of counters that hold 0.
+    """
+
+    partials: int
+    arrivals: int
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How a launch is cut."""
+
+    constants: Constants
+    tiles: int
+    slices: int
+
+
+def _cut(
+    architecture: str, compute_units: int, rows: Sequence[int], columns: int, tokens: int
+) -> _Cut:
+    constants = choose(architecture, tokens)
+    tiles = sum(-(-n // constants.rows) for n in rows)
+    return _Cut(constants, tiles, slices(tiles, constants.steps(columns), compute_units))
+
+
+def scratch_bytes(
+    architecture: str, compute_units: int, rows: Sequence[int], columns: int, tokens: int
+) -> int:
+    """Memory of `Scratch.partials` for matrices of so many rows (gate and up: twice 2N)."""
+    cut = _cut(architecture, compute_units, rows, columns, tokens)
+    return partial_bytes(cut.constants, cut.tiles, cut.slices)
+
+
+def matmul_batch(
+    kernels: Kernels,
+    *,
+    x: F16,
+    weights: Sequence[DeviceMatrix],
+    outs: Sequence[int],
+    biases: Sequence[int | None],
+    tokens: int,
+    scratch: Scratch,
+    accumulate: bool = False,
+) -> Launch:
+    """outs[i] = x · weights[i]ᵀ + biases[i], or += if `accumulate`.
+
+    Parameters
+    ----------
+    x
+        (T, K), aligned to 16; K a multiple of 32.
+    weights
+        One to three matrices (N_i, K); formats may differ.
+    outs
+        (T, N_i) float32 each.
+    biases
+        (N_i,) float32 each, or None.
+    tokens
+        T, 1 to MAX_TOKENS.
+    scratch
+        Of `scratch_bytes`.
+    """
+    properties = kernels.runtime.properties
+    cut = _cut(
+        properties.architecture,
+        properties.compute_units,
+        [w.rows for w in weights],
+        weights[0].columns,
+        tokens,
+    )
+    members, blocks = products.products(weights, biases, outs, cut.constants.rows)
+    return kernels.launch(
+        FILE,
+        "matmul_batch",
+        {**asdict(cut.constants), **products.formats(weights)},
+        (blocks, cut.slices, 1),
+        cut.constants.threads(properties.wave_size),
+        LAYOUTS["matmul_batch"],
+        *_batch(x, scratch, tokens, weights[0].columns, cut.slices),
+        *(*members, int(accumulate)),
+    )
+
+
+def gate_up_swiglu_batch(
+    kernels: Kernels,
+    *,
+    x: F16,
+    gate: DeviceMatrix,
+    up: DeviceMatrix,
+    out: F16,
+    tokens: int,
+    scratch: Scratch,
+) -> Launch:
+    """out = g · sigmoid(g) · u of g = x · gateᵀ and u = x · upᵀ.
+
+    Parameters
+    ----------
+    x
+        (T, K), aligned to 16; K a multiple of 32.
+    gate, up
+        (N, K) of one format.
+    out
+        (T, N).
+    tokens
+        T, 1 to MAX_TOKENS.
+    scratch
+        Of `scratch_bytes`.
+    """
+    properties = kernels.runtime.properties
+    architecture, units = properties.architecture, properties.compute_units
+    cut = _cut(architecture, units, [2 * gate.rows], gate.columns, tokens)
+    return kernels.launch(
+        GATE_UP_FILE,
+        "gate_up_swiglu_batch",
+        {**asdict(cut.constants), "FORMAT_0": gate.kernel_format},
+        (cut.tiles, cut.slices, 1),
+        cut.constants.threads(properties.wave_size),
+        GATE_UP_LAYOUTS["gate_up_swiglu_batch"],
+        *_batch(x, scratch, tokens, gate.columns, cut.slices),
+        *(*gate.addresses, *up.addresses, out.address, gate.rows),
+    )
+
+
+def _batch(x: F16, scratch: Scratch, tokens: int, columns: int, count: int) -> tuple[int, ...]:
+    """Members of `Batch` in kernels/batch_rows.h."""
+    return x.address, scratch.partials, scratch.arrivals, tokens, columns, count

@@ -1,0 +1,35 @@
+"""Arguments of kernels that multiply with up to three matrices: kernels/products.h."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rocmforge.gpu.matrix import DeviceMatrix
+
+MOST = 3
+LAYOUT = "PPPPPP" * MOST + "iii" * 2
+"""Of `Products` there."""
+
+
+def products(
+    weights: Sequence[DeviceMatrix],
+    biases: Sequence[int | None],
+    outs: Sequence[int],
+    block_rows: int,
+) -> tuple[tuple[int, ...], int]:
+    """Return the members of `Products`, and how many blocks of so many rows there are."""
+    pointers: list[int] = []
+    ends: list[int] = []
+    for w, bias, out in zip(weights, biases, outs, strict=True):
+        pointers += [*w.addresses, bias or 0, out]
+        ends.append((ends[-1] if ends else 0) + -(-w.rows // block_rows))
+    missing = MOST - len(weights)
+    rows = (*(w.rows for w in weights), *[0] * missing)
+    return (*pointers, *[0] * (6 * missing), *rows, *ends, *[ends[-1]] * missing), ends[-1]
+
+
+def formats(weights: Sequence[DeviceMatrix]) -> dict[str, str]:
+    """Return the macros FORMAT_0 to FORMAT_2; missing ones are as the first."""
+    first = weights[0]
+    names = [w.kernel_format for w in (*weights, *[first] * (MOST - len(weights)))]
+    return {f"FORMAT_{i}": name for i, name in enumerate(names)}

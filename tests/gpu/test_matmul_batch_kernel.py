@@ -1,0 +1,140 @@
+"""Products of 9 to 64 tokens against the float64 reference: every format, awkward shapes, several
+matrices in one launch, slices, what becomes of the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from guarded import Gpu
+from numpy.typing import NDArray
+from packed_streams import upload
+from test_matmul_prompt_kernel import TOLERANCE, Data, data
+
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.gpu.arrays import F16
+from rocmforge.gpu.compiler import wave_size
+from rocmforge.gpu.matrix import DENSE
+from rocmforge.gpu.ops import matmul_batch as op
+from rocmforge.ops.cases import relative_rms
+
+ARCHITECTURES = ("gfx1100", "gfx1200", "gfx90a", "sm_90")
+NAMES = [name for name in FORMATS if DENSE.get(name, name) in op.FORMATS]
+SHAPES = ((9, 1, 256), (17, 33, 768), (64, 130, 512))  # tokens, rows, columns
+
+
+def scratch(gpu: Gpu, nbytes: int = 1 << 22) -> op.Scratch:
+    return op.Scratch(gpu.empty(nbytes), gpu.upload(np.zeros(4096, np.uint32)))
+
+
+def multiply(
+    gpu: Gpu,
+    cases: Sequence[Data],
+    before: NDArray[np.float32] | None = None,
+    bias: NDArray[np.float32] | None = None,
+) -> list[NDArray[np.float32]]:
+    """What the kernel gives for matrices that share x, each (T, N)."""
+    x = cases[0].x
+    shapes = [(len(x), case.matrix.rows) for case in cases]
+    given = [gpu.empty(4 * t * n) if before is None else gpu.upload(before) for t, n in shapes]
+    gpu.run(
+        op.matmul_batch(
+            gpu.kernels,
+            x=F16(gpu.upload(x)),
+            weights=[upload(gpu, case.matrix) for case in cases],
+            outs=given,
+            biases=[None if bias is None else gpu.upload(bias)] * len(cases),
+            tokens=len(x),
+            scratch=scratch(gpu),
+            accumulate=before is not None,
+        )
+    )
+    return [gpu.download(out, shape, np.float32) for out, shape in zip(given, shapes, strict=True)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_format(gpu: Gpu, name: str, shape: tuple[int, int, int]) -> None:
+    case = data(*shape, name)
+    assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
+
+
+@pytest.mark.parametrize("tokens", [9, 16, 32, 33, 48])
+def test_tokens_and_columns_that_fill_no_step(gpu: Gpu, tokens: int) -> None:
+    case = data(tokens, 70, 160, "Q4_0")
+    assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
+
+
+def test_three_matrices_of_different_formats(gpu: Gpu) -> None:
+    cases = [data(20, rows, 512, name) for rows, name in ((130, "Q4_K"), (7, "Q4_K"), (65, "Q6_K"))]
+    x = cases[0].x
+    for case, got in zip(cases, multiply(gpu, cases), strict=True):
+        wanted = x.astype(np.float64) @ case.matrix.to_floats().astype(np.float64).T
+        assert relative_rms(got, wanted) < TOLERANCE
+
+
+def test_a_bias_and_the_residual_are_added(gpu: Gpu) -> None:
+    case = data(12, 40, 256, "Q8_0")
+    before = np.random.default_rng(1).standard_normal((12, 40), np.float32)
+    bias = np.random.default_rng(2).standard_normal(40, np.float32)
+    got = multiply(gpu, [case], before, bias)[0]
+    assert relative_rms(got, case.wanted + before + bias) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "F16", "Q5_1"])
+@pytest.mark.parametrize("tokens", [10, 40])
+def test_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
+    gate, up = data(tokens, 50, 768, name), data(tokens, 50, 768, name, seed=1)
+    out = F16(gpu.empty(2 * tokens * 50))
+    gpu.run(
+        op.gate_up_swiglu_batch(
+            gpu.kernels,
+            x=F16(gpu.upload(gate.x)),
+            gate=upload(gpu, gate.matrix),
+            up=upload(gpu, up.matrix),
+            out=out,
+            tokens=tokens,
+            scratch=scratch(gpu),
+        )
+    )
+    ups = gate.x.astype(np.float64) @ up.matrix.to_floats().astype(np.float64).T
+    wanted = gate.wanted / (1 + np.exp(-gate.wanted)) * ups
+    got = gpu.download(out.address, (tokens, 50), np.float16)
+    assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
+
+
+@pytest.mark.parametrize("tokens", [9, 32, 64])
+def test_slices_leave_counters_at_zero_and_give_the_same_every_time(gpu: Gpu, tokens: int) -> None:
+    case = data(tokens, 64, 2048, "Q4_K")
+    own = scratch(gpu)
+    x, weight = F16(gpu.upload(case.x)), upload(gpu, case.matrix)
+    out = gpu.empty(4 * tokens * 64)
+    launch = op.matmul_batch(
+        gpu.kernels,
+        x=x,
+        weights=[weight],
+        outs=[out],
+        biases=[None],
+        tokens=tokens,
+        scratch=own,
+    )
+    assert launch.grid[1] > 1
+    results = []
+    for _ in range(2):
+        gpu.run(launch)
+        results.append(gpu.download(out, (tokens, 64), np.float32))
+    np.testing.assert_array_equal(results[0], results[1])
+    assert relative_rms(results[0], case.wanted) < TOLERANCE
+    assert not gpu.download(own.arrivals, (4096,), np.uint32).any()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("tokens", op.TOKENS)
+def test_constants_fit_the_kernel(architecture: str, tokens: int) -> None:
+    constants = op.choose(architecture, tokens)
+    columns = constants.COLUMNS * constants.SPLITS
+    threads = constants.threads(wave_size(architecture))
+    assert threads <= 1024
+    assert constants.TOKENS * columns // 8 % threads == 0
+    assert 2 * constants.TOKENS * (columns // 8 + 4) * 16 <= 48 << 10
