@@ -13,31 +13,35 @@
 #include "dot_rows.h"
 #include "products.h"
 
-// Computes the kPassRows rows of block number `block`, of a matrix of `rows` rows.
-template <class Format>
-DEVICE void multiply_rows(const Product& p, int rows, int block, bool accumulate,
-                          const Batch& batch, u32x4* lds) {
-    const OwnProduct own;
-    const int start = block * kPassRows, row = start + own.row;
-    const bool present = own.writes && own.token < batch.tokens && row < rows;
-    float* out = p.out + static_cast<u64>(own.token) * rows + row;
-    float addend = 0.0f;  // bias and earlier output, loaded early
-    const auto begin = [&] {
-        await_earlier();
-        if (present && p.bias) addend = p.bias[row];
-        if (present && accumulate) addend += *out;
-    };
-    const PackedMatrix matrices[1] = {p.matrix};
-    const auto finish = [&](int, const float (&products)[1]) {
-        if (present) *out = addend + products[0];
-    };
-    dot_rows<Format, 1, 1>(matrices, start, rows, batch, lds, begin, finish);
-}
-
 struct MatmulArgs {
     Products products;
     int accumulate;
     Batch batch;
+};
+
+// Computes kPassRows rows of a matrix of `rows` rows.
+struct RowProducts {
+    const MatmulArgs& a;
+    u32x4* lds;
+
+    template <class Format>
+    DEVICE void run(const Product& p, int rows, int block) const {
+        const OwnProduct own;
+        const int start = block * kPassRows, row = start + own.row;
+        const bool present = own.writes && own.token < a.batch.tokens && row < rows;
+        float* out = p.out + static_cast<u64>(own.token) * rows + row;
+        float addend = 0.0f;  // bias and earlier output, loaded early
+        const auto begin = [&] {
+            await_earlier();
+            if (present && p.bias) addend = p.bias[row];
+            if (present && a.accumulate) addend += *out;
+        };
+        const PackedMatrix matrices[1] = {p.matrix};
+        const auto finish = [&](int, const float (&products)[1]) {
+            if (present) *out = addend + products[0];
+        };
+        dot_rows<Format, 1, 1>(matrices, start, rows, a.batch, lds, begin, finish);
+    }
 };
 
 constexpr int kLds = kLarger<Activations<FORMAT_0>::kLds,
@@ -45,8 +49,5 @@ constexpr int kLds = kLarger<Activations<FORMAT_0>::kLds,
 
 KERNEL_AHEAD(matmul, MatmulArgs, kThreads) {
     SHARED u32x4 lds[kLds];
-    own_product(a.products, [&](auto tag, const Product& p, int rows, int block) {
-        using Format = typename decltype(tag)::Format;
-        multiply_rows<Format>(p, rows, block, a.accumulate, a.batch, lds);
-    });
+    own_product(a.products, RowProducts{a, lds});
 }

@@ -21,28 +21,31 @@ struct MatmulBatchArgs {
     int accumulate;
 };
 
-template <class Format>
-DEVICE void multiply_rows(const Product& p, int rows, int block, bool accumulate,
-                          const Batch& batch, u32x4* lds) {
-    const int first = block * kRows + static_cast<int>(wave()) % ROW_WAVES * kWaveRows;
-    const TileSource from[kTiles] = {{p.matrix, first}, {p.matrix, first + 16}};
-    Sums sums;
-    if (!compute<Format>(batch, from, rows, sums, lds)) return;
-    sums.each_tile([&](TileC& sum, int at) {
-        sum.each([&](int m, int n, float& y) {
-            const int row = first + at / kTokenTiles * 16 + m, token = at % kTokenTiles * 16 + n;
-            if (row >= rows || token >= batch.tokens) return;
-            float* out = p.out + static_cast<u64>(token) * rows + row;
-            const float biased = p.bias == nullptr ? y : y + p.bias[row];
-            *out = accumulate ? *out + biased : biased;
+// Computes kRows rows of a matrix of `rows` rows.
+struct RowProducts {
+    const MatmulBatchArgs& a;
+    u32x4* lds;
+
+    template <class Format>
+    DEVICE void run(const Product& p, int rows, int block) const {
+        const int first = block * kRows + static_cast<int>(wave()) % ROW_WAVES * kWaveRows;
+        const TileSource from[kTiles] = {{p.matrix, first}, {p.matrix, first + 16}};
+        Sums sums;
+        if (!compute<Format>(a.batch, from, rows, sums, lds)) return;
+        sums.each_tile([&](TileC& sum, int at) {
+            sum.each([&](int m, int n, float& y) {
+                const int row = first + at / kTokenTiles * 16 + m;
+                const int token = at % kTokenTiles * 16 + n;
+                if (row >= rows || token >= a.batch.tokens) return;
+                float* out = p.out + static_cast<u64>(token) * rows + row;
+                const float biased = p.bias == nullptr ? y : y + p.bias[row];
+                *out = a.accumulate ? *out + biased : biased;
+            });
         });
-    });
-}
+    }
+};
 
 KERNEL_AHEAD(matmul_batch, MatmulBatchArgs, kThreads) {
     SHARED u32x4 lds[kLds];
-    own_product(a.products, [&](auto tag, const Product& p, int rows, int block) {
-        using Format = typename decltype(tag)::Format;
-        multiply_rows<Format>(p, rows, block, a.accumulate, a.batch, lds);
-    });
+    own_product(a.products, RowProducts{a, lds});
 }

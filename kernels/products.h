@@ -17,24 +17,21 @@ struct Products {
     int ends[3];
 };
 
-template <class Type>
-struct FormatTag {
-    using Format = Type;
-};
-// Calls f(FormatTag, product, its rows, number of this block among those of the product).
-template <class Function>
-DEVICE void own_product(const Products& all, Function f) {
+// Calls work.run<Format>(product, its rows, number of this block among those of the product).
+template <class Work>
+DEVICE void own_product(const Products& all, const Work& work) {
     const int block = block_x();
     const bool first = block < all.ends[0], second = block < all.ends[1];
     if constexpr (kSame<FORMAT_0, FORMAT_1> && kSame<FORMAT_0, FORMAT_2>) {
         const Product p = first ? all.of[0] : second ? all.of[1] : all.of[2];
         const int rows = first ? all.rows[0] : second ? all.rows[1] : all.rows[2];
-        f(FormatTag<FORMAT_0>{}, p, rows, block - (first ? 0 : second ? all.ends[0] : all.ends[1]));
+        const int start = first ? 0 : second ? all.ends[0] : all.ends[1];
+        work.template run<FORMAT_0>(p, rows, block - start);
     } else if (first) {
-        f(FormatTag<FORMAT_0>{}, all.of[0], all.rows[0], block);
+        work.template run<FORMAT_0>(all.of[0], all.rows[0], block);
     } else if (second) {
-        f(FormatTag<FORMAT_1>{}, all.of[1], all.rows[1], block - all.ends[0]);
+        work.template run<FORMAT_1>(all.of[1], all.rows[1], block - all.ends[0]);
     } else {
-        f(FormatTag<FORMAT_2>{}, all.of[2], all.rows[2], block - all.ends[1]);
+        work.template run<FORMAT_2>(all.of[2], all.rows[2], block - all.ends[1]);
     }
 }
