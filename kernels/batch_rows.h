@@ -6,18 +6,18 @@
 // round, a wave multiplies kRound columns of two tiles of 16 rows with all tokens. The activations
 // are in LDS, in the order in which lanes read them.
 //
-// A block has ROW_WAVES times two tiles. SPLITS waves share two tiles: each takes COLUMNS columns of
-// a step, and their sums meet in LDS. The weights of the next DEPTH rounds and the activations of
-// the next step are on their way meanwhile. Several blocks may share the steps of the same rows, as
-// slices. The last slice to end adds the sums of all, in their order.
+// A block has ROW_WAVES times two tiles. SPLITS waves share two tiles: each takes COLUMNS columns
+// of a step, and their sums meet in LDS. The weights of the next DEPTH rounds are on their way, and
+// the activations of the next STAGES - 1 steps. Several blocks may share the steps of the same
+// rows, as slices. The last slice to end adds the sums of all, in their order.
 #pragma once
 
 #include "packed_halves.h"
 #include "tile.h"
 
 #if !defined(TOKENS) || !defined(ROW_WAVES) || !defined(SPLITS) || !defined(COLUMNS) || \
-    !defined(DEPTH)
-#error "TOKENS, ROW_WAVES, SPLITS, COLUMNS and DEPTH have to be passed by the build"
+    !defined(STAGES) || !defined(DEPTH)
+#error "TOKENS, ROW_WAVES, SPLITS, COLUMNS, STAGES and DEPTH have to be passed by the build"
 #endif
 
 constexpr int kLinesA = TileShare::kLinesA, kLinesB = TileShare::kLinesB;
@@ -28,7 +28,7 @@ constexpr int kThreads = WAVE * ROW_WAVES * SPLITS;
 constexpr int kRound = 32 * kSpans, kRounds = COLUMNS / kRound;
 constexpr int kStep = COLUMNS * SPLITS;
 constexpr int kRowPieces = kStep / 8;  // of 16 bytes
-constexpr int kLine = kRowPieces + TileShare::kPad, kStage = TOKENS * kLine, kLds = 2 * kStage;
+constexpr int kLine = kRowPieces + TileShare::kPad, kStage = TOKENS * kLine, kLds = STAGES * kStage;
 constexpr int kOwnPieces = TOKENS * kRowPieces / kThreads;
 constexpr int kLaneFloats = kTiles * kTokenTiles * TileC::Map::kValues;
 constexpr int kWaveFloats = kLaneFloats * WAVE;
@@ -116,10 +116,14 @@ struct Activations {
             const u64 at = present ? static_cast<u64>(token) * b.columns + column : 0;
             pieces[i].start(stage + place(i), b.x + at, present);
         }
+        Transfer::batch_started();
     }
+    // Waits for all steps but the last STAGES - 2 that were started.
     DEVICE void arrive(u32x4* stage) {
         UNROLL
-        for (int i = 0; i < kOwnPieces; ++i) pieces[i].arrive(stage + place(i));
+        for (int i = 0; i < kOwnPieces; ++i) {
+            pieces[i].template arrive<STAGES - 2>(stage + place(i));
+        }
     }
 
   private:
@@ -237,14 +241,15 @@ DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, 
     for (int i = 0; i < DEPTH; ++i) ahead[i].fetch(from, rows, b.columns, round_of(i));
     await_earlier();
     Activations x;
-    x.start(b, begin, lds);
+    UNROLL
+    for (int i = 0; i < STAGES - 1; ++i) x.start(b, minimum(begin + i, end - 1), lds + i * kStage);
     x.arrive(lds);
     sums.clear();
     for (int step = begin; step < end; ++step) {
-        const u32x4* stage = lds + (step - begin) % 2 * kStage;
-        u32x4* next = lds + (step - begin + 1) % 2 * kStage;
+        const auto stage_of = [&](int at) { return lds + (at - begin) % STAGES * kStage; };
+        const u32x4* stage = stage_of(step);
         block_sync();
-        x.start(b, minimum(step + 1, end - 1), next);
+        x.start(b, minimum(step + STAGES - 1, end - 1), stage_of(step + STAGES - 1));
         UNROLL
         for (int r = 0; r < kRounds; ++r) {
             const Share<Format> now = ahead[0];
@@ -254,7 +259,7 @@ DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, 
                                    round_of((step - begin) * kRounds + r + DEPTH));
             sums.multiply(now, stage + (split() * kRounds + r) * 4 * kSpans);
         }
-        x.arrive(next);
+        x.arrive(stage_of(step + 1));
     }
     block_sync();
     float* floats = reinterpret_cast<float*>(lds);

@@ -566,8 +566,10 @@ DEVICE uint32_t shared_add(uint32_t* word, uint32_t value) {
 }
 
 // Sixteen bytes on their way from memory to LDS; zeros where there are none. CUDA copies them past
-// the registers, so that start() writes to LDS; elsewhere they are held until arrive(). All threads
-// see them after arrive() and a block_sync().
+// the registers: start() writes to LDS at some time until arrive(). Elsewhere they are held until
+// arrive() writes them, so that only one batch can be on its way. A batch is what all threads start
+// until they call batch_started(); arrive<n>() waits for all batches but the last n. Other threads
+// see what has arrived after a block_sync().
 struct Transfer {
 #if defined(ROCMFORGE_CUDA)
     DEVICE void start(u32x4* to, const void* from, bool present) {
@@ -576,7 +578,11 @@ struct Transfer {
                      "l"(from), "r"(present ? 16 : 0)
                      : "memory");
     }
-    DEVICE void arrive(u32x4*) { asm volatile("cp.async.wait_all;" ::: "memory"); }
+    static DEVICE void batch_started() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+    template <int kLater>
+    DEVICE void arrive(u32x4*) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
+    }
 #else
     u32x4 held;
 
@@ -584,7 +590,12 @@ struct Transfer {
         held = {0, 0, 0, 0};
         if (present) held = load<u32x4>(from);
     }
-    DEVICE void arrive(u32x4* to) { *to = held; }
+    static DEVICE void batch_started() {}
+    template <int kLater>
+    DEVICE void arrive(u32x4* to) {
+        static_assert(kLater == 0);
+        *to = held;
+    }
 #endif
 };
 

@@ -137,4 +137,4 @@ def test_constants_fit_the_kernel(architecture: str, tokens: int) -> None:
     threads = constants.threads(wave_size(architecture))
     assert threads <= 1024
     assert constants.TOKENS * columns // 8 % threads == 0
-    assert 2 * constants.TOKENS * (columns // 8 + 4) * 16 <= 48 << 10
+    assert constants.STAGES * constants.TOKENS * (columns // 8 + 4) * 16 <= 48 << 10

@@ -48,6 +48,8 @@ class Constants:
         Waves that share rows, each with other columns.
     COLUMNS
         Columns of a step that each of them takes.
+    STAGES
+        Steps of activations in LDS: one that is read, the others on their way. 2 but on CUDA.
     DEPTH
         Rounds of weights on their way from memory.
     """
@@ -56,6 +58,7 @@ class Constants:
     ROW_WAVES: int
     SPLITS: int
     COLUMNS: int
+    STAGES: int
     DEPTH: int
 
     @property
@@ -91,10 +94,10 @@ def choose(architecture: str, tokens: int) -> Constants:
     """
     held = next(most for most in TOKENS if most >= tokens)
     if held == 16:
-        return Constants(16, 2, 4, 128, 1)
+        return Constants(16, 2, 4, 128, 2, 1)
     if held == 32:
-        return Constants(32, 4, 2, 128, 1)
-    return Constants(64, 4, 1, 128, 1)
+        return Constants(32, 4, 2, 128, 2, 1)
+    return Constants(64, 4, 1, 128, 2, 1)
 
 
 def slices(tiles: int, steps: int, compute_units: int) -> int:
