@@ -160,15 +160,17 @@ class Engine:
 
             def pack(info: TensorInfo, raw: NDArray[np.uint8]) -> Any:
                 nonlocal weight_bytes
-                fmt, columns = info.format, info.shape[1]
+                fmt = _stored(info, wanted)
                 if wanted is not None:
-                    fmt = _fitting(wanted, columns)
                     raw = _requantized(raw, info.format, fmt)
-                packed = backend.pack(raw, fmt, columns, lambda: file.release(info.name))
+                packed = backend.pack(raw, fmt, info.shape[1], lambda: file.release(info.name))
                 weight_bytes += packed.nbytes
                 return packed
 
-            weights = load_weights(file, config, pack, progress)
+            def expect(infos: Sequence[TensorInfo]) -> None:
+                backend.expect([(_stored(i, wanted).name, i.shape[0], i.shape[1]) for i in infos])
+
+            weights = load_weights(file, config, pack, progress, expect)
             table = weights.token_embd
             embedding = Embedding(file.tensor(table.name), table.format)
             graph = decoder_graph(config, weights, embedding)
@@ -454,8 +456,11 @@ def _context(config: ModelConfig, ctx: int | None) -> int:
     return ctx
 
 
-def _fitting(fmt: Format, columns: int) -> Format:
-    return FORMATS[K_FALLBACK[fmt.name]] if columns % fmt.block_len else fmt
+def _stored(info: TensorInfo, wanted: Format | None) -> Format:
+    """Return the format that a matrix is packed in: the file's, or the one to quantize it to."""
+    if wanted is None:
+        return info.format
+    return FORMATS[K_FALLBACK[wanted.name]] if info.shape[1] % wanted.block_len else wanted
 
 
 def _requantized(raw: NDArray[np.uint8], old: Format, new: Format) -> NDArray[np.uint8]:

@@ -70,7 +70,10 @@ class HostBackend(Backend[W], Protocol[W]):
 
 
 class OnHost:
-    """Base of backends whose arrays are the host's: cache, executor and clock."""
+    """Base of backends whose arrays are the host's: memory, cache, executor and clock."""
+
+    def expect(self, matrices: Sequence[tuple[str, int, int]]) -> None:
+        """Take nothing ahead: the system rounds by 4 KiB, and each matrix is freed alone."""
 
     def cache(
         self,

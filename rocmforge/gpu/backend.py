@@ -74,9 +74,15 @@ class GpuBackend:
         self.name = kernels.runtime.platform
         self._runtime = kernels.runtime
         self._uploader: Uploader | None = None
-        self._matrices: list[int] = []  # addresses of what was packed
+        self._matrices: list[int] = []  # addresses of what was allocated for them
+        self._room = (0, 0)  # where the next expected matrix goes, and what is left from there
         event = self._runtime.create_event
         self._events: tuple[Any, ...] = event(), event()  # start and end of an op; empty: closed
+
+    def expect(self, matrices: Sequence[tuple[str, int, int]]) -> None:
+        """Allocate at once what the next calls of `pack` take; see `Backend.expect`."""
+        nbytes = sum(DeviceMatrix.at(0, *matrix).nbytes for matrix in matrices)
+        self._room = self._allocate(nbytes), nbytes
 
     def pack(
         self,
@@ -90,9 +96,7 @@ class GpuBackend:
             self._uploader = Uploader(self._runtime)
         uploader = self._uploader
         layout = (fmt.name, raw.shape[0], columns)
-        address = self._runtime.allocate(DeviceMatrix.at(0, *layout).nbytes)
-        self._matrices.append(address)
-        matrix = DeviceMatrix.at(address, *layout)
+        matrix = DeviceMatrix.at(self._place(DeviceMatrix.at(0, *layout).nbytes), *layout)
         if matrix.kernel_format == fmt.name and matrix.dense:
             uploader.copy(matrix.codes, raw, on_piece)
         else:
@@ -100,6 +104,19 @@ class GpuBackend:
             uploader.copy(staged, raw, on_piece)
             pack(self.kernels, raw=staged, matrix=matrix).enqueue(self._runtime, uploader.stream)
         return matrix
+
+    def _place(self, nbytes: int) -> int:
+        """Address for a matrix: in the room for expected ones, or of memory of its own."""
+        address, left = self._room
+        if nbytes > left:
+            return self._allocate(nbytes)
+        self._room = address + nbytes, left - nbytes
+        return address
+
+    def _allocate(self, nbytes: int) -> int:
+        address = self._runtime.allocate(nbytes)
+        self._matrices.append(address)
+        return address
 
     def finish_packing(self) -> None:
         """Wait for uploads under way and give back the memory that they needed."""

@@ -7,7 +7,7 @@ that its matmul reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -128,7 +128,11 @@ def tensor_shapes(config: ModelConfig, *, rope_freqs: bool) -> dict[str, tuple[i
 
 
 def load_weights(
-    file: GGUFFile, config: ModelConfig, pack: Pack[W], progress: Progress | None = None
+    file: GGUFFile,
+    config: ModelConfig,
+    pack: Pack[W],
+    progress: Progress | None = None,
+    expect: Callable[[Sequence[TensorInfo]], None] | None = None,
 ) -> ModelWeights[W]:
     """Check every tensor of the file against the configuration, then pack the matrices.
 
@@ -146,6 +150,8 @@ def load_weights(
         of the mapped file; returns the packed matrix.
     progress
         Called after each tensor with the bytes loaded and the bytes to load.
+    expect
+        Called once, before the first `pack`, with the matrices that it will be given.
 
     Raises
     ------
@@ -161,6 +167,8 @@ def load_weights(
     _check_total(file, shapes)
     loaded = [name for name in shapes if name != "token_embd.weight" or config.tied_output]
     loader = _Loader(file, pack, progress, sum(file.tensors[name].nbytes for name in loaded))
+    if expect is not None:
+        expect([file.tensors[name] for name in loaded if len(shapes[name]) == 2])
     freqs = loader.vector("rope_freqs.weight") if has_freqs else None
     if freqs is not None and not (np.isfinite(freqs) & (freqs > 0)).all():
         raise ModelError(

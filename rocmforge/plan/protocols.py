@@ -203,6 +203,17 @@ class Backend(Protocol[W]):
 
     name: str
 
+    def expect(self, matrices: Sequence[tuple[str, int, int]]) -> None:
+        """Take memory for the matrices that `pack` will be given: format's name, N, K of each.
+
+        A GPU's driver rounds each allocation up, so that one for all takes less than one for each.
+
+        Raises
+        ------
+        OutOfMemoryError
+            They do not fit into device memory.
+        """
+
     def pack(
         self,
         raw: Bytes,

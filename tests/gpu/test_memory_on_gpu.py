@@ -61,6 +61,25 @@ def allocated(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> Iterator[dic
     assert held == {"device": 0, "pinned": 0}
 
 
+def test_all_matrices_share_one_allocation(
+    kernels: Kernels, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, sizes = type(kernels.runtime), []
+    allocate = kind.allocate
+
+    def allocating(self: Runtime, nbytes: int) -> int:
+        sizes.append(nbytes)
+        return allocate(self, nbytes)
+
+    monkeypatch.setattr(kind, "allocate", allocating)
+    device = f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
+    for weight_format in (None, "Q8_0"):  # as in the file, and quantized anew
+        sizes.clear()
+        with Engine.from_gguf(model, device, ctx=64, weight_format=weight_format) as engine:
+            assert sizes.count(engine.weight_bytes) == 1
+            assert engine.weight_bytes > 2 * LAYERS * engine.config.d_model * engine.config.d_ff / 2
+
+
 def test_what_is_named_is_what_was_allocated(
     kernels: Kernels, model: Path, allocated: dict[str, int]
 ) -> None:
