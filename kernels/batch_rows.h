@@ -8,7 +8,7 @@
 //
 // A block has ROW_WAVES times two tiles. SPLITS waves share two tiles: each takes COLUMNS columns
 // of a step, and their sums meet in LDS. The weights of the next DEPTH rounds are on their way, and
-// the activations of the next STAGES - 1 steps. Several blocks may share the steps of the same
+// the activations of STAGES steps. Several blocks may share the steps of the same
 // rows, as slices. The last slice to end adds the sums of all, in their order.
 #pragma once
 
@@ -26,6 +26,7 @@ constexpr int kTiles = 2, kTokenTiles = TOKENS / 16;
 constexpr int kWaveRows = 16 * kTiles, kRows = kWaveRows * ROW_WAVES;
 constexpr int kThreads = WAVE * ROW_WAVES * SPLITS;
 constexpr int kRound = 32 * kSpans, kRounds = COLUMNS / kRound;
+constexpr int kUnrolled = DEPTH > kRounds ? DEPTH : kRounds;
 constexpr int kStep = COLUMNS * SPLITS;
 constexpr int kRowPieces = kStep / 8;  // of 16 bytes
 constexpr int kLine = kRowPieces + TileShare::kPad, kStage = TOKENS * kLine, kLds = STAGES * kStage;
@@ -33,6 +34,7 @@ constexpr int kOwnPieces = TOKENS * kRowPieces / kThreads;
 constexpr int kLaneFloats = kTiles * kTokenTiles * TileC::Map::kValues;
 constexpr int kWaveFloats = kLaneFloats * WAVE;
 constexpr int kTileFloats = kWaveFloats * ROW_WAVES;
+static_assert(kUnrolled % DEPTH == 0 && kUnrolled % kRounds == 0);
 static_assert(TOKENS % 16 == 0 && kRounds * kRound == COLUMNS &&
               kOwnPieces * kThreads == TOKENS * kRowPieces);
 static_assert(16 * kLds >= 4 * (SPLITS - 1) * kTileFloats, "room for the sums");
@@ -61,35 +63,37 @@ struct Share {
 
     struct Scales {
         typename Halves::Scales of[kTiles][kLinesA][kUnits];
+        bool fit = true;  // whether all weights of the lane are finite f16
 
         DEVICE explicit Scales(const Share& share) {
-            UNROLL
-            for (int j = 0; j < kTiles; ++j) {
-                UNROLL
-                for (int i = 0; i < kLinesA; ++i) {
-                    UNROLL
-                    for (int u = 0; u < kUnits; ++u) {
-                        of[j][i][u] = Halves::scales(share.units[j][i][u]);
-                    }
-                }
-            }
+            each([&](int j, int i, int u) {
+                of[j][i][u] = Halves::scales(share.units[j][i][u]);
+                fit &= of[j][i][u].fits;
+            });
+            if (!fit) each([&](int j, int i, int u) { of[j][i][u].limit(); });
         }
     };
 
-    DEVICE void fetch(const TileSource (&from)[kTiles], int rows, int columns, int round) {
-        const int group = minimum(round * kSpans + TileShare::span(), columns / 32 - 1);
+    // Calls f(tile, line, unit).
+    template <class Function>
+    static DEVICE void each(Function f) {
         UNROLL
         for (int j = 0; j < kTiles; ++j) {
             UNROLL
             for (int i = 0; i < kLinesA; ++i) {
-                const int row = minimum(from[j].first + TileShare::line_a(i), rows - 1);
-                const uint32_t unit = (row * (columns / 32) + group) * kUnits;
                 UNROLL
-                for (int u = 0; u < kUnits; ++u) {
-                    units[j][i][u] = Weights::load(from[j].matrix, unit + u);
-                }
+                for (int u = 0; u < kUnits; ++u) f(j, i, u);
             }
         }
+    }
+
+    DEVICE void fetch(const TileSource (&from)[kTiles], int rows, int columns, int round) {
+        const int group = minimum(round * kSpans + TileShare::span(), columns / 32 - 1);
+        each([&](int j, int i, int u) {
+            const int row = minimum(from[j].first + TileShare::line_a(i), rows - 1);
+            const uint32_t unit = (row * (columns / 32) + group) * kUnits + u;
+            units[j][i][u] = Weights::load(from[j].matrix, unit);
+        });
     }
 
     // Four words of f16: columns 8 * eight and on of a line's group.
@@ -153,6 +157,17 @@ struct Sums {
                     UNROLL
                     for (int k = 0; k < kPieces; ++k) {
                         share.halves(j, i, first + k, scales, w[j][i] + 4 * k);
+                    }
+                }
+            }
+            if (!scales.fit) {
+                UNROLL
+                for (int j = 0; j < kTiles; ++j) {
+                    UNROLL
+                    for (int i = 0; i < kLinesA; ++i) {
+                        UNROLL
+                        for (int k = 0; k < 4 * kPieces; ++k)
+                            w[j][i][k] = finite_halves(w[j][i][k]);
                     }
                 }
             }
@@ -245,21 +260,22 @@ DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, 
     for (int i = 0; i < STAGES - 1; ++i) x.start(b, minimum(begin + i, end - 1), lds + i * kStage);
     x.arrive(lds);
     sums.clear();
-    for (int step = begin; step < end; ++step) {
-        const auto stage_of = [&](int at) { return lds + (at - begin) % STAGES * kStage; };
-        const u32x4* stage = stage_of(step);
-        block_sync();
-        x.start(b, minimum(step + STAGES - 1, end - 1), stage_of(step + STAGES - 1));
+    const auto stage_of = [&](int at) { return lds + (at - begin) % STAGES * kStage; };
+    const int count = (end - begin) * kRounds;
+    for (int first = 0; first < count; first += kUnrolled) {
         UNROLL
-        for (int r = 0; r < kRounds; ++r) {
-            const Share<Format> now = ahead[0];
-            UNROLL
-            for (int i = 1; i < DEPTH; ++i) ahead[i - 1] = ahead[i];
-            ahead[DEPTH - 1].fetch(from, rows, b.columns,
-                                   round_of((step - begin) * kRounds + r + DEPTH));
-            sums.multiply(now, stage + (split() * kRounds + r) * 4 * kSpans);
+        for (int u = 0; u < kUnrolled; ++u) {
+            const int i = first + u, step = begin + i / kRounds;
+            if (i >= count) break;
+            if (u % kRounds == 0) {
+                block_sync();
+                x.start(b, minimum(step + STAGES - 1, end - 1), stage_of(step + STAGES - 1));
+            }
+            const int own = (split() * kRounds + u % kRounds) * 4 * kSpans;
+            sums.multiply(ahead[u % DEPTH], stage_of(step) + own);
+            ahead[u % DEPTH].fetch(from, rows, b.columns, round_of(i + DEPTH));
+            if (u % kRounds == kRounds - 1) x.arrive(stage_of(step + 1));
         }
-        x.arrive(stage_of(step + 1));
     }
     block_sync();
     float* floats = reinterpret_cast<float*>(lds);

@@ -79,8 +79,16 @@ DEVICE uint32_t pack_finite_halves(float low, float high) {
 
 // The pair, with infinities replaced by the largest finite f16.
 DEVICE uint32_t finite_halves(uint32_t pair) {
+#if defined(ROCMFORGE_CUDA)
+    uint32_t finite;
+    asm("{\n\t.reg .b32 low;\n\tmax.NaN.f16x2 low, %1, %2;\n\tmin.NaN.f16x2 %0, low, %3;\n\t}"
+        : "=r"(finite)
+        : "r"(pair), "r"(0xfbfffbffu), "r"(0x7bff7bffu));
+    return finite;
+#else
     const uint32_t low = (pair & 0x7fffu) == 0x7c00u, high = (pair & 0x7fff0000u) == 0x7c000000u;
     return pair - low - (high << 16);
+#endif
 }
 
 // pairs() gives a unit's weights: column 2i in the low half of word i.
@@ -97,10 +105,20 @@ struct PackedHalves {
     static constexpr int kTop = (1 << Block::kBits) - 1 - kZero;
     static constexpr int kLargest = kZero > kTop ? kZero : kTop;
 
-    // What a unit's codes are multiplied with, and what is added.
+    // What a unit's codes are multiplied with, and what is added, as numbers and as pairs of f16.
     struct Scales {
-        uint32_t scale[kSubs], offset[kSubs];
+        float scale[kSubs], offset[kSubs];
+        uint32_t scales[kSubs], offsets[kSubs];
         bool fits;  // whether all weights are finite f16
+
+        // Makes the pairs finite.
+        DEVICE void limit() {
+            UNROLL
+            for (int i = 0; i < kSubs; ++i) {
+                scales[i] = pack_finite_halves(scale[i], scale[i]);
+                offsets[i] = pack_finite_halves(offset[i], offset[i]);
+            }
+        }
     };
 
     static DEVICE Scales scales(const typename Weights::Unit& unit) {
@@ -111,15 +129,17 @@ struct PackedHalves {
         for (int i = 0; i < kSubs; ++i) {
             const float scale = exact.scale[i];
             const float offset = Weights::kHasMins ? exact.offset[i] + kMiddle * scale : 0.0f;
-            s.fits = s.fits && absolute(scale) * static_cast<float>(kLargest) + absolute(offset) <=
-                                   kLargestHalf;
-            s.scale[i] = pack_finite_halves(scale, scale);
-            s.offset[i] = pack_finite_halves(offset, offset);
+            s.fits &=
+                absolute(scale) * static_cast<float>(kLargest) + absolute(offset) <= kLargestHalf;
+            s.scale[i] = scale, s.offset[i] = offset;
+            s.scales[i] = pack_halves(scale, scale);
+            s.offsets[i] = pack_halves(offset, offset);
         }
         return s;
     }
 
-    // kCount pairs of the unit, from pair `first` on.
+    // kCount pairs of the unit, from pair `first` on. Where the weights do not fit, finite_halves
+    // has to follow.
     template <int kCount>
     static DEVICE void some(const typename Weights::Unit& unit, const Scales& s, int first,
                             uint32_t (&out)[kCount]) {
@@ -132,24 +152,29 @@ struct PackedHalves {
             const int sub = (first + i) / (kPairs / kSubs);
             const uint32_t code = add_halves(
                 i % 2 == 0 ? bytes_above_1024<0>(word) : bytes_above_1024<1>(word), zero);
-            out[i] = Weights::kHasMins ? multiply_add_halves(code, s.scale[sub], s.offset[sub])
-                                       : multiply_halves(code, s.scale[sub]);
-        }
-        if (!s.fits) {
-            UNROLL
-            for (int i = 0; i < kCount; ++i) out[i] = finite_halves(out[i]);
+            out[i] = Weights::kHasMins ? multiply_add_halves(code, s.scales[sub], s.offsets[sub])
+                                       : multiply_halves(code, s.scales[sub]);
         }
     }
 
     static DEVICE void pairs(const typename Weights::Unit& unit, uint32_t (&out)[kPairs]) {
-        some(unit, scales(unit), 0, out);
+        Scales s = scales(unit);
+        if (!s.fits) s.limit();
+        some(unit, s, 0, out);
+        if (!s.fits) {
+            UNROLL
+            for (int i = 0; i < kPairs; ++i) out[i] = finite_halves(out[i]);
+        }
     }
 };
 
 template <class Number>
 struct DenseHalves {
     static constexpr int kPairs = Packed<Number>::kColumns / 2;
-    struct Scales {};
+    struct Scales {
+        static constexpr bool fits = true;  // some() sees to it
+        DEVICE void limit() {}
+    };
 
     static DEVICE Scales scales(const u32x4&) { return {}; }
     template <int kCount>

@@ -49,9 +49,9 @@ class Constants:
     COLUMNS
         Columns of a step that each of them takes.
     STAGES
-        Steps of activations in LDS: one that is read, the others on their way. 2 but on CUDA.
+        Steps of activations in LDS: one in use, the others on their way. 2 but on CUDA.
     DEPTH
-        Rounds of weights on their way from memory.
+        Rounds of weights in registers: one in use, the others on their way.
     """
 
     TOKENS: int
@@ -75,6 +75,19 @@ class Constants:
         return -(-columns // (self.COLUMNS * self.SPLITS))
 
 
+_SM = {
+    16: Constants(16, 8, 1, 128, 4, 3),
+    32: Constants(32, 8, 1, 128, 4, 2),
+    64: Constants(64, 8, 1, 128, 2, 2),
+}
+# Not measured. A compute unit has 64 KB of LDS for all its blocks, and few blocks hide latency.
+_AMD = {
+    16: Constants(16, 4, 2, 128, 2, 2),
+    32: Constants(32, 4, 2, 128, 2, 2),
+    64: Constants(64, 4, 1, 128, 2, 1),  # registers for one round
+}
+
+
 def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> bool:
     """Whether these products are this op's: by the device, the formats, the columns, the tokens."""
     if not 1 <= tokens <= MAX_TOKENS or not has_matrix_units(architecture):
@@ -93,11 +106,7 @@ def choose(architecture: str, tokens: int) -> Constants:
         T, 1 to MAX_TOKENS.
     """
     held = next(most for most in TOKENS if most >= tokens)
-    if held == 16:
-        return Constants(16, 2, 4, 128, 2, 1)
-    if held == 32:
-        return Constants(32, 4, 2, 128, 2, 1)
-    return Constants(64, 4, 1, 128, 2, 1)
+    return (_SM if architecture.startswith("sm_") else _AMD)[held]
 
 
 def slices(tiles: int, steps: int, compute_units: int) -> int:
