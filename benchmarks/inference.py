@@ -64,7 +64,13 @@ def engine(
         raise NotImplementedError(f"{model}: {ctx} tokens, trained for {trained}")
     try:
         return open_engine(
-            path, device, ctx, sequences=sequences, kv_dtype=kv_dtype, page_size=page_size
+            path,
+            device,
+            ctx,
+            sequences=sequences,
+            kv_dtype=kv_dtype,
+            page_size=page_size,
+            whole_cache=True,
         )
     except OutOfMemoryError as error:
         raise NotImplementedError(f"{model}: {error}") from error

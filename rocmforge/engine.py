@@ -97,6 +97,7 @@ class Engine:
         sequences: int = 1,
         kv_dtype: Literal["f16", "f32", "q8_0"] = "f16",
         page_size: int = 32,
+        whole_cache: bool = False,
         weight_format: str | None = None,
         progress: Progress | None = None,
         compile_progress: Progress | None = None,
@@ -116,11 +117,15 @@ class Engine:
             CPU threads; None: `ROCMFORGE_THREADS`, else the cores that this process may run on.
         sequences
             The KV cache has pages for `sequences` · `ctx` tokens, which any number of sequences
-            share; on the CPU the memory is taken as it fills, on a GPU at once.
+            share. Their memory is taken as they fill: on a GPU that of 512 tokens, then twice as
+            much each time, unless `whole_cache` is set.
         kv_dtype
             Type of stored keys and values; "q8_0" on GPUs only.
         page_size
             Tokens in a page of the KV cache: 16, 32 or 64.
+        whole_cache
+            Take the memory of the whole cache while loading, on a GPU: what does not fit is an
+            error then, and no measurement waits for it.
         weight_format
             Quantize the matrices anew to this format (a key of `FORMATS`) while loading, to see
             what a format costs; embedding rows stay as they are. A K format becomes its
@@ -156,6 +161,8 @@ class Engine:
             heads, head_dim = config.n_kv_heads, config.head_dim
             cache = backend.cache(config.n_layers, heads, head_dim, pages, page_size, kv_dtype)
             resources.callback(cache.close)
+            if whole_cache:
+                cache.grow(pages)
             weight_bytes = 0
 
             def pack(info: TensorInfo, raw: NDArray[np.uint8]) -> Any:

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.errors import OutOfPagesError
+from rocmforge.errors import OutOfMemoryError, OutOfPagesError
 from rocmforge.sampling import Sampler, SamplingParams
 from rocmforge.text.tokenizer import StreamDecoder, Tokenizer
 
@@ -246,7 +246,7 @@ class Generation:
         limit = min(params.max_tokens, self.engine.ctx - len(ids) + 1)
         try:
             sequence = self.engine.add_sequence(len(ids) + limit - 1, owner=self)
-        except OutOfPagesError:
+        except (OutOfPagesError, OutOfMemoryError):
             if alone:
                 raise
             return None

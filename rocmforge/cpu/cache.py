@@ -99,6 +99,9 @@ class PagedKVCache:
         """Bytes of the whole pool, touched or not; the page table is not counted."""
         return self.k.nbytes + self.v.nbytes
 
+    def grow(self, pages: int) -> None:
+        """Nothing to do: the system gives memory as it is touched."""
+
     def close(self) -> None:
         """Nothing to do: memory goes with the object."""
 

@@ -3,11 +3,20 @@
 Both keys and values lie token by token: a page of a layer is (G, P, D), the head dim fastest. The
 kernels `kv_append` and `rope_kv_append` write it.
 
+Memory is taken as pages are: each layer is an allocation, which moves to one of twice the size when
+it is full. The kernels keep one address and one stride a layer; a virtual address range that grows
+in place would spare the copy, but consumer RDNA cards do not offer one that works.
+
 Letters of shapes: see rocmforge/array_types.py.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+
+from rocmforge.errors import OutOfMemoryError
+from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
@@ -15,10 +24,19 @@ from rocmforge.plan.protocols import MAX_HEAD_DIM
 
 KV_DTYPES = ("f16", "f32", "q8_0")
 Q8_GROUP = 32  # values that share one f16 scale
+FIRST_TOKENS = 512  # that there is memory for from the start
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Memory of one layer: keys, their scales, values, their scales, each of all its pages."""
+
+    address: int
+    pages: int
 
 
 class DeviceKVCache:
-    """Keys and values of all layers in one pool of pages, allocated and zeroed at once.
+    """Keys and values of all layers in one pool of pages, which takes memory as it fills.
 
     Parameters
     ----------
@@ -27,18 +45,26 @@ class DeviceKVCache:
     n_layers, n_kv_heads, head_dim
         L, G and D of the model.
     n_pages
-        Pages in the pool.
+        Most pages of the pool.
     page_size
         P, tokens in a page: 16, 32 or 64.
     dtype
         "f16", "f32", or "q8_0" (int8 with one f16 scale for 32 values; D is a multiple of 32).
+
+    Attributes
+    ----------
+    table
+        Which pages belong to which sequence. Taking pages may raise OutOfMemoryError, which
+        changes nothing: see `grow`.
+    moves
+        How often layers have moved: addresses asked for before the last time are void.
 
     Raises
     ------
     ValueError
         The dtype is none of these, or the head dim does not fit it or the kernels.
     OutOfMemoryError
-        The pool does not fit into device memory.
+        The first pages do not fit into device memory.
     """
 
     def __init__(
@@ -68,44 +94,118 @@ class DeviceKVCache:
         self.n_pages = n_pages
         self.page_size = page_size
         self.dtype = dtype
-        self.table = PageTable(BlockAllocator(n_pages), page_size)
-        self._values = n_pages * page_size * n_kv_heads * head_dim  # of K or V in one layer
-        self._base = runtime.allocate(self.nbytes)
+        self.table = PageTable(BlockAllocator(n_pages, self.grow), page_size)
+        self.moves = 0
+        self._layers = [_Layer(0, 0)] * n_layers
+        self._held: list[int] = []  # addresses of all memory that is to be freed
         try:
-            runtime.fill(self._base, 0, self.nbytes)
+            self.grow(min(n_pages, -(-FIRST_TOKENS // page_size)))
         except BaseException:  # Ctrl-C too
-            runtime.free(self._base)
+            self.close()
             raise
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one token takes in all layers."""
-        return self.n_layers * 2 * self._part_bytes(self.n_kv_heads * self.head_dim)
+        return self.n_layers * 2 * sum(self._streams) // self.page_size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole pool."""
-        return self.n_layers * 2 * self._part_bytes(self._values)
+        """Bytes of the memory that it has now."""
+        return sum(self._layer_bytes(layer.pages) for layer in self._layers)
 
     def pages(self, layer: int) -> tuple[int, int]:
-        """Addresses of a layer's keys and values, (n_pages, G, P, D) each."""
-        part = self._part_bytes(self._values)
-        return self._base + 2 * layer * part, self._base + (2 * layer + 1) * part
+        """Addresses of a layer's keys and values, (pages, G, P, D) each, until it moves."""
+        at = self._layers[layer]
+        return at.address, at.address + self._layer_bytes(at.pages) // 2
 
     def scales(self, layer: int) -> tuple[int, int]:
-        """Addresses of the scales, (n_pages, G, P, D / 32) float16 each; 0 unless q8_0."""
+        """Addresses of the scales, (pages, G, P, D / 32) float16 each; 0 unless q8_0."""
         if self.dtype != "q8_0":
             return 0, 0
         k, v = self.pages(layer)
-        return k + self._values, v + self._values
+        values = self._layers[layer].pages * self._page_values
+        return k + values, v + values
+
+    def grow(self, pages: int) -> None:
+        """Have memory for the pages below a number: at least twice what there was, if it has to.
+
+        Waits for the device. A page that was never written is zeros.
+
+        Parameters
+        ----------
+        pages
+            Up to the pool's.
+
+        Raises
+        ------
+        OutOfMemoryError
+            The device has too little left. All keys and values are as before.
+        """
+        had = min(layer.pages for layer in self._layers)
+        if pages <= had:
+            return
+        wanted = min(self.n_pages, max(pages, 2 * had))
+        # The last layer to move holds its old memory and its new one.
+        more = self.n_layers * self._layer_bytes(wanted - had) + self._layer_bytes(had)
+        if more > self.runtime.memory_info()[0]:
+            wanted = pages
+        self.runtime.synchronize()
+        self.moves += 1
+        try:
+            self._move(wanted)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(
+                f"{error}; the KV cache of {had * self.page_size} tokens wanted them to hold "
+                f"{wanted * self.page_size}, for one of its {self.n_layers} layers (a lower ctx, "
+                "fewer sequences or dtype q8_0 need less)"
+            ) from error
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
-        base, self._base = self._base, 0
-        if base:
-            self.runtime.free(base)
+        self._layers = [_Layer(0, 0)] * self.n_layers
+        held, self._held = self._held, []
+        release_all(*(partial(self.runtime.free, address) for address in held))
 
-    def _part_bytes(self, values: int) -> int:
+    def _move(self, pages: int) -> None:
+        """Move the layers that have fewer pages to new memory, one after another."""
+        for number, old in enumerate(self._layers):
+            if old.pages >= pages:
+                continue
+            new = _Layer(self.runtime.allocate(self._layer_bytes(pages)), pages)
+            self._held.append(new.address)
+            try:
+                self._copy(old, new)
+                self._layers[number] = new
+            finally:  # of the old and the new memory, that which is not the layer's
+                in_use = {layer.address for layer in self._layers}
+                for address in [held for held in self._held if held not in in_use]:
+                    self._held.remove(address)
+                    self.runtime.free(address)
+
+    def _copy(self, old: _Layer, new: _Layer) -> None:
+        """Copy all pages, and zero those that are new: a kernel multiplies what it masks by 0."""
+        runtime = self.runtime
+        source, target = old.address, new.address
+        for page_bytes in self._streams * 2:
+            kept, size = old.pages * page_bytes, new.pages * page_bytes
+            if kept:
+                runtime.copy_on_device(target, source, kept)
+            runtime.fill(target + kept, 0, size - kept)
+            source, target = source + kept, target + size
+
+    @property
+    def _page_values(self) -> int:
+        """Numbers of K or V in a page of one layer."""
+        return self.page_size * self.n_kv_heads * self.head_dim
+
+    @property
+    def _streams(self) -> tuple[int, ...]:
+        """Bytes of a page in each part of K or of V: numbers, and where there are, scales."""
+        values = self._page_values
         if self.dtype == "q8_0":
-            return values + values // Q8_GROUP * 2
-        return values * (2 if self.dtype == "f16" else 4)
+            return values, values // Q8_GROUP * 2
+        return (values * (2 if self.dtype == "f16" else 4),)
+
+    def _layer_bytes(self, pages: int) -> int:
+        return 2 * pages * sum(self._streams)

@@ -98,6 +98,7 @@ class GpuExecutor:
         self._lowering = Lowering(kernels, cache, ctx, self._constant, self._table)
         self._plans: dict[BatchShape, _Plan] = {}
         self._passes: OrderedDict[BatchShape, _CapturedPass] = OrderedDict()
+        self._moves = cache.moves
         self._arena = (0, 0)
         self._logits: NDArray[np.uint8] | None = None  # page-locked
         self._stream: Any = self._runtime.create_stream()  # None: closed
@@ -143,6 +144,8 @@ class GpuExecutor:
         kept = self._pass(shape)
         # Nothing can fail from here on that leaves sequences longer than what was written.
         batch = extend(self.cache.table, sequences, counts)
+        if self._moves != self.cache.moves:  # the same launches with the cache's new addresses
+            kept = self._pass(shape)
         self._inputs.fill(tokens, batch)
         self._run(kept, shape, logits, watch)
         own: Floats = logits.copy()
@@ -172,6 +175,7 @@ class GpuExecutor:
     ) -> GpuTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
         shape = _shape(counts, rows)
+        self.cache.grow(self.cache.n_pages)  # the pass keeps its addresses, whatever runs later
         return GpuTimedPass(
             self._lowering,
             shape,
@@ -248,6 +252,9 @@ class GpuExecutor:
         mark("device_to_host")
 
     def _pass(self, shape: BatchShape) -> _CapturedPass:
+        if self._moves != self.cache.moves:
+            self._forget()
+            self._moves = self.cache.moves
         kept = self._passes.get(shape)
         if kept is None:
             kept = self._build(shape)

@@ -1,4 +1,4 @@
-"""Hands out the pages of a fixed pool by number, and knows whose each of them is.
+"""Hands out the pages of a pool by number, and knows whose each of them is.
 
 A page belongs to the holder whose name it bears, as long as that holder exists. So a holder gives
 back all its pages in one step, by ceasing to exist, and an interrupt (Ctrl-C) between any two steps
@@ -7,7 +7,7 @@ leaves no page that is nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ class BlockAllocator:
     ----------
     n_pages
         Size of the pool, at least 1.
+    back
+        Called, before pages are taken, with the number that all of them are below: sees to the
+        memory behind them. What it raises, `allocate` raises, and no page is taken.
 
     Attributes
     ----------
@@ -36,10 +39,11 @@ class BlockAllocator:
         `n_pages` is below 1.
     """
 
-    def __init__(self, n_pages: int) -> None:
+    def __init__(self, n_pages: int, back: Callable[[int], None] | None = None) -> None:
         if n_pages < 1:
             raise ValueError(f"n_pages: got {n_pages}, wanted at least 1")
         self.holders: dict[int, Any] = {}
+        self._back = back
         self._names = np.zeros(n_pages, np.int64)  # of each page's latest holder, plus 1
 
     @property
@@ -81,6 +85,8 @@ class BlockAllocator:
         if wanted > free.size:
             raise OutOfPagesError(wanted, free.size, self.n_pages)
         pages = free[:wanted]
+        if wanted and self._back is not None:
+            self._back(int(pages[-1]) + 1)
         self._names[pages] = np.repeat(holders, counts) + 1
         taken: list[int] = pages.tolist()
         return taken

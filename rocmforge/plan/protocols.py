@@ -42,11 +42,14 @@ class Cache(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole pool."""
+        """Bytes of the memory that it has taken so far, on a CPU of the whole pool."""
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one token takes in all layers."""
+
+    def grow(self, pages: int) -> None:
+        """Have memory for the pages below a number; OutOfMemoryError changes nothing."""
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""

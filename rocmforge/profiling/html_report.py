@@ -198,7 +198,8 @@ def _memory(memory: MemoryProfile) -> list[Row]:
     kv, use, executor, size = memory.kv, memory.kv.use, memory.executor, human_size
     rows = [
         ("weights", size(memory.weight_bytes)),
-        ("keys and values, all pages", f"{size(kv.pool_bytes)} for {kv.capacity_tokens} tokens"),
+        ("keys and values, pages so far", size(kv.pool_bytes)),
+        ("… all pages", f"{size(kv.full_bytes)} for {kv.capacity_tokens} tokens"),
         ("… of one token", f"{size(kv.bytes_per_token)}; {size(kv.bytes_per_token_layer)} a layer"),
         (
             "… in use",

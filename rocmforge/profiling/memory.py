@@ -45,7 +45,8 @@ class KvMemory:
     Parameters
     ----------
     pool_bytes
-        Of all pages; on a CPU the system gives them as they are touched.
+        Of the memory that the pages have so far; on a CPU of all pages, which the system gives as
+        they are touched.
     bytes_per_token, bytes_per_token_layer
         Of one token in all layers, and in one.
     table_bytes
@@ -64,6 +65,11 @@ class KvMemory:
     def capacity_tokens(self) -> int:
         """Tokens that the pool has places for: pages · P."""
         return self.use.pages * self.use.page_size
+
+    @property
+    def full_bytes(self) -> int:
+        """Bytes of all pages, once they have been needed."""
+        return self.capacity_tokens * self.bytes_per_token
 
     @property
     def bytes_in_use(self) -> int:

@@ -236,6 +236,7 @@ def measure(
                 threads=threads,
                 sequences=-(-most // -(-length // PAGE_SIZE)),
                 page_size=PAGE_SIZE,
+                whole_cache=True,
                 progress=loading,
             )
         except (OutOfMemoryError, MemoryError) as error:

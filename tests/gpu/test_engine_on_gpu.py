@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError, OutOfMemoryError
+from rocmforge.gpu import cache
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.model import decoder
 from rocmforge.model.synthetic import make_model
@@ -212,8 +213,9 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, kernels: Kernels, name: str) -> N
 
 
 def test_a_cache_that_does_not_fit_is_an_error_that_frees_what_was_taken(
-    device: str, kernels: Kernels, models: dict[str, Path]
+    device: str, kernels: Kernels, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cache, "FIRST_TOKENS", 2048 << 18)
     free, _ = kernels.runtime.memory_info()
     with pytest.raises(OutOfMemoryError):
         Engine.from_gguf(models["Q8_0"], device, ctx=2048, sequences=1 << 18)
