@@ -16,8 +16,8 @@
 #include "tile.h"
 
 #if !defined(TOKENS) || !defined(ROW_WAVES) || !defined(SPLITS) || !defined(COLUMNS) || \
-    !defined(STAGES) || !defined(DEPTH)
-#error "TOKENS, ROW_WAVES, SPLITS, COLUMNS, STAGES and DEPTH have to be passed by the build"
+    !defined(STAGES) || !defined(DEPTH) || !defined(BLOCKS)
+#error "TOKENS, ROW_WAVES, SPLITS, COLUMNS, STAGES, DEPTH and BLOCKS have to be passed by the build"
 #endif
 
 constexpr int kLinesA = TileShare::kLinesA, kLinesB = TileShare::kLinesB;
@@ -246,30 +246,38 @@ DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, 
     const int steps = (b.columns + kStep - 1) / kStep, slices = b.slices;
     const int slice = block_y(), begin = steps * slice / slices;
     const int end = steps * (slice + 1) / slices;
-    const int last = (end - begin) * kRounds - 1;
-    const auto round_of = [&](int i) {  // past the last one, the last one again
-        i = minimum(i, last);
-        return ((begin + i / kRounds) * SPLITS + split()) * kRounds + i % kRounds;
+    const int count = end - begin;
+#if defined(NO_ROTATION)
+    const int shift = 0;
+#else
+    const int shift = static_cast<int>(block_x()) % count;
+#endif
+    // The steps in this block's order. Past the last one, the last one comes again.
+    const auto step_of = [&](int i) {
+        const int at = minimum(i, count - 1) + shift;
+        return begin + (at < count ? at : at - count);
+    };
+    const auto round_of = [&](int i) {
+        return (step_of(i / kRounds) * SPLITS + split()) * kRounds + i % kRounds;
     };
     Share<Format> ahead[DEPTH];
     UNROLL
     for (int i = 0; i < DEPTH; ++i) ahead[i].fetch(from, rows, b.columns, round_of(i));
     await_earlier();
     Activations x;
+    const auto stage_of = [&](int i) { return lds + i % STAGES * kStage; };
     UNROLL
-    for (int i = 0; i < STAGES - 1; ++i) x.start(b, minimum(begin + i, end - 1), lds + i * kStage);
-    x.arrive(lds);
+    for (int i = 0; i < STAGES - 1; ++i) x.start(b, step_of(i), stage_of(i));
+    x.arrive(stage_of(0));
     sums.clear();
-    const auto stage_of = [&](int at) { return lds + (at - begin) % STAGES * kStage; };
-    const int count = (end - begin) * kRounds;
-    for (int first = 0; first < count; first += kUnrolled) {
+    for (int first = 0; first < count * kRounds; first += kUnrolled) {
         UNROLL
         for (int u = 0; u < kUnrolled; ++u) {
-            const int i = first + u, step = begin + i / kRounds;
-            if (i >= count) break;
+            const int i = first + u, step = i / kRounds;
+            if (step >= count) break;
             if (u % kRounds == 0) {
                 block_sync();
-                x.start(b, minimum(step + STAGES - 1, end - 1), stage_of(step + STAGES - 1));
+                x.start(b, step_of(step + STAGES - 1), stage_of(step + STAGES - 1));
             }
             const int own = (split() * kRounds + u % kRounds) * 4 * kSpans;
             sums.multiply(ahead[u % DEPTH], stage_of(step) + own);

@@ -89,7 +89,8 @@ struct alignas(8) u32x2 {
 // From sm_90 on a kernel may start while the launch before it still runs, where the launch says so
 // (rocmforge/gpu/launch.py). It must not touch what other kernels write, nor write anything, before
 // await_earlier(), which all threads call. KERNEL does that first. KERNEL_AHEAD leaves it to the
-// kernel, which may load weights before.
+// kernel, which may load weights before. So does KERNEL_RESIDENT, of which CUDA keeps the registers
+// so few that a multiprocessor holds `blocks` blocks at a time.
 #if defined(ROCMFORGE_HOST)
 
 struct HostDim {
@@ -117,6 +118,7 @@ __attribute__((weak, visibility("default"))) const HostRuntime* rocmforge_host;
     extern "C" __attribute__((visibility("default"))) const unsigned name##_bytes = sizeof(Args); \
     extern "C" __attribute__((visibility("default"))) void name(const Args& a)
 #define KERNEL_AHEAD KERNEL
+#define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
 #define UNROLL  // on a CPU, unrolled kernels compile up to twenty times longer and run no faster
 
 DEVICE unsigned thread_x() {
@@ -157,6 +159,7 @@ DEVICE void wave_sync() {
     extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) \
     name(const Args a)
 #define KERNEL_AHEAD KERNEL
+#define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
 
 DEVICE unsigned thread_x() {
     return __builtin_amdgcn_workitem_id_x();
@@ -180,8 +183,10 @@ DEVICE void wave_sync() {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
 }
 #else
-#define KERNEL_AHEAD(name, Args, threads) \
-    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args a)
+#define KERNEL_RESIDENT(name, Args, threads, blocks)              \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) \
+        name(const __grid_constant__ Args a)
+#define KERNEL_AHEAD(name, Args, threads) KERNEL_RESIDENT(name, Args, threads, 1)
 #define KERNEL(name, Args, threads)         \
     DEVICE void name##_body(const Args& a); \
     KERNEL_AHEAD(name, Args, threads) {     \

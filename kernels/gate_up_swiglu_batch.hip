@@ -21,7 +21,7 @@ struct GateUpBatchArgs {
 };
 
 // A wave has 16 rows of gate, and the same ones of up.
-KERNEL_AHEAD(gate_up_swiglu_batch, GateUpBatchArgs, kThreads) {
+KERNEL_RESIDENT(gate_up_swiglu_batch, GateUpBatchArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kLds];
     const int first = static_cast<int>(block_x() * (kRows / 2) + wave() % ROW_WAVES * 16);
     const TileSource from[kTiles] = {{a.gate, first}, {a.up, first}};

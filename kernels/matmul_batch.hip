@@ -45,7 +45,7 @@ struct RowProducts {
     }
 };
 
-KERNEL_AHEAD(matmul_batch, MatmulBatchArgs, kThreads) {
+KERNEL_RESIDENT(matmul_batch, MatmulBatchArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kLds];
     own_product(a.products, RowProducts{a, lds});
 }

@@ -1,8 +1,8 @@
 """How a device runs the steps of a pass: which dtypes its kernels read and write, and their memory.
 
 The number of rows decides. Up to 8 are a GEMV: the kernels of `ops/matmul.py` read each matrix once
-for all of them, and so do those of `ops/matmul_batch.py` up to 64 where there are matrix units. More
-are a GEMM: tiles go through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`).
+for all of them. So do those of `ops/matmul_batch.py` up to 64 rows, where there are matrix units.
+More are a GEMM: tiles go through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`).
 `pass_lowering.py` makes the launches.
 """
 
@@ -140,19 +140,19 @@ class Lowering:
 
     def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
         properties = self.kernels.runtime.properties
-        rows = dict.fromkeys(
-            ((2 * op.gate.rows,), op.gate.columns)
+        every = dict.fromkeys(
+            (op.gate.kernel_format, (2 * op.gate.rows,), op.gate.columns)
             if isinstance(op, GateUpSwiglu)
-            else (tuple(w.rows for w in op.weights), op.x.columns)
+            else (op.weights[0].kernel_format, tuple(w.rows for w in op.weights), op.x.columns)
             for op in (step.op for step in steps)
             if isinstance(op, GateUpSwiglu | Matmul)
         )
         return max(
             (
                 matmul_batch.scratch_bytes(
-                    properties.architecture, properties.compute_units, matrices, columns, tokens
+                    properties.architecture, properties.compute_units, *products, tokens
                 )
-                for matrices, columns in rows
+                for products in every
                 for tokens in matmul_batch.TOKENS
                 if shape.tokens > GEMV_ROWS
             ),

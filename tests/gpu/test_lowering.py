@@ -64,7 +64,7 @@ def launches(found: Lowering, shape: BatchShape, ops: list[Op]) -> list[Launch]:
 def test_launches_of_a_few_rows_start_early_but_those_behind_a_copy() -> None:
     found = lowering("gfx1100")
     ops = feed_forward("Q4_K", "Q4_K", "Q6_K")
-    for rows, early in ((1, True), (8, True), (9, False), (512, False)):
+    for rows, early in ((1, True), (8, True), (64, True), (65, False), (512, False)):
         shape = BatchShape(rows, rows, None, True, 1)
         assert {launch.early for launch in launches(found, shape, ops)} == {early}
     rows = np.zeros((4, 144), np.uint8)

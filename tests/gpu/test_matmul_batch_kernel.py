@@ -131,10 +131,18 @@ def test_slices_leave_counters_at_zero_and_give_the_same_every_time(gpu: Gpu, to
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("tokens", op.TOKENS)
-def test_constants_fit_the_kernel(architecture: str, tokens: int) -> None:
-    constants = op.choose(architecture, tokens)
+@pytest.mark.parametrize("name", ["Q4_K", "F16"])
+def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> None:
+    constants = op.choose(architecture, name, tokens)
     columns = constants.COLUMNS * constants.SPLITS
     threads = constants.threads(wave_size(architecture))
     assert threads <= 1024
     assert constants.TOKENS * columns // 8 % threads == 0
     assert constants.STAGES * constants.TOKENS * (columns // 8 + 4) * 16 <= 48 << 10
+
+
+def test_slices_use_what_the_device_runs_at_a_time() -> None:
+    assert op.slices(tiles=86, steps=32, blocks=264) == 3
+    assert op.slices(tiles=125, steps=32, blocks=132) == 1
+    assert op.slices(tiles=16, steps=32, blocks=264) > 4
+    assert op.slices(tiles=1, steps=1, blocks=264) == 1

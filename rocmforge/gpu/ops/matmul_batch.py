@@ -8,7 +8,7 @@ weights go through LDS (matmul_prompt).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rocmforge.gpu.arrays import F16
 from rocmforge.gpu.compiler import Build, Kernels
@@ -29,7 +29,7 @@ TOKENS = (16, 32, 64)
 """What kernels are compiled for; one for more serves fewer."""
 
 WAVE_ROWS = 32
-MOST_SLICES = 8
+MOST_SLICES = 16
 FORMATS = tuple(name for name in (*STREAMS, *dict.fromkeys(DENSE.values())) if name != "F32")
 """The types of kernels/packed.h that it multiplies with."""
 
@@ -52,6 +52,8 @@ class Constants:
         Steps of activations in LDS: one in use, the others on their way. 2 but on CUDA.
     DEPTH
         Rounds of weights in registers: one in use, the others on their way.
+    BLOCKS
+        That a compute unit runs at a time; CUDA's compiler keeps the registers so few.
     """
 
     TOKENS: int
@@ -60,6 +62,7 @@ class Constants:
     COLUMNS: int
     STAGES: int
     DEPTH: int
+    BLOCKS: int
 
     @property
     def rows(self) -> int:
@@ -76,15 +79,15 @@ class Constants:
 
 
 _SM = {
-    16: Constants(16, 8, 1, 128, 4, 3),
-    32: Constants(32, 8, 1, 128, 4, 2),
-    64: Constants(64, 8, 1, 128, 2, 2),
+    16: Constants(16, 8, 1, 128, 4, 2, 2),
+    32: Constants(32, 8, 1, 128, 4, 2, 1),
+    64: Constants(64, 8, 1, 128, 2, 2, 1),
 }
 # Not measured. A compute unit has 64 KB of LDS for all its blocks, and few blocks hide latency.
 _AMD = {
-    16: Constants(16, 4, 2, 128, 2, 2),
-    32: Constants(32, 4, 2, 128, 2, 2),
-    64: Constants(64, 4, 1, 128, 2, 1),  # registers for one round
+    16: Constants(16, 4, 2, 128, 2, 2, 2),
+    32: Constants(32, 4, 2, 128, 2, 2, 1),
+    64: Constants(64, 4, 1, 128, 2, 1, 1),  # registers for one round
 }
 
 
@@ -95,22 +98,26 @@ def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> boo
     return all(w.kernel_format in FORMATS and w.columns % 32 == 0 for w in weights)
 
 
-def choose(architecture: str, tokens: int) -> Constants:
-    """Constants for an architecture and a number of tokens.
+def choose(architecture: str, name: str, tokens: int) -> Constants:
+    """Constants for an architecture, a format and a number of tokens.
 
     Parameters
     ----------
     architecture
         "gfx…" or "sm_…".
+    name
+        Of the first matrix: the type of kernels/packed.h.
     tokens
         T, 1 to MAX_TOKENS.
     """
     held = next(most for most in TOKENS if most >= tokens)
-    return (_SM if architecture.startswith("sm_") else _AMD)[held]
+    constants = (_SM if architecture.startswith("sm_") else _AMD)[held]
+    # A lane's share of a round is 64 bytes of f16 for each of its rows: registers hold one.
+    return replace(constants, DEPTH=1, BLOCKS=1) if name in DENSE.values() else constants
 
 
-def slices(tiles: int, steps: int, compute_units: int) -> int:
-    """How many blocks share the steps of a tile of rows, so that every compute unit has two blocks.
+def slices(tiles: int, steps: int, blocks: int) -> int:
+    """How many blocks share the steps of a tile of rows, so that all of them take least time.
 
     Parameters
     ----------
@@ -118,11 +125,15 @@ def slices(tiles: int, steps: int, compute_units: int) -> int:
         Of rows, of all matrices together.
     steps
         Of a block that has all columns.
-    compute_units
-        Of the device.
+    blocks
+        That the device runs at a time.
     """
-    wanted = -(-2 * compute_units // tiles) if tiles < compute_units else 1
-    return max(1, min(wanted, MOST_SLICES, steps // 2))
+
+    def time(count: int) -> float:
+        """In steps; what slices leave and add up is about as much as a step."""
+        return -(-tiles * count // blocks) * steps / count + count
+
+    return min(range(1, max(1, min(MOST_SLICES, steps // 2)) + 1), key=time)
 
 
 def partial_bytes(constants: Constants, tiles: int, count: int) -> int:
@@ -136,7 +147,7 @@ def builds(architecture: str) -> Iterator[Build]:
         return
     for name in FORMATS:
         for tokens in TOKENS:
-            constants = asdict(choose(architecture, tokens))
+            constants = asdict(choose(architecture, name, tokens))
             same = {f"FORMAT_{i}": name for i in range(products.MOST)}
             yield Build(FILE, LAYOUTS, {**constants, **same})
             yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**constants, "FORMAT_0": name})
@@ -168,18 +179,32 @@ class _Cut:
 
 
 def _cut(
-    architecture: str, compute_units: int, rows: Sequence[int], columns: int, tokens: int
+    architecture: str,
+    compute_units: int,
+    name: str,
+    rows: Sequence[int],
+    columns: int,
+    tokens: int,
 ) -> _Cut:
-    constants = choose(architecture, tokens)
+    constants = choose(architecture, name, tokens)
     tiles = sum(-(-n // constants.rows) for n in rows)
-    return _Cut(constants, tiles, slices(tiles, constants.steps(columns), compute_units))
+    blocks = compute_units * constants.BLOCKS
+    return _Cut(constants, tiles, slices(tiles, constants.steps(columns), blocks))
 
 
 def scratch_bytes(
-    architecture: str, compute_units: int, rows: Sequence[int], columns: int, tokens: int
+    architecture: str,
+    compute_units: int,
+    name: str,
+    rows: Sequence[int],
+    columns: int,
+    tokens: int,
 ) -> int:
-    """Memory of `Scratch.partials` for matrices of so many rows (gate and up: twice 2N)."""
-    cut = _cut(architecture, compute_units, rows, columns, tokens)
+    """Memory of `Scratch.partials`, by the first format and the rows of each matrix.
+
+    Gate and up count as one matrix.
+    """
+    cut = _cut(architecture, compute_units, name, rows, columns, tokens)
     return partial_bytes(cut.constants, cut.tiles, cut.slices)
 
 
@@ -215,6 +240,7 @@ def matmul_batch(
     cut = _cut(
         properties.architecture,
         properties.compute_units,
+        weights[0].kernel_format,
         [w.rows for w in weights],
         weights[0].columns,
         tokens,
@@ -259,7 +285,7 @@ def gate_up_swiglu_batch(
     """
     properties = kernels.runtime.properties
     architecture, units = properties.architecture, properties.compute_units
-    cut = _cut(architecture, units, [2 * gate.rows], gate.columns, tokens)
+    cut = _cut(architecture, units, gate.kernel_format, [2 * gate.rows], gate.columns, tokens)
     return kernels.launch(
         GATE_UP_FILE,
         "gate_up_swiglu_batch",
