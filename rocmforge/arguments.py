@@ -343,7 +343,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         "--kv-dtype",
         choices=("f16", "f32", "q8_0"),
         default="f16",
-        help="dtype of the KV cache; q8_0 on GPUs only (default f16)",
+        help="dtype of the KV cache; q8_0 takes half of f16 (default f16)",
     )
     group.add_argument(
         "--page-size",

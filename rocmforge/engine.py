@@ -120,7 +120,7 @@ class Engine:
             share. Their memory is taken as they fill: on a GPU that of 512 tokens, then twice as
             much each time, unless `whole_cache` is set.
         kv_dtype
-            Type of stored keys and values; "q8_0" on GPUs only.
+            Type of stored keys and values; "q8_0" takes half the memory of "f16".
         page_size
             Tokens in a page of the KV cache: 16, 32 or 64.
         whole_cache

@@ -344,7 +344,6 @@ def test_a_model_too_large_for_this_machine_is_skipped(
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        ("inference.Context.track_decode_ms_per_token", ("tiny-Q4_K_M", 1024, "q8_0", "cpu")),
         ("attention.HeadDim.time_attention", (512, "cpu")),
         ("steps.OnCpu.track_us", ("matmul_qkv", "decode at 2000", "cpu")),  # as at 128
         ("steps.OnCpu.track_us", ("swiglu", "decode at 128", "cpu")),

@@ -5,8 +5,8 @@
 // head g * (H / G) + i % (H / G). It walks the sequence's pages once. Scores have tokens as lanes
 // (K is stored transposed), and outputs have head dims as lanes, so that neither needs a horizontal
 // sum; blocks of rows by vectors stay in registers. Where many rows use a page, or head dims fill
-// no whole vectors, it is made float32 in cache first. The queries of a sequence are its last
-// tokens: query j of n stands at position length - n + j.
+// no whole vectors, or it is Q8_0, it is made float32 in cache first. The queries of a sequence are
+// its last tokens: query j of n stands at position length - n + j.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
@@ -142,7 +142,51 @@ void soften(int rows, int64_t start, int64_t page, Scratch& s, float* factor) {
     }
 }
 
+// Bytes of the page of a KV head.
+template <class Element>
+int64_t page_bytes(const AttentionArgs& a) {
+    return a.head_dim * a.page_size * static_cast<int64_t>(sizeof(Element));
+}
+
+// Codes of Q8_0, and behind all of a page its scales: ops.h.
+struct Code {
+    int8_t code;
+};
+
+template <>
+int64_t page_bytes<Code>(const AttentionArgs& a) {
+    return a.head_dim * a.page_size + 2 * (a.head_dim / kPageGroup) * a.page_size;
+}
+
+F32 load_codes(const Code* codes) {
+    return to_float(load_i8(reinterpret_cast<const uint8_t*>(codes)));
+}
+
 // Makes a page float32 in the scratch, its head dims padded to whole vectors.
+void load_page(const Code* k, const Code* v, const AttentionArgs& a, int64_t padded_dims,
+               Scratch& s) {
+    const int64_t size = a.head_dim * a.page_size, groups = a.head_dim / kPageGroup;
+    const auto* const k_scales = reinterpret_cast<const uint16_t*>(k + size);
+    const auto* const v_scales = reinterpret_cast<const uint16_t*>(v + size);
+    for (int64_t i = 0; i < groups; ++i) {
+        for (int64_t t = 0; t < a.page_size; t += kLanes) {
+            const F32 scale = load_f16(k_scales + i * a.page_size + t);
+            for (int64_t d = i * kPageGroup; d < (i + 1) * kPageGroup; ++d) {
+                const int64_t at = d * a.page_size + t;
+                store(s.k + at, load_codes(k + at) * scale);
+            }
+        }
+    }
+    for (int64_t t = 0; t < a.page_size; ++t) {
+        for (int64_t i = 0; i < groups; ++i) {
+            const F32 scale = set1(half_to_float(v_scales[t * groups + i]));
+            for (int64_t d = i * kPageGroup; d < (i + 1) * kPageGroup; d += kLanes) {
+                store(s.v + t * padded_dims + d, load_codes(v + t * a.head_dim + d) * scale);
+            }
+        }
+    }
+}
+
 template <class Element>
 void load_page(const Element* k, const Element* v, const AttentionArgs& a, int64_t padded_dims,
                Scratch& s) {
@@ -171,13 +215,15 @@ void add_page(const Element* k, const Element* v, int64_t start, int64_t n, int6
 template <class Element>
 void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t reach, int rows,
                int64_t padded_dims, Scratch& s) {
-    const bool once = std::is_same_v<Element, float> || rows <= kRowBlock;
+    constexpr bool coded = std::is_same_v<Element, Code>;
+    const bool once = std::is_same_v<Element, float> || coded || rows <= kRowBlock;
     const bool as_it_is = padded_dims == a.head_dim && once;
-    const int64_t size = a.head_dim * a.page_size;
+    const int64_t size = page_bytes<Element>(a);
     const int32_t* const pages = a.page_table + seq * a.max_pages;
     const auto page_of = [&](const void* cache, int64_t token) {
         const int64_t page = pages[token / a.page_size];
-        return static_cast<const Element*>(cache) + (page * a.kv_heads + g) * size;
+        const char* const at = static_cast<const char*>(cache) + (page * a.kv_heads + g) * size;
+        return reinterpret_cast<const Element*>(at);
     };
     for (int64_t start = 0; start < reach; start += a.page_size) {
         const Element* const k = page_of(a.k, start);
@@ -185,16 +231,18 @@ void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t reach, in
         const int64_t n = std::min(a.page_size, reach - start);
         const int64_t next = start + a.page_size;
         if (once && next < reach) {  // it lies anywhere: no processor foresees it
-            const int bytes = static_cast<int>(size * static_cast<int64_t>(sizeof(Element)));
+            const int bytes = static_cast<int>(size);
             prefetch(reinterpret_cast<const uint8_t*>(page_of(a.k, next)), bytes);
             prefetch(reinterpret_cast<const uint8_t*>(page_of(a.v, next)), bytes);
         }
-        if (as_it_is) {
-            add_page(k, v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);
-        } else {
-            load_page(k, v, a, padded_dims, s);
-            add_page<float>(s.k, s.v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);
+        if constexpr (!coded) {
+            if (as_it_is) {
+                add_page(k, v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);
+                continue;
+            }
         }
+        load_page(k, v, a, padded_dims, s);
+        add_page<float>(s.k, s.v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);
     }
 }
 
@@ -220,7 +268,9 @@ void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int
     // Columns past the head dim are read as lanes; they must not hold a stale NaN.
     if (padded_dims != a.head_dim) std::memset(s.v, 0, sizeof s.v);
 
-    const auto add = a.half ? add_pages<Half> : add_pages<float>;
+    const auto add = a.type == PageType::Q8_0  ? add_pages<Code>
+                     : a.type == PageType::F16 ? add_pages<Half>
+                                               : add_pages<float>;
     add(a, seq, g, reach, rows, padded_dims, s);
     for (int r = 0; r < rows; ++r) {
         float* out = a.out + offset_of(first + r);

@@ -34,7 +34,7 @@ namespace {
 
 template <class T, int dims>
 using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
-using Pages = nb::ndarray<nb::c_contig, nb::device::cpu>;  // float16 or float32
+using Pages = nb::ndarray<nb::c_contig, nb::device::cpu>;  // float16, float32, or int8 of Q8_0
 
 void require(bool ok, const char* what) {
     if (!ok) throw std::invalid_argument(what);
@@ -214,9 +214,9 @@ class Kernels {
     void kv_append(Array<const float, 3> k, Array<const float, 3> v, const Pages& k_pages,
                    const Pages& v_pages, Array<const int32_t, 1> pages,
                    Array<const int32_t, 1> offsets) {
-        // k_pages (n, G, D, P), v_pages (n, G, P, D)
+        // k_pages (n, G, D, P), v_pages (n, G, P, D); Q8_0 has D + D / 16 in the place of D
         check_pages(k_pages, v_pages);
-        require(k.shape(1) == k_pages.shape(1) && k.shape(2) == k_pages.shape(2) &&
+        require(k.shape(1) == k_pages.shape(1) && k.shape(2) == head_dim(k_pages) &&
                     v.shape(1) == k.shape(1) && v.shape(2) == k.shape(2) &&
                     v.shape(0) == k.shape(0),
                 "kv_append: k and v must be (tokens, kv heads, head dim)");
@@ -230,7 +230,7 @@ class Kernels {
                             offsets.data()[t] >= 0 && offsets.data()[t] < page_size,
                         "kv_append: page or offset out of range");
             }
-            ops_->kv_append({k.data(), v.data(), k_pages.data(), v_pages.data(), is_half(k_pages),
+            ops_->kv_append({k.data(), v.data(), k_pages.data(), v_pages.data(), page_type(k_pages),
                              pages.data(), offsets.data(), static_cast<int64_t>(k.shape(0)),
                              static_cast<int64_t>(k.shape(1)), static_cast<int64_t>(k.shape(2)),
                              page_size});
@@ -241,7 +241,8 @@ class Kernels {
                    Array<const int32_t, 2> page_table, Array<const int32_t, 1> lengths,
                    Array<const int32_t, 1> starts, float scale, Array<float, 3> out) {
         check_pages(k_pages, v_pages);
-        require(q.shape(2) == k_pages.shape(2) && q.shape(2) <= 256, "attention: head dim differs");
+        require(q.shape(2) == head_dim(k_pages) && q.shape(2) <= 256,
+                "attention: head dim differs");
         require(k_pages.shape(3) <= 64, "attention: page size must be at most 64");
         require(q.shape(1) % k_pages.shape(1) == 0, "attention: heads must divide into KV heads");
         require(out.size() == q.size(), "attention: out must have q's shape");
@@ -251,7 +252,7 @@ class Kernels {
         run([this, q, k_pages, v_pages, page_table, lengths, starts, scale, out] {
             check_sequences(static_cast<int32_t>(q.shape(0)), k_pages, page_table, lengths, starts);
             ops_->attention(
-                {q.data(), k_pages.data(), v_pages.data(), is_half(k_pages), page_table.data(),
+                {q.data(), k_pages.data(), v_pages.data(), page_type(k_pages), page_table.data(),
                  lengths.data(), starts.data(), static_cast<int64_t>(lengths.shape(0)),
                  static_cast<int64_t>(page_table.shape(1)), static_cast<int64_t>(q.shape(1)),
                  static_cast<int64_t>(k_pages.shape(1)), static_cast<int64_t>(q.shape(2)),
@@ -334,7 +335,14 @@ class Kernels {
                 "the bytes of a row do not fit its format and columns");
     }
 
-    static bool is_half(const Pages& pages) { return pages.dtype().bits == 16; }
+    static PageType page_type(const Pages& pages) {
+        const auto bits = pages.dtype().bits;
+        return bits == 8 ? PageType::Q8_0 : bits == 16 ? PageType::F16 : PageType::F32;
+    }
+
+    static size_t head_dim(const Pages& k) {
+        return page_type(k) == PageType::Q8_0 ? k.shape(2) / 17 * 16 : k.shape(2);
+    }
 
     static void check_sequences(int32_t queries, const Pages& k_pages,
                                 const Array<const int32_t, 2>& page_table,
@@ -365,12 +373,14 @@ class Kernels {
                 "KV pages must be (n, G, D, P) and (n, G, P, D)");
         require(k.shape(1) >= 1 && k.shape(2) >= 1 && k.shape(3) >= 16 && k.shape(3) % 16 == 0,
                 "KV pages need KV heads, dims, and a page size that is a multiple of 16");
-        const auto is_float = [](const Pages& p) {
-            return p.dtype().code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) &&
-                   (p.dtype().bits == 16 || p.dtype().bits == 32);
+        const auto is_of = [](const Pages& p, nb::dlpack::dtype_code code, int bits) {
+            return p.dtype().code == static_cast<uint8_t>(code) && p.dtype().bits == bits;
         };
-        require(is_float(k) && is_float(v) && k.dtype() == v.dtype(),
-                "KV pages must both be float16 or both float32");
+        const bool q8 = is_of(k, nb::dlpack::dtype_code::Int, 8);
+        require(k.dtype() == v.dtype() && (q8 || is_of(k, nb::dlpack::dtype_code::Float, 16) ||
+                                           is_of(k, nb::dlpack::dtype_code::Float, 32)),
+                "KV pages must both be float16, float32 or int8");
+        require(!q8 || k.shape(2) % 34 == 0, "KV pages of int8 must have 34 bytes for 32 dims");
     }
 
     const Ops* ops_;

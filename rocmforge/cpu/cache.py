@@ -2,20 +2,26 @@
 
 Keys lie transposed inside a page (tokens run fastest), so that the scores of one query against
 P tokens are P vector lanes; values lie token by token. The backend's op `kv_append` writes them.
+In a page of q8_0, scales lie behind the codes of all tokens: rocmforge/cpu/ops.h.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.cpu.memory import aligned_zeros
+from rocmforge.kv import KV_DTYPES, Q8_GROUP
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
 
-DTYPES: dict[str, np.dtype[np.floating]] = {
+DTYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
     "f32": np.dtype(np.float32),
+    "q8_0": np.dtype(np.int8),
 }
 
 
@@ -34,12 +40,13 @@ class PagedKVCache:
     page_size
         P, tokens in a page: 16, 32 or 64.
     dtype
-        "f16" or "f32", of a stored number.
+        "f16", "f32", or "q8_0" (int8 with one f16 scale for 32 dims; D is a multiple of 32).
 
     Attributes
     ----------
     k
-        (L, n_pages, G, D, P) float16 or float32, C order, begins on a 64-byte boundary.
+        (L, n_pages, G, D, P) float16 or float32, C order, begins on a 64-byte boundary. Of q8_0 it
+        is int8, and D + D / 16 takes the place of D.
     v
         (L, n_pages, G, P, D), the same.
     table
@@ -60,9 +67,12 @@ class PagedKVCache:
         page_size: int,
         dtype: str,
     ) -> None:
-        if dtype not in DTYPES:
-            other = "; q8_0 is for GPUs only" if dtype == "q8_0" else ""
-            raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)}{other}")
+        if dtype not in KV_DTYPES:
+            raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(KV_DTYPES)}")
+        if dtype == "q8_0" and head_dim % Q8_GROUP:
+            raise ValueError(
+                f"KV dtype q8_0: got head dim {head_dim}, wanted a multiple of {Q8_GROUP}"
+            )
         counts = {"n_layers": n_layers, "n_kv_heads": n_kv_heads, "head_dim": head_dim}
         for name, count in {**counts, "n_pages": n_pages}.items():
             if count < 1:
@@ -76,23 +86,28 @@ class PagedKVCache:
         self.table = PageTable(BlockAllocator(n_pages), page_size)
         try:
             self.k = aligned_zeros(
-                (n_layers, n_pages, n_kv_heads, head_dim, page_size), DTYPES[dtype]
+                (n_layers, n_pages, n_kv_heads, self._row, page_size), DTYPES[dtype]
             )
             self.v = aligned_zeros(
-                (n_layers, n_pages, n_kv_heads, page_size, head_dim), DTYPES[dtype]
+                (n_layers, n_pages, n_kv_heads, page_size, self._row), DTYPES[dtype]
             )
         except MemoryError as error:
             gib = self.bytes_per_token * n_pages * page_size / 2**30
             raise ValueError(
                 f"KV cache: {n_pages * page_size} tokens are {gib:.1f} GiB, more than this "
-                "machine lends; wanted fewer pages (a lower ctx, fewer sequences) or dtype f16"
+                "machine lends; wanted fewer pages (a lower ctx, fewer sequences) or dtype q8_0"
             ) from error
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that one token takes in all layers: 2 L G D * bytes of a number."""
-        per_layer = 2 * self.n_kv_heads * self.head_dim * DTYPES[self.dtype].itemsize
+        """Bytes that one token takes in all layers: 2 L G D * bytes of a number and its scale."""
+        per_layer = 2 * self.n_kv_heads * self._row * DTYPES[self.dtype].itemsize
         return self.n_layers * per_layer
+
+    @property
+    def _row(self) -> int:
+        """Numbers in the place of the D dims of a token and head: with q8_0's scales, as int8."""
+        return self.head_dim + (self.head_dim // 16 if self.dtype == "q8_0" else 0)
 
     @property
     def nbytes(self) -> int:
@@ -130,6 +145,22 @@ class PagedKVCache:
         n = self.table.length(sequence)
         pages = self.table.pages(sequence)[: -(-n // self.page_size)]
         shape = (len(pages) * self.page_size, self.n_kv_heads, self.head_dim)
-        k = self.k[layer, pages].transpose(0, 3, 1, 2).reshape(shape)[:n]
-        v = self.v[layer, pages].transpose(0, 2, 1, 3).reshape(shape)[:n]
+        k, v = self.k[layer, pages], self.v[layer, pages]
+        if self.dtype == "q8_0":
+            k = _numbers(k, (self.head_dim, self.page_size), 0)
+            v = _numbers(v, (self.page_size, self.head_dim), 1)
+        k = k.transpose(0, 3, 1, 2).reshape(shape)[:n]
+        v = v.transpose(0, 2, 1, 3).reshape(shape)[:n]
         return k.astype(np.float32), v.astype(np.float32)
+
+
+def _numbers(pages: NDArray[np.int8], shape: tuple[int, int], dims: int) -> NDArray[np.float32]:
+    """Pages (m, G, …) of q8_0 as (m, G, *shape); `dims` is the axis of `shape` with scales."""
+    each, size = pages.shape[:2], shape[0] * shape[1]
+    groups = [length // (Q8_GROUP if axis == dims else 1) for axis, length in enumerate(shape)]
+    flat = pages.reshape(*each, math.prod(pages.shape[2:]))
+    scales = flat[..., size:].copy().view(np.float16).reshape(*each, *groups).astype(np.float32)
+    codes = flat[..., :size].reshape(*each, *shape)
+    with np.errstate(invalid="ignore"):  # 0 · infinity: what held NaN or an infinity
+        numbers: NDArray[np.float32] = codes * np.repeat(scales, Q8_GROUP, axis=2 + dims)
+    return numbers

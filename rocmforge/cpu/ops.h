@@ -30,11 +30,17 @@ struct MatmulArgs {
     ThreadPool& pool;
 };
 
+// Numbers of the KV cache. Q8_0 (D a multiple of 32): 32 neighbouring dims of a token have int8
+// codes and an f16 scale. The page of a KV head has its codes first, K (D, P) and V (P, D), and
+// behind all of them the scales, of K (D / 32, P) and of V (P, D / 32).
+enum class PageType { F32, F16, Q8_0 };
+constexpr int64_t kPageGroup = 32;
+
 struct AttentionArgs {
     const float* q;             // (T, H, D)
-    const void* k;              // (pages, G, D, P), f16 or f32
+    const void* k;              // (pages, G, D, P)
     const void* v;              // (pages, G, P, D)
-    bool half;                  // K and V are f16
+    PageType type;              // of K and V
     const int32_t* page_table;  // (S, max_pages)
     const int32_t* lengths;     // (S,) tokens in the cache, this call's included
     const int32_t* starts;      // (S + 1,) first query row of each sequence
@@ -49,7 +55,7 @@ struct KvAppendArgs {
     const float* v;
     void* k_pages;
     void* v_pages;
-    bool half;
+    PageType type;
     const int32_t* pages;    // (T,)
     const int32_t* offsets;  // (T,)
     int64_t tokens, kv_heads, head_dim, page_size;

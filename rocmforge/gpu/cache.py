@@ -18,12 +18,11 @@ from functools import partial
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
+from rocmforge.kv import KV_DTYPES, Q8_GROUP
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
 from rocmforge.plan.protocols import MAX_HEAD_DIM
 
-KV_DTYPES = ("f16", "f32", "q8_0")
-Q8_GROUP = 32  # values that share one f16 scale
 FIRST_TOKENS = 512  # that there is memory for from the start
 
 

@@ -250,7 +250,7 @@ class Backend(Protocol[W]):
         page_size
             P, tokens in a page: 16, 32 or 64.
         dtype
-            Of a stored number: "f16" or "f32"; GPUs take "q8_0" too.
+            Of a stored number, one of `rocmforge.kv.KV_DTYPES`.
 
         Raises
         ------

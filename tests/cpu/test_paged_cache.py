@@ -74,6 +74,7 @@ def test_gather_is_a_copy() -> None:
         (32, 8, 128, "f16", 131072),  # Llama 3 8B
         (80, 8, 128, "f16", 327680),  # 70B
         (22, 4, 64, "f32", 45056),  # TinyLlama 1.1B
+        (32, 32, 128, "q8_0", 278528),  # 34 bytes for 32 numbers
     ],
 )
 def test_bytes(layers: int, heads: int, dim: int, dtype: str, wanted: int) -> None:
@@ -138,8 +139,8 @@ GOOD = {
         ("head_dim", 0, "head_dim: got 0, wanted at least 1"),
         ("n_pages", 0, "n_pages: got 0, wanted at least 1"),
         ("page_size", 48, r"page_size: got 48, wanted one of \(16, 32, 64\)"),
-        ("dtype", "q8", "KV dtype: got 'q8', wanted one of f16, f32$"),
-        ("dtype", "q8_0", "got 'q8_0', wanted one of f16, f32; q8_0 is for GPUs only"),
+        ("dtype", "q8", "KV dtype: got 'q8', wanted one of f16, f32, q8_0$"),
+        ("dtype", "q8_0", "KV dtype q8_0: got head dim 8, wanted a multiple of 32"),
         ("head_dim", 2**50, "GiB, more than this machine lends; wanted fewer pages"),
         ("head_dim", 2**70, "GiB, more than this machine lends; wanted fewer pages"),
     ],

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gpu import cache as device_cache
-from rocmforge.gpu.cache import KV_DTYPES, DeviceKVCache
+from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Kernels
+from rocmforge.kv import KV_DTYPES
 from rocmforge.model.synthetic import make_model
 from rocmforge.profiling.memory import memory_profile
 from rocmforge.sampling import SamplingParams

@@ -54,9 +54,54 @@ def slots_of(cache: PagedKVCache, batch: Batch) -> tuple[NDArray[np.int32], NDAr
 
 
 def plain_append(cache: PagedKVCache, layer: int, batch: Batch) -> None:
-    page, slot = slots_of(cache, batch)
-    cache.k[layer, page, :, :, slot] = batch.k
-    cache.v[layer, page, :, slot, :] = batch.v
+    for t, (page, slot) in enumerate(zip(*slots_of(cache, batch), strict=True)):
+        put(cache, (cache.k[layer, page], cache.v[layer, page]), slot, (batch.k[t], batch.v[t]))
+
+
+def quantized(rows: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
+    """Codes (…, D) and scales (…, D / 32) of finite rows in q8_0."""
+    groups = rows.reshape(*rows.shape[:-1], -1, 32)
+    largest = np.abs(groups).max(-1) * (np.float32(1) / np.float32(127))
+    scales = np.minimum(largest, np.float32(65504)).astype(np.float16)
+    step = scales.astype(np.float32)
+    inverse = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
+    codes = np.clip(np.rint(groups * inverse[..., None]), -127, 127).astype(np.int8)
+    return codes.reshape(rows.shape), scales
+
+
+def kept(rows: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:
+    """Rows (…, D) as a cache of a dtype gives them back."""
+    if dtype == "q8_0":
+        codes, scales = quantized(rows)
+        return codes * np.repeat(scales.astype(np.float32), 32, axis=-1)
+    return rows.astype(DTYPES[dtype]).astype(np.float32)
+
+
+def put(
+    cache: PagedKVCache,
+    pages: tuple[NDArray[np.generic], NDArray[np.generic]],
+    slot: int,
+    rows: tuple[NDArray[np.float32], NDArray[np.float32]],
+) -> None:
+    """Write a token's key and value (G, D) into pages of keys and of values, (G, …) each."""
+    (k_page, v_page), (k, v) = pages, rows
+    if cache.dtype != "q8_0":
+        k_page[:, :, slot] = k
+        v_page[:, slot, :] = v
+        return
+    heads, size = cache.n_kv_heads, cache.page_size
+    split = size * cache.head_dim
+    for page, row, key in ((k_page, k, True), (v_page, v, False)):
+        codes, scales = quantized(row)
+        flat = page.reshape(heads, -1)
+        for part, numbers in (
+            (flat[:, :split], codes),
+            (flat[:, split:].view(np.float16), scales),
+        ):
+            if key:
+                part.reshape(heads, -1, size)[:, :, slot] = numbers
+            else:
+                part.reshape(heads, size, -1)[:, slot] = numbers
 
 
 def random_rows(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -79,12 +124,13 @@ class CacheMachine(RuleBasedStateMachine):
         seed=st.integers(0, 2**32 - 1),
     )
     def start(self, shape: tuple[int, int, int], page_size: int, dtype: str, seed: int) -> None:
-        self.cache = PagedKVCache(*shape, N_PAGES, page_size, dtype)
+        dims = 32 if dtype == "q8_0" and shape[2] % 32 else shape[2]
+        self.cache = PagedKVCache(*shape[:2], dims, N_PAGES, page_size, dtype)
         self.table = self.cache.table
         self.rng = np.random.default_rng(seed)
-        # Old contents must never shine through: every slot starts as NaN.
-        self.cache.k.fill(np.nan)
-        self.cache.v.fill(np.nan)
+        # Old contents must never shine through: every slot starts as NaN, or as a strange code.
+        for pages in (self.cache.k, self.cache.v):
+            pages.fill(77 if dtype == "q8_0" else np.nan)
         # sequence id → layer → list of (k, v), each (G, D)
         self.plain: dict[int, list[list[tuple[NDArray[np.float32], NDArray[np.float32]]]]] = {}
         self.reserved: dict[int, int] = {}  # sequence id → tokens it must have room for
@@ -170,7 +216,6 @@ class CacheMachine(RuleBasedStateMachine):
         )
         np.testing.assert_array_equal(lengths, np.add(starts, counts))
         shape = (row.size, self.cache.n_kv_heads, self.cache.head_dim)
-        stored = DTYPES[self.cache.dtype]
         for layer in range(self.cache.n_layers):
             k, v = random_rows(self.rng, shape), random_rows(self.rng, shape)
             batch = Batch(k, v, pages, row, position)
@@ -178,10 +223,10 @@ class CacheMachine(RuleBasedStateMachine):
             self.append(self.cache, layer, batch)
             page, slot = slots_of(self.cache, batch)
             for t in range(row.size):
-                kept = (k[t].astype(stored).astype("f4"), v[t].astype(stored).astype("f4"))
-                self.plain[sequences[row[t]]][layer].append(kept)
-                before_k[layer, page[t], :, :, slot[t]] = k[t]
-                before_v[layer, page[t], :, slot[t], :] = v[t]
+                stored = kept(k[t], self.cache.dtype), kept(v[t], self.cache.dtype)
+                self.plain[sequences[row[t]]][layer].append(stored)
+                pages_of_token = before_k[layer, page[t]], before_v[layer, page[t]]
+                put(self.cache, pages_of_token, slot[t], (k[t], v[t]))
             # Exact, and nothing else is written.
             np.testing.assert_array_equal(self.cache.k, before_k)
             np.testing.assert_array_equal(self.cache.v, before_v)
