@@ -88,9 +88,9 @@ struct Share {
     }
 
     DEVICE void fetch(const TileSource (&from)[kTiles], int rows, int columns, int round) {
-        const int group = minimum(round * kSpans + TileShare::span(), columns / 32 - 1);
+        const int group = minimum(round * kSpans + TileShare::span(lane()), columns / 32 - 1);
         each([&](int j, int i, int u) {
-            const int row = minimum(from[j].first + TileShare::line_a(i), rows - 1);
+            const int row = minimum(from[j].first + TileShare::line_a(lane(), i), rows - 1);
             const uint32_t unit = (row * (columns / 32) + group) * kUnits + u;
             units[j][i][u] = Weights::load(from[j].matrix, unit);
         });
@@ -176,10 +176,10 @@ struct Sums {
                 uint32_t words[kLinesB][4 * kPieces];
                 UNROLL
                 for (int i = 0; i < kLinesB; ++i) {
-                    const int token = 16 * t + TileShare::line_b(i);
+                    const int token = 16 * t + TileShare::line_b(lane(), i);
                     UNROLL
                     for (int k = 0; k < kPieces; ++k) {
-                        const int at = (first + k) * kSpans + TileShare::span();
+                        const int at = (first + k) * kSpans + TileShare::span(lane());
                         const u32x4 v = x[token * kLine + at];
                         words[i][4 * k] = v.x, words[i][4 * k + 1] = v.y;
                         words[i][4 * k + 2] = v.z, words[i][4 * k + 3] = v.w;

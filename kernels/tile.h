@@ -83,6 +83,41 @@ struct DotMap {
     static CONSTEXPR int column_index(int v) { return v % kColumns; }
 };
 
+// Operands may also be made in registers. Then a lane gives kPer numbers, which follow one another
+// in k, of each of its lines: set(i, pairs) takes those of line i, two in a word, and number p of
+// them becomes element element_a(i, p) of A or element_b(i, p) of B. The kSpans = 16 / kPer lanes
+// that hold parts of the same line are its spans. As any order of k will do, the numbers of a span
+// may come from anywhere in the row, if they do so in A and in B. kPad pieces of 16 bytes behind
+// each row of B in LDS spread what lanes read at once over the banks.
+template <class Map>
+struct MapShare {
+    static constexpr int kPer = Map::kHalves, kSpans = 16 / kPer, kPad = 1;
+    static constexpr int kLinesA = 1, kLinesB = 1;
+    static CONSTEXPR int span(int lane) { return Map::k(lane, 0) / kPer; }
+    static CONSTEXPR int line_a(int lane, int) { return Map::line(lane, 0); }
+    static CONSTEXPR int line_b(int lane, int) { return Map::line(lane, 0); }
+    static CONSTEXPR int element_a(int, int p) { return p; }
+    static CONSTEXPR int element_b(int, int p) { return p; }
+};
+struct MmaSyncShare {
+    static constexpr int kPer = 4, kSpans = 4, kPad = 4;
+    static constexpr int kLinesA = 2, kLinesB = 2;
+    static CONSTEXPR int span(int lane) { return lane % 4; }
+    static CONSTEXPR int line_a(int lane, int i) { return lane / 4 + 8 * i; }
+    static CONSTEXPR int line_b(int lane, int i) { return lane / 4 + 8 * i; }
+    static CONSTEXPR int element_a(int i, int p) { return 2 * i + p % 2 + p / 2 * 4; }
+    static CONSTEXPR int element_b(int i, int p) { return 4 * i + p; }
+};
+template <int lanes>
+struct DotShare {
+    using Map = DotMap<lanes>;
+    static constexpr int kPer = 16, kSpans = 1, kPad = 1;
+    static constexpr int kLinesA = Map::kRows, kLinesB = Map::kColumns;
+    static CONSTEXPR int span(int) { return 0; }
+    static CONSTEXPR int line_a(int lane, int i) { return Map::row(lane, i * Map::kColumns); }
+    static CONSTEXPR int line_b(int lane, int i) { return Map::column(lane, i); }
+};
+
 // Where eight neighbours in k of a row lie, for rows that are `stride` numbers apart. load_from
 // takes any function of (row, eight), with eight 0 or 1, that gives an address aligned to 16.
 struct TileRows {
@@ -93,20 +128,9 @@ struct TileRows {
     }
 };
 
-// Operands may also be made in registers. Then a lane gives kPer numbers, which follow one another
-// in k, of each of its lines: set(i, pairs) takes those of line i, two in a word. The 16 / kPer
-// lanes that hold parts of the same line are its spans. As any order of k will do, the numbers of a
-// span may come from anywhere in the row, if they do so in A and in B. kPad pieces of 16 bytes
-// behind each row of B in LDS spread what lanes read at once over the banks.
-
 #if defined(ROCMFORGE_CUDA)
 
-struct TileShare {
-    static constexpr int kPer = 4, kSpans = 4, kLinesA = 2, kLinesB = 2, kPad = 4;
-    static DEVICE int span() { return lane() % 4; }
-    static DEVICE int line_a(int i) { return lane() / 4 + 8 * i; }
-    static DEVICE int line_b(int i) { return lane() / 4 + 8 * i; }
-};
+using TileShare = MmaSyncShare;
 
 struct TileOperand {
     uint32_t words[4];
@@ -126,7 +150,9 @@ struct TileA : TileOperand {
         read(at(lane() % 16, lane() / 16));
     }
     DEVICE void load(const f16* lds, int stride) { load_from(TileRows{lds, stride}); }
-    DEVICE void set(int i, const uint32_t* pairs) { words[i] = pairs[0], words[i + 2] = pairs[1]; }
+    DEVICE void set(int i, const uint32_t* pairs) {
+        UNROLL for (int p = 0; p < 2; ++p) words[TileShare::element_a(i, 2 * p) / 2] = pairs[p];
+    }
 };
 
 struct TileB : TileOperand {
@@ -136,7 +162,7 @@ struct TileB : TileOperand {
     }
     DEVICE void load(const f16* lds, int stride) { load_from(TileRows{lds, stride}); }
     DEVICE void set(int i, const uint32_t* pairs) {
-        words[2 * i] = pairs[0], words[2 * i + 1] = pairs[1];
+        UNROLL for (int p = 0; p < 2; ++p) words[TileShare::element_b(i, 2 * p) / 2] = pairs[p];
     }
 };
 
@@ -166,13 +192,7 @@ using TileMap = WmmaGfx12Map;
 using TileMap = MfmaMap;
 #endif
 
-struct TileShare {
-    static constexpr int kPer = TileMap::kHalves, kSpans = 16 / kPer, kPad = 1;
-    static constexpr int kLinesA = 1, kLinesB = 1;
-    static DEVICE int span() { return TileMap::k(lane(), 0) / kPer; }
-    static DEVICE int line_a(int) { return TileMap::line(lane(), 0); }
-    static DEVICE int line_b(int) { return TileMap::line(lane(), 0); }
-};
+using TileShare = MapShare<TileMap>;
 
 // A and B are held in the same way.
 struct TileOperand {
@@ -220,15 +240,7 @@ struct TileAccumulator {
 typedef _Float16 TilePair __attribute__((ext_vector_type(2)));
 #endif
 
-struct TileShare {
-    static constexpr int kPer = 16, kSpans = 1, kPad = 1;
-    static constexpr int kLinesA = DotMap<WAVE>::kRows, kLinesB = DotMap<WAVE>::kColumns;
-    static DEVICE int span() { return 0; }
-    static DEVICE int line_a(int i) {
-        return DotMap<WAVE>::row(lane(), i * DotMap<WAVE>::kColumns);
-    }
-    static DEVICE int line_b(int i) { return DotMap<WAVE>::column(lane(), i); }
-};
+using TileShare = DotShare<WAVE>;
 
 // Whole lines, as pairs of f16 where a dot product of two is there, else as float. The host
 // converts them once per load; LDS must not change until the load returns, as on a GPU.

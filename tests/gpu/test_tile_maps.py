@@ -169,6 +169,24 @@ def test_the_instruction_on_these_fragments_gives_the_product(
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_operands_made_in_registers_give_the_product(maps: ctypes.CDLL, unit: Unit) -> None:
+    shares = np.full((2, unit.lanes, unit.halves, 3), -1, np.int32)
+    pointers = [share.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)) for share in shares]
+    assert getattr(maps, unit.name + "_share")(*pointers) == unit.halves
+    random = np.random.default_rng(8)
+    operands = random.integers(-9, 9, (2, 16, 16)).astype(np.float64)  # A[m][k], B[n][k]
+    held = np.full((2, unit.lanes, unit.halves), np.nan)
+    for which, share in enumerate(shares):
+        for lane in range(unit.lanes):
+            for element, line, k in share[lane]:
+                held[which, lane, element] = operands[which, line, k]
+    assert not np.isnan(held).any()
+    _, sums = read(maps, unit.name, unit.lanes, unit.halves, unit.values)
+    wanted = (operands[0] @ operands[1].T)[sums[..., 0], sums[..., 1]]
+    np.testing.assert_array_equal(product(unit, *held), wanted)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_every_element_is_held(maps: ctypes.CDLL, unit: Unit) -> None:
     operands, sums = read(maps, unit.name, unit.lanes, unit.halves, unit.values)
     copies = 2 if unit.repeats else 1

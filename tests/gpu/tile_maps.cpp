@@ -51,9 +51,42 @@ void write(int* operands, int* sums) {
     }
 }
 
+// What operands made in registers are made of: (lanes, numbers, 3) of the element of A, the line
+// and the place in k of a number, then the same of B. Returns how many numbers a lane has in each.
+template <class Share>
+int write_share(int lanes, int* a, int* b) {
+    for (int lane = 0; lane < lanes; ++lane) {
+        for (int i = 0; i < Share::kLinesA; ++i) {
+            for (int p = 0; p < Share::kPer; ++p) {
+                *a++ = Share::element_a(i, p), *a++ = Share::line_a(lane, i);
+                *a++ = Share::span(lane) * Share::kPer + p;
+            }
+        }
+        for (int i = 0; i < Share::kLinesB; ++i) {
+            for (int p = 0; p < Share::kPer; ++p) {
+                *b++ = Share::element_b(i, p), *b++ = Share::line_b(lane, i);
+                *b++ = Share::span(lane) * Share::kPer + p;
+            }
+        }
+    }
+    return Share::kLinesA * Share::kPer;
+}
+
 }  // namespace
 
 extern "C" {
+int wmma_gfx11_share(int* a, int* b) {
+    return write_share<MapShare<WmmaGfx11Map>>(32, a, b);
+}
+int wmma_gfx12_share(int* a, int* b) {
+    return write_share<MapShare<WmmaGfx12Map>>(32, a, b);
+}
+int mfma_share(int* a, int* b) {
+    return write_share<MapShare<MfmaMap>>(64, a, b);
+}
+int mma_sync_share(int* a, int* b) {
+    return write_share<MmaSyncShare>(32, a, b);
+}
 void wmma_gfx11(int* operands, int* sums) {
     write<WmmaGfx11Map>(operands, sums);
 }
