@@ -68,9 +68,9 @@ class Dense(Timed):
 
 
 class Quantized(Timed):
-    """Every format at 4096 × 4096 for 1, 4 and 8 tokens and prompts of 128 and 512."""
+    """Every format at 4096 × 4096 for batches of 1 to 64 tokens and prompts of 128 and 512."""
 
-    params = (tuple(FORMATS), (1, 4, 8, 128, 512), DEVICES)
+    params = (tuple(FORMATS), (1, 4, 8, 16, 64, 128, 512), DEVICES)
     param_names = ("format", "tokens", "device")
 
     def setup(self, format: str, tokens: int, device: str) -> None:  # noqa: A002

@@ -332,9 +332,11 @@ MATMUL_DENSE = tuple(
 """R2's dense shapes, (tokens, columns, rows)."""
 
 MATMUL_QUANTIZED = tuple(
-    MatmulCase(tokens, 4096, 4096, name) for name in FORMATS for tokens in (1, 4, 8, 128, 512)
+    MatmulCase(tokens, 4096, 4096, name)
+    for name in FORMATS
+    for tokens in (1, 4, 8, 16, 64, 128, 512)
 )
-"""R2's quantized shapes: every format at 4096 × 4096, decode batches and two prompts."""
+"""R2's quantized shapes: every format at 4096 × 4096, decode batches and prompts."""
 
 ATTENTION_CHECKS = (
     AttentionCase((1,), (1,), 1, 1, 64),
