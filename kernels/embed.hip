@@ -1,7 +1,8 @@
 // embed: out[t] = row tokens[t] of the token table as float32, and where wanted its RMSNorm,
 // normed[t] = out[t] / sqrt(mean(out[t]^2) + eps) * weight.
 //
-//   table   (V, row bytes) blocks or numbers of FORMAT as in a GGUF file, aligned to 16
+//   table   (V, row bytes) blocks or numbers of FORMAT as in a GGUF file, aligned to 16; only
+//           `codes` is used. If PACKED, the matrix (V, K) in the layout of packed.h
 //   tokens  (T,) int32, each below V
 //   weight  (K,) float32
 //   out     (T, K) float32, aligned to 16
@@ -9,15 +10,14 @@
 //           -1 where no norm is wanted; Q8 needs K to be a multiple of 32
 //
 // Threads: a block of 256 takes one token and 1024 columns at a time, four columns a thread. Raw
-// blocks are decoded in LDS (raw.h). For the norm a thread reads back what it wrote itself.
-// Grid (T).
-// Limits: K whole blocks of FORMAT.
-// Launched by rocmforge/gpu/ops/embed.py.
+// blocks are decoded in LDS (raw.h); of a packed matrix each thread decodes its own. For the norm a
+// thread reads back what it wrote itself. Grid (T). Limits: K whole blocks of FORMAT. Launched by
+// rocmforge/gpu/ops/embed.py.
 #include "output.h"
 #include "raw.h"
 
 struct EmbedArgs {
-    const uint8_t* table;
+    PackedMatrix table;
     const int* tokens;
     const float* weight;
     float* out;
@@ -43,13 +43,45 @@ DEVICE void store_columns(const Output& out, u64 at, int left, bool aligned, con
     }
 }
 
-KERNEL(embed, EmbedArgs, kRawThreads) {
+#if PACKED
+// Writes a row of the packed matrix; returns the sum of squares of what this thread wrote.
+DEVICE float copy_row(const EmbedArgs& a, u64 token, u64 start, bool aligned) {
+    using Weights = Packed<FORMAT>;
+    constexpr int kColumns = Weights::kColumns, kWords = Weights::kWords;
+    const Output out{a.out, nullptr, nullptr};
+    const u64 first = token * (a.columns / kColumns);
+    float squares = 0.0f;
+    for (int column = 4 * thread_x(); column < a.columns; column += kStep) {
+        const Weights::Unit unit = Weights::load(a.table, first + column / kColumns);
+        const Weights::Scales scales = Weights::scales(unit);
+        uint32_t words[kWords];
+        Weights::unpack(unit, words);
+        float x[4];
+        UNROLL
+        for (int j = 0; j < kWords; ++j) {
+            if (column % kColumns / 4 != j) continue;
+            constexpr int kWordsOfSub = kWords / Weights::kSubs;
+            UNROLL
+            for (int i = 0; i < 4; ++i) {
+                const uint8_t code = static_cast<uint8_t>(words[j] >> 8 * i);
+                const float number =
+                    static_cast<float>(Weights::kSigned ? static_cast<int8_t>(code) : code);
+                x[i] = scales.scale[j / kWordsOfSub] * number;
+                if constexpr (Weights::kHasOffset) x[i] += scales.offset[j / kWordsOfSub];
+            }
+        }
+        UNROLL
+        for (int i = 0; i < 4; ++i) squares += x[i] * x[i];
+        store_columns<Dtype::F32>(out, start + column, a.columns - column, aligned, x);
+    }
+    return squares;
+}
+#else
+// Writes a row of the table; returns the sum of squares of what this thread wrote.
+DEVICE float copy_row(const EmbedArgs& a, u64 token, u64 start, bool aligned) {
     SHARED Raw<FORMAT> raw;
-    SHARED float scratch[kRawThreads / WAVE];
     const u64 row_bytes = static_cast<u64>(a.columns / raw.kColumns) * raw.kBytes;
-    const uint8_t* row = a.table + a.tokens[block_x()] * row_bytes;
-    const u64 start = static_cast<u64>(block_x()) * a.columns;
-    const bool aligned = a.columns % 4 == 0;
+    const uint8_t* row = a.table.codes + token * row_bytes;
     const Output out{a.out, nullptr, nullptr};
     float squares = 0.0f;
     for (int first = 0; first < a.columns; first += kRawColumns) {
@@ -65,6 +97,15 @@ KERNEL(embed, EmbedArgs, kRawThreads) {
             store_columns<Dtype::F32>(out, start + first + column, columns - column, aligned, x);
         }
     }
+    return squares;
+}
+#endif
+
+KERNEL(embed, EmbedArgs, kRawThreads) {
+    SHARED float scratch[kRawThreads / WAVE];
+    const u64 start = static_cast<u64>(block_x()) * a.columns;
+    const bool aligned = a.columns % 4 == 0;
+    const float squares = copy_row(a, static_cast<u64>(a.tokens[block_x()]), start, aligned);
     if (a.dtype < 0) return;
     const float total = block_sum<kRawThreads>(squares, scratch);
     const float factor = reciprocal_sqrt(total / static_cast<float>(a.columns) + a.eps);

@@ -179,7 +179,8 @@ class Engine:
 
             weights = load_weights(file, config, pack, progress, expect)
             table = weights.token_embd
-            embedding = Embedding(file.tensor(table.name), table.format)
+            tied = weights.output if config.tied_output and wanted is None else None
+            embedding = Embedding(file.tensor(table.name), table.format, tied)
             graph = decoder_graph(config, weights, embedding)
             executor = backend.executor(graph, cache, size)
             resources.callback(executor.close)

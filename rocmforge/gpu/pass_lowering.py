@@ -225,7 +225,7 @@ class PassLowering:
     def _embed(self, embedding: Embedding, out: Tensor, **norm: Any) -> Launch:
         return embed(
             self._kernels,
-            table=self._constant(embedding.rows),
+            table=embedding.packed or self._constant(embedding.rows),
             format=embedding.format.name,
             tokens=self._batch.tokens,
             out=self._f32(out),

@@ -43,10 +43,22 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Embedding:
-    """The token embedding as it lies in the file: `rows` (V, row_bytes) uint8 of `format`."""
+    """The token embedding.
+
+    Parameters
+    ----------
+    rows
+        (V, row_bytes) uint8, as in the file.
+    format
+        Theirs.
+    packed
+        The same numbers as the packed output matrix, where that is tied to them: a GPU reads them
+        there, and has the rows only once.
+    """
 
     rows: NDArray[np.uint8]
     format: Format
+    packed: Any = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import packed_streams
 import pytest
 from guarded import Gpu
 from numpy.typing import NDArray
@@ -21,11 +22,13 @@ def table_of(name: str, rows: int, columns: int) -> Matrix:
     return Matrix.from_floats(weights, name)
 
 
-def rows_of(gpu: Gpu, table: Matrix, ids: list[int], **norm: object) -> Floats:
+def rows_of(
+    gpu: Gpu, table: Matrix, ids: list[int], packed: bool = False, **norm: object
+) -> Floats:
     out = gpu.empty(4 * len(ids) * table.columns)
     launch = embed(
         gpu.kernels,
-        table=gpu.upload(table.data),
+        table=packed_streams.upload(gpu, table) if packed else gpu.upload(table.data),
         format=table.format.name,
         tokens=gpu.upload(np.array(ids, np.int32)),
         out=out,
@@ -58,6 +61,21 @@ def test_rows_and_their_norm(gpu: Gpu, name: str) -> None:
         rows_of(gpu, table, ids, **norm, normed=F16(halves))
         got = gpu.download(halves, (5, columns), np.float16)
         assert cases.relative_rms(got, wanted) <= 2**-11
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_the_packed_matrix(gpu: Gpu, name: str) -> None:
+    """Bit for bit those of the file, some longer than a block of threads takes at once."""
+    block = FORMATS[name].block_len
+    for columns in (3 * block if block > 1 else 36, 1024 + 256):
+        table = table_of(name, 9, columns)
+        weight = np.random.default_rng(1).standard_normal(columns, np.float32)
+        normed = gpu.empty(4 * 4 * columns)
+        norm = {"norm_weight": gpu.upload(weight), "eps": EPS, "normed": F32(normed)}
+        rows = rows_of(gpu, table, [8, 0, 3, 3], packed=True, **norm)
+        got = gpu.download(normed, (4, columns), np.float32)
+        wanted = reference.rmsnorm(rows, weight, EPS)
+        assert cases.relative_rms(got, wanted) <= cases.RowsCase(1, 1).tolerance("rmsnorm")
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "MXFP6_E3M2", "F32"])

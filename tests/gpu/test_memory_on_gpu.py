@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from rocmforge.demo import demo_model
 from rocmforge.engine import Engine
+from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.model.synthetic import make_model
@@ -111,3 +114,18 @@ def test_what_is_named_is_what_was_allocated(
             assert 0 <= found.unaccounted_bytes < 0.05 * found.engine_bytes
         assert found.reasons == {}
         assert set(memory_profile(engine).reasons) == {"device_before"}
+
+
+def test_a_tied_embedding_is_on_the_device_once(kernels: Kernels) -> None:
+    """The demo model's output is its embedding; quantized anew, the rows of the file are kept."""
+    device = f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
+    with GGUFFile(demo_model()) as file:
+        table = file.tensors["token_embd.weight"]
+        assert "output.weight" not in file.tensors
+    ids = [5, 4000, 17, 5]
+    with Engine.from_gguf(demo_model(), device, ctx=32) as engine:
+        found = engine.logits(ids)
+        assert engine.memory().constants < table.nbytes
+    with Engine.from_gguf(demo_model(), device, ctx=32, weight_format="Q8_0") as engine:
+        np.testing.assert_array_equal(engine.logits(ids), found)  # Q8_0 is what the file has
+        assert engine.memory().constants > table.nbytes

@@ -8,23 +8,26 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.matrix import LAYOUTS as PACKED
+from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "embed.hip"
-LAYOUTS = {"embed": "PPPPPPPiif"}
+LAYOUTS = {"embed": "PPPPPPPPPPiif"}
 THREADS = 256
 
 
 def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
     for name in FORMATS:
-        yield Build(FILE, LAYOUTS, {"FORMAT": name})
+        for packed in (0, 1) if name in PACKED else (0,):
+            yield Build(FILE, LAYOUTS, {"FORMAT": name, "PACKED": packed})
 
 
 def embed(
     kernels: Kernels,
     *,
-    table: int,
+    table: int | DeviceMatrix,
     format: str,  # noqa: A002
     tokens: int,
     out: int,
@@ -39,9 +42,9 @@ def embed(
     Parameters
     ----------
     table
-        (V, row bytes) raw rows as in the file, aligned to 16.
+        (V, row bytes) raw rows as in the file, aligned to 16; or the packed matrix of them.
     format
-        Their format, one of `rocmforge.gguf.formats.FORMATS`.
+        Of the raw rows, one of `rocmforge.gguf.formats.FORMATS`.
     tokens
         (T,) int32, each 0 to V − 1.
     out
@@ -55,12 +58,16 @@ def embed(
     """
     pointers = (0, 0, 0) if normed is None else addresses(normed)
     number = -1 if normed is None else DTYPES.index(dtype(normed))
+    if isinstance(table, DeviceMatrix):  # a dense one is rows as in the file
+        name, packed, streams = table.kernel_format, not table.dense, table.addresses
+    else:
+        name, packed, streams = format, False, (table, 0, 0, 0)
     return kernels.launch(
         FILE,
         "embed",
-        {"FORMAT": format},
+        {"FORMAT": name, "PACKED": int(packed)},
         (count, 1, 1),
         THREADS,
         LAYOUTS["embed"],
-        *(table, tokens, norm_weight or 0, out, *pointers, columns, number, eps),
+        *(*streams, tokens, norm_weight or 0, out, *pointers, columns, number, eps),
     )
