@@ -117,8 +117,9 @@ class Lowering:
                     return (F32,)
                 case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm() | Swiglu():
                     return (F32, F16, *whole)
-                case Attention():
-                    return (F32, F16, *whole) if shape.single else (F32, F16)
+                case Attention():  # one kernel's block writes whole heads
+                    heads = (Q8,) if shape.single and op.head_dim % arrays.GROUP == 0 else ()
+                    return (F32, F16, *heads)
                 case GateUpSwiglu():
                     return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
                 case _:

@@ -292,8 +292,7 @@ class PassLowering:
             "scale": op.scale,
         }
         if self._shape.single:
-            splits = self._lowering.splits(op.heads, op.kv_heads, self._shape.sequences)
-            return attention(self._kernels, scratch=self._scratch, splits=splits, **common)
+            return [attention(self._kernels, **common, **self._splits(op))]
         return [
             attention_prompt(
                 self._kernels,
@@ -303,6 +302,11 @@ class PassLowering:
                 **common,
             )
         ]
+
+    def _splits(self, op: Attention) -> dict[str, int]:
+        splits = self._lowering.splits(op.heads, op.kv_heads, self._shape.sequences)
+        arrivals = self._lowering.arrivals()
+        return {"splits": splits, "scratch": self._scratch, "arrivals": arrivals}
 
     def _rotation(self, rotation: Rotation) -> dict[str, Any]:
         cos, sin = self._lowering.table(rotation)

@@ -35,6 +35,7 @@ EDGES = tuple(
         ((61,), 1, 1, 8, 16),
     )
 )
+LONG = AttentionCase((700, 1, 391), (1, 1, 1), 12, 3, 128, 32)  # of many splits, and of one
 
 
 @functools.cache
@@ -53,7 +54,7 @@ def attend(
     address = gpu.empty(nbytes)
     out = Q8.at(address, sequences, columns) if dtype is Q8 else dtype(address)
     gpu.run(
-        *op.attention(
+        op.attention(
             gpu.kernels,
             q=gpu.upload(given.q),
             k_pages=gpu.upload(cache.k),
@@ -63,6 +64,7 @@ def attend(
             page_table=gpu.upload(given.page_table),
             lengths=gpu.upload(given.lengths),
             scratch=gpu.empty(op.scratch_bytes(sequences, case.heads, case.head_dim, splits)),
+            arrivals=(arrivals := gpu.upload(np.zeros(op.MAX_ARRIVALS, np.uint32))),
             out=out,
             sequences=sequences,
             heads=case.heads,
@@ -75,6 +77,7 @@ def attend(
             splits=splits,
         )
     )
+    assert not gpu.download(arrivals, op.MAX_ARRIVALS, np.uint32).any()
     shape = (sequences, columns)
     if isinstance(out, Q8):
         codes = gpu.download(out.codes, shape, np.int8).astype(np.int32)
@@ -93,8 +96,16 @@ def test_attention_agrees_with_the_reference(gpu: Gpu, case: AttentionCase, kv: 
     assert cases.relative_rms(got, data(case, kv)[2]) <= EXACT
 
 
-@pytest.mark.parametrize("dtype", [F16, Q8])
-@pytest.mark.parametrize("case", [CHECKS[3], EDGES[1], CHECKS[7]], ids=str)
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        (case, dtype)
+        for case in (CHECKS[3], EDGES[1], EDGES[2], CHECKS[7], LONG)
+        for dtype in (F16, Q8)
+        if dtype is F16 or case.head_dim % 32 == 0
+    ],
+    ids=str,
+)
 def test_attention_writes_what_the_next_product_reads(
     gpu: Gpu, case: AttentionCase, dtype: type
 ) -> None:
@@ -103,10 +114,15 @@ def test_attention_writes_what_the_next_product_reads(
 
 
 def test_the_number_of_parts_does_not_matter(gpu: Gpu) -> None:
-    case = AttentionCase((200, 3), (1, 1), 2, 1, 64, 32)
-    for splits in (1, 2, 64):
-        got = attend(gpu, case, "f16", splits=splits)
-        assert cases.relative_rms(got, data(case, "f16")[2]) <= EXACT
+    for case in (AttentionCase((200, 3), (1, 1), 2, 1, 64, 32), LONG):
+        for splits in (1, 2, 5, 64):
+            got = attend(gpu, case, "f16", splits=splits)
+            assert cases.relative_rms(got, data(case, "f16")[2]) <= EXACT
+
+
+def test_many_parts_give_the_same_bits_each_time(gpu: Gpu) -> None:
+    first = attend(gpu, LONG, "f16", splits=64)
+    np.testing.assert_array_equal(attend(gpu, LONG, "f16", splits=64), first)
 
 
 def test_a_sequence_without_tokens_gives_zeros(gpu: Gpu) -> None:
@@ -130,10 +146,22 @@ def test_splits_fill_the_device_but_no_part_is_tiny() -> None:
     def splits(sequences: int, kv_heads: int, max_tokens: int) -> int:
         return op.choose_splits("sm_90", 132, sequences, 2 * kv_heads, kv_heads, max_tokens)
 
-    assert splits(1, 32, 4096) * 32 >= 132
     assert splits(1, 1, 1 << 20) == op.MAX_SPLITS
     assert splits(1, 32, 1) == 1
-    assert splits(256, 32, 4096) == 1
+    for sequences in range(1, 300):
+        for kv_heads in (4, 8, 32):
+            blocks = sequences * kv_heads
+            found = splits(sequences, kv_heads, 4096)
+            assert found == 1 or found * blocks >= 0.75 * 264
+            assert found == 1 or blocks <= op.MAX_ARRIVALS
+
+
+@pytest.mark.parametrize(("sequences", "kv_heads"), [(1, 8), (1, 32), (2, 32), (5, 32), (8, 32)])
+def test_the_last_round_of_blocks_is_nearly_full(sequences: int, kv_heads: int) -> None:
+    blocks = sequences * kv_heads
+    splits = op.choose_splits("sm_90", 132, sequences, 2 * kv_heads, kv_heads, 1 << 15)
+    rounds = -(-splits * blocks // 264)
+    assert splits * blocks >= 0.9 * rounds * 264
 
 
 @pytest.mark.parametrize("architecture", ["gfx1100", "gfx942", "sm_90"])
