@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
+from rocmforge.errors import OutOfPagesError
+from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
 from rocmforge.kv.page_use import PageUse, page_use
@@ -89,3 +95,42 @@ def test_the_tables_bytes_grow_with_it() -> None:
     assert before >= 1000 * 8  # a name for each page
     pages.extend(pages.add_sequence(), 16 * 100)
     assert pages.nbytes >= before + 4 * (100 - 16)
+
+
+def traffic(seed: int, page_size: int, n_pages: int, steps: int) -> Iterator[PageTable]:
+    """A pool that is kept nearly full by sequences of mixed lengths that come, grow and end."""
+    random = np.random.default_rng(seed)
+    pages = PageTable(BlockAllocator(n_pages), page_size)
+    held: list[int] = []
+    for _ in range(steps):
+        length = int(np.exp(random.normal(5.5, 1.0))) + 1
+        while held and pages.allocator.n_free * page_size < length + page_size:
+            pages.remove(held.pop(int(random.integers(len(held)))))
+        held.append(pages.add_sequence())
+        pages.extend(held[-1], min(length, (n_pages - 1) * page_size))
+        for sequence in random.permutation(held)[:4]:
+            if pages.allocator.n_free:
+                pages.extend(int(sequence), int(random.integers(1, page_size + 1)))
+        yield pages
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    page_size=st.sampled_from(PAGE_SIZES),
+    n_pages=st.integers(8, 200),
+)
+def test_scattered_pages_serve_as_well_as_a_run(seed: int, page_size: int, n_pages: int) -> None:
+    """All that is free is taken by one sequence, whatever the pages' order; not a page more."""
+    for pages in traffic(seed, page_size, n_pages, 40):
+        free = pages.allocator.n_free
+        with pytest.raises(OutOfPagesError):
+            pages.add_sequence((free + 1) * page_size)
+        sequence = pages.add_sequence(free * page_size)
+        assert len(pages.pages(sequence)) == free
+        assert pages.allocator.n_free == 0
+        pages.remove(sequence)
+        assert pages.allocator.n_free == free
+        use = page_use(pages)
+        # what is lost is less than a page of each sequence
+        assert use.unused_slots <= use.sequences * (page_size - 1)
