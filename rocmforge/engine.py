@@ -42,7 +42,7 @@ from rocmforge.text.tokenizer import Tokenizer
 
 DEFAULT_CTX = 4096
 REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once
-PREFILL_CHUNK = 512  # tokens of a prompt in one pass: bounds the memory of activations
+LOGITS_CHUNK = 512  # tokens of one pass whose logits are all wanted: bounds the memory of logits
 
 
 class Engine:
@@ -233,8 +233,8 @@ class Engine:
         try:
             sequence = table.add_sequence(tokens.size, owner=tokens)
             logits = np.empty((tokens.size, self.config.vocab_size), np.float32)
-            for start in range(0, tokens.size, PREFILL_CHUNK):
-                chunk = tokens[start : start + PREFILL_CHUNK]
+            for start in range(0, tokens.size, LOGITS_CHUNK):
+                chunk = tokens[start : start + LOGITS_CHUNK]
                 rows = np.arange(chunk.size, dtype=np.int32)
                 logits[start : start + chunk.size] = self._executor.forward(
                     chunk, [sequence], [chunk.size], rows
@@ -300,8 +300,9 @@ class Engine:
         length = self.cache.table.length(sequence)
         tokens = self._tokens(ids, room=self.ctx - length)
         self.cache.table.reserve(sequence, length + tokens.size)
-        for start in range(0, tokens.size, PREFILL_CHUNK):
-            chunk = tokens[start : start + PREFILL_CHUNK]
+        most = self._executor.prefill_chunk
+        for start in range(0, tokens.size, most):
+            chunk = tokens[start : start + most]
             last = np.array([chunk.size - 1], np.int32)
             logits = self._executor.forward(chunk, [sequence], [chunk.size], last)
         row: Floats = logits[0]
@@ -375,8 +376,9 @@ class Engine:
             for sequence, own in zip(sequences, ids, strict=True)
         ]
         counts = [own.size for own in each]
-        if sum(counts) > PREFILL_CHUNK:
-            raise ValueError(f"ids: got {sum(counts)}, wanted at most {PREFILL_CHUNK} in one pass")
+        most = self._executor.prefill_chunk
+        if sum(counts) > most:
+            raise ValueError(f"ids: got {sum(counts)}, wanted at most {most} in one pass")
         last = (np.cumsum(counts) - 1).astype(np.int32)
         return self._executor.timed_pass(np.concatenate(each), sequences, counts, last)
 

@@ -16,7 +16,8 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
-from rocmforge.engine import PREFILL_CHUNK, Engine
+from rocmforge.cpu.executor import HostExecutor
+from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError, GGUFError, OutOfPagesError
 from rocmforge.generation import GeneratedToken, Generation
 from rocmforge.model.synthetic import make_model
@@ -319,7 +320,7 @@ def test_decode_without_pages_changes_nothing(open_engine: Open) -> None:
 
 
 def test_a_prompt_longer_than_a_chunk(open_engine: Open) -> None:
-    n = PREFILL_CHUNK + 90
+    n = HostExecutor.prefill_chunk + 90
     ids = np.random.default_rng(0).integers(0, VOCAB, n)
     engine = open_engine(ctx=1024, kv_dtype="f32", sequences=2)
     whole = engine.logits(ids)

@@ -156,6 +156,8 @@ class HostExecutor:
         Which neighbouring ops become one; none, for comparisons: each op is one.
     """
 
+    prefill_chunk = 512
+
     def __init__(
         self,
         graph: Graph,

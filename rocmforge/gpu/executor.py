@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ from rocmforge.plan.protocols import ExecutorMemory, Progress
 PASSES = 32  # batch shapes whose launches are kept
 PREPARED = (1, 32, 512)  # tokens of the passes whose kernels are compiled ahead
 LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for more than a few
+CHUNKS = (2048, 1024)  # tokens of a prompt in one pass, where the arena has room for them
+ARENA_SHARE = 0.02  # of the device's memory, at most, for chunks above LEAST_ROOM
 
 
 @dataclass
@@ -105,6 +107,14 @@ class GpuExecutor:
         self._watch = PassWatch(self._runtime, self._stream)
         self.observer: Observer | None = None
 
+    @cached_property
+    def prefill_chunk(self) -> int:
+        """Most tokens of a prompt to run in one pass: longer ones fill the device better."""
+        most = ARENA_SHARE * self._runtime.memory_info()[1]
+        shapes = (BatchShape(tokens, 1, (tokens - 1,), False, tokens) for tokens in CHUNKS)
+        fitting = (shape.tokens for shape in shapes if self._plan(_room(shape)).nbytes <= most)
+        return next(fitting, LEAST_ROOM)
+
     def prepare(self, progress: Progress | None = None) -> None:
         """Upload what never changes and compile, side by side, what most passes need.
 
@@ -123,7 +133,7 @@ class GpuExecutor:
         recorder = BuildRecorder(self._runtime)
         lowering = replace(self._lowering, kernels=recorder)
         batch = self._inputs.addresses()
-        for tokens in PREPARED:
+        for tokens in (*PREPARED, self.prefill_chunk):
             outputs = None if tokens == 1 else (tokens - 1,)
             shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens)
             PassLowering(lowering, shape, batch, lambda place: 0, 0).launches(self._steps(shape))

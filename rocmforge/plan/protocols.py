@@ -131,9 +131,15 @@ class Executor(Protocol):
     ----------
     observer : Observer or None
         Told of each pass of `forward`, for profiles. Without one nothing is noted.
+    prefill_chunk : int
+        Most tokens of a prompt to run in one pass, which bounds the memory of activations.
     """
 
     observer: Observer | None
+
+    @property
+    def prefill_chunk(self) -> int:
+        """See above."""
 
     @property
     def cache(self) -> Cache:

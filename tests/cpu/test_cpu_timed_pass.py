@@ -142,6 +142,6 @@ def test_sequences_must_differ_and_fit_one_pass(
     sequence = engine.add_sequence()
     with pytest.raises(ValueError, match="wanted different ids"):
         engine.timed_pass([sequence, sequence], [[1], [2]])
-    monkeypatch.setattr("rocmforge.engine.PREFILL_CHUNK", 16)
+    monkeypatch.setattr("rocmforge.cpu.executor.HostExecutor.prefill_chunk", 16)
     with pytest.raises(ValueError, match="ids: got 40, wanted at most 16 in one pass"):
         engine.timed_pass([sequence], [PROMPT])

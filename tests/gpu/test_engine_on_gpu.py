@@ -19,6 +19,7 @@ from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError, OutOfMemoryError
 from rocmforge.gpu import cache
 from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.runtime import Runtime
 from rocmforge.model import decoder
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops.cases import relative_rms
@@ -116,6 +117,21 @@ def test_int8_keys_and_values(
         assert engine.cache.bytes_per_token == halves * 34 // 32
         error = relative_rms(engine.logits(IDS), wanted["F16"])
         assert 1e-4 < error <= 2e-2
+
+
+@pytest.mark.parametrize(("memory", "chunk"), [(1 << 34, 2048), (1 << 28, 1024), (1 << 24, 512)])
+def test_prompts_run_in_longer_chunks_where_there_is_memory_for_them(
+    device: str,
+    models: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    memory: int,
+    chunk: int,
+) -> None:
+    with Engine.from_gguf(models["Q4_K_M"], device, ctx=2048, sequences=2) as engine:
+        monkeypatch.setattr(Runtime, "memory_info", lambda _: (memory, memory))
+        engine._executor.__dict__.pop("prefill_chunk", None)
+        with pytest.raises(ValueError, match=f"got 4000, wanted at most {chunk} in one pass"):
+            engine.timed_pass([engine.add_sequence(), engine.add_sequence()], [[5] * 2000] * 2)
 
 
 def test_generate_is_greedy_and_repeats(device: str, models: dict[str, Path]) -> None:

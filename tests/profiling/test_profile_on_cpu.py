@@ -149,7 +149,7 @@ def test_a_prompts_last_token_has_times_where_it_is_a_graph_of_its_own(
         def __call__(self, seen: ObservedPass) -> None:
             super().__call__(replace(seen, graph=True, steps=()) if self.passes else seen)
 
-    monkeypatch.setattr("rocmforge.engine.PREFILL_CHUNK", 63)
+    monkeypatch.setattr("rocmforge.cpu.executor.HostExecutor.prefill_chunk", 63)
     monkeypatch.setattr("rocmforge.profiling.live.Telemetry", Graphs)
     tokenizer = Tokenizer.from_gguf(model)
     measured = measure(engine, tokenizer, prompt_of(tokenizer, 64), 1, lambda: None)
