@@ -352,7 +352,8 @@ def device_memory(model: str, device: str) -> GpuBytes:
 class DeviceMemory:
     """GPU memory of an engine with a context of 1024: weights, cache, and all else.
 
-    All else is activations, tables, kernels, and what the allocator rounds up.
+    The cache has the memory that it begins with, of 512 tokens. All else is activations, tables,
+    kernels, and what the allocator rounds up.
     """
 
     params = (MODELS, ("gpu",))

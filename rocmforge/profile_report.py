@@ -190,7 +190,7 @@ def _print_memory(memory: MemoryProfile) -> None:
     use = kv.use
     rows = [
         ("weights", human_size(memory.weight_bytes), ""),
-        ("pool of keys and values", human_size(kv.pool_bytes), "that its pages have so far"),
+        ("pool of keys and values", human_size(kv.pool_bytes), "so far"),
         ("  at most", human_size(kv.full_bytes), f"{kv.capacity_tokens} tokens"),
         ("  in use", human_size(kv.bytes_in_use), f"{use.tokens} tokens in {use.taken} pages"),
         ("  a token", human_size(kv.bytes_per_token), f"{kv.bytes_per_token_layer} bytes a layer"),
