@@ -97,9 +97,8 @@ def test_device_memory_is_seen_while_it_is_there(suites: dict[str, Any]) -> None
         for name in ("peak", "steady", "weight", "kv", "overhead")
     )
     assert peak >= steady > 1_000_000
-    assert (
-        kv == 512 * 2 * 2 * 64 * 2
-    )  # tokens that the cache begins with, keys and values, heads, head dim, float16
+    # tokens that the cache begins with, keys and values, heads, head dim, float16
+    assert kv == 512 * 2 * 2 * 64 * 2
     assert steady == weights + kv + overhead
     assert min(weights, overhead) > 0
 
