@@ -38,8 +38,13 @@ def print_profile(profile: Profile, every: bool = False) -> None:
         All ops and their kernels, and not only the longest.
     """
     model, device = profile.model, profile.device
-    print_wrapped(f"{printable(model.path)} ({model.format}, {human_size(model.file_bytes)})")
+    print_wrapped(
+        f"{printable(model.path)} (mostly {model.format}, {human_size(model.file_bytes)})"
+    )
     print_wrapped(f"{device.name}: {device.description}, {_units(profile)}")
+    for doubt in profile.doubts:
+        print()
+        print_wrapped(f"Doubtful: {doubt}")
     for verdict in profile.verdicts:
         print()
         print_verdict(verdict)
@@ -59,8 +64,9 @@ def print_profile(profile: Profile, every: bool = False) -> None:
 
 def _units(profile: Profile) -> str:
     device = profile.device
-    what = "threads" if device.name == "cpu" else "compute units"
-    return f"{device.architecture}, {device.compute_units} {what}"
+    what = "thread" if device.name == "cpu" else "compute unit"
+    count = device.compute_units
+    return f"{device.architecture}, {count} {what}{'' if count == 1 else 's'}"
 
 
 def print_wrapped(text: str, indent: str = "", first: str | None = None) -> None:
@@ -179,10 +185,14 @@ def _print_kernels(ops: Sequence[Op]) -> None:
     rows = []
     for op in ops:
         for kernel in op.kernels:
-            size = "" if kernel.blocks is None else f"{kernel.blocks} x {kernel.threads}"
-            rows.append((op.label, kernel.name, kernel.source.rpartition("/")[2], size))
+            source = kernel.source.rpartition("/")[2].removesuffix(".hip")
+            row = [op.label, kernel.name, source]
+            if kernel.blocks is not None:
+                row.append(f"{kernel.blocks} x {kernel.threads}")
+            rows.append(row)
+    titles = ("op", "kernel", "file", "grid")
     print()
-    print_table(("op", "kernel", "file", "grid"), rows, left=True)
+    print_table(titles[: max(map(len, rows), default=0)], rows, left=True)
 
 
 def _print_memory(memory: MemoryProfile) -> None:
@@ -214,6 +224,8 @@ def _print_ceilings(profile: Profile) -> None:
     if not profile.ceilings:
         return
     print("\nThe roofline, measured in this run")
+    held = human_size(profile.ceilings[0].working_set)
+    print_wrapped(f"reads of {held}, as many as a pass needs: a cache's, if they fit one", "  ")
     rows = [
         (c.precision, rate_text(c.read_bytes_per_second), rate_text(c.operations_per_second))
         for c in profile.ceilings

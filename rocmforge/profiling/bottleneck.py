@@ -61,7 +61,13 @@ class Shares:
     empty: float
 
 
-def phase_verdict(phase: Phase, ceilings: Sequence[Ceiling], device: Device) -> Verdict:
+def phase_verdict(
+    phase: Phase,
+    ceilings: Sequence[Ceiling],
+    device: Device,
+    cpus: int | None = None,
+    sure: bool = True,
+) -> Verdict:
     """Say what limits a phase.
 
     Parameters
@@ -72,16 +78,19 @@ def phase_verdict(phase: Phase, ceilings: Sequence[Ceiling], device: Device) -> 
         Of the device; without them neither memory nor compute can be the verdict.
     device
         That ran it.
+    cpus
+        That the process may use; None: not known.
+    sure
+        Whether nothing disturbed the measurements; otherwise the verdict says "perhaps".
     """
     shares = shares_of(phase, ceilings, device)
-    on_cpu = device.name == "cpu"
     bound = next(bound for bound, holds in RULES if holds(shares))
     return Verdict(
         subject=phase.name,
         bound=bound,
-        summary=_summary(phase, bound),
+        summary=_summary(phase, bound, sure),
         evidence=tuple(_evidence(phase, shares, device)),
-        advice=_advice(phase, bound, on_cpu),
+        advice=_advice(phase, bound, device, cpus),
     )
 
 
@@ -149,9 +158,9 @@ def _share(part: float, whole: float) -> float:
     return max(0.0, part / whole) if whole > 0 else 0.0
 
 
-def _summary(phase: Phase, bound: Bound) -> str:
+def _summary(phase: Phase, bound: Bound, sure: bool) -> str:
     first = phase.ops[0]
-    what = f"{phase.name.capitalize()} is {NAMES[bound]}"
+    what = f"{phase.name.capitalize()} is {'' if sure else 'perhaps '}{NAMES[bound]}"
     return f"{what}; {first.label} takes {first.share:.0%} of its op time."
 
 
@@ -161,14 +170,17 @@ def _evidence(phase: Phase, shares: Shares, device: Device) -> list[str]:
     if shares.memory is not None:
         read = sum(op.nbytes for op in phase.ops) / sum(op.seconds for op in phase.ops)
         found.append(
-            f"The ops move {read / 1e9:.3g} GB/s, {shares.memory:.0%} of what this device reads."
+            f"The ops move {read / 1e9:.3g} GB/s, {_percent(shares.memory)} of what this device "
+            "reads."
         )
     if shares.compute is not None:
         rate = sum(op.flops for op in phase.ops) / sum(op.seconds for op in phase.ops)
         found.append(
-            f"They compute {rate / 1e9:.4g} GFLOP/s, {shares.compute:.0%} of what it reaches in "
-            "the same precisions."
+            f"They compute {rate / 1e9:.4g} GFLOP/s, {_percent(shares.compute)} of what it reaches "
+            "in the same precisions."
         )
+    if shares.memory is not None or shares.compute is not None:
+        found.append(f"From {NEAR:.0%} on, the higher of the two is called the limit.")
     if on_cpu:
         found.append(f"Outside the ops passes {shares.waiting:.1%} of the wall time.")
         return found + _slowest(phase)
@@ -185,6 +197,11 @@ def _evidence(phase: Phase, shares: Shares, device: Device) -> list[str]:
     return found + _slowest(phase)
 
 
+def _percent(share: float) -> str:
+    """Whole percents, but with a digit more where those would hide on which side of NEAR it is."""
+    return f"{share:.1%}" if abs(share - NEAR) < 0.005 else f"{share:.0%}"
+
+
 def _slowest(phase: Phase) -> list[str]:
     """The ops that lose most time against the roofline."""
     losing = [(op.seconds - op.ideal_seconds, op) for op in phase.ops if op.ideal_seconds]
@@ -196,16 +213,21 @@ def _slowest(phase: Phase) -> list[str]:
     ]
 
 
-def _advice(phase: Phase, bound: Bound, on_cpu: bool) -> tuple[str, ...]:
+def _advice(phase: Phase, bound: Bound, device: Device, cpus: int | None) -> tuple[str, ...]:
     losing = _slowest(phase)
-    first = f"Look at {losing[0].split()[0]} first." if losing else ""
-    told = _CPU_WORDS.get(bound, _WORDS[bound]) if on_cpu else _WORDS[bound]
-    return (told, first) if first and bound in ("memory", "compute", "none") else (told,)
+    kind = device.name.partition(":")[0]
+    told = [_WORDS_OF.get((kind, bound), _WORDS[bound])]
+    if kind == "cpu" and bound == "compute" and cpus is not None and device.compute_units < cpus:
+        told.insert(0, f"Take more threads: {device.compute_units} of {cpus} CPUs are used.")
+    if losing and bound in ("memory", "compute", "none"):
+        told.append(f"Look at {losing[0].split()[0]} first.")
+    return tuple(told)
 
 
 _WORDS: dict[Bound, str] = {
-    "memory": "Fewer bytes are faster: a smaller format of weights (`rocmforge perplexity "
-    "--weight-format` says what it costs), or more sequences at once, which share each read.",
+    "memory": "Fewer bytes are faster: a smaller format of weights, or more sequences at once, "
+    "which share each read. What a format costs, `rocmforge perplexity --weight-format` says; on a "
+    "CPU give it a short `--text`, for it runs the model over all of it.",
     "compute": "Fewer products are faster: a shorter prompt, or one whose beginning is kept.",
     "launch": "The host does not keep the device busy: more sequences at once share each launch. "
     "Look at the launches, and at other load on the CPU.",
@@ -216,11 +238,11 @@ _WORDS: dict[Bound, str] = {
     "none": "Counters say what the kernels wait for: `rocmforge profile --with rocprofv3 --recipe "
     "stall`, where that tool is (`rocmforge profile --tools`).",
 }
-_CPU_WORDS: dict[Bound, str] = {
-    "compute": "More threads help where there are cores. Fewer products are faster: a shorter "
-    "prompt, or one whose beginning is kept.",
-    "launch": "The host's work between the ops takes the time, as in very small models: more "
-    "sequences at once share it.",
-    "none": "A sampling profiler says where the kernels wait: `rocmforge profile --with perf`, "
-    "where that tool is (`rocmforge profile --tools`).",
+_WORDS_OF: dict[tuple[str, Bound], str] = {
+    ("cpu", "launch"): "The host's work between the ops takes the time, as in very small models: "
+    "more sequences at once share it.",
+    ("cpu", "none"): "A sampling profiler says where the kernels wait: `rocmforge profile --with "
+    "perf`, where that tool is (`rocmforge profile --tools`).",
+    ("cuda", "none"): "Counters say what the kernels wait for: NVIDIA's `ncu` around `rocmforge "
+    "generate` shows them.",
 }

@@ -15,8 +15,8 @@ from rocmforge.gpu.compiler import kernels_folder
 from rocmforge.profiling import counters
 from rocmforge.profiling.readers.records import Dispatch, Recording
 
-_KERNEL = re.compile(r"^KERNEL(?:_AHEAD)?\((\w+),", re.MULTILINE)
-_VARIANT = re.compile(r"_(prompt|dot4|merge|parts)$")
+_KERNEL = re.compile(r"^KERNEL(?:_[A-Z]+)?\((\w+),", re.MULTILINE)
+_VARIANT = re.compile(r"_(prompt|batch|dot4|merge|parts)$")
 
 _Key = tuple[str, int | None, int | None, int | None]
 

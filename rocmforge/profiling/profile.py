@@ -312,12 +312,16 @@ class Ceiling:
         Of the products: "exact", "half" or "int8".
     read_bytes_per_second, operations_per_second
         Reads of `working_set` bytes, and products; a multiply-add is two operations.
+    least_read
+        The least read rate that was measured in this run, over the best, 0 … 1: far below 1 where
+        something disturbed the measurements.
     """
 
     precision: str
     read_bytes_per_second: float
     operations_per_second: float
     working_set: int
+    least_read: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +389,8 @@ class Profile:
         How many more there were: a long run keeps the first ones.
     verdicts
         One a phase, that of the longer phase first.
+    doubts
+        Why the verdicts may be wrong: sentences to be read before them.
     remarks
         What a reader should know.
     memory
@@ -404,6 +410,7 @@ class Profile:
     spans: tuple[Span, ...]
     spans_left_out: int
     verdicts: tuple[Verdict, ...]
+    doubts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     memory: MemoryProfile | None = None
     monitor: Monitored | None = None

@@ -46,6 +46,10 @@ EVENTS = "an event of the device after each op, in the pass"
 ALONE = "each op replayed alone, for all layers in turn; the pass itself is one graph"
 OBSERVER_COST = 0.05
 """What observing may cost; a profile says so where it costs more."""
+BUSY = 0.1
+"""Share of the CPUs that other processes may use before a profile doubts itself."""
+STEADY = 0.8
+"""Least of several read rates over the best, below which a profile doubts itself."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +197,7 @@ def _profile(
     spans, left_out = spans_of(around.begin, around.loaded, measured.request, measured.turns)
     device = _device(engine)
     by_length = sorted(phases, key=lambda phase: -phase.seconds)
+    doubts = _doubts(device, around.environment, ceilings)
     return Profile(
         version=VERSION,
         model=_model(options.path, engine),
@@ -204,8 +209,12 @@ def _profile(
         ceilings=ceilings,
         spans=spans,
         spans_left_out=left_out,
-        verdicts=tuple(phase_verdict(phase, ceilings, device) for phase in by_length),
-        remarks=(*_remarks(phases, first, around.environment), *around.monitored.remarks),
+        verdicts=tuple(
+            phase_verdict(phase, ceilings, device, around.environment.cpus, not doubts)
+            for phase in by_length
+        ),
+        doubts=doubts,
+        remarks=(*_remarks(phases, first), *around.monitored.remarks),
         memory=measured.memory,
         monitor=around.monitored,
     )
@@ -331,21 +340,41 @@ def _settings(options: Options, engine: Engine, prompt_tokens: int) -> Settings:
     )
 
 
-def _remarks(
-    phases: tuple[Phase, ...], first: FirstToken, environment: RunEnvironment
-) -> list[str]:
+def _doubts(
+    device: Device, environment: RunEnvironment, ceilings: Sequence[Ceiling]
+) -> tuple[str, ...]:
+    """Say what disturbed the measurements so much that a verdict may be wrong."""
+    found = []
+    others = environment.others_share
+    if others is not None and others > BUSY:
+        found.append(
+            f"Other processes used {others:.0%} of the CPUs: times are too long, and the roofline "
+            "may be too low."
+        )
+    threads = device.compute_units
+    if device.name == "cpu" and threads > environment.cpus:
+        found.append(
+            f"{threads} threads share {environment.cpus} CPUs and wait for each other: take "
+            f"`--threads {environment.cpus}`."
+        )
+    least = min((ceiling.least_read for ceiling in ceilings), default=1.0)
+    if least < STEADY:
+        found.append(
+            f"The read rate of this device was measured {len(ceilings)} times, and the least was "
+            f"{least:.0%} of the best, which the roofline has. Run it again on a quiet machine."
+        )
+    return tuple(found)
+
+
+def _remarks(phases: tuple[Phase, ...], first: FirstToken) -> list[str]:
     found = []
     for phase in phases:
         cost = phase.observer_cost
         if cost is not None and cost > OBSERVER_COST:
             found.append(
-                f"Observing made {phase.name} {cost:.0%} slower: its parts are that much too long. "
-                "This is usual where a pass takes less than a millisecond, or the machine is busy."
+                f"The observed passes of {phase.name} took {cost:.0%} longer than plain ones, from "
+                "observing or from how much passes differ: its parts are that much too long."
             )
-    if environment.others_share is not None and environment.others_share > 0.1:
-        found.append(
-            f"Other processes used {environment.others_share:.0%} of the CPUs: times are too long."
-        )
     if first.cold_seconds > 1.2 * first.seconds:
         found.append(
             f"The first request after loading took {first.cold_seconds / first.seconds:.1f} times "

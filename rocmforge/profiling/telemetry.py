@@ -157,6 +157,8 @@ def measure_ceilings(
 ) -> tuple[Ceiling, ...]:
     """Measure the roofline for each precision that has a ceiling; see `measure_peaks`.
 
+    Reads do not depend on the precision, so all ceilings have the best read rate that was measured.
+
     Parameters
     ----------
     backend
@@ -166,19 +168,22 @@ def measure_ceilings(
     working_set
         Bytes that a pass moves.
     """
-    found = []
-    for precision in precisions:
-        if precision in CEILINGS:
-            peaks = measure_peaks(backend, max(1, working_set), CEILINGS[precision])
-            found.append(
-                Ceiling(
-                    precision,
-                    peaks.read_bytes_per_second,
-                    peaks.operations_per_second,
-                    peaks.working_set,
-                )
-            )
-    return tuple(found)
+    found = {
+        precision: measure_peaks(backend, max(1, working_set), CEILINGS[precision])
+        for precision in precisions
+        if precision in CEILINGS
+    }
+    reads = [peaks.read_bytes_per_second for peaks in found.values()]
+    return tuple(
+        Ceiling(
+            precision,
+            max(reads),
+            peaks.operations_per_second,
+            peaks.working_set,
+            min(reads) / max(reads),
+        )
+        for precision, peaks in found.items()
+    )
 
 
 def _op(label: str, found: _Sum, whole: float, ceilings: Sequence[Ceiling]) -> Op:

@@ -119,6 +119,25 @@ def test_the_evidence_has_the_numbers_and_the_advice_the_op() -> None:
     assert found.summary.startswith("Decode is memory-bound")
 
 
+def test_a_share_just_below_the_limit_is_not_shown_as_the_limit() -> None:
+    verdict = phase_verdict(phase(op(nbytes=int(0.398e12))), CEILINGS, GPU)
+    assert verdict.bound == "none"
+    assert "39.8% of what this device reads" in " ".join(verdict.evidence)
+
+
+@pytest.mark.parametrize(("cpus", "told"), [(2, False), (8, True), (None, False)])
+def test_more_threads_are_advised_where_there_are_cpus(cpus: int | None, told: bool) -> None:
+    one = phase(op(flops=int(90e12), kernels=()), launch=0.0, wait=0.0)
+    verdict = phase_verdict(one, CEILINGS, CPU, cpus)
+    assert verdict.bound == "compute"
+    assert any("more threads" in sentence for sentence in verdict.advice) == told
+
+
+def test_a_verdict_that_may_be_wrong_says_so() -> None:
+    one = phase(op(nbytes=int(0.9e12)))
+    assert "is perhaps memory-bound" in phase_verdict(one, CEILINGS, GPU, sure=False).summary
+
+
 def test_without_ceilings_neither_memory_nor_compute_is_said() -> None:
     verdict = phase_verdict(phase(op(nbytes=int(9e12), flops=int(9e15))), (), GPU)
     assert verdict.bound == "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,14 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rocmforge.devices import open_backend
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfPagesError
 from rocmforge.model.synthetic import make_model
 from rocmforge.plan.observation import ObservedPass
+from rocmforge.profile_report import print_profile
 from rocmforge.profiling.live import measure
-from rocmforge.profiling.profile import FirstToken, Profile
+from rocmforge.profiling.profile import Ceiling, FirstToken, Profile
+from rocmforge.profiling.roofline import Peaks
 from rocmforge.profiling.run import Options, profile_model
-from rocmforge.profiling.telemetry import Telemetry
+from rocmforge.profiling.telemetry import Telemetry, measure_ceilings
 from rocmforge.profiling.ttft import first_token, prompt_of, request
 from rocmforge.text.tokenizer import Tokenizer
 
@@ -204,8 +208,39 @@ def test_what_observing_costs_is_measured_and_told_where_it_is_much(profile: Pro
         assert phase.plain_seconds is not None
         assert phase.plain_seconds > 0
         assert phase.observer_cost == pytest.approx(phase.seconds / phase.plain_seconds - 1)
-        told = any(f"Observing made {phase.name}" in remark for remark in profile.remarks)
+        told = any(f"observed passes of {phase.name} took" in remark for remark in profile.remarks)
         assert told == (phase.observer_cost > 0.05)
+
+
+def test_more_threads_than_cpus_make_the_profile_doubtful(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rocmforge.profiling.run.measure_ceilings", unsteady)
+    cpus = len(os.sched_getaffinity(0))
+    profile = profile_model(Options(str(model), "cpu", threads=cpus + 1, prompt_tokens=8, tokens=2))
+    threads, reads = (doubt for doubt in profile.doubts if "Other processes" not in doubt)
+    assert f"{cpus + 1} threads share {cpus} CPUs" in threads
+    assert "the least was 50% of the best" in reads
+    assert all("perhaps" in verdict.summary for verdict in profile.verdicts)
+    print_profile(profile)
+    printed = capsys.readouterr().out
+    assert printed.index("Doubtful: ") < printed.index("perhaps")
+
+
+def unsteady(*_: object) -> tuple[Ceiling, ...]:
+    return (Ceiling("int8", 2e10, 1e11, 1 << 20, 0.5), Ceiling("exact", 2e10, 1e10, 1 << 20, 0.5))
+
+
+def test_ceilings_share_the_best_read_rate_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter([4.6e10, 8.4e10])
+
+    def peaks(backend: object, working_set: int, precision: str) -> Peaks:
+        return Peaks(next(rates), 1e11, working_set, precision)
+
+    monkeypatch.setattr("rocmforge.profiling.telemetry.measure_peaks", peaks)
+    found = measure_ceilings(open_backend("cpu"), ("int8", "exact", "bf16"), 1 << 20)
+    assert [ceiling.read_bytes_per_second for ceiling in found] == [8.4e10, 8.4e10]
+    assert found[0].least_read == pytest.approx(4.6 / 8.4)
 
 
 def test_observing_changes_no_logits_and_ends_with_its_block(engine: Engine) -> None:
