@@ -160,6 +160,14 @@ class RopeKvAppend(_Rule):
     param_names = ("kv", "tokens", "way", "device")
 
 
+class RopeAttention(_Rule):
+    """The same and the attention of one token over a short context, which follows."""
+
+    rule = "rope_attention"
+    params = (inference.KV_DTYPES, (1,), WAYS, ("gpu",))
+    param_names = ("kv", "tokens", "way", "device")
+
+
 @functools.cache
 def attended(work: str, way: str, device: str) -> Callable[[], Any]:
     """Return checked attention: one op, or for each KV head two products and a softmax between.

@@ -27,6 +27,7 @@ FILES = (
     "quantize.hip",
     "rmsnorm.hip",
     "rope.hip",
+    "rope_attention.hip",
     "rope_kv_append.hip",
     "sample.hip",
     "softmax.hip",

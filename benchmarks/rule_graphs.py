@@ -116,8 +116,13 @@ def rope_kv_append(kv_dtype: str, least_bytes: int, pack: Pack) -> Example:
     return Example(_with_logits(ops, y, pack), LAYERS)
 
 
+def rope_attention(kv_dtype: str, least_bytes: int, pack: Pack) -> Example:
+    """The same, with the attention that follows."""
+    return rope_kv_append(kv_dtype, least_bytes, pack)
+
+
 EXAMPLES: dict[str, Callable[[str, int, Pack], Example]] = {
-    make.__name__: make for make in (gate_up_swiglu, embed_rmsnorm, rope_kv_append)
+    make.__name__: make for make in (gate_up_swiglu, embed_rmsnorm, rope_kv_append, rope_attention)
 }
 """By the name of the rule.
 

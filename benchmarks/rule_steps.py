@@ -49,7 +49,7 @@ def rule_steps(
     """
     on = backend(device)
     made = rule_graphs.EXAMPLES[rule](work, cold_bytes(on.name), on.pack)
-    kv_dtype = work if rule == "rope_kv_append" else "f16"
+    kv_dtype = work if rule in ("rope_kv_append", "rope_attention") else "f16"
     wanted = _reference(rule, work, tokens)
     passes: dict[str, TimedPass] = {}
     for each in WAYS:

@@ -18,8 +18,8 @@
 #include "pages.h"
 
 #if !defined(HEAD_DIM) || !defined(KV) || !defined(QUERIES) || !defined(TOKENS) || \
-    !defined(WAVES) || !defined(LEAST)
-#error "HEAD_DIM, KV, QUERIES, TOKENS, WAVES and LEAST have to be passed by the build"
+    !defined(WAVES) || !defined(LEAST) || !defined(RESIDENT)
+#error "HEAD_DIM, KV, QUERIES, TOKENS, WAVES, LEAST and RESIDENT have to be passed by the build"
 #endif
 
 CONSTEXPR int power_of_two(int least) {
@@ -176,15 +176,21 @@ struct Steps {
         UNROLL for (int u = 0; u < kPages; ++u) pages[u] = table[token(from, u) >> a.page_bits];
     }
 
-    DEVICE void load_token(int u) {
-        const u64 row = static_cast<u64>(pages[u % kPages]) * a.kv_heads + kv_head;
-        const u64 at = (row << a.page_bits) + (token(start, u) & ((1 << a.page_bits) - 1));
-        keys[u] = KV::load_eight(a.k, a.k_scales, at, HEAD_DIM, dim);
-        values[u] = KV::load_eight(a.v, a.v_scales, at, HEAD_DIM, dim);
+    // The row of the pages that holds a token of which the page is known.
+    DEVICE u64 row(int page, int number) const {
+        const u64 first = (static_cast<u64>(page) * a.kv_heads + kv_head) << a.page_bits;
+        return first + (number & ((1 << a.page_bits) - 1));
     }
+    DEVICE u64 row(int number) const { return row(table[number >> a.page_bits], number); }
 
-    // Loads the step; its pages are known, and so are those of the next one afterwards.
-    DEVICE void load() { UNROLL for (int u = 0; u < TOKENS; ++u) load_token(u); }
+    // Loads the step, whose pages are known.
+    DEVICE void load() {
+        UNROLL for (int u = 0; u < TOKENS; ++u) {
+            const u64 at = row(pages[u % kPages], token(start, u));
+            keys[u] = KV::load_eight(a.k, a.k_scales, at, HEAD_DIM, dim);
+            values[u] = KV::load_eight(a.v, a.v_scales, at, HEAD_DIM, dim);
+        }
+    }
     DEVICE void look_up_next() { look_up(minimum(start + kRound, split.last - 1)); }
 };
 

@@ -30,8 +30,9 @@ DEVICE void load_queries(const AttentionArgs& a, int s, const HeadGroup& group,
     }
 }
 
-KERNEL(attention, AttentionArgs, kThreads) {
+KERNEL_RESIDENT(attention, AttentionArgs, kThreads, RESIDENT) {
     SHARED BlockStates states;
+    await_earlier();
     const Split split(a);
     if (split.index >= split.used) return;
     const HeadGroup group(a);

@@ -1,4 +1,5 @@
-// How lanes share heads, and how they rotate them. SPAN neighbouring lanes hold one head.
+// How lanes share heads, and how they rotate and normalize them. SPAN neighbouring lanes hold one
+// head.
 //
 // SPAN is 8, 16 or 32, so that a head lies within one wave, of 32 or of 64 lanes. Lane i of the
 // head holds its vectors i, i + SPAN, … of VECTOR dims, ITEMS of them, all in registers.
@@ -102,6 +103,33 @@ DEVICE void rotate(const float* cos, const float* sin, int rotated, const Head& 
             for (int j = 0; j < VECTOR; ++j) {
                 x[i][j] = x[i][j] * c[j] + (first ? -s[j] : s[j]) * y[i][j];
             }
+        }
+    }
+}
+
+// Head norm: divides x and its partners by sqrt(mean(x^2) + eps) and multiplies them with the
+// weights. Where `weight` is null, nothing changes. All lanes of the wave must call.
+template <bool kInterleaved>
+DEVICE void normalize(const float* weight, int dims, int rotated, float eps, Head& x,
+                      Head& partners) {
+    float squares = 0.0f;
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) squares += x[i][j] * x[i][j];
+    }
+    const float mean = wave_sum<SPAN>(squares) / static_cast<float>(dims);
+    const float inverse = reciprocal_sqrt(mean + eps);
+    Head own, theirs;
+    load_head(weight, dims, weight != nullptr, own);
+    load_partners<kInterleaved>(weight, rotated, weight != nullptr, theirs);
+    if (weight == nullptr) return;
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) {
+            x[i][j] *= inverse * own[i][j];
+            partners[i][j] *= inverse * theirs[i][j];
         }
     }
 }

@@ -48,31 +48,6 @@ struct RopeKvAppendArgs {
 
 constexpr bool kInterleaved = INTERLEAVED != 0;
 
-// Head norm: divides x and its partners by sqrt(mean(x^2) + eps) and multiplies them with the
-// weights. Where `weight` is null, nothing changes.
-DEVICE void normalize(const RopeKvAppendArgs& a, const float* weight, Head& x, Head& partners) {
-    float squares = 0.0f;
-    UNROLL
-    for (int i = 0; i < ITEMS; ++i) {
-        UNROLL
-        for (int j = 0; j < VECTOR; ++j) squares += x[i][j] * x[i][j];
-    }
-    const float mean = wave_sum<SPAN>(squares) / static_cast<float>(a.dims);
-    const float inverse = reciprocal_sqrt(mean + a.eps);
-    Head own, theirs;
-    load_head(weight, a.dims, weight != nullptr, own);
-    load_partners<kInterleaved>(weight, a.rotated, weight != nullptr, theirs);
-    if (weight == nullptr) return;
-    UNROLL
-    for (int i = 0; i < ITEMS; ++i) {
-        UNROLL
-        for (int j = 0; j < VECTOR; ++j) {
-            x[i][j] *= inverse * own[i][j];
-            partners[i][j] *= inverse * theirs[i][j];
-        }
-    }
-}
-
 KERNEL(rope_kv_append, RopeKvAppendArgs, THREADS) {
     const u64 token = block_x();
     const int page = a.pages[token];
@@ -88,7 +63,10 @@ KERNEL(rope_kv_append, RopeKvAppendArgs, THREADS) {
     load_head(from, a.dims, exists, x);
     load_partners<kInterleaved>(from, a.rotated, exists && (query || key), partners);
     if constexpr (NORM) {
-        normalize(a, query ? a.q_norm : key ? a.k_norm : nullptr, x, partners);
+        normalize<kInterleaved>(query ? a.q_norm
+                                : key ? a.k_norm
+                                      : nullptr,
+                                a.dims, a.rotated, a.eps, x, partners);
     }
     if (query || key) {
         const u64 angles = static_cast<u64>(a.positions[token]) * (a.rotated / 2);

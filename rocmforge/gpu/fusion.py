@@ -15,7 +15,7 @@ from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.plan import fusion
 from rocmforge.plan.graph import GateUpSwiglu, Op, Tensor
 
-Fusion = Literal["embed_rmsnorm", "rope_kv_append", "gate_up_swiglu"]
+Fusion = Literal["embed_rmsnorm", "rope_attention", "rope_kv_append", "gate_up_swiglu"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 """The rules that a pass can do without, in the order of trying."""
 
@@ -61,10 +61,16 @@ def gpu_rules(
     """
     every: dict[Fusion, fusion.Rule] = {
         "embed_rmsnorm": fusion.embed_rmsnorm,
+        "rope_attention": _rope_attention(shape),
         "rope_kv_append": fusion.rope_kv_append,
         "gate_up_swiglu": _gate_up_swiglu(shape, reading),
     }
     return [fusion.select_rmsnorm, *(every[name] for name in FUSIONS if name in fused)]
+
+
+def _rope_attention(shape: BatchShape) -> fusion.Rule:
+    """For passes of one token a sequence, which attention of decode runs."""
+    return fusion.rope_attention if shape.single else lambda ops: None
 
 
 def _gate_up_swiglu(

@@ -30,6 +30,7 @@ from rocmforge.plan.graph import (
     Matmul,
     Op,
     Rmsnorm,
+    RopeAttention,
     Rotation,
     SelectRmsnorm,
     Swiglu,
@@ -117,7 +118,7 @@ class Lowering:
                     return (F32,)
                 case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm() | Swiglu():
                     return (F32, F16, *whole)
-                case Attention():  # one kernel's block writes whole heads
+                case Attention() | RopeAttention():  # one kernel's block writes whole heads
                     heads = (Q8,) if shape.single and op.head_dim % arrays.GROUP == 0 else ()
                     return (F32, F16, *heads)
                 case GateUpSwiglu():
@@ -166,7 +167,7 @@ class Lowering:
         ops = dict.fromkeys(
             (op.heads, op.kv_heads, op.head_dim)
             for op in (step.op for step in steps)
-            if isinstance(op, Attention)
+            if isinstance(op, Attention | RopeAttention)
         )
         return max(
             (

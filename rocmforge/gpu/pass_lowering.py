@@ -32,6 +32,7 @@ from rocmforge.gpu.ops.products import MOST
 from rocmforge.gpu.ops.quantize import quantize
 from rocmforge.gpu.ops.rmsnorm import rmsnorm
 from rocmforge.gpu.ops.rope import rope
+from rocmforge.gpu.ops.rope_attention import rope_attention
 from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
 from rocmforge.gpu.ops.swiglu import swiglu
 from rocmforge.plan.graph import (
@@ -44,6 +45,7 @@ from rocmforge.plan.graph import (
     Matmul,
     Rmsnorm,
     Rope,
+    RopeAttention,
     RopeKvAppend,
     Rotation,
     SelectRmsnorm,
@@ -115,7 +117,9 @@ class PassLowering:
             case RopeKvAppend() as op:
                 return [self._rope_kv_append(op)]
             case Attention() as op:
-                return self._attention(op, self._out(step, op.out))
+                return [self._attention(op, self._out(step, op.out))]
+            case RopeAttention() as op:
+                return [self._rope_attention(op, self._out(step, op.out))]
             case GateUpSwiglu() as op:
                 return [self._gate_up_swiglu(op, self._out(step, op.out))]
             case Swiglu() as op:
@@ -256,15 +260,23 @@ class PassLowering:
         return rope_kv_append(
             self._kernels,
             q=self._f32(op.q),
-            k=self._f32(op.k),
-            v=self._f32(op.v),
             heads=op.q.columns // op.head_dim,
-            q_norm=None if op.q_norm is None else self._constant(op.q_norm),
-            k_norm=None if op.k_norm is None else self._constant(op.k_norm),
-            eps=op.eps,
-            **self._rotation(op.rotation),
+            **self._turned(op),
             **self._slots(op),
         )
+
+    def _rope_attention(self, op: RopeAttention, out: Any) -> Launch:
+        return rope_attention(self._kernels, **self._turned(op), **self._attended(op, out))
+
+    def _turned(self, op: RopeKvAppend | RopeAttention) -> dict[str, Any]:
+        return {
+            "k": self._f32(op.k),
+            "v": self._f32(op.v),
+            "q_norm": None if op.q_norm is None else self._constant(op.q_norm),
+            "k_norm": None if op.k_norm is None else self._constant(op.k_norm),
+            "eps": op.eps,
+            **self._rotation(op.rotation),
+        }
 
     def _rope(self, op: Rope) -> Launch:
         return rope(
@@ -279,8 +291,19 @@ class PassLowering:
     def _kv_append(self, op: KvAppend) -> Launch:
         return kv_append(self._kernels, k=self._f32(op.k), v=self._f32(op.v), **self._slots(op))
 
-    def _attention(self, op: Attention, out: Any) -> Sequence[Launch]:
-        common = {
+    def _attention(self, op: Attention, out: Any) -> Launch:
+        if self._shape.single:
+            return attention(self._kernels, **self._attended(op, out))
+        return attention_prompt(
+            self._kernels,
+            starts=self._batch.starts,
+            tokens=self._shape.tokens,
+            max_queries=self._shape.longest,
+            **self._queried(op, out),
+        )
+
+    def _queried(self, op: Attention | RopeAttention, out: Any) -> dict[str, Any]:
+        return {
             **self._pages(op.layer, op.kv_heads, op.head_dim),
             "q": self._f32(op.q),
             "page_table": self._batch.page_table,
@@ -291,22 +314,15 @@ class PassLowering:
             "heads": op.heads,
             "scale": op.scale,
         }
-        if self._shape.single:
-            return [attention(self._kernels, **common, **self._splits(op))]
-        return [
-            attention_prompt(
-                self._kernels,
-                starts=self._batch.starts,
-                tokens=self._shape.tokens,
-                max_queries=self._shape.longest,
-                **common,
-            )
-        ]
 
-    def _splits(self, op: Attention) -> dict[str, int]:
-        splits = self._lowering.splits(op.heads, op.kv_heads, self._shape.sequences)
-        arrivals = self._lowering.arrivals()
-        return {"splits": splits, "scratch": self._scratch, "arrivals": arrivals}
+    def _attended(self, op: Attention | RopeAttention, out: Any) -> dict[str, Any]:
+        """What attention of one token a sequence takes."""
+        return {
+            **self._queried(op, out),
+            "splits": self._lowering.splits(op.heads, op.kv_heads, self._shape.sequences),
+            "scratch": self._scratch,
+            "arrivals": self._lowering.arrivals(),
+        }
 
     def _rotation(self, rotation: Rotation) -> dict[str, Any]:
         cos, sin = self._lowering.table(rotation)

@@ -21,6 +21,7 @@ from rocmforge.plan.graph import (
     Op,
     Rmsnorm,
     Rope,
+    RopeAttention,
     RopeKvAppend,
     SelectOutputs,
     SelectRmsnorm,
@@ -105,6 +106,8 @@ class Costs:
             Attention: sum(self.lengths),
             KvAppend: self._tokens,
             RopeKvAppend: self._tokens,
+            # what it writes of them it need not read
+            RopeAttention: sum(self.lengths),
         }
         return Cost(
             weight_bytes=self._weight_bytes(op),
@@ -137,7 +140,7 @@ class Costs:
                 return self._embedding_bytes(op.embedding) + int(op.weight.nbytes)
             case Rope():
                 return 4 * self._tokens * op.rotation.rotated
-            case RopeKvAppend():
+            case RopeKvAppend() | RopeAttention():
                 norms = (norm.nbytes for norm in (op.q_norm, op.k_norm) if norm is not None)
                 return 4 * self._tokens * op.rotation.rotated + sum(norms)
         return 0
@@ -160,14 +163,20 @@ class Costs:
                 return (DEQUANTIZE_FLOPS + RMSNORM_FLOPS) * self._values(op.out)
             case Rope():
                 return rope_flops(self._tokens, op.x.columns // op.head_dim, op.rotation.rotated)
+            case RopeAttention():
+                attention = attention_flops(self.counts, self.lengths, op.heads, op.head_dim)
+                return attention + self._turn_flops(op)
             case RopeKvAppend():
-                heads = (op.q.columns + op.k.columns) // op.head_dim
-                normed = (op.q_norm is not None, op.q), (op.k_norm is not None, op.k)
-                norms = sum(RMSNORM_FLOPS * self._values(x) for norm, x in normed if norm)
-                return rope_flops(self._tokens, heads, op.rotation.rotated) + norms
+                return self._turn_flops(op)
             case Attention():
                 return attention_flops(self.counts, self.lengths, op.heads, op.head_dim)
         return 0
+
+    def _turn_flops(self, op: RopeKvAppend | RopeAttention) -> int:
+        heads = (op.q.columns + op.k.columns) // op.head_dim
+        normed = (op.q_norm is not None, op.q), (op.k_norm is not None, op.k)
+        norms = sum(RMSNORM_FLOPS * self._values(x) for norm, x in normed if norm)
+        return rope_flops(self._tokens, heads, op.rotation.rotated) + norms
 
     def _embedding_bytes(self, embedding: Embedding) -> int:
         return int(self._tokens * embedding.rows.shape[1])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rocmforge.plan.graph import (
+    Attention,
     Embed,
     EmbedRmsnorm,
     GateUpSwiglu,
@@ -18,6 +19,7 @@ from rocmforge.plan.graph import (
     Op,
     Rmsnorm,
     Rope,
+    RopeAttention,
     RopeKvAppend,
     SelectOutputs,
     SelectRmsnorm,
@@ -68,6 +70,24 @@ def rope_kv_append(ops: Sequence[Op]) -> tuple[Op, int] | None:
         head_dim=q.head_dim,
     )
     return fused, at + 1
+
+
+def rope_attention(ops: Sequence[Op]) -> tuple[Op, int] | None:
+    """What becomes rope_kv_append, and attention of the same layer → one op."""
+    found = rope_kv_append(ops)
+    attention = ops[found[1]] if found and found[1] < len(ops) else None
+    if found is None or not isinstance(attention, Attention):
+        return None
+    first, count = found[0], found[1] + 1
+    if not isinstance(first, RopeKvAppend):
+        return None
+    shape = (first.q, first.layer, first.head_dim, first.k.columns // first.head_dim)
+    if shape != (attention.q, attention.layer, attention.head_dim, attention.kv_heads):
+        return None
+    if attention.out == first.q or readers(ops[count:], first.q):  # the fused op leaves q as it was
+        return None
+    fields = {name: getattr(first, name) for name in first.__dataclass_fields__}
+    return RopeAttention(**fields, out=attention.out, scale=attention.scale), count
 
 
 def gate_up_swiglu(ops: Sequence[Op]) -> tuple[Op, int] | None:

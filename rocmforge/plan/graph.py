@@ -266,6 +266,36 @@ class RopeKvAppend(OpRecord):
 
 
 @dataclass(frozen=True)
+class RopeAttention(OpRecord):
+    """Fused: `RopeKvAppend`, then `Attention`, of one token a sequence; q stays as it was."""
+
+    READS = ("q", "k", "v")
+    WRITES = ("out",)
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    q_norm: Floats | None
+    k_norm: Floats | None
+    eps: float
+    layer: int
+    rotation: Rotation
+    head_dim: int
+    out: Tensor
+    scale: float
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.q.columns // self.head_dim
+
+    @property
+    def kv_heads(self) -> int:
+        """G."""
+        return self.k.columns // self.head_dim
+
+
+@dataclass(frozen=True)
 class GateUpSwiglu(OpRecord):
     """Fused: out = swiglu(x · gateᵀ, x · upᵀ)."""
 
@@ -314,6 +344,7 @@ Op = (
     | Attention
     | Swiglu
     | RopeKvAppend
+    | RopeAttention
     | EmbedRmsnorm
     | GateUpSwiglu
     | SelectRmsnorm
@@ -343,4 +374,5 @@ def op_name(op: object) -> str:
 
 def rotations(ops: Sequence[Op]) -> tuple[Rotation, ...]:
     """Return the different rotations of a pass."""
-    return tuple(dict.fromkeys(op.rotation for op in ops if isinstance(op, Rope | RopeKvAppend)))
+    rotating = Rope | RopeKvAppend | RopeAttention
+    return tuple(dict.fromkeys(op.rotation for op in ops if isinstance(op, rotating)))

@@ -85,5 +85,5 @@ def test_the_rules_can_be_chosen() -> None:
     assert fused_names("sm_90", 1, formats, FUSIONS) == FIRST
     assert fused_names("sm_90", 1, ("Q4_K", "Q5_K", "Q6_K"), FUSIONS) == APART
     shape = BatchShape(1, 1, None, True, 1)
-    counts = [len(gpu_rules(shape, reading_on("sm_90", 1), FUSIONS[:n])) for n in range(4)]
-    assert counts == [1, 2, 3, 4]
+    counts = [len(gpu_rules(shape, reading_on("sm_90", 1), FUSIONS[:n])) for n in range(5)]
+    assert counts == [1, 2, 3, 4, 5]

@@ -105,14 +105,17 @@ def test_the_parts_of_a_pass_make_the_whole(suites: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suite", "work", "fused", "unfused"),
+    ("suite", "work", "fused", "unfused", "tokens"),
     [
-        ("GateUpSwiglu", "Q4_K", 1, 2),
-        ("EmbedRmsnorm", "Q4_0", 1, 2),
-        ("RopeKvAppend", "q8_0", 1, 3),
+        ("GateUpSwiglu", "Q4_K", 1, 2, 1),
+        ("GateUpSwiglu", "Q4_K", 1, 2, 10),
+        ("EmbedRmsnorm", "Q4_0", 1, 2, 1),
+        ("EmbedRmsnorm", "Q4_0", 1, 2, 10),
+        ("RopeKvAppend", "q8_0", 1, 3, 1),
+        ("RopeKvAppend", "q8_0", 1, 3, 10),
+        ("RopeAttention", "q8_0", 1, 4, 1),
     ],
 )
-@pytest.mark.parametrize("tokens", [1, 10])
 @pytest.mark.usefixtures("planted")
 def test_a_rule_saves_kernels(
     suites: dict[str, Any], suite: str, work: str, fused: int, unfused: int, tokens: int

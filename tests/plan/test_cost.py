@@ -22,6 +22,7 @@ from rocmforge.plan.graph import (
     Op,
     Rmsnorm,
     Rope,
+    RopeAttention,
     RopeKvAppend,
     Rotation,
     SelectOutputs,
@@ -81,6 +82,13 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
     ),
     # the three tokens see 3, 4 and 5 tokens, the one sees 8
     (Attention(Q, 0, H, 0.5, 1, 4), 0, 4 * 4 * (8 + 16), 13 * 100, 4 * 20 * 2 * 4),
+    (
+        RopeAttention(Q, K, V, HEAD_NORM, None, 1e-5, 0, TURN, 4, H, 0.5),
+        4 * 4 * 4 + 16,
+        4 * 4 * (8 + 4 + 4 + 16),
+        13 * 100,  # the last tokens are written, the others read
+        3 * 4 * 3 * 4 + 4 * 32 + 4 * 20 * 2 * 4,
+    ),
     (Swiglu(GATE, UP, GATE), 0, 3 * 4 * 128, 0, 5 * 128),
     (
         GateUpSwiglu(H, MATRIX, OTHER, GATE),
@@ -128,6 +136,6 @@ def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
     assert labels == [
         *("embed", "rmsnorm_h", "embed_rmsnorm", "select_outputs", "select_rmsnorm"),
         *("matmul_q_k", "matmul_x", "matmul_logits", "rope_q", "kv_append", "rope_kv_append"),
-        *("attention", "swiglu", "gate_up_swiglu"),
+        *("attention", "rope_attention", "swiglu", "gate_up_swiglu"),
     ]
     assert Matmul(H, (MATRIX,), (Q,), (None,), role="qkv").label == "matmul_qkv"

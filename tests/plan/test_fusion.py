@@ -14,10 +14,12 @@ from rocmforge.plan.fusion import (
     embed_rmsnorm,
     fuse,
     gate_up_swiglu,
+    rope_attention,
     rope_kv_append,
     select_rmsnorm,
 )
 from rocmforge.plan.graph import (
+    Attention,
     Embed,
     Embedding,
     EmbedRmsnorm,
@@ -27,6 +29,7 @@ from rocmforge.plan.graph import (
     Op,
     Rmsnorm,
     Rope,
+    RopeAttention,
     RopeKvAppend,
     Rotation,
     SelectOutputs,
@@ -95,6 +98,38 @@ def test_of_norms_with_different_eps_the_first_stays_outside() -> None:
     assert isinstance(fused, RopeKvAppend)
     assert fused.q_norm is None
     assert fused.eps == 1e-6
+
+
+ATTENTION = Attention(Q, 3, H, 0.5, 2, 32)
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_rotation_and_attention_become_one_op(norms: bool) -> None:
+    (op,) = fuse([*rotation(norms=norms), ATTENTION], (rope_attention, *RULES))
+    (first,) = fuse(rotation(norms=norms), RULES)
+    assert isinstance(op, RopeAttention)
+    assert isinstance(first, RopeKvAppend)
+    assert (op.q, op.k, op.v, op.layer, op.rotation) == (Q, K, V, 3, first.rotation)
+    assert op.q_norm is first.q_norm
+    assert (op.k_norm is None, op.eps) == (first.k_norm is None, first.eps)
+    assert (op.out, op.scale, op.heads, op.kv_heads, op.head_dim) == (H, 0.5, 2, 2, 32)
+
+
+@pytest.mark.parametrize(
+    "change", [{"q": X}, {"layer": 2}, {"kv_heads": 1}, {"head_dim": 16}, {"out": Q}]
+)
+def test_attention_to_something_else_stays(change: dict[str, Any]) -> None:
+    other = replace(ATTENTION, **change)
+    first, second = fuse([*rotation(norms=False), other], (rope_attention, *RULES))
+    assert isinstance(first, RopeKvAppend)
+    assert second is other
+
+
+def test_attention_stays_where_rotated_queries_are_read_again() -> None:
+    again = Matmul(Q, ("d",), (X,), (None,))
+    found = fuse([*rotation(norms=False), ATTENTION, again], (rope_attention, *RULES))
+    assert names(found) == ["RopeKvAppend", "Attention", "Matmul"]
+    assert names(fuse(rotation(norms=False), (rope_attention,))) == ["Rope", "Rope", "KvAppend"]
 
 
 @pytest.mark.parametrize("out", [GATE, ACT])

@@ -24,6 +24,8 @@ HEAD_DIMS = (64, 80, 96, 128, 256)
 PAGES = {"f16": "F16Pages", "q8_0": "Q8Pages", "f32": "F32Pages"}
 """The type in kernels/pages.h of each dtype of the cache. Q8_0 needs a head dim of whole 32s."""
 
+RESIDENT = 2
+"""Blocks of a multiprocessor of NVIDIA, which has 65,536 registers: 128 for each of 512 threads."""
 MAX_SPLITS = 64
 MAX_ARRIVALS = 4096
 """Counters that a launch may take."""
@@ -47,6 +49,8 @@ class Constants:
         Waves of a block, which take turns at the tokens.
     LEAST
         Turns that all waves have before a sequence is split.
+    RESIDENT
+        Blocks that a multiprocessor of NVIDIA has room for at once.
     """
 
     HEAD_DIM: int
@@ -55,6 +59,12 @@ class Constants:
     TOKENS: int
     WAVES: int
     LEAST: int
+    RESIDENT: int = 1
+
+    @property
+    def hot(self) -> bool:
+        """Whether models run it: a cache of float32 is for checks."""
+        return self.KV != "F32Pages"
 
 
 def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:
@@ -67,7 +77,7 @@ def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:
         return Constants(head_dim, PAGES[kv], 1, 4, 4, 1)
     if architecture.startswith("sm_"):
         # H200: at 4096 tokens 8 waves take 22 and 13 µs (H / G = 1 and 4), 4 waves 28 and 18 µs
-        return Constants(head_dim, PAGES[kv], min(group, 2), 8 if group == 1 else 4, 8, 1)
+        return Constants(head_dim, PAGES[kv], min(group, 2), 8 if group == 1 else 4, 8, 1, RESIDENT)
     queries = next(n for n in (1, 2, 4, 8) if n >= min(group, 8))
     return Constants(head_dim, PAGES[kv], queries, 2 if queries == 8 else 4, 4, 1)
 
@@ -94,7 +104,7 @@ def choose_splits(
     if blocks > MAX_ARRIVALS:
         return 1
     if architecture.startswith("sm_"):
-        fill = _even(blocks, 2 * compute_units)
+        fill = _even(blocks, RESIDENT * compute_units)
     else:
         fill = -(-4 * compute_units // blocks)
     return max(1, min(fill, -(-tokens // 64), MAX_SPLITS))
@@ -121,14 +131,21 @@ def scratch_bytes(sequences: int, heads: int, head_dim: int, splits: int) -> int
 
 
 def builds(architecture: str) -> Iterator[Build]:
-    """Every way in which the op compiles its kernels."""
-    for kv in PAGES:
-        for head_dim in HEAD_DIMS:
-            if kv == "q8_0" and head_dim % 32:
-                continue
-            for group in (1,) if kv == "f32" else (1, 2, 4, 8):
-                constants = choose(architecture, head_dim, kv, group)
-                yield Build(FILE, LAYOUTS, asdict(constants), hot=kv != "f32")
+    """Every way in which the op compiles its kernel."""
+    for constants in every_choice(architecture):
+        yield Build(FILE, LAYOUTS, asdict(constants), hot=constants.hot)
+
+
+def every_choice(architecture: str) -> Iterator[Constants]:
+    """Constants for the models that we run, each once."""
+    chosen = {
+        choose(architecture, head_dim, kv, group): True
+        for kv in PAGES
+        for head_dim in HEAD_DIMS
+        for group in (1, 2, 4, 8)
+        if kv != "q8_0" or head_dim % 32 == 0
+    }
+    yield from chosen
 
 
 def attention(kernels: Kernels, **inputs: Any) -> Launch:
@@ -139,8 +156,9 @@ def attention(kernels: Kernels, **inputs: Any) -> Launch:
     inputs
         Those of `arguments`.
     """
-    defines, grid, threads, values = arguments(kernels, **inputs)
-    return kernels.launch(FILE, "attention", defines, grid, threads, LAYOUTS["attention"], *values)
+    constants, grid, threads, values = arguments(kernels, **inputs)
+    layout = LAYOUTS["attention"]
+    return kernels.launch(FILE, "attention", asdict(constants), grid, threads, layout, *values)
 
 
 def arguments(
@@ -165,7 +183,7 @@ def arguments(
     scale: float,
     kv: str,
     splits: int,
-) -> tuple[dict[str, Any], tuple[int, int, int], int, tuple[int | float, ...]]:
+) -> tuple[Constants, tuple[int, int, int], int, tuple[int | float, ...]]:
     """Return constants, grid, threads and values of a launch of attention over the cache.
 
     Parameters
@@ -199,4 +217,4 @@ def arguments(
         *(DTYPES.index(dtype(out)), scale),
     )
     grid = (splits, kv_heads * -(-group // constants.QUERIES), sequences)
-    return asdict(constants), grid, constants.WAVES * properties.wave_size, values
+    return constants, grid, constants.WAVES * properties.wave_size, values

@@ -1,0 +1,107 @@
+// rope_attention: rope of q and k, kv_append of k and v, and then attention, where each sequence
+// has one new token. Where NORM is 1, RMSNorm of each head of q and k comes first.
+//
+//   attention    as attention.hip has it, but q is not rotated yet, and the pages do not have the
+//                sequence's last token, number length - 1, yet
+//   k, v         (S, G, D) float, aligned to 16
+//   q_norm, k_norm  (D,) float weights, aligned to 16; null: no norm
+//   cos, sin     (context, R / 2) float, aligned to 16
+//   positions    (S,) int: rows of cos and sin
+// INTERLEAVED 1: pairs are dims (2i, 2i + 1); 0: (i, i + R / 2).
+//
+// Each block rotates its own queries. The blocks of a sequence's last split write the last token to
+// the pages, and read it from there: all that share a KV head write the same bytes. Where AHEAD is
+// 1, the first step's keys and values are loaded before the wait for earlier launches, for earlier
+// passes wrote them; if the last token is among them, they are loaded again.
+//
+// Grid and limits as attention.hip; R even, at most D.
+// Launched by rocmforge/gpu/ops/rope_attention.py.
+#include "append.h"
+#include "attend.h"
+
+#if !defined(INTERLEAVED) || !defined(NORM) || !defined(AHEAD)
+#error "INTERLEAVED, NORM and AHEAD have to be passed by the build"
+#endif
+
+struct RopeAttentionArgs {
+    AttentionArgs attention;
+    const float* k;
+    const float* v;
+    const float* q_norm;
+    const float* k_norm;
+    const float* cos;
+    const float* sin;
+    const int* positions;
+    int rotated;
+    float eps;
+};
+
+constexpr bool kInterleaved = INTERLEAVED != 0;
+static_assert(THREADS == kThreads);
+
+struct Queries {
+    alignas(16) float of[QUERIES][HEAD_DIM];  // rotated and scaled
+};
+
+// Normalizes and rotates the lane's part of a head that is at `from`, if it is one of q or k.
+DEVICE void turn(const RopeAttentionArgs& a, int s, const float* from, const float* norm,
+                 bool exists, bool turned, Head& x) {
+    Head partners;
+    load_head(from, HEAD_DIM, exists, x);
+    load_partners<kInterleaved>(from, a.rotated, exists && turned, partners);
+    if constexpr (NORM) {
+        normalize<kInterleaved>(norm, HEAD_DIM, a.rotated, a.eps, x, partners);
+    }
+    if (!turned) return;
+    const u64 angles = static_cast<u64>(a.positions[s]) * (a.rotated / 2);
+    rotate<kInterleaved>(a.cos + angles, a.sin + angles, a.rotated, partners, x);
+}
+
+// Rotates and scales the block's queries; in a last split, also appends the last token. SPAN lanes
+// take a head, in the order queries, key, value.
+DEVICE void prepare(const RopeAttentionArgs& args, const Split& split, const HeadGroup& group,
+                    const Steps& steps, Queries& queries) {
+    const AttentionArgs& a = args.attention;
+    const bool newest = split.length > 0 && split.last == split.length;
+    const int heads = QUERIES + (newest ? 2 : 0);
+    for (int first = 0; first < heads; first += kHeads) {
+        const int index = first + static_cast<int>(thread_x()) / SPAN;
+        const bool query = index < QUERIES, key = index == QUERIES;
+        const bool exists = query ? index < group.count : index < heads;
+        const u64 head = query ? static_cast<u64>(split.s) * a.heads + group.first + index
+                               : static_cast<u64>(split.s) * a.kv_heads + group.kv_head;
+        const float* const from = (query ? a.q : key ? args.k : args.v) + head * HEAD_DIM;
+        const float* const norm = query ? args.q_norm : key ? args.k_norm : nullptr;
+        Head x;
+        turn(args, split.s, from, norm, exists, query || key, x);
+        append_head<KV>(key ? a.k : a.v, key ? a.k_scales : a.v_scales,
+                        newest ? steps.row(split.length - 1) : 0, HEAD_DIM, x, exists && !query);
+        if (!query || !exists) continue;
+        UNROLL for (int i = 0; i < ITEMS; ++i) {
+            UNROLL for (int j = 0; j < VECTOR; ++j) x[i][j] *= a.scale;
+        }
+        store_head(queries.of[index], HEAD_DIM, x);
+    }
+}
+
+KERNEL_RESIDENT(rope_attention, RopeAttentionArgs, kThreads, RESIDENT) {
+    SHARED BlockStates states;
+    SHARED Queries queries;
+    const Split split(a.attention);
+    if (split.index >= split.used) return;
+    const HeadGroup group(a.attention);
+    Steps steps(a.attention, split, group.kv_head);
+    if (AHEAD && steps.start < split.last) steps.load();
+    await_earlier();
+    prepare(a, split, group, steps, queries);
+    block_sync();
+    const bool stale = steps.start + kStep >= split.length;  // the last token is in the step
+    if (AHEAD && stale && steps.start < split.last) steps.load();
+
+    float q[QUERIES][8];
+    UNROLL for (int h = 0; h < QUERIES; ++h) {
+        const float* const from = queries.of[minimum(h, group.count - 1)] + steps.dim;
+        UNROLL for (int i = 0; i < 8; ++i) q[h][i] = lane_idle() ? 0.0f : from[i];
+    }
+    attend<AHEAD>(a.attention, split, group, q, steps, states);
+}

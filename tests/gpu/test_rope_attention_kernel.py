@@ -1,0 +1,194 @@
+"""rope_attention gives the same bits as rope_kv_append and then attention: outputs and pages, for
+head dims, groups, rotations, dtypes of the cache, and lengths beside edges of pages and parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from guarded import Gpu
+from pages import Pages
+
+from rocmforge.gpu.arrays import F32
+from rocmforge.gpu.ops import attention, rope_attention
+from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
+
+PAGE_SIZE = 16
+CONTEXT = 300
+KINDS = {"f16": np.float16, "q8_0": np.int8, "f32": np.float32}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sequences that each get one token more; lengths count it."""
+
+    lengths: tuple[int, ...]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rotated: int
+    interleaved: bool
+    kv: str = "f16"
+    norm: str = ""  # which of q and k
+    splits: int = 5
+
+
+CASES = (
+    Case((1,), 4, 4, 128, 128, True),
+    Case((16, 17, 33, 1), 4, 1, 64, 64, False),
+    Case((257, 0, 15), 8, 1, 128, 128, False, "f16", "qk"),
+    Case((32, 256), 3, 3, 80, 80, False),
+    Case((130,), 8, 2, 80, 20, False),
+    Case((65, 3), 16, 2, 96, 96, True, "q8_0", "k"),
+    Case((129, 64), 7, 1, 64, 36, False, "q8_0", "q"),
+    Case((48, 200), 4, 2, 256, 64, True, "f32", "qk"),
+    Case((299,), 5, 1, 256, 256, False, "f16", splits=64),
+    Case((31, 2), 9, 1, 128, 128, True, "q8_0", splits=1),
+    Case((255,), 2, 2, 8, 6, True, "f16"),
+)
+
+
+class Memory:
+    """Inputs of a case on the device, with pages that hold all tokens but the last ones."""
+
+    def __init__(self, gpu: Gpu, case: Case) -> None:
+        random = np.random.default_rng(sum(case.lengths) + case.head_dim)
+        self.gpu, self.case = gpu, case
+        sequences, dims = len(case.lengths), case.head_dim
+        self.lengths = np.array(case.lengths, np.int32)
+        last = np.maximum(self.lengths - 1, 0)
+        max_pages = CONTEXT // PAGE_SIZE + 1
+        table = random.permutation(sequences * max_pages).reshape(sequences, max_pages)
+        self.table = table.astype(np.int32)
+        shape = (table.size, case.kv_heads, PAGE_SIZE, dims)
+        self.k = Pages.empty(gpu, case.kv, shape)
+        self.v = Pages.empty(gpu, case.kv, shape)
+        for pages in (self.k, self.v):
+            self._fill(pages, random)
+        self.q = random.standard_normal((sequences, case.heads, dims), np.float32)
+        k, v = random.standard_normal((2, sequences, case.kv_heads, dims), np.float32)
+        angles = random.uniform(-1e3, 1e3, (CONTEXT, case.rotated // 2)).astype(np.float32)
+        weights = {
+            name: gpu.upload(random.uniform(0.5, 2, dims).astype(np.float32)) for name in case.norm
+        }
+        self.at_q = gpu.upload(self.q)
+        self.rotating: dict[str, Any] = {
+            "k": gpu.upload(k),
+            "v": gpu.upload(v),
+            "cos": gpu.upload(np.cos(angles)),
+            "sin": gpu.upload(np.sin(angles)),
+            "positions": gpu.upload(last.astype(np.int32)),
+            "rotated": case.rotated,
+            "interleaved": case.interleaved,
+            "q_norm": weights.get("q"),
+            "k_norm": weights.get("k"),
+            "eps": 1e-6,
+        }
+        self.last = last
+
+    def _fill(self, pages: Pages, random: np.random.Generator) -> None:
+        """Tokens before the last of each sequence; NaN elsewhere."""
+        case, runtime = self.case, self.gpu.runtime
+        kind = KINDS[case.kv]
+        values = self.gpu.download(pages.address, pages.shape, kind)
+        scales = np.full((*pages.shape[:3], case.head_dim // 32), np.nan, np.float16)
+        for row, length in zip(self.table, case.lengths, strict=True):
+            for token in range(length - 1):
+                slot = (row[token // PAGE_SIZE], slice(None), token % PAGE_SIZE)
+                numbers = random.standard_normal((case.kv_heads, case.head_dim))
+                if case.kv == "q8_0":
+                    numbers = np.rint(40 * numbers).clip(-127, 127)
+                    numbers[:, ::32] = 127
+                values[slot] = numbers
+                scales[slot] = 1 / 40
+        runtime.copy_to_device(pages.address, values)
+        if case.kv == "q8_0":
+            runtime.copy_to_device(pages.scales, scales)
+
+    def attended(self, out: int) -> dict[str, Any]:
+        """What both forms of attention take."""
+        case, gpu = self.case, self.gpu
+        sequences = len(case.lengths)
+        nbytes = attention.scratch_bytes(sequences, case.heads, case.head_dim, case.splits)
+        return {
+            **self.cache(),
+            "q": self.at_q,
+            "page_table": gpu.upload(self.table),
+            "lengths": gpu.upload(self.lengths),
+            "scratch": gpu.empty(nbytes),
+            "arrivals": gpu.upload(np.zeros(attention.MAX_ARRIVALS, np.uint32)),
+            "out": F32(out),
+            "sequences": sequences,
+            "max_pages": self.table.shape[1],
+            "scale": case.head_dim**-0.5,
+            "splits": case.splits,
+        }
+
+    def cache(self) -> dict[str, Any]:
+        """The pages and their shape."""
+        case = self.case
+        return {
+            "k_pages": self.k.address,
+            "v_pages": self.v.address,
+            "k_scales": self.k.scales,
+            "v_scales": self.v.scales,
+            "heads": case.heads,
+            "kv_heads": case.kv_heads,
+            "head_dim": case.head_dim,
+            "page_size": PAGE_SIZE,
+            "kv": case.kv,
+        }
+
+    def results(self, out: int) -> list[Any]:
+        """Outputs, keys and values."""
+        found = [self.gpu.download(out, self.q.shape, np.float32)]
+        return [*found, self.k.read(), self.v.read()]
+
+
+def apart(gpu: Gpu, case: Case) -> list[Any]:
+    given = Memory(gpu, case)
+    out = gpu.empty(given.q.nbytes)
+    rows = np.arange(len(case.lengths))
+    pages = np.where(given.lengths > 0, given.table[rows, given.last // PAGE_SIZE], -1)
+    gpu.run(
+        rope_kv_append(
+            gpu.kernels,
+            q=given.at_q,
+            pages=gpu.upload(pages.astype(np.int32)),
+            offsets=gpu.upload((given.last % PAGE_SIZE).astype(np.int32)),
+            tokens=len(case.lengths),
+            **given.rotating,
+            **given.cache(),
+        ),
+        attention.attention(gpu.kernels, **given.attended(out)),
+    )
+    return given.results(out)
+
+
+def fused(gpu: Gpu, case: Case) -> list[Any]:
+    given = Memory(gpu, case)
+    out = gpu.empty(given.q.nbytes)
+    gpu.run(rope_attention.rope_attention(gpu.kernels, **given.rotating, **given.attended(out)))
+    np.testing.assert_array_equal(gpu.download(given.at_q, given.q.shape, np.float32), given.q)
+    return given.results(out)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_one_kernel_does_what_two_do(
+    gpu: Gpu, case: Case, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = apart(gpu, case)
+    assert np.isfinite(wanted[0]).all()
+    choose = rope_attention.choose
+    monkeypatch.setattr(rope_attention, "choose", lambda *given: {**choose(*given), "AHEAD": ahead})
+    for got, right in zip(fused(gpu, case), wanted, strict=True):
+        np.testing.assert_array_equal(got, right)
+
+
+@pytest.mark.parametrize("architecture", ["gfx1100", "gfx942", "sm_90"])
+def test_keys_and_values_are_loaded_ahead_where_launches_start_early(architecture: str) -> None:
+    found = {build.defines["AHEAD"] for build in rope_attention.builds(architecture)}
+    assert found == {int(architecture == "sm_90")}
