@@ -7,7 +7,6 @@ engine can use the device.
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -290,9 +289,11 @@ def _rocm_of_pip() -> Rocm | None:
     """ROCm's own wheels; the index has empty ones of the same name."""
     if not _folders_of_pip():
         return None
+    from importlib import metadata  # 15 ms, and nothing else here needs it
+
     try:
-        return Rocm(importlib.metadata.version("rocm-sdk-core"), "pip's rocm-sdk-core")
-    except importlib.metadata.PackageNotFoundError:
+        return Rocm(metadata.version("rocm-sdk-core"), "pip's rocm-sdk-core")
+    except metadata.PackageNotFoundError:
         return None
 
 

@@ -7,6 +7,8 @@ stopping and scheduling, that of test_generation.py.
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -514,3 +516,10 @@ def test_weights_in_another_format(open_engine: Open) -> None:
     assert 0 < error[0] < error[1]
     with pytest.raises(ValueError, match="weight_format: got 'Q9', wanted one of F32"):
         open_engine(weight_format="Q9")
+
+
+def test_importing_the_engine_imports_nothing_slow_that_it_may_not_need() -> None:
+    slow = ("gguf", "yaml", "importlib.metadata", "rich", "jinja2", "scipy", "asv")
+    code = f"import sys, rocmforge.engine; print([m for m in {slow} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

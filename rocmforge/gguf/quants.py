@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
-import gguf.quants
 import numpy as np
 
 from rocmforge.gguf.formats import FORMATS, Format
@@ -80,6 +80,13 @@ def _pieces(n_blocks: int, fmt: Format) -> Iterator[slice]:
         yield slice(start, min(start + step, n_blocks))
 
 
+def _package() -> Any:
+    """The `gguf` package: 20 ms to import, and an engine starts without it."""
+    import gguf.quants
+
+    return gguf
+
+
 def dequantize(data: Bytes, fmt: Format) -> Floats:
     """Decode rows of a tensor to float32.
 
@@ -126,9 +133,13 @@ def dequantize(data: Bytes, fmt: Format) -> Floats:
             if decode is not None:
                 flat[piece] = decode(blocks[piece])
             else:
-                flat[piece] = gguf.quants.dequantize(
-                    blocks[piece].reshape(1, -1), gguf.GGMLQuantizationType[fmt.name]
-                ).reshape(-1, fmt.block_len)
+                flat[piece] = (
+                    _package()
+                    .quants.dequantize(
+                        blocks[piece].reshape(1, -1), _package().GGMLQuantizationType[fmt.name]
+                    )
+                    .reshape(-1, fmt.block_len)
+                )
     return out
 
 
@@ -189,7 +200,8 @@ def quantize(x: Floats, fmt: Format) -> Bytes:
             flat[piece] = encode(part)
         else:
             flat[piece] = (
-                gguf.quants.quantize(part.reshape(1, -1), gguf.GGMLQuantizationType[fmt.name])
+                _package()
+                .quants.quantize(part.reshape(1, -1), _package().GGMLQuantizationType[fmt.name])
                 .view(np.uint8)
                 .reshape(-1, fmt.block_bytes)
             )

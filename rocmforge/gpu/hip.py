@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from types import MappingProxyType
 from typing import Any
 
@@ -61,6 +60,8 @@ def misfit() -> str | None:
 
     None where it fits, or where one of the two is missing.
     """
+    from importlib import metadata  # 15 ms, and nothing else here needs it
+
     try:
         installed = metadata.version("hip-python")
     except metadata.PackageNotFoundError:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from ctypes import CDLL
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_whether_hip_python_fits_the_runtime(
     standin: dict[str, CDLL], runtime: str, binding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STANDIN_HIP_VERSION", str(OF_HIP[runtime]))
-    monkeypatch.setattr(hip.metadata, "version", lambda name: f"{binding}.1.555.40")
+    monkeypatch.setattr(metadata, "version", lambda name: f"{binding}.1.555.40")
     said = hip.misfit()
     if runtime == binding:
         assert said is None
@@ -104,7 +105,7 @@ def test_a_failing_call_says_that_hip_python_does_not_fit(
 ) -> None:
     runtime = HipRuntime()
     monkeypatch.setenv("STANDIN_HIP_VERSION", "60443484")
-    monkeypatch.setattr(hip.metadata, "version", lambda name: "7.2.2.562.43")
+    monkeypatch.setattr(metadata, "version", lambda name: "7.2.2.562.43")
     with pytest.raises(DeviceError, match=r"hipFree: hipErrorInvalidValue: .*; hip-python 7\.2\.2"):
         runtime.free(4096)
 
