@@ -71,7 +71,8 @@ options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 with open({log!r}, "a") as log:
     log.write(json.dumps(options) + chr(10))
 speed = 50.0 if "-d" in options else 100.0
-row = {{"n_prompt": int(options["-p"]), "n_gen": int(options["-n"]), "avg_ts": speed}}
+samples = [speed * share for share in (0.6, 0.9, 1.0, 1.2)]  # the first one is cold
+row = {{"n_prompt": int(options["-p"]), "n_gen": int(options["-n"]), "samples_ts": samples}}
 print({answer})
 """
 SMALL = ("--prompt", "16", "--decode", "4", "--threads", "1")
@@ -94,7 +95,7 @@ def test_beside_llama_bench(tool: Any, tmp_path: Path, capsys: pytest.CaptureFix
     assert tool.main(options) == 0
     asked = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(asked) == 2 * 9  # the first round warms up
-    common = {"-m": str(demo_model()), "-t": "1", "-ngl": "0", "-r": "1", "-o": "json", "-fa": "1"}
+    common = {"-m": str(demo_model()), "-t": "1", "-ngl": "0", "-r": "4", "-o": "json", "-fa": "1"}
     assert asked[0] == common | {"-p": "16", "-n": "0"}
     assert asked[1] == common | {"-p": "0", "-n": "4", "-d": "16"}
     phases = json.loads(target.read_text())["phases"]
@@ -117,8 +118,9 @@ def test_beside_llama_bench(tool: Any, tmp_path: Path, capsys: pytest.CaptureFix
             "got exit code 1, wanted one result in JSON (unknown opt",
         ),
         ("'[]'", "wanted one result in JSON"),
-        ("json.dumps([{'speed': 1}])", "got 'avg_ts', wanted one result in JSON"),
-        ("json.dumps([{'avg_ts': 0}])", "got 0.0 tokens/s, wanted one result in JSON"),
+        ("json.dumps([{'speed': 1}])", "got 'samples_ts', wanted one result in JSON"),
+        ("json.dumps([{'samples_ts': [0] * 4}])", "got 0.0 tokens/s, wanted one result in JSON"),
+        ("json.dumps([{'samples_ts': [9]}])", "got 1 repetitions instead of 4, wanted one result"),
     ],
 )
 def test_a_llama_bench_that_fails_is_named(
