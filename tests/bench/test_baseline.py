@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 from asv_tree import AsvTree, B
 from hypothesis import given, settings
@@ -34,6 +33,8 @@ from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize
 from rocmforge.errors import MeasurementError, ResultFileError
 from rocmforge.hardware import Hardware
+
+jsonschema = pytest.importorskip("jsonschema")
 
 patient = settings(deadline=None, max_examples=60)  # the machine may be busy
 
