@@ -247,16 +247,8 @@ DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, 
     const int slice = block_y(), begin = steps * slice / slices;
     const int end = steps * (slice + 1) / slices;
     const int count = end - begin;
-#if defined(NO_ROTATION)
-    const int shift = 0;
-#else
-    const int shift = static_cast<int>(block_x()) % count;
-#endif
-    // The steps in this block's order. Past the last one, the last one comes again.
-    const auto step_of = [&](int i) {
-        const int at = minimum(i, count - 1) + shift;
-        return begin + (at < count ? at : at - count);
-    };
+    // Past the last one, the last one comes again.
+    const auto step_of = [&](int i) { return begin + minimum(i, count - 1); };
     const auto round_of = [&](int i) {
         return (step_of(i / kRounds) * SPLITS + split()) * kRounds + i % kRounds;
     };

@@ -152,9 +152,9 @@ class Lowering:
         return max(
             (
                 matmul_batch.scratch_bytes(
-                    properties.architecture, properties.compute_units, *products, tokens
+                    properties.architecture, properties.compute_units, name, rows, columns, tokens
                 )
-                for products in every
+                for name, rows, columns in every
                 for tokens in matmul_batch.TOKENS
                 if shape.tokens > GEMV_ROWS
             ),

@@ -102,7 +102,7 @@ def test_ops_name_the_kernels_that_ran(profile: Profile, repo: Path) -> None:
     names = {op.label: {k.source for k in op.kernels} for op in prefill.ops}
     assert names["attention"] == {"kernels/attention_prompt.hip"}
     names = {op.label: {k.source for k in op.kernels} for op in decode.ops}
-    assert names["attention"] == {"kernels/attention.hip"}
+    assert names["rope_attention"] == {"kernels/rope_attention.hip"}
 
 
 def test_each_launch_of_a_prompt_and_each_graph_of_decode_is_counted(profile: Profile) -> None:
@@ -123,9 +123,12 @@ def test_each_launch_of_a_prompt_and_each_graph_of_decode_is_counted(profile: Pr
 
 def test_every_op_is_counted_once_a_layer_and_pass(profile: Profile) -> None:
     prefill, decode = profile.phases
-    for phase, passes in ((prefill, 1), (decode, TOKENS - 1)):
+    for phase, passes, attention in (
+        (prefill, 1, "attention"),
+        (decode, TOKENS - 1, "rope_attention"),
+    ):
         calls = {op.label: op.calls for op in phase.ops}
-        assert calls["attention"] == LAYERS * passes
+        assert calls[attention] == LAYERS * passes
         assert calls["matmul_output"] == passes
 
 
@@ -136,8 +139,8 @@ def test_a_terminal_shows_it(profile: Profile, capsys: pytest.CaptureFixture[str
     for told in (
         "waiting for the device",
         "inputs to the device",
-        "attention_prompt.hip",
-        "attention.hip",
+        "attention_prompt",
+        "rope_attention",
         "one launch",
         "one graph",
     ):
