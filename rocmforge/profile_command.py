@@ -25,6 +25,7 @@ from rocmforge.profiling.tools import answer, find_tools
 from rocmforge.profiling.trace import write_trace
 from rocmforge.terminal import ProgressBar, print_json, print_table, say
 
+LONGEST_CELL = 60
 RENAMED = ("rocperf", "omniperf")  # asked for by these names
 MOST_ROWS = 20  # of another profiler's table, unless all are wanted
 JUDGED = 5  # kernels of another profiler's run that get a verdict
@@ -138,13 +139,18 @@ def _with_tool(args: argparse.Namespace) -> int:
         print()
     titles, *rows = table(found)
     shown = rows if args.all else rows[:MOST_ROWS]
-    print_table(titles, shown)
+    print_table(titles, shown if args.all else [[_cut(cell) for cell in row] for row in shown])
     if len(shown) < len(rows):
         print(f"{len(rows) - len(shown)} more: --all shows them")
     for remark in found.remarks:
         print_wrapped(remark)
     print(f"\nkept in {found.folder}")
     return 0
+
+
+def _cut(cell: str) -> str:
+    """Shorten the names of C++ and of paths, which can be hundreds of letters long."""
+    return cell if len(cell) <= LONGEST_CELL else f"{cell[: LONGEST_CELL - 1]}…"
 
 
 def _generate(args: argparse.Namespace) -> tuple[str, ...]:

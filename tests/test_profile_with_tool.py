@@ -63,6 +63,19 @@ def test_another_profilers_run_is_judged_and_joined(
     assert f"kept in {tmp_path / 'kept'}" in text
 
 
+def test_a_long_name_is_cut_unless_all_is_wanted(
+    rocprofv3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool = tmp_path / "bin" / "rocprofv3"
+    name = "Cijk_" + 80 * "long"
+    tool.write_text(tool.read_text().replace('"rmsnorm"', f'"{name}"'))
+    words = ["profile", "--with", "rocprofv3", "--output"]
+    assert main([*words, str(tmp_path / "kept"), "--", "true"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 160
+    assert main([*words, str(tmp_path / "whole"), "--all", "--", "true"]) == 0
+    assert name in capsys.readouterr().out
+
+
 def test_without_a_command_the_model_is_run(
     rocprofv3: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

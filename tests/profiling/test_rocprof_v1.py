@@ -66,6 +66,13 @@ def test_a_table_without_times_has_none(tmp_path: Path) -> None:
     assert one.counters == {}
 
 
+def test_a_duration_alone_is_no_time_and_that_is_said(tmp_path: Path) -> None:
+    text = f'{HEADER},DurationNs\n0,"rope.kd",0,0,0,1,1,64,64,0,0,8,0,16,64,0x0,0x0,250\n'
+    found = read_rocprof_v1(write(tmp_path / "results.csv", text))
+    assert found.dispatches[0].duration_ns is None
+    assert any("DurationNs alone, wanted BeginNs and EndNs" in said for said in found.remarks)
+
+
 def test_an_older_header_with_banner_lines_and_empty_last_column(tmp_path: Path) -> None:
     text = (
         "RPL: on '190101' from '/opt/rocm'\n"

@@ -16,6 +16,7 @@ from rocmforge.profiling.readers.values import Omissions, kernel_name, number, p
 KERNEL = ("kernelname",)
 START = ("beginns", "starttimestamp")
 END = ("endns", "endtimestamp", "stoptimestamp")
+DURATION = ("durationns",)
 AGENT = ("gpuid", "agentid")
 QUEUE = ("queueid",)
 COUNTER_NAME = ("countername",)
@@ -33,7 +34,7 @@ _COUNTS = (DISPATCH_ID, _THREADS, _BLOCK_THREADS, _LDS, _SCRATCH, _VGPRS, _ACCUM
 _KNOWN = {name for names in (*_WORDS, *_COUNTS) for name in names}
 _NO_COUNTERS = {
     *("queueindex", "pid", "tid", "processid", "threadid", "fbar", "sig", "obj", "wavesize"),
-    *("dispatchns", "completens", "durationns", "correlationid", "kernelid", "xccindex"),
+    *("dispatchns", "completens", *DURATION, "correlationid", "kernelid", "xccindex"),
     *("node", "guid", "roctxrange"),
 }
 """Columns of rocprof that count nothing of a kernel's work, as `plain` names."""
@@ -93,6 +94,8 @@ def dispatch(
     times = None
     if columns.has(START):
         times = span(columns.value(row, START), columns.value(row, END), place, omissions)
+    elif columns.has(DURATION):
+        omissions.note("no time, for it has DurationNs alone, wanted BeginNs and EndNs", place)
     counters, more = _counters(row, columns, place, omissions)
     start, end = times or (None, None)
     return Dispatch(
