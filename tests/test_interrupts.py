@@ -63,6 +63,8 @@ def interrupt_before(bytecode: int) -> Iterator[list[int]]:
 class CountingExecutor:
     """An `Executor` whose next token is always the last one plus 1; pages are the real table's."""
 
+    prefill_chunk = 512
+
     def __init__(self) -> None:
         self.left = -1  # passes until one is cut short
         self.cache = SimpleNamespace(table=PageTable(BlockAllocator(PAGES), 16))
