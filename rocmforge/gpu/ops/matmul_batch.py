@@ -16,6 +16,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops import products
+from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.matmul_prompt import has_matrix_units
 
 FILE = "matmul_batch.hip"
@@ -142,11 +143,11 @@ def partial_bytes(constants: Constants, tiles: int, count: int) -> int:
 
 
 def builds(architecture: str) -> Iterator[Build]:
-    """The ops' kernels for matrices of one format."""
+    """The ops' kernels for matrices of one format: all for common ones, else the largest."""
     if not has_matrix_units(architecture):
         return
     for name in FORMATS:
-        for tokens in TOKENS:
+        for tokens in TOKENS if name in COMMON else TOKENS[-1:]:
             constants = asdict(choose(architecture, name, tokens))
             same = {f"FORMAT_{i}": name for i in range(products.MOST)}
             yield Build(FILE, LAYOUTS, {**constants, **same})

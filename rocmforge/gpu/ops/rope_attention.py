@@ -42,9 +42,10 @@ def choose(
 
 
 def builds(architecture: str) -> Iterator[Build]:
-    """Every way in which the op compiles its kernel, for heads that are rotated as a whole."""
+    """The op's kernels for heads that are rotated as a whole; all rotations for pages of f16."""
     for chosen in attention.every_choice(architecture):
-        for interleaved, norm in ((True, False), (False, False), (False, True)):
+        ways = ((True, False), (False, False), (False, True))
+        for interleaved, norm in ways if chosen.KV == "F16Pages" else ways[-1:]:
             defines = choose(architecture, chosen, chosen.HEAD_DIM, interleaved, norm)
             yield Build(FILE, LAYOUTS, defines, chosen.hot)
 
