@@ -7,14 +7,18 @@ the replies.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.generation import EngineSteps, GeneratedToken, Generation, GenerationStats
+from rocmforge.sampling import Draw
 from rocmforge.sampling_params import SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
+
+R = TypeVar("R")
 
 
 class KeptSequence:
@@ -67,6 +71,13 @@ class KeptSequence:
 
     def prefill(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
         """Make the sequence hold `ids`; logits (V,) of the last of them."""
+        return self._prefill(ids, self._engine.prefill)
+
+    def prefill_token(self, sequence: int, ids: Sequence[int], draw: Draw) -> int:
+        """Make the sequence hold `ids`; the token that follows them."""
+        return self._prefill(ids, lambda where, new: self._engine.prefill_token(where, new, draw))
+
+    def _prefill(self, ids: Sequence[int], run: Callable[[int, Sequence[int]], R]) -> R:
         where, kept = self._sequence, len(self._held)
         if where is None or not 0 < kept < len(ids) or list(ids[:kept]) != self._held:
             self.clear()
@@ -74,27 +85,36 @@ class KeptSequence:
             self._sequence = where
         self._held = []  # unknown if the pass is cut short
         try:
-            logits = self._engine.prefill(where, ids[kept:])
+            result = run(where, ids[kept:])
         except BaseException:
             self.clear()
             raise
         self._held = list(ids)
         self.prefilled = len(ids) - kept
-        return logits
+        return result
 
     def decode(self, sequences: Sequence[int], ids: Sequence[int]) -> NDArray[np.float32]:
         """Append one token; logits (1, V)."""
+        return self._decode(ids, lambda where: self._engine.decode(where, ids))
+
+    def decode_tokens(
+        self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+    ) -> list[int]:
+        """Append one token; the one that follows it."""
+        return self._decode(ids, lambda where: self._engine.decode_tokens(where, ids, draws))
+
+    def _decode(self, ids: Sequence[int], run: Callable[[Sequence[int]], R]) -> R:
         if self._sequence is None:
             raise ValueError("sequence: got none, wanted a prefill before the first decode")
         held, self._held = self._held, []
         try:
-            logits = self._engine.decode([self._sequence], ids)
+            result = run([self._sequence])
         except BaseException:
             self.clear()
             raise
         held += ids
         self._held = held
-        return logits
+        return result
 
 
 class Conversation:

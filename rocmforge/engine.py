@@ -37,7 +37,7 @@ from rocmforge.plan.protocols import (
     Progress,
     TimedPass,
 )
-from rocmforge.sampling import SamplingParams
+from rocmforge.sampling import DRAW, Draw, SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
 
 DEFAULT_CTX = 4096
@@ -297,16 +297,44 @@ class Engine:
         OutOfPagesError
             Too few pages are free; the sequence is as before.
         """
+        last = self._all_but_last_chunk(sequence, ids)
+        rows = np.array([last.size - 1], np.int32)
+        row: Floats = self._executor.forward(last, [sequence], [last.size], rows)[0]
+        return row
+
+    @one_call
+    def prefill_token(self, sequence: int, ids: ArrayLike, draw: Draw) -> int:
+        """Append a prompt as `prefill` does; return the token that follows it.
+
+        Parameters
+        ----------
+        sequence, ids
+            As of `prefill`.
+        draw
+            How to choose the token, from `rocmforge.sampling.Sampler.draw`.
+
+        Raises
+        ------
+        ValueError
+            As of `prefill`; or the logits hold NaN or +inf, or forbid every token.
+        OutOfPagesError
+            Too few pages are free; the sequence is as before.
+        """
+        last = self._all_but_last_chunk(sequence, ids)
+        draws = np.array([draw], DRAW)
+        return self._executor.next_tokens(last, [sequence], [last.size], draws)[0]
+
+    def _all_but_last_chunk(self, sequence: int, ids: ArrayLike) -> NDArray[np.int64]:
+        """Append a prompt but for its last chunk, which is returned; has pages for all of it."""
         length = self.cache.table.length(sequence)
         tokens = self._tokens(ids, room=self.ctx - length)
         self.cache.table.reserve(sequence, length + tokens.size)
         most = self._executor.prefill_chunk
-        for start in range(0, tokens.size, most):
-            chunk = tokens[start : start + most]
-            last = np.array([chunk.size - 1], np.int32)
-            logits = self._executor.forward(chunk, [sequence], [chunk.size], last)
-        row: Floats = logits[0]
-        return row
+        while tokens.size > most:
+            rows = np.array([most - 1], np.int32)
+            self._executor.forward(tokens[:most], [sequence], [most], rows)
+            tokens = tokens[most:]
+        return tokens
 
     @one_call
     def decode(self, sequences: Sequence[int], ids: ArrayLike) -> Floats:
@@ -330,6 +358,38 @@ class Engine:
         OutOfPagesError
             Too few pages are free; no sequence has grown.
         """
+        tokens = self._one_each(sequences, ids)
+        rows = np.arange(tokens.size, dtype=np.int32)
+        return self._executor.forward(tokens, sequences, [1] * len(sequences), rows)
+
+    @one_call
+    def decode_tokens(
+        self, sequences: Sequence[int], ids: ArrayLike, draws: Sequence[Draw]
+    ) -> list[int]:
+        """Append one token to each of some sequences as `decode` does; return the next of each.
+
+        Parameters
+        ----------
+        sequences, ids
+            As of `decode`.
+        draws
+            How to choose each token, from `rocmforge.sampling.Sampler.draw`.
+
+        Raises
+        ------
+        ValueError
+            As of `decode`; or the logits of one hold NaN or +inf, or forbid every token.
+        OutOfPagesError
+            Too few pages are free; no sequence has grown.
+        """
+        tokens = self._one_each(sequences, ids)
+        if len(draws) != len(sequences):
+            raise ValueError(f"draws: got {len(draws)}, wanted {len(sequences)}, one a sequence")
+        each = np.array(list(draws), DRAW)
+        return self._executor.next_tokens(tokens, sequences, [1] * len(sequences), each)
+
+    def _one_each(self, sequences: Sequence[int], ids: ArrayLike) -> NDArray[np.int64]:
+        """Check the sequences and ids of a step; return the ids."""
         if len(set(sequences)) != len(sequences) or not sequences:
             raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
         longest = max(self.cache.table.length(s) for s in sequences)
@@ -338,8 +398,7 @@ class Engine:
         tokens = self._tokens(ids, room=len(sequences))
         if tokens.size != len(sequences):
             raise ValueError(f"ids: got {tokens.size}, wanted {len(sequences)}, one a sequence")
-        rows = np.arange(tokens.size, dtype=np.int32)
-        return self._executor.forward(tokens, sequences, [1] * len(sequences), rows)
+        return tokens
 
     @one_call
     def timed_pass(self, sequences: Sequence[int], ids: Sequence[ArrayLike]) -> TimedPass:

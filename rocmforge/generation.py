@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.errors import OutOfMemoryError, OutOfPagesError
-from rocmforge.sampling import Sampler, SamplingParams
+from rocmforge.sampling import Draw, Sampler, SamplingParams
 from rocmforge.text.tokenizer import StreamDecoder, Tokenizer
 
 FinishReason = Literal["stop", "length"]
@@ -41,8 +41,16 @@ class EngineSteps(Protocol):
     def prefill(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
         """Append a prompt; logits (V,) of its last token."""
 
+    def prefill_token(self, sequence: int, ids: Sequence[int], draw: Draw) -> int:
+        """Append a prompt; the token that follows it."""
+
     def decode(self, sequences: Sequence[int], ids: Sequence[int]) -> NDArray[np.float32]:
         """Append one token to each sequence; logits (S, V)."""
+
+    def decode_tokens(
+        self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+    ) -> list[int]:
+        """Append one token to each sequence; the token that follows each."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +225,7 @@ class Generation:
                     waiting.popleft()
                     running.append(one)
                     start = time.perf_counter()
-                    logits = self.engine.prefill(one.sequence, one.history)
-                    token = one.sampler.sample(logits, one.history)
+                    token = self._first(one)
                     now = time.perf_counter()
                     self.stats.prefill_seconds += now - start
                     self.stats.prompt_tokens += len(one.history)
@@ -233,12 +240,26 @@ class Generation:
     def _step(self, running: list[_Running]) -> Iterator[GeneratedToken]:
         batch = list(running)
         start = time.perf_counter()
-        logits = self.engine.decode([r.sequence for r in batch], [r.history[-1] for r in batch])
-        tokens = [r.sampler.sample(logits[i], r.history) for i, r in enumerate(batch)]
+        tokens = self._next(batch)
         self.stats.decode_seconds += time.perf_counter() - start
         self.stats.decode_tokens += len(batch)
         for one, token in zip(batch, tokens, strict=True):
             yield self._take(one, token, running)
+
+    def _first(self, one: _Running) -> int:
+        """Run a prompt; choose its first token where the logits are, if that can be."""
+        if not one.sampler.needs_logits:
+            return self.engine.prefill_token(one.sequence, one.history, one.sampler.draw())
+        logits = self.engine.prefill(one.sequence, one.history)
+        return one.sampler.sample(logits, one.history)
+
+    def _next(self, batch: Sequence[_Running]) -> list[int]:
+        """Run a step; choose its tokens where the logits are, if that can be for all of them."""
+        sequences, last = [r.sequence for r in batch], [r.history[-1] for r in batch]
+        if not any(r.sampler.needs_logits for r in batch):
+            return self.engine.decode_tokens(sequences, last, [r.sampler.draw() for r in batch])
+        logits = self.engine.decode(sequences, last)
+        return [r.sampler.sample(logits[i], r.history) for i, r in enumerate(batch)]
 
     def _admit(self, prompt: int, alone: bool) -> _Running | None:
         """Start a prompt, or return None where it has to wait for others to end."""

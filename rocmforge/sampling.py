@@ -7,17 +7,35 @@ seed and its logits, never on other sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.sampling_params import SamplingParams
 
-__all__ = ["Sampler", "SamplingParams"]
+__all__ = ["DRAW", "Draw", "Sampler", "SamplingParams", "choose"]
+
+DRAW = np.dtype(
+    [
+        ("uniform", "<f8"),
+        ("top_p", "<f8"),
+        ("temperature", "<f4"),
+        ("min_p", "<f4"),
+        ("top_k", "<i4"),
+        ("unused", "<i4"),
+    ]
+)
+"""How to draw from one row of logits: `Draw` of kernels/sample.hip. Ranges are those of
+`SamplingParams`: a temperature of 0 is greedy, a top_k of 0, a top_p of 1 and a min_p of 0 keep
+all; uniform lies in [0, 1)."""
+
+Draw = tuple[float, float, float, float, int, int]
+"""The fields of a `DRAW`."""
 
 BLOCK = 512  # weights that are summed as one before a draw
 N_BINS = 4096  # of the histogram for top-p
+MAX_TOP_K = 2**31 - 1  # fits an int32; no vocabulary is so large
 MAX_SPAN = 40.0  # exp(-40) of the likeliest is nothing, even 2**20 times over: one bin for the rest
 
 
@@ -38,6 +56,25 @@ class Sampler:
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
         self._random = np.random.default_rng(params.seed)
+        limits = np.finfo(np.float32)
+        self._temperature = params.temperature
+        if params.temperature > 0:  # stays above 0, and finite, in float32
+            self._temperature = min(max(params.temperature, float(limits.tiny)), float(limits.max))
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether `sample` has to choose: a `draw` does not know the repetition penalty."""
+        return self.params.repetition_penalty != 1
+
+    def draw(self) -> Draw:
+        """Return the next token's `DRAW`, which takes the next of this sampler's random numbers.
+
+        `choose` makes a token of it, here or on a device: the one that `sample` would choose.
+        """
+        params = self.params
+        uniform = 0.0 if params.temperature == 0 else self._random.random()
+        top_k = min(params.top_k, MAX_TOP_K)
+        return uniform, params.top_p, self._temperature, params.min_p, top_k, 0
 
     def sample(self, logits: NDArray[np.float32], history: Sequence[int]) -> int:
         """Choose the next token.
@@ -73,28 +110,46 @@ class Sampler:
             raise TypeError(f"logits: got {got}, wanted a numpy array of float32")
         if logits.ndim != 1 or not logits.size:
             raise ValueError(f"logits: got shape {logits.shape}, wanted (V,)")
-        params = self.params
-        if params.repetition_penalty != 1:
-            logits = _penalized(logits, history, params.repetition_penalty)
-        best = int(logits.argmax())  # argmax takes a NaN for the largest
-        top: np.float32 = logits[best]
-        if not np.isfinite(top):
-            _refuse(logits, best)
-        if params.temperature == 0:
-            return best
+        if self.needs_logits:
+            logits = _penalized(logits, history, self.params.repetition_penalty)
+        return choose(logits, self.draw())
 
-        ids: NDArray[np.intp] | None = None  # None: every token is still in
-        if 0 < params.top_k < logits.size:
-            ids = _largest(logits, params.top_k)
-            logits = logits[ids]
-        exponents = _exponents(logits, top, params.temperature)
-        weights = np.exp(exponents)  # probabilities up to their common factor; 1 for the likeliest
-        if params.top_p < 1:
-            weights *= _nucleus(logits, exponents, weights, params.top_p)
-        if params.min_p > 0:
-            weights *= weights >= params.min_p
-        chosen = _draw(weights, self._random.random())
-        return chosen if ids is None else int(ids[chosen])
+
+def choose(logits: NDArray[np.float32], draw: Any) -> int:
+    """Choose a token as a `DRAW` says.
+
+    Parameters
+    ----------
+    logits
+        (V,) float32; -inf forbids a token. Not changed.
+    draw
+        From `Sampler.draw`, or an element of an array of them.
+
+    Raises
+    ------
+    ValueError
+        `logits` hold NaN or +inf, or forbid every token.
+    """
+    uniform, top_p, temperature, min_p, top_k, _ = draw
+    best = int(logits.argmax())  # argmax takes a NaN for the largest
+    top: np.float32 = logits[best]
+    if not np.isfinite(top):
+        _refuse(logits, best)
+    if temperature == 0:
+        return best
+
+    ids: NDArray[np.intp] | None = None  # None: every token is still in
+    if 0 < top_k < logits.size:
+        ids = _largest(logits, int(top_k))
+        logits = logits[ids]
+    exponents = _exponents(logits, top, temperature)
+    weights = np.exp(exponents)  # probabilities up to their common factor; 1 for the likeliest
+    if top_p < 1:
+        weights *= _nucleus(logits, exponents, weights, top_p)
+    if min_p > 0:
+        weights *= weights >= np.float32(min_p)
+    chosen = _draw(weights, uniform)
+    return chosen if ids is None else int(ids[chosen])
 
 
 def _draw(weights: NDArray[np.float32], share: float) -> int:
@@ -130,10 +185,8 @@ def _exponents(
     logits: NDArray[np.float32], top: np.float32, temperature: float
 ) -> NDArray[np.float32]:
     """(logit - top) / temperature: 0 for the likeliest token, negative for the others."""
-    limits = np.finfo(np.float32)
-    divisor = np.float32(min(max(temperature, float(limits.tiny)), float(limits.max)))
     with np.errstate(over="ignore"):  # to -inf, whose weight is 0
-        exponents: NDArray[np.float32] = (logits - top) / divisor
+        exponents: NDArray[np.float32] = (logits - top) / np.float32(temperature)
     return exponents
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 from rocmforge.chat import Conversation, KeptSequence
 from rocmforge.engine import Engine
 from rocmforge.model.synthetic import make_model
-from rocmforge.sampling import SamplingParams
+from rocmforge.sampling import Draw, SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
+
+Result = TypeVar("Result")
 
 
 class Recorder:
@@ -38,14 +41,23 @@ class Recorder:
         self.prefilled.append(list(ids))
         return self._checked(self.engine.prefill(sequence, ids))
 
+    def prefill_token(self, sequence: int, ids: Sequence[int], draw: Draw) -> int:
+        self.prefilled.append(list(ids))
+        return self._checked(self.engine.prefill_token(sequence, ids, draw))
+
     def decode(self, sequences: Sequence[int], ids: Sequence[int]) -> NDArray[np.float32]:
         return self._checked(self.engine.decode(sequences, ids))
 
-    def _checked(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    def decode_tokens(
+        self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+    ) -> list[int]:
+        return self._checked(self.engine.decode_tokens(sequences, ids, draws))
+
+    def _checked(self, result: Result) -> Result:
         if self.fail:
             self.fail = False
             raise KeyboardInterrupt
-        return logits
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -149,15 +161,16 @@ def test_the_templates_end_token_is_not_written_twice(
     assert end is not None
 
     class Ending(Recorder):
-        """Makes EOS the likeliest token of the third step."""
+        """Makes EOS the token of the second step behind the first prompt."""
 
         steps = 0
 
-        def _checked(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        def decode_tokens(
+            self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+        ) -> list[int]:
             self.steps += 1
-            if self.steps == 3:
-                logits[..., end] = 100.0
-            return logits
+            tokens = super().decode_tokens(sequences, ids, draws)
+            return [end] if self.steps == 2 else tokens
 
     ending = Ending(recorder.engine)
     conversation = Conversation(ending, tokenizer, SamplingParams(max_tokens=8))

@@ -18,7 +18,7 @@ from rocmforge.engine import Engine
 from rocmforge.errors import OutOfPagesError
 from rocmforge.generation import GeneratedToken, Generation, GenerationStats, StopText
 from rocmforge.model.synthetic import make_model
-from rocmforge.sampling import SamplingParams
+from rocmforge.sampling import Draw, SamplingParams, choose
 from rocmforge.text.tokenizer import Tokenizer
 
 V = 32
@@ -65,6 +65,14 @@ class CountingEngine:
             raise KeyboardInterrupt
         self.batches.append(len(sequences))
         return np.stack([self._append(s, [i]) for s, i in zip(sequences, ids, strict=True)])
+
+    def prefill_token(self, sequence: int, ids: Sequence[int], draw: Draw) -> int:
+        return choose(self.prefill(sequence, ids), draw)
+
+    def decode_tokens(
+        self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+    ) -> list[int]:
+        return list(map(choose, self.decode(sequences, ids), draws))
 
     def _append(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
         self.held[sequence] += ids

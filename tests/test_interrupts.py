@@ -27,7 +27,7 @@ from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.batch import extend
 from rocmforge.kv.page_table import PageTable
 from rocmforge.model.synthetic import make_model
-from rocmforge.sampling import SamplingParams
+from rocmforge.sampling import SamplingParams, choose
 
 PACKAGE = str(Path(rocmforge.engine.__file__).parent)
 V = 32
@@ -81,6 +81,17 @@ class CountingExecutor:
         if self.left == 0:
             raise KeyboardInterrupt
         return np.eye(V, dtype=np.float32)[(tokens[rows] + 1) % V]
+
+    def next_tokens(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        draws: NDArray[Any],
+    ) -> list[int]:
+        last = (np.cumsum(counts) - 1).astype(np.int32)
+        logits = self.forward(tokens, sequences, counts, last)
+        return [choose(row, draw) for row, draw in zip(logits, draws, strict=True)]
 
     def close(self) -> None:
         pass

@@ -43,6 +43,7 @@ from rocmforge.plan.graph import (
 )
 from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import Backend, ExecutorMemory, Progress, W
+from rocmforge.sampling import choose
 
 HOST_RULES: tuple[Rule, ...] = (gate_up_swiglu,)
 """The rules for which host backends have an op."""
@@ -189,6 +190,18 @@ class HostExecutor:
         if self.observer is not None:
             return self._observed(self.observer, tokens, sequences, counts, rows)
         return self._pass(tokens, rows, extend(self.cache.table, sequences, counts))
+
+    def next_tokens(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        draws: NDArray[Any],
+    ) -> list[int]:
+        """Run new tokens and choose the next ones; see `Executor.next_tokens`."""
+        rows = (np.cumsum(counts) - 1).astype(np.int32)
+        logits = self.forward(tokens, sequences, counts, rows)
+        return [choose(row, draw) for row, draw in zip(logits, draws, strict=True)]
 
     def memory(self) -> ExecutorMemory:
         """Return what it holds now; see `Executor.memory`."""

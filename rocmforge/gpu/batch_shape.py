@@ -51,6 +51,8 @@ class BatchAddresses:
         (S, max_pages).
     lengths, starts
         (S,) and (S + 1,).
+    draws
+        (S,) records `rocmforge.sampling.DRAW`, not int32.
     """
 
     tokens: int = 0
@@ -61,3 +63,4 @@ class BatchAddresses:
     max_pages: int = 0
     lengths: int = 0
     starts: int = 0
+    draws: int = 0

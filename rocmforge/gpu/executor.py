@@ -26,15 +26,17 @@ from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.observation import PassWatch, activation_bytes, facts
+from rocmforge.gpu.ops.sample import parts_bytes
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.kv.batch import Batch, extend
 from rocmforge.plan.arena import assign
 from rocmforge.plan.cost import Costs
-from rocmforge.plan.graph import Graph, Rotation, rotations
+from rocmforge.plan.graph import Graph, Rotation, Sample, Tensor, rotations
 from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import ExecutorMemory, Progress
+from rocmforge.sampling import choose
 
 PASSES = 32  # batch shapes whose launches are kept
 PREPARED = (1, 32, 512)  # tokens of the passes whose kernels are compiled ahead
@@ -45,10 +47,14 @@ ARENA_SHARE = 0.02  # of the device's memory, at most, for chunks above LEAST_RO
 
 @dataclass
 class _CapturedPass:
-    """The launches of one batch shape, by steps; `graph` once they were captured."""
+    """The launches of one batch shape, by steps; `graph` once they were captured.
+
+    `result` is copied to the host: the tokens where the last step chooses them, or the logits.
+    """
 
     steps: Sequence[tuple[Step, Sequence[Launch]]]
     logits: int
+    result: int
     graph: Any = None
     ran: bool = False
 
@@ -99,10 +105,15 @@ class GpuExecutor:
         self._kernels = kernels
         self._lowering = Lowering(kernels, cache, ctx, self._constant, self._table)
         self._plans: dict[BatchShape, _Plan] = {}
-        self._passes: OrderedDict[BatchShape, _CapturedPass] = OrderedDict()
+        self._passes: OrderedDict[tuple[BatchShape, bool], _CapturedPass] = OrderedDict()
+        self._sample = Sample(
+            graph.logits,
+            Tensor("parts_of_logits", parts_bytes(1) // 4, graph.logits.rows),
+            Tensor("next_token", 1, graph.logits.rows),
+        )
         self._moves = cache.moves
         self._arena = (0, 0)
-        self._logits: NDArray[np.uint8] | None = None  # page-locked
+        self._result: NDArray[np.uint8] | None = None  # page-locked
         self._stream: Any = self._runtime.create_stream()  # None: closed
         self._watch = PassWatch(self._runtime, self._stream)
         self.observer: Observer | None = None
@@ -143,6 +154,37 @@ class GpuExecutor:
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
+        own: Floats = self._observed_pass(tokens, sequences, counts, rows, None)[0].view(np.float32)
+        return own
+
+    def next_tokens(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        draws: NDArray[Any],
+    ) -> list[int]:
+        """Run new tokens and choose the next ones; see `Executor.next_tokens`."""
+        rows = (np.cumsum(counts) - 1).astype(np.int32)
+        own, logits = self._observed_pass(tokens, sequences, counts, rows, draws)
+        chosen: list[int] = own[:, 0].tolist()
+        for row, token in enumerate(chosen):
+            if token < 0:  # the host knows how to say what is wrong with these logits
+                columns = self._graph.logits.columns
+                wrong = np.empty(columns, np.float32)
+                self._runtime.copy_to_host(wrong, logits + row * wrong.nbytes)
+                chosen[row] = choose(wrong, draws[row])
+        return chosen
+
+    def _observed_pass(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        draws: NDArray[Any] | None,
+    ) -> tuple[Ints, int]:
+        """Run a pass; its tokens as int32, or its logits without draws, and the logits' address."""
         watch = None if self.observer is None else self._watch
         if watch is not None:
             watch.begin()
@@ -150,19 +192,22 @@ class GpuExecutor:
         if self._inputs.needs_more(tokens.size, len(counts)):
             self._forget()
             self._inputs.grow(tokens.size, len(counts))
-        logits = self._host_logits(shape)
-        kept = self._pass(shape)
+        result = self._host_result(shape, 1 if draws is not None else self._graph.logits.columns)
+        key = shape, draws is not None
+        kept = self._pass(key)
         # Nothing can fail from here on that leaves sequences longer than what was written.
         batch = extend(self.cache.table, sequences, counts)
         if self._moves != self.cache.moves:  # the same launches with the cache's new addresses
-            kept = self._pass(shape)
+            kept = self._pass(key)
         self._inputs.fill(tokens, batch)
-        self._run(kept, shape, logits, watch)
-        own: Floats = logits.copy()
+        if draws is not None:
+            self._inputs.fill_draws(draws)
+        self._run(kept, shape, result, watch)
+        own = result.copy()
         if watch is not None and self.observer is not None:
             costs = self._costs(counts, batch, shape)
             self.observer(watch.end(partial(facts, kept.steps, costs, shape.single)))
-        return own
+        return own, kept.logits
 
     def _costs(self, counts: Sequence[int], batch: Batch, shape: BatchShape) -> Costs:
         token_bytes = self.cache.bytes_per_token // self.cache.n_layers
@@ -177,7 +222,7 @@ class GpuExecutor:
             constants=sum(array.nbytes for _, array in self._constants.values()),
             inputs=inputs,
             page_table=self._inputs.page_table_bytes,
-            pinned=inputs + (0 if self._logits is None else self._logits.nbytes),
+            pinned=inputs + (0 if self._result is None else self._result.nbytes),
         )
 
     def timed_pass(
@@ -191,7 +236,7 @@ class GpuExecutor:
             shape,
             tokens,
             extend(self.cache.table, sequences, counts),
-            self._steps(_room(shape)),
+            self._steps(_room(shape))[:-1],
             self._graph.logits,
             self._max_pages,
             self.cache.bytes_per_token // self.cache.n_layers,
@@ -209,30 +254,30 @@ class GpuExecutor:
         passes, self._passes = self._passes, OrderedDict()
         constants, self._constants = self._constants, {}
         (arena, _), self._arena = self._arena, (0, 0)
-        logits, self._logits = self._logits, None
+        result, self._result = self._result, None
         releases: list[Callable[[], None]] = [runtime.synchronize, self._inputs.close]
         releases.append(self._watch.close)
         releases += [partial(self._drop, kept) for kept in passes.values()]
         releases += [partial(runtime.free, address) for address, _ in constants.values()]
         if arena:
             releases.append(partial(runtime.free, arena))
-        if logits is not None:
-            releases.append(partial(runtime.free_pinned, logits))
+        if result is not None:
+            releases.append(partial(runtime.free_pinned, result))
         release_all(*releases, partial(runtime.destroy_stream, stream))
 
     def _run(
-        self, kept: _CapturedPass, shape: BatchShape, logits: Floats, watch: PassWatch | None
+        self, kept: _CapturedPass, shape: BatchShape, result: Ints, watch: PassWatch | None
     ) -> None:
         """Enqueue and wait; single tokens are captured the second time, and then replayed."""
         runtime, stream = self._runtime, self._stream
         if watch is not None:
             watch.host("launch")
         if shape.single and kept.ran and kept.graph is None:
-            kept.graph = runtime.capture(stream, partial(self._enqueue, kept, logits, None))
+            kept.graph = runtime.capture(stream, partial(self._enqueue, kept, result, None))
         if watch is not None:
             watch.mark()
         if kept.graph is None:
-            self._enqueue(kept, logits, watch)
+            self._enqueue(kept, result, watch)
         elif watch is None:
             runtime.launch_graph(kept.graph, stream)
         else:
@@ -245,7 +290,7 @@ class GpuExecutor:
             watch.host("copy_out")
         kept.ran = True
 
-    def _enqueue(self, kept: _CapturedPass, logits: Floats, watch: PassWatch | None) -> None:
+    def _enqueue(self, kept: _CapturedPass, result: Ints, watch: PassWatch | None) -> None:
         """Enqueue the copies and kernels of a pass; a watch sees each launch and each step."""
         runtime, stream = self._runtime, self._stream
         mark = _unmarked if watch is None else watch.mark
@@ -258,23 +303,24 @@ class GpuExecutor:
                 else:
                     watch.launch(launch.name, partial(launch.enqueue, runtime, stream))
             mark(step.op.label)
-        runtime.copy_to_host(logits, kept.logits, stream)
+        runtime.copy_to_host(result, kept.result, stream)
         mark("device_to_host")
 
-    def _pass(self, shape: BatchShape) -> _CapturedPass:
+    def _pass(self, key: tuple[BatchShape, bool]) -> _CapturedPass:
+        """Return the pass of a shape, with or without the choice of the next tokens."""
         if self._moves != self.cache.moves:
             self._forget()
             self._moves = self.cache.moves
-        kept = self._passes.get(shape)
+        kept = self._passes.get(key)
         if kept is None:
-            kept = self._build(shape)
-            self._passes[shape] = kept
+            kept = self._build(*key)
+            self._passes[key] = kept
             if len(self._passes) > PASSES:
                 self._drop(self._passes.popitem(last=False)[1])
-        self._passes.move_to_end(shape)
+        self._passes.move_to_end(key)
         return kept
 
-    def _build(self, shape: BatchShape) -> _CapturedPass:
+    def _build(self, shape: BatchShape, chooses: bool) -> _CapturedPass:
         room = _room(shape)
         if room not in self._plans:
             self._plans[room] = self._plan(room)
@@ -287,18 +333,24 @@ class GpuExecutor:
         lowering = PassLowering(
             self._lowering, shape, self._inputs.addresses(), address, base + plan.nbytes
         )
-        steps = [(step, lowering.launches([step])) for step in plan.steps]
-        return _CapturedPass(steps, address((self._graph.logits, F32)))
+        chosen = plan.steps if chooses else plan.steps[:-1]
+        steps = [(step, lowering.launches([step])) for step in chosen]
+        logits = address((self._graph.logits, F32))
+        return _CapturedPass(
+            steps, logits, address((self._sample.token, F32)) if chooses else logits
+        )
 
     def _steps(self, room: BatchShape) -> list[Step]:
-        return pass_steps(self._graph.ops, self._lowering, room, self._fused)
+        """Return the steps of a pass; the last one chooses the next tokens."""
+        return pass_steps((*self._graph.ops, self._sample), self._lowering, room, self._fused)
 
     def _plan(self, room: BatchShape) -> _Plan:
         lowering = self._lowering
         steps = self._steps(room)
         held = lifetimes(steps, lambda place: lowering.nbytes(place, room))
-        # The logits are copied to the host after the last step.
+        # One or the other is copied to the host after the last step.
         held[self._graph.logits, F32].read(len(steps))
+        held[self._sample.token, F32].read(len(steps))
         offsets, total = assign(held)
         return _Plan(steps, offsets, total, lowering.scratch_bytes(steps, room))
 
@@ -332,18 +384,18 @@ class GpuExecutor:
         cos, sin = self._tables[rotation]
         return self._constant(cos), self._constant(sin)
 
-    def _host_logits(self, shape: BatchShape) -> Floats:
-        """Page-locked memory (rows, V) for the logits."""
-        rows, columns = shape.output_rows, self._graph.logits.columns
+    def _host_result(self, shape: BatchShape, columns: int) -> Ints:
+        """Page-locked memory (rows, columns) for what the host wants of a pass."""
+        rows = shape.output_rows
         nbytes = 4 * rows * columns
-        if self._logits is None or self._logits.size < nbytes:
+        if self._result is None or self._result.size < nbytes:
             self._forget()
-            if self._logits is not None:
-                self._runtime.free_pinned(self._logits)
-            self._logits = None
-            self._logits = self._runtime.allocate_pinned(nbytes)
-        floats: Floats = self._logits[:nbytes].view(np.float32)
-        return floats.reshape(rows, columns)
+            if self._result is not None:
+                self._runtime.free_pinned(self._result)
+            self._result = None
+            self._result = self._runtime.allocate_pinned(nbytes)
+        words: Ints = self._result[:nbytes].view(np.int32)
+        return words.reshape(rows, columns)
 
     def _forget(self) -> None:
         """Drop all passes: an address that they hold is about to change."""

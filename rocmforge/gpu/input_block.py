@@ -13,12 +13,14 @@ from rocmforge.gpu.batch_shape import BatchAddresses
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv.batch import Batch
+from rocmforge.sampling import DRAW
 
 
 class InputBlock:
-    """What describes a batch, as int32 arrays in one block of device memory and its host mirror.
+    """What describes a batch, as arrays in one block of device memory and its host mirror.
 
-    In this order: tokens, positions, pages, offsets, lengths, starts, page_table.
+    In this order: draws, and as int32 tokens, positions, pages, offsets, lengths, starts,
+    page_table.
 
     Parameters
     ----------
@@ -48,7 +50,7 @@ class InputBlock:
         self.close()
         wanted = (1 << (n - 1).bit_length() for n in (tokens, sequences))
         self._tokens, self._sequences = map(max, (self._tokens, self._sequences), wanted)
-        nbytes = 4 * (self._table + self._sequences * self._max_pages)
+        nbytes = self._draws + 4 * (self._table + self._sequences * self._max_pages)
         try:
             self._address = self._runtime.allocate(nbytes)
             self._host = self._runtime.allocate_pinned(nbytes)
@@ -70,7 +72,7 @@ class InputBlock:
     def fill(self, tokens: NDArray[np.int64], batch: Batch) -> None:
         """Write a batch into the mirror."""
         assert self._host is not None
-        words = self._host.view(np.int32)
+        words = self._host[self._draws :].view(np.int32)
         rows: list[NDArray[Any]] = [tokens, batch.positions, batch.pages, batch.offsets]
         for i, values in enumerate(rows):
             words[i * self._tokens : i * self._tokens + tokens.size] = values
@@ -80,6 +82,11 @@ class InputBlock:
         table = words[self._table :].reshape(self._sequences, self._max_pages)
         width = min(batch.page_table.shape[1], self._max_pages)
         table[:count, :width] = batch.page_table[:, :width]
+
+    def fill_draws(self, draws: NDArray[Any]) -> None:
+        """Write how to draw the next token of each sequence into the mirror."""
+        assert self._host is not None
+        self._host[: draws.nbytes] = draws.view(np.uint8)
 
     def send(self, stream: Any) -> None:
         """Enqueue the copy of the mirror to the device."""
@@ -98,17 +105,22 @@ class InputBlock:
 
     def addresses(self) -> BatchAddresses:
         """Where the kernels find the arrays."""
-        size = 4 * self._tokens
+        words, size = self._address + self._draws, 4 * self._tokens
         return BatchAddresses(
-            tokens=self._address,
-            positions=self._address + size,
-            pages=self._address + 2 * size,
-            offsets=self._address + 3 * size,
-            page_table=self._address + 4 * self._table,
+            tokens=words,
+            positions=words + size,
+            pages=words + 2 * size,
+            offsets=words + 3 * size,
+            page_table=words + 4 * self._table,
             max_pages=self._max_pages,
-            lengths=self._address + 4 * self._lengths,
-            starts=self._address + 4 * self._starts,
+            lengths=words + 4 * self._lengths,
+            starts=words + 4 * self._starts,
+            draws=self._address,
         )
+
+    @property
+    def _draws(self) -> int:
+        return DRAW.itemsize * self._sequences
 
     @property
     def _lengths(self) -> int:

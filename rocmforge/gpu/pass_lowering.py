@@ -34,6 +34,7 @@ from rocmforge.gpu.ops.rmsnorm import rmsnorm
 from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.rope_attention import rope_attention
 from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
+from rocmforge.gpu.ops.sample import sample
 from rocmforge.gpu.ops.swiglu import swiglu
 from rocmforge.plan.graph import (
     Attention,
@@ -48,6 +49,7 @@ from rocmforge.plan.graph import (
     RopeAttention,
     RopeKvAppend,
     Rotation,
+    Sample,
     SelectRmsnorm,
     Swiglu,
     Tensor,
@@ -134,6 +136,8 @@ class PassLowering:
                 return [self._rope(op)]
             case KvAppend() as op:
                 return [self._kv_append(op)]
+            case Sample() as op:
+                return self._sample(op)
             case op:
                 raise NotImplementedError(f"no kernel runs {type(op).__name__}")
 
@@ -300,6 +304,17 @@ class PassLowering:
             tokens=self._shape.tokens,
             max_queries=self._shape.longest,
             **self._queried(op, out),
+        )
+
+    def _sample(self, op: Sample) -> Sequence[Launch]:
+        return sample(
+            self._kernels,
+            logits=self._f32(op.logits),
+            out=self._f32(op.token),
+            draws=self._batch.draws,
+            parts=self._f32(op.parts),
+            rows=self._shape.rows(op.logits),
+            columns=op.logits.columns,
         )
 
     def _queried(self, op: Attention | RopeAttention, out: Any) -> dict[str, Any]:

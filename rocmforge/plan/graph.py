@@ -334,6 +334,18 @@ class SelectRmsnorm(OpRecord):
     out: Tensor
 
 
+@dataclass(frozen=True)
+class Sample(OpRecord):
+    """token = the id drawn from each row of logits, an int32; `parts` is memory for it."""
+
+    READS = ("logits",)
+    WRITES = ("parts", "token")
+
+    logits: Tensor
+    parts: Tensor
+    token: Tensor
+
+
 Op = (
     Embed
     | Rmsnorm
@@ -348,6 +360,7 @@ Op = (
     | EmbedRmsnorm
     | GateUpSwiglu
     | SelectRmsnorm
+    | Sample
 )
 
 

@@ -172,6 +172,32 @@ class Executor(Protocol):
             The KV cache cannot hold the new tokens; nothing is changed.
         """
 
+    def next_tokens(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        draws: NDArray[Any],
+    ) -> list[int]:
+        """Run new tokens as `forward` does, and choose the token that follows each sequence.
+
+        No logits come to the host.
+
+        Parameters
+        ----------
+        tokens, sequences, counts
+            As of `forward`.
+        draws
+            (S,) records `rocmforge.sampling.DRAW`: how to draw each token.
+
+        Raises
+        ------
+        OutOfPagesError
+            The KV cache cannot hold the new tokens; nothing is changed.
+        ValueError
+            The logits of a sequence hold NaN or +inf, or forbid every token.
+        """
+
     def memory(self) -> ExecutorMemory:
         """Return what it holds now: memory grows with the first passes."""
 

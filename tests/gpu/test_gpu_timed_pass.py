@@ -93,7 +93,8 @@ def test_every_launch_of_a_pass_is_in_one_step(
     assert Counter((one.name, one.grid, one.threads) for one in launches) == wanted
     executor = engine._executor
     assert isinstance(executor, GpuExecutor)
-    assert sum(step.calls for step in timed.steps) == len(executor._steps(timed._shape))
+    steps = executor._steps(timed._shape)[:-1]  # all but the choice of a token
+    assert sum(step.calls for step in timed.steps) == len(steps)
     timed.close()
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from guarded import Gpu
 from numpy.typing import NDArray
+from scipy.stats import chi2
 
 from rocmforge.gpu.ops import sample as op
-from rocmforge.sampling import Sampler, SamplingParams
+from rocmforge.sampling import DRAW, Sampler, SamplingParams
 
 EDGE = 2e-5  # relative error of a running sum of weights
 
@@ -23,7 +24,7 @@ def sample(
     gpu: Gpu, logits: NDArray[np.float32], params: list[SamplingParams], uniforms: list[float]
 ) -> list[int]:
     rows, columns = logits.shape
-    draws = np.zeros(rows, op.DRAW)
+    draws = np.zeros(rows, DRAW)
     for draw, p, uniform in zip(draws, params, uniforms, strict=True):
         draw["uniform"], draw["top_p"], draw["min_p"] = uniform, p.top_p, p.min_p
         draw["temperature"], draw["top_k"] = p.temperature, p.top_k
@@ -218,3 +219,18 @@ def test_tokens_come_as_often_as_their_weights_say(gpu: Gpu) -> None:
     uniforms = [(i + 0.5) / 200 for i in range(200)]
     got = sample(gpu, logits, [SamplingParams(temperature=1.0)] * 200, uniforms)
     np.testing.assert_allclose(np.bincount(got), [20, 40, 60, 80], atol=1)
+
+
+def test_tokens_are_as_frequent_as_their_probabilities(gpu: Gpu) -> None:
+    rows, params = 4000, SamplingParams(temperature=0.8, top_k=12, top_p=0.95, seed=11)
+    row = rows_of(100, 1, spread=1.5)
+    draws = Sampler(params)
+    uniforms = [draws.draw()[0] for _ in range(rows)]
+    tokens = sample(gpu, np.repeat(row, rows, axis=0), [params] * rows, uniforms)
+    wanted = rows * np.diff(running_sums(row[0], params), prepend=0.0)
+    seen = np.bincount(tokens, minlength=100)
+    kept = wanted > 0
+    assert not seen[~kept].any()
+    statistic = float(((seen - wanted)[kept] ** 2 / wanted[kept]).sum())
+    assert 5 < int(kept.sum()) <= 12
+    assert statistic < chi2.ppf(0.999, int(kept.sum()) - 1)

@@ -10,32 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-import numpy as np
-
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.argmax import argmax_parts, parts_bytes
 
-__all__ = ["DRAW", "MAX_COLUMNS", "builds", "choose", "parts_bytes", "sample"]
+__all__ = ["builds", "choose", "parts_bytes", "sample"]
 
 FILE = "sample.hip"
 LAYOUTS = {"sample": "PPPPi"}
 MAX_COLUMNS = 1 << 21
 SHORT_ROW = 16384
-
-DRAW = np.dtype(
-    [
-        ("uniform", "<f8"),
-        ("top_p", "<f8"),
-        ("temperature", "<f4"),
-        ("min_p", "<f4"),
-        ("top_k", "<i4"),
-        ("unused", "<i4"),
-    ]
-)
-"""How to draw one row: `Draw` of kernels/sample.hip. Ranges are those of `SamplingParams`: a
-temperature of 0 is greedy, a top_k of 0, a top_p of 1 and a min_p of 0 keep all; uniform lies in
-[0, 1)."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +78,7 @@ def sample(
     out
         (T,) int32; −1 where the row holds NaN or +∞ or forbids every token.
     draws
-        (T,) records `DRAW`, aligned to 16.
+        (T,) records `rocmforge.sampling.DRAW`, aligned to 16.
     parts
         `parts_bytes(T)` of memory for between the launches, aligned to 16.
     rows, columns
