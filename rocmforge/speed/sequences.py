@@ -1,7 +1,7 @@
 """Times an engine's work: a prompt, decode steps at a depth, the time to the first token.
 
-These are times of the host, from the call until the logits are there. Decode steps include the
-choice of the likeliest token. Token ids are random with a fixed seed: speed depends on none.
+These are times of the host, from the call until the next token is known: the likeliest one, chosen
+where the logits are. Token ids are random with a fixed seed: speed depends on none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from rocmforge.engine import Engine
-from rocmforge.sampling_params import SamplingParams
+from rocmforge.sampling import Sampler, SamplingParams
+
+GREEDY = Sampler(SamplingParams()).draw()
 
 
 def random_ids(engine: Engine, length: int, seed: int = 0) -> list[int]:
@@ -100,7 +102,7 @@ class Sequences:
         """Seconds of a prompt behind the first sequence, which then is as before."""
         ids = random_ids(self._engine, length)
         begin = time.perf_counter()
-        self._engine.prefill(self.ids[0], ids)
+        self._engine.prefill_token(self.ids[0], ids, GREEDY)
         seconds = time.perf_counter() - begin
         self.rewind()
         return seconds
@@ -109,7 +111,7 @@ class Sequences:
         """Seconds of one step in which each of the first `batch` sequences grows by a token."""
         sequences, ids = self.ids[:batch], self._next[:batch]
         begin = time.perf_counter()
-        ids = np.argmax(self._engine.decode(sequences, ids), axis=1).tolist()
+        ids = self._engine.decode_tokens(sequences, ids, [GREEDY] * len(sequences))
         seconds = time.perf_counter() - begin
         self._next[: len(ids)] = ids
         return seconds
@@ -124,6 +126,5 @@ class Sequences:
         """Fill a sequence; return the token that it continues with."""
         if self._depth == 0:
             return random_ids(self._engine, 1, seed)[0]
-        return int(
-            np.argmax(self._engine.prefill(sequence, random_ids(self._engine, self._depth, seed)))
-        )
+        ids = random_ids(self._engine, self._depth, seed)
+        return self._engine.prefill_token(sequence, ids, GREEDY)
