@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,9 @@ with open({log!r}, "a") as log:
     log.write(json.dumps(options) + chr(10))
 speed = 50.0 if "-d" in options else 100.0
 samples = [speed * share for share in (0.6, 0.9, 1.0, 1.2)]  # the first one is cold
+samples = samples[: int(options["-r"])] if int(options["-r"]) > 1 else [speed]
 row = {{"n_prompt": int(options["-p"]), "n_gen": int(options["-n"]), "samples_ts": samples}}
+row |= {{"build_commit": "abc123", "build_number": 7, "gpu_info": "none"}}
 print({answer})
 """
 SMALL = ("--prompt", "16", "--decode", "4", "--threads", "1")
@@ -95,10 +98,13 @@ def test_beside_llama_bench(tool: Any, tmp_path: Path, capsys: pytest.CaptureFix
     assert tool.main(options) == 0
     asked = [json.loads(line) for line in log.read_text().splitlines()]
     assert len(asked) == 2 * 9  # the first round warms up
-    common = {"-m": str(demo_model()), "-t": "1", "-ngl": "0", "-r": "4", "-o": "json", "-fa": "1"}
+    common = {"-m": str(demo_model()), "-t": "1", "-ngl": "0", "-r": "1", "-o": "json", "-fa": "1"}
     assert asked[0] == common | {"-p": "16", "-n": "0"}
     assert asked[1] == common | {"-p": "0", "-n": "4", "-d": "16"}
-    phases = json.loads(target.read_text())["phases"]
+    report = json.loads(target.read_text())
+    build = {"build_commit": "abc123", "build_number": 7, "gpu_info": "none"}
+    assert report["versions"] == {"rocmforge": version("rocmforge"), "llama.cpp": build}
+    phases = report["phases"]
     for phase, speed in (("prefill", 100.0), ("decode", 50.0)):
         row = phases[phase]
         assert row["llama.cpp"] == speed
@@ -119,8 +125,8 @@ def test_beside_llama_bench(tool: Any, tmp_path: Path, capsys: pytest.CaptureFix
         ),
         ("'[]'", "wanted one result in JSON"),
         ("json.dumps([{'speed': 1}])", "got 'samples_ts', wanted one result in JSON"),
-        ("json.dumps([{'samples_ts': [0] * 4}])", "got 0.0 tokens/s, wanted one result in JSON"),
-        ("json.dumps([{'samples_ts': [9]}])", "got 1 repetitions instead of 4, wanted one result"),
+        ("json.dumps([{'samples_ts': [0]}])", "got 0.0 tokens/s, wanted one result in JSON"),
+        ("json.dumps([{'samples_ts': [9, 9]}])", "got 2 repetitions instead of 1, wanted one"),
     ],
 )
 def test_a_llama_bench_that_fails_is_named(
@@ -135,13 +141,21 @@ def test_a_llama_bench_that_fails_is_named(
     assert "Traceback" not in shown
 
 
+def test_on_a_gpu_the_first_repetition_does_not_count(tool: Any, tmp_path: Path) -> None:
+    program, log = fake_llama_bench(tmp_path)
+    work = tool.Workload(demo_model(), "cuda", 1, 16, 4, 1, repetitions=tool.GPU_REPETITIONS)
+    assert tool.LlamaBench(program, work).measure() == {"prefill": 100.0, "decode": 50.0}
+    assert '"-r": "4"' in log.read_text()
+    assert '"-ngl": "999"' in log.read_text()
+
+
 def test_several_gpus_are_refused(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rocmforge.gpu.cuda.count", lambda: 2)
     wanted = "ours would run on one, llama.cpp on all. Show both the same one: CUDA_VISIBLE_DEV"
-    assert wanted in tool._device_problem("cuda")
+    assert wanted in tool.device_problem("cuda")
     monkeypatch.setattr("rocmforge.gpu.cuda.count", lambda: 1)
-    assert tool._device_problem("cuda") is None
-    assert tool._device_problem("cuda:0") is None
+    assert tool.device_problem("cuda") is None
+    assert tool.device_problem("cuda:0") is None
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no process"), KeyboardInterrupt()])

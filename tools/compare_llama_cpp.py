@@ -15,12 +15,23 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from engine_rounds import OURS, PLAIN, REPACKED, Engine, LlamaBench, Round, Worker, Workload
+from engine_rounds import (
+    GPU_REPETITIONS,
+    OURS,
+    PLAIN,
+    REPACKED,
+    Engine,
+    LlamaBench,
+    Round,
+    Worker,
+    Workload,
+)
 
 LLAMA_BENCH = "llama-bench"
 VARIABLES = ("ROCMFORGE_CPU_BF16", "ROCMFORGE_CPU_EXACT", "ROCMFORGE_CPU_ISA")
@@ -33,7 +44,9 @@ examples:
   compare_llama_cpp.py --model m.gguf --device hip --llama-bench ~/llama.cpp/build/bin/llama-bench
 
 The ratio is ours over llama.cpp's, round by round; its interval holds the median of such ratios
-with 99 % probability. exit codes: 0 measured, 1 an engine failed, 2 usage or something is missing
+with 99 % probability. On a GPU a round is the median of three repetitions behind a cold one.
+compare_table.py measures many models, lengths and batches on a GPU in one go.
+exit codes: 0 measured, 1 an engine failed, 2 usage or something is missing
 """
 
 
@@ -46,11 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN
     try:
         with ExitStack() as stack:
-            rounds = _measure(_engines(args, stack), args.rounds)
+            engines = _engines(args, stack)
+            rounds = measure_rounds(engines, args.rounds)
+            peer = _peer_build(args, engines)
     except RuntimeError as error:
         print(f"compare_llama_cpp: {error}", file=sys.stderr)
         return 1
-    report = _report(args, rounds)
+    report = _report(args, rounds, peer)
     _print(report)
     if args.json:
         from rocmforge.bench.files import write_json
@@ -103,7 +118,7 @@ def _problem(args: argparse.Namespace) -> str | None:
     for name in ("threads", "prompt", "decode", "sequences", "rounds"):
         if getattr(args, name) < 1:
             return f"--{name}: got {getattr(args, name)}, wanted at least 1"
-    problem = _device_problem(args.device)
+    problem = device_problem(args.device)
     if problem:
         return problem
     if args.figure and args.figure.suffix not in (".svg", ".png", ".pdf"):
@@ -134,7 +149,7 @@ def _problem(args: argparse.Namespace) -> str | None:
     )
 
 
-def _device_problem(device: str) -> str | None:
+def device_problem(device: str) -> str | None:
     """Refuse a device that the two engines would not understand alike."""
     if device == "cpu":
         return None
@@ -167,7 +182,8 @@ def _engines(args: argparse.Namespace, stack: ExitStack) -> dict[str, Engine]:
         return engine
 
     counts = args.threads, args.prompt, args.decode, args.sequences
-    work = Workload(args.model, args.device, *counts)
+    repetitions = 1 if args.device == "cpu" else GPU_REPETITIONS
+    work = Workload(args.model, args.device, *counts, repetitions=repetitions)
     engines: dict[str, Engine] = {OURS: started(Worker(OURS, work, sys.executable))}
     if args.llama_bench:
         options = shlex.split(args.llama_bench_options)
@@ -178,25 +194,43 @@ def _engines(args: argparse.Namespace, stack: ExitStack) -> dict[str, Engine]:
     return engines
 
 
-def _measure(engines: Mapping[str, Engine], rounds: int) -> dict[str, list[Round]]:
-    """Let the engines take turns; the first round warms up."""
+def measure_rounds(
+    engines: Mapping[str, Engine], rounds: int, warm_up: int = 1, seconds: float | None = None
+) -> dict[str, list[Round]]:
+    """Let the engines take turns.
+
+    Parameters
+    ----------
+    engines
+        By name.
+    rounds, warm_up
+        Rounds that count, and rounds before them.
+    seconds
+        For all of it together; RuntimeError where it takes longer.
+
+    Returns
+    -------
+    The rounds that count, by the engine's name.
+    """
     measured: dict[str, list[Round]] = {name: [] for name in engines}
-    for index in range(rounds + 1):
+    end = None if seconds is None else time.monotonic() + seconds
+    for index in range(1 - warm_up, rounds + 1):
         for name, engine in engines.items():
-            result = engine.measure()
-            if index:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            result = engine.measure(left)
+            if index > 0:
                 measured[name].append(result)
-        print(f"round {index} of {rounds}" if index else "warmed up", file=sys.stderr)
+        print(f"round {index} of {rounds}" if index > 0 else "warmed up", file=sys.stderr)
     return measured
 
 
-def _report(args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]]) -> dict[str, Any]:
-    from rocmforge.bench.git import provenance
+def phase_rows(rounds: Mapping[str, Sequence[Round]]) -> dict[str, Any]:
+    """Return medians, ratios and samples of each phase that was measured."""
     from rocmforge.bench.statistics import median_interval
 
     phases: dict[str, Any] = {}
-    for phase, index in (("prefill", 0), ("decode", 1)):
-        series = {name: [one[index] for one in measured] for name, measured in rounds.items()}
+    for phase in rounds[OURS][0]:
+        series = {name: [one[phase] for one in measured] for name, measured in rounds.items()}
         medians = {name: statistics.median(values) for name, values in series.items()}
         peer = max((name for name in series if name != OURS), key=lambda name: medians[name])
         ratios = sorted(a / b for a, b in zip(series[OURS], series[peer], strict=True))
@@ -212,6 +246,28 @@ def _report(args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]]) -> 
             "ratio_interval_99": [round(x, 3) if math.isfinite(x) else None for x in interval],
             "samples": {name: [round(x, 2) for x in values] for name, values in series.items()},
         }
+    return phases
+
+
+def _peer_build(args: argparse.Namespace, engines: Mapping[str, Engine]) -> dict[str, Any]:
+    """Which llama.cpp it was, in its own words."""
+    bench = engines.get(LLAMA_BENCH)
+    if isinstance(bench, LlamaBench):
+        return bench.build
+    code = "import llama_cpp; print(llama_cpp.__version__)"
+    said = subprocess.run(
+        [args.peer_python, "-c", code], capture_output=True, text=True, check=False
+    )
+    return {"llama-cpp-python": said.stdout.strip().splitlines()[-1] if said.stdout else None}
+
+
+def _report(
+    args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]], peer: Mapping[str, Any]
+) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    from rocmforge.bench.git import provenance
+
     return {
         "model": args.model.name,
         "device": args.device,
@@ -221,8 +277,10 @@ def _report(args: argparse.Namespace, rounds: Mapping[str, Sequence[Round]]) -> 
         "sequences": args.sequences,
         "variables": _variables() if args.device == "cpu" else {},
         "rounds": args.rounds,
+        "repetitions": 1 if args.device == "cpu" else GPU_REPETITIONS,
+        "versions": {"rocmforge": version("rocmforge"), "llama.cpp": dict(peer)},
         **provenance(Path(__file__).parent),
-        "phases": phases,
+        "phases": phase_rows(rounds),
     }
 
 

@@ -1,7 +1,7 @@
 """One measured round of an engine: prompts, then tokens of all sequences, in tokens per second.
 
 An engine runs in a process of its own: ours and llama-cpp-python's stay loaded and answer each line
-of input with a round (this file run as a program), llama-bench starts anew each time.
+of input with a round (this file run as a program), llama.cpp's own programs start anew each time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import shlex
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,13 +23,28 @@ OURS = "rocmforge"
 REPACKED = "llama.cpp"
 PLAIN = "llama.cpp without repacking"
 ALL_LAYERS = 999
-REPETITIONS = 4  # of llama-bench
-Round = tuple[float, float]  # prefill and decode tokens per second
+GPU_REPETITIONS = 4
+Round = dict[str, float]  # tokens per second of "prefill" and "decode"; what was not asked lacks
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What every engine does in a round; each sequence decodes where its prompt ends."""
+    """What every engine does in a round; each sequence decodes where its prompt ends.
+
+    Parameters
+    ----------
+    model, device, threads
+        The file, "cpu", "hip" or "cuda", and threads of the CPU.
+    prompt, decode
+        Tokens that are timed; 0: none of them.
+    sequences
+        That prefill one after another, and decode side by side.
+    depth
+        Tokens in front of the prompt, not timed.
+    repetitions
+        In one round; with more than one the first is not counted. On a GPU that of llama-bench is
+        cold, 12 to 40 % too slow on an H200, though it warms up before.
+    """
 
     model: Path
     device: str
@@ -36,11 +52,22 @@ class Workload:
     prompt: int
     decode: int
     sequences: int
+    depth: int = 0
+    repetitions: int = 1
 
     def speeds(self, start: float, middle: float, end: float) -> Round:
         """Tokens/s of all sequences together, from three readings of the clock in seconds."""
-        prefill = self.prompt / (middle - start)
-        return self.sequences * prefill, self.sequences * self.decode / (end - middle)
+        counts = {"prefill": (self.prompt, middle - start), "decode": (self.decode, end - middle)}
+        return {
+            phase: self.sequences * tokens / seconds
+            for phase, (tokens, seconds) in counts.items()
+            if tokens
+        }
+
+    @property
+    def context(self) -> int:
+        """Most tokens of a sequence."""
+        return self.depth + self.prompt + self.decode
 
     @property
     def gpu_layers(self) -> int:
@@ -51,11 +78,16 @@ class Workload:
 class Engine(Protocol):
     """Something that is measured; RuntimeError where it fails."""
 
-    def measure(self) -> Round:
-        """Do the work once."""
+    def measure(self, seconds: float | None = None) -> Round:
+        """Do the work once, in so many seconds at most."""
 
     def close(self) -> None:
         """Let go of the model."""
+
+
+def counted(speeds: Sequence[float]) -> float:
+    """Return the median of a round's repetitions: of all but the first where there are more."""
+    return statistics.median(speeds[1:] or speeds)
 
 
 class Worker:
@@ -73,9 +105,7 @@ class Worker:
 
     def __init__(self, name: str, work: Workload, python: str) -> None:
         self._name = name
-        command = [python, __file__, name, str(work.model), work.device]
-        counts = work.threads, work.prompt, work.decode, work.sequences
-        command += map(str, counts)
+        command = [python, __file__, name, *(str(value) for value in asdict(work).values())]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -87,20 +117,28 @@ class Worker:
         except OSError as error:
             raise RuntimeError(f"{name}: {python}: {error.strerror}") from error
 
-    def measure(self) -> Round:
+    def measure(self, seconds: float | None = None) -> Round:
         """Ask for a round and wait for it."""
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError(f"{self._name}: no pipe to its process")
+        late = threading.Event()
+        watch = threading.Timer(seconds or 0, lambda: (late.set(), self._process.kill()))
+        if seconds is not None:
+            watch.start()
         try:
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
+            line = self._process.stdout.readline()
         except BrokenPipeError:
-            raise RuntimeError(self._ended()) from None
-        line = self._process.stdout.readline()
+            line = ""
+        finally:
+            watch.cancel()
+        if late.is_set():
+            raise RuntimeError(f"{self._name}: took more than the {seconds:.0f} s that were left")
         if not line:
             raise RuntimeError(self._ended())
-        prefill, decode = json.loads(line)
-        return prefill, decode
+        result: Round = json.loads(line)
+        return result
 
     def _ended(self) -> str:
         hint = "" if self._name == OURS else "; llama.cpp may not know this model"
@@ -115,9 +153,6 @@ class Worker:
 class LlamaBench:
     """llama.cpp's own program, loading the model anew for each half of a round.
 
-    Its first repetition is cold, 12 to 40 % too slow on an H200, though it warms up before. So it
-    repeats each half `REPETITIONS` times, and the median of all but the first counts.
-
     Parameters
     ----------
     program
@@ -126,86 +161,159 @@ class LlamaBench:
         What to do, with one sequence.
     options
         Further options for it, as ``-fa 1``.
+
+    Attributes
+    ----------
+    build : dict
+        What it says of itself: commit, number, GPU; empty before the first round.
     """
 
     def __init__(self, program: Path, work: Workload, options: Sequence[str] = ()) -> None:
-        self._command = [str(program), "-m", str(work.model), "-t", str(work.threads)]
-        self._command += [
-            "-ngl",
-            str(work.gpu_layers),
-            "-r",
-            str(REPETITIONS),
-            "-o",
-            "json",
-            *options,
-        ]
+        self._command = [*_llama_command(program, work), "-r", str(work.repetitions), "-o", "json"]
+        self._command += options
         self._work = work
+        self.build: dict[str, Any] = {}
 
-    def measure(self) -> Round:
+    def measure(self, seconds: float | None = None) -> Round:
         """Run it for the prompt, then for the tokens that follow one."""
-        prompt, decode = str(self._work.prompt), str(self._work.decode)
-        return (
-            self._run("-p", prompt, "-n", "0"),
-            self._run("-p", "0", "-n", decode, "-d", prompt),
-        )
+        work, limit = self._work, _deadline(seconds)
+        result = {}
+        if work.prompt:
+            result["prefill"] = self._run(
+                limit, "-p", str(work.prompt), "-n", "0", depth=work.depth
+            )
+        if work.decode:
+            depth = work.depth + work.prompt
+            result["decode"] = self._run(limit, "-p", "0", "-n", str(work.decode), depth=depth)
+        return result
 
-    def _run(self, *arguments: str) -> float:
-        command = [*self._command, *arguments]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise RuntimeError(f"{command[0]}: {error.strerror}") from error
-        try:
-            if done.returncode:
-                raise ValueError(f"exit code {done.returncode}")
-            (row,) = json.loads(done.stdout)
-            speeds = [float(speed) for speed in row["samples_ts"]]
-            if len(speeds) != REPETITIONS:
-                raise ValueError(f"{len(speeds)} repetitions instead of {REPETITIONS}")
-            speed = statistics.median(speeds[1:])
-            if not speed > 0:
-                raise ValueError(f"{speed} tokens/s")
-        except (ValueError, KeyError, TypeError) as error:
-            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-            raise RuntimeError(
-                f"{shlex.join(command)}: got {error}, wanted one result in JSON ({said})"
-            ) from error
-        return speed
+    def _run(self, limit: float, *arguments: str, depth: int) -> float:
+        def samples(said: str) -> list[float]:
+            (row,) = json.loads(said)
+            known = ("build_commit", "build_number", "gpu_info")
+            self.build = {name: row[name] for name in known if name in row}
+            return [float(speed) for speed in row["samples_ts"]]
+
+        command = [*self._command, *arguments, *(["-d", str(depth)] if depth else [])]
+        return _speed(command, limit, samples, self._work.repetitions)
 
     def close(self) -> None:
         """Nothing is kept between rounds."""
 
 
+class BatchedBench:
+    """llama.cpp's llama-batched-bench: decode of several sequences, loading the model each time.
+
+    Parameters
+    ----------
+    program
+        Its path.
+    work
+        What to do, with no prompt: the depth is what it calls one.
+    """
+
+    def __init__(self, program: Path, work: Workload) -> None:
+        room = -(-work.context // 256) * 256  # what llama.cpp rounds a sequence's context to
+        self._command = [*_llama_command(program, work), "-c", str(work.sequences * room)]
+        self._command += ["-npp", str(work.depth), "-ntg", str(work.decode), "-npl"]
+        self._command += [",".join([str(work.sequences)] * work.repetitions)]
+        self._command += ["--output-format", "jsonl"]
+        self._work = work
+
+    def measure(self, seconds: float | None = None) -> Round:
+        """Run it."""
+
+        def samples(said: str) -> list[float]:
+            lines = (line.strip() for line in said.splitlines())
+            rows = [json.loads(line) for line in lines if line.startswith("{")]
+            return [float(row["speed_tg"]) for row in rows]
+
+        limit = _deadline(seconds)
+        return {"decode": _speed(self._command, limit, samples, self._work.repetitions)}
+
+    def close(self) -> None:
+        """Nothing is kept between rounds."""
+
+
+def _llama_command(program: Path, work: Workload) -> list[str]:
+    command = [str(program), "-m", str(work.model), "-t", str(work.threads)]
+    return [*command, "-ngl", str(work.gpu_layers)]
+
+
+def _deadline(seconds: float | None) -> float:
+    return float("inf") if seconds is None else time.monotonic() + seconds
+
+
+def _speed(
+    command: Sequence[str],
+    limit: float,
+    samples: Callable[[str], list[float]],
+    repetitions: int,
+) -> float:
+    """Run a program of llama.cpp; return the speed that counts of those in what it prints."""
+    left = None if limit == float("inf") else max(0.0, limit - time.monotonic())
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
+    except OSError as error:
+        raise RuntimeError(f"{command[0]}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(
+            f"{command[0]}: took more than the {left:.0f} s that were left"
+        ) from error
+    try:
+        if done.returncode:
+            raise ValueError(f"exit code {done.returncode}")
+        speeds = samples(done.stdout)
+        if len(speeds) != repetitions:
+            raise ValueError(f"{len(speeds)} repetitions instead of {repetitions}")
+        speed = counted(speeds)
+        if not speed > 0:
+            raise ValueError(f"{speed} tokens/s")
+    except (ValueError, KeyError, TypeError) as error:
+        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise RuntimeError(
+            f"{shlex.join(command)}: got {error}, wanted one result in JSON ({said})"
+        ) from error
+    return speed
+
+
 def _serve(name: str, work: Workload) -> None:
     """Load the model, then answer each line of input with one measured round."""
-    ids = [7 + (index * 37) % 241 for index in range(work.prompt)]
+    ids = [7 + (index * 37) % 241 for index in range(work.context)]
     if name == OURS:
         measure = _rocmforge(work, ids)
     else:
-        measure = _llama_cpp(work, ids, repack=name == REPACKED)
+        measure = _llama_cpp(work, ids[: work.prompt], repack=name == REPACKED)
     for _ in sys.stdin:
-        print(json.dumps(measure()), flush=True)
+        rounds = [measure() for _ in range(work.repetitions)]
+        speeds = {phase: counted([one[phase] for one in rounds]) for phase in rounds[0]}
+        print(json.dumps(speeds), flush=True)
 
 
 def _rocmforge(work: Workload, ids: list[int]) -> Callable[[], Round]:
     from rocmforge.engine import Engine as Rocmforge
+    from rocmforge.sampling import Sampler, SamplingParams
 
-    context = work.prompt + work.decode
+    greedy = Sampler(SamplingParams()).draw()
     engine = Rocmforge.from_gguf(
-        work.model, work.device, threads=work.threads, ctx=context, sequences=work.sequences
+        work.model, work.device, threads=work.threads, ctx=work.context, sequences=work.sequences
     )
+    sequences = [engine.add_sequence(work.context) for _ in range(work.sequences)]
+    for sequence in sequences:
+        if work.depth:
+            engine.prefill(sequence, ids[: work.depth])
 
     def measure() -> Round:
-        sequences = [engine.add_sequence(context) for _ in range(work.sequences)]
+        tokens = ids[: work.sequences]
         start = time.perf_counter()
-        for sequence in sequences:
-            engine.prefill(sequence, ids)
+        if work.prompt:
+            tokens = [engine.prefill_token(s, ids[: work.prompt], greedy) for s in sequences]
         middle = time.perf_counter()
-        for index in range(work.decode):
-            engine.decode(sequences, [ids[index % len(ids)]] * work.sequences)
+        for _ in range(work.decode):
+            tokens = engine.decode_tokens(sequences, tokens, [greedy] * work.sequences)
         end = time.perf_counter()
         for sequence in sequences:
-            engine.remove_sequence(sequence)
+            engine.cache.table.truncate(sequence, work.depth)
         return work.speeds(start, middle, end)
 
     return measure
@@ -271,7 +379,7 @@ if __name__ == "__main__":
     parser.add_argument("name", choices=(OURS, REPACKED, PLAIN))
     parser.add_argument("model", type=Path)
     parser.add_argument("device")
-    for count in ("threads", "prompt", "decode", "sequences"):
+    for count in ("threads", "prompt", "decode", "sequences", "depth", "repetitions"):
         parser.add_argument(count, type=int)
     arguments = vars(parser.parse_args())
     _serve(arguments.pop("name"), Workload(**arguments))
