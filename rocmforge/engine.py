@@ -25,15 +25,16 @@ from rocmforge.gguf.reader import GGUFFile, TensorInfo
 from rocmforge.kv.page_table import pages_for_context
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
-from rocmforge.model.weights import load_weights
+from rocmforge.model.weights import ModelWeights, load_weights
 from rocmforge.one_call import Calls, one_call
-from rocmforge.plan.graph import Embedding
+from rocmforge.plan.graph import Embedding, Graph
 from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import (
     Backend,
     Cache,
     Executor,
     ExecutorMemory,
+    MatrixShape,
     Progress,
     TimedPass,
 )
@@ -174,15 +175,19 @@ class Engine:
                 weight_bytes += packed.nbytes
                 return packed
 
-            def expect(infos: Sequence[TensorInfo]) -> None:
-                backend.expect([(_stored(i, wanted).name, i.shape[0], i.shape[1]) for i in infos])
+            def graph_of(weights: ModelWeights[Any]) -> Graph:
+                table = weights.token_embd
+                tied = weights.output if config.tied_output and wanted is None else None
+                embedding = Embedding(file.tensor(table.name), table.format, tied)
+                return decoder_graph(config, weights, embedding)
+
+            def expect(unpacked: ModelWeights[TensorInfo]) -> None:
+                shapes = unpacked.map(lambda i: MatrixShape(_stored(i, wanted).name, *i.shape))
+                backend.expect(shapes.matrices())
+                backend.compile_ahead(graph_of(shapes.different_layers()), cache, size)
 
             weights = load_weights(file, config, pack, progress, expect)
-            table = weights.token_embd
-            tied = weights.output if config.tied_output and wanted is None else None
-            embedding = Embedding(file.tensor(table.name), table.format, tied)
-            graph = decoder_graph(config, weights, embedding)
-            executor = backend.executor(graph, cache, size)
+            executor = backend.executor(graph_of(weights), cache, size)
             resources.callback(executor.close)
             executor.prepare(compile_progress)
             return cls(resources.pop_all(), config, executor, backend, size, weight_bytes)

@@ -313,9 +313,9 @@ def _model(device: str, preset: str, mix: str) -> dict[str, Any]:
 def _first_tokens(path: Path, device: str) -> list[dict[str, float]]:
     """`_first_token` with an empty compile cache of its own, and again with what that left there.
 
-    Kernels that pack are compiled during the upload, all others after it. The model was just
-    written, so that its file is in memory both times. A cache that the vendor's compiler has of its
-    own is left as it is.
+    Kernels are compiled beside the upload; what is left of that after it is told apart. The model
+    was just written, so that its file is in memory both times. A cache that the vendor's compiler
+    has of its own is left as it is.
     """
     kept = os.environ.get("ROCMFORGE_CACHE")
     with tempfile.TemporaryDirectory() as folder:

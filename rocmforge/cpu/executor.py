@@ -42,7 +42,7 @@ from rocmforge.plan.graph import (
     rotations,
 )
 from rocmforge.plan.observation import Observer
-from rocmforge.plan.protocols import Backend, ExecutorMemory, Progress, W
+from rocmforge.plan.protocols import Backend, ExecutorMemory, MatrixShape, Progress, W
 from rocmforge.sampling import choose
 
 HOST_RULES: tuple[Rule, ...] = (gate_up_swiglu,)
@@ -73,8 +73,11 @@ class HostBackend(Backend[W], Protocol[W]):
 class OnHost:
     """Base of backends whose arrays are the host's: memory, cache, executor and clock."""
 
-    def expect(self, matrices: Sequence[tuple[str, int, int]]) -> None:
+    def expect(self, matrices: Sequence[MatrixShape]) -> None:
         """Take nothing ahead: the system rounds by 4 KiB, and each matrix is freed alone."""
+
+    def compile_ahead(self, graph: Graph, cache: PagedKVCache, ctx: int) -> None:
+        """Compile nothing: the ops are compiled with the package."""
 
     def cache(
         self,

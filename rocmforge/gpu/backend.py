@@ -19,6 +19,7 @@ from rocmforge.array_types import Bytes, Floats
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import Format
 from rocmforge.gpu import arrays
+from rocmforge.gpu.ahead import builds_ahead
 from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Kernels
@@ -29,7 +30,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops.dequantize import dequantize
-from rocmforge.gpu.ops.pack import pack
+from rocmforge.gpu.ops.pack import is_needed, pack
 from rocmforge.gpu.ops.peaks import ELEMENT, PeakLaunch, blocks, peak_products, peak_reads
 from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.softmax import softmax
@@ -50,7 +51,7 @@ from rocmforge.plan.graph import (
     Swiglu,
     Tensor,
 )
-from rocmforge.plan.protocols import Precision
+from rocmforge.plan.protocols import MatrixShape, Precision
 
 MOST_READ = 1 << 30  # bytes that a ceiling is read from; no cache holds them
 
@@ -79,7 +80,7 @@ class GpuBackend:
         event = self._runtime.create_event
         self._events: tuple[Any, ...] = event(), event()  # start and end of an op; empty: closed
 
-    def expect(self, matrices: Sequence[tuple[str, int, int]]) -> None:
+    def expect(self, matrices: Sequence[MatrixShape]) -> None:
         """Allocate at once what the next calls of `pack` take; see `Backend.expect`."""
         nbytes = sum(DeviceMatrix.at(0, *matrix).nbytes for matrix in matrices)
         self._room = self._allocate(nbytes), nbytes
@@ -97,12 +98,12 @@ class GpuBackend:
         uploader = self._uploader
         layout = (fmt.name, raw.shape[0], columns)
         matrix = DeviceMatrix.at(self._place(DeviceMatrix.at(0, *layout).nbytes), *layout)
-        if matrix.kernel_format == fmt.name and matrix.dense:
-            uploader.copy(matrix.codes, raw, on_piece)
-        else:
+        if is_needed(matrix):
             staged = uploader.staging(raw.nbytes)
             uploader.copy(staged, raw, on_piece)
             pack(self.kernels, raw=staged, matrix=matrix).enqueue(self._runtime, uploader.stream)
+        else:
+            uploader.copy(matrix.codes, raw, on_piece)
         return matrix
 
     def _place(self, nbytes: int) -> int:
@@ -166,6 +167,10 @@ class GpuBackend:
         """Return what runs a graph; see `Backend.executor`, and `GpuExecutor` for `fused`."""
         self.finish_packing()
         return GpuExecutor(graph, self.kernels, cache, ctx, fused)
+
+    def compile_ahead(self, graph: Graph, cache: DeviceKVCache, ctx: int) -> None:
+        """Begin to compile what an executor will need; see `Backend.compile_ahead`."""
+        self.kernels.begin(builds_ahead(graph, self.kernels, cache, ctx))
 
     def seconds(self) -> float:
         """Device time of all ops so far, without the copies."""

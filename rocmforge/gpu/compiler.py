@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.resources
 import re
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,8 @@ class Kernels:
         self._sources: dict[str, tuple[str, dict[str, str]]] = {}
         self._modules: dict[_Variant, Any] = {}
         self._functions: dict[tuple[_Variant, str], Any] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._begun: dict[_Variant, Future[bytes]] = {}  # and not loaded yet
 
     def function(self, file: str, name: str, defines: Defines | None = None) -> Any:
         """Return the runtime's handle of a kernel, compiling its file where that is not yet done.
@@ -139,7 +141,9 @@ class Kernels:
         function = self._functions.get((variant, name))
         if function is None:
             if variant not in self._modules:
-                self._modules[variant] = self.runtime.load_module(self._code(file, defines))
+                begun = self._begun.pop(variant, None)
+                code = self._code(file, defines) if begun is None else begun.result()
+                self._modules[variant] = self.runtime.load_module(code)
             function = self.runtime.function(self._modules[variant], name)
             self._functions[variant, name] = function
         return function
@@ -159,10 +163,27 @@ class Kernels:
         arguments = Arguments(layout, values, self.runtime.platform)
         return Launch(name, function, grid, threads, arguments, file)
 
-    def prepare(self, builds: Iterable[Build], progress: Progress | None = None) -> None:
-        """Compile many files at once, so that the ops find them ready.
+    def begin(self, builds: Iterable[Build]) -> None:
+        """Start compiling many files at once, and return.
 
-        Compilers that give up Python's lock (NVRTC, hip-python 10) run side by side.
+        Compilers that give up Python's lock (NVRTC, hip-python 10) run side by side, and beside
+        what the caller does next. `function` and `prepare` wait for what they need of it, and raise
+        its errors.
+
+        Parameters
+        ----------
+        builds
+            What will be needed; what is there or begun already costs nothing.
+        """
+        for build in builds:
+            variant = _variant(build.file, build.defines)
+            if variant not in self._modules and variant not in self._begun:
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(COMPILE_THREADS)
+                self._begun[variant] = self._pool.submit(self._code, build.file, build.defines)
+
+    def prepare(self, builds: Iterable[Build], progress: Progress | None = None) -> None:
+        """Begin with more files, and wait until the ops find ready what has been begun.
 
         Parameters
         ----------
@@ -176,31 +197,29 @@ class Kernels:
         CompileError, DeviceError
             As `function`; the first failure ends it.
         """
-        needed = {
-            variant: build
-            for build in builds
-            if (variant := _variant(build.file, build.defines)) not in self._modules
-        }
-        done = 0
-        with ThreadPoolExecutor(COMPILE_THREADS) as pool:
-            codes = {
-                variant: pool.submit(self._code, build.file, build.defines)
-                for variant, build in needed.items()
-            }
-            try:
-                for variant, code in codes.items():
-                    self._modules[variant] = self.runtime.load_module(code.result())
-                    done += 1
-                    if progress is not None:
-                        progress(done, len(codes))
-            finally:
-                pool.shutdown(cancel_futures=True)
+        try:
+            self.begin(builds)
+            begun = len(self._begun)
+            for done, variant in enumerate(list(self._begun), 1):
+                code = self._begun.pop(variant).result()
+                self._modules[variant] = self.runtime.load_module(code)
+                if progress is not None:
+                    progress(done, begun)
+        finally:
+            self._end()
 
     def close(self) -> None:
         """Unload everything; no launch of these kernels may run any more."""
+        self._end()
         self._functions.clear()
         modules = [self._modules.popitem()[1] for _ in range(len(self._modules))]
         release_all(*(partial(self.runtime.unload_module, module) for module in modules))
+
+    def _end(self) -> None:
+        """Wait for compilers that run; what they were to compile is compiled when asked for."""
+        pool, self._pool, self._begun = self._pool, None, {}
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
 
     def _code(self, file: str, defines: Defines | None) -> bytes:
         if file not in self._sources:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rocmforge.array_types import Floats, Ints
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.cache import DeviceKVCache
-from rocmforge.gpu.compiler import BuildRecorder, Kernels
+from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F32, Place, Step, lifetimes
 from rocmforge.gpu.fusion import FUSIONS, Fusion, pass_steps
 from rocmforge.gpu.input_block import InputBlock
@@ -33,7 +33,7 @@ from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.kv.batch import Batch, extend
 from rocmforge.plan.arena import assign
 from rocmforge.plan.cost import Costs
-from rocmforge.plan.graph import Graph, Rotation, Sample, Tensor, rotations
+from rocmforge.plan.graph import Graph, Rotation, Sample, Tensor
 from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import ExecutorMemory, Progress
 from rocmforge.sampling import choose
@@ -99,7 +99,8 @@ class GpuExecutor:
         self._runtime = kernels.runtime
         self._fused = fused
         self._constants: dict[int, tuple[int, Any]] = {}
-        self._tables = {r: r.table(np.arange(ctx)) for r in rotations(graph.ops)}
+        self._ctx = ctx
+        self._tables: dict[Rotation, tuple[Floats, Floats]] = {}
         self._max_pages = -(-ctx // cache.page_size)
         self._inputs = InputBlock(self._runtime, self._max_pages, LEAST_ROOM, GEMV_ROWS)
         self._kernels = kernels
@@ -127,9 +128,10 @@ class GpuExecutor:
         return next(fitting, LEAST_ROOM)
 
     def prepare(self, progress: Progress | None = None) -> None:
-        """Upload what never changes and compile, side by side, what most passes need.
+        """Upload what never changes, and wait for the kernels that are being compiled.
 
-        Without it the first passes do, one kernel after another.
+        `GpuBackend.compile_ahead` began with those of most passes, and they are compiled side by
+        side; what neither it nor this asked for, the first passes compile one after another.
 
         Parameters
         ----------
@@ -141,14 +143,29 @@ class GpuExecutor:
         CompileError
             A kernel does not compile.
         """
+        decode = self._builds((1,), self._constant, self._table)  # which every constant is for
+        self._kernels.prepare(decode, progress)
+
+    def builds(self) -> list[Build]:
+        """Return what most passes need compiled; nothing is uploaded."""
+        sizes = (*PREPARED, self.prefill_chunk)
+        return self._builds(sizes, lambda array: 0, lambda rotation: (0, 0))
+
+    def _builds(
+        self,
+        sizes: Sequence[int],
+        constant: Callable[[Any], int],
+        table: Callable[[Rotation], tuple[int, int]],
+    ) -> list[Build]:
+        """Kernels of passes of so many tokens; `constant` and `table` as of `Lowering`."""
         recorder = BuildRecorder(self._runtime)
-        lowering = replace(self._lowering, kernels=recorder)
+        lowering = replace(self._lowering, kernels=recorder, constant=constant, table=table)
         batch = self._inputs.addresses()
-        for tokens in (*PREPARED, self.prefill_chunk):
+        for tokens in sizes:
             outputs = None if tokens == 1 else (tokens - 1,)
             shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens)
             PassLowering(lowering, shape, batch, lambda place: 0, 0).launches(self._steps(shape))
-        self._kernels.prepare(recorder.builds, progress)
+        return recorder.builds
 
     def forward(
         self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
@@ -381,6 +398,8 @@ class GpuExecutor:
 
     def _table(self, rotation: Rotation) -> tuple[int, int]:
         """Addresses of a rotation's cosines and sines."""
+        if rotation not in self._tables:
+            self._tables[rotation] = rotation.table(np.arange(self._ctx))
         cos, sin = self._tables[rotation]
         return self._constant(cos), self._constant(sin)
 

@@ -7,9 +7,9 @@ that its matmul reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,13 @@ from rocmforge.model.config import ModelConfig
 from rocmforge.plan.protocols import Progress
 
 W = TypeVar("W")
+V = TypeVar("V")
 Pack = Callable[[TensorInfo, NDArray[np.uint8]], W]
 Vector = NDArray[np.float32]
 
 _LISTED = 12
+_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+_OPTIONAL = ("attn_q_bias", "attn_k_bias", "attn_v_bias", "attn_q_norm", "attn_k_norm")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,15 @@ class LayerWeights(Generic[W]):
     ffn_up: W
     ffn_down: W
 
+    def matrices(self) -> tuple[W, ...]:
+        """The matrices, in the order in which a forward pass uses them."""
+        return tuple(getattr(self, name) for name in _MATRICES)
+
+    def map(self, function: Callable[[W], V]) -> LayerWeights[V]:
+        """Return the block with something else for each matrix."""
+        changed: dict[str, Any] = {name: function(getattr(self, name)) for name in _MATRICES}
+        return cast(LayerWeights[V], replace(self, **changed))
+
 
 @dataclass(frozen=True)
 class ModelWeights(Generic[W]):
@@ -86,6 +98,24 @@ class ModelWeights(Generic[W]):
     layers: tuple[LayerWeights[W], ...]
     output_norm: Vector
     output: W
+
+    def matrices(self) -> tuple[W, ...]:
+        """The matrices, in the order in which a forward pass uses them."""
+        return (*(matrix for layer in self.layers for matrix in layer.matrices()), self.output)
+
+    def map(self, function: Callable[[W], V]) -> ModelWeights[V]:
+        """Return the model with something else for each matrix, in the order of `matrices`."""
+        changed: dict[str, Any] = {"layers": tuple(layer.map(function) for layer in self.layers)}
+        changed["output"] = function(self.output)
+        return cast(ModelWeights[V], replace(self, **changed))
+
+    def different_layers(self) -> ModelWeights[W]:
+        """Return the model with one of each kind of block: with equal matrices and like vectors."""
+        kinds = {
+            (layer.matrices(), *(getattr(layer, name) is None for name in _OPTIONAL)): layer
+            for layer in reversed(self.layers)
+        }
+        return replace(self, layers=tuple(reversed(kinds.values())))
 
 
 def tensor_shapes(config: ModelConfig, *, rope_freqs: bool) -> dict[str, tuple[int, ...]]:
@@ -132,9 +162,9 @@ def load_weights(
     config: ModelConfig,
     pack: Pack[W],
     progress: Progress | None = None,
-    expect: Callable[[Sequence[TensorInfo]], None] | None = None,
+    expect: Callable[[ModelWeights[TensorInfo]], None] | None = None,
 ) -> ModelWeights[W]:
-    """Check every tensor of the file against the configuration, then pack the matrices.
+    """Check every tensor of the file against the configuration, read vectors, pack matrices.
 
     Each matrix is handed to `pack` and its pages are released afterwards, so that the memory
     held is that of the packed weights and of one tensor.
@@ -151,7 +181,8 @@ def load_weights(
     progress
         Called after each tensor with the bytes loaded and the bytes to load.
     expect
-        Called once, before the first `pack`, with the matrices that it will be given.
+        Called once, before the first `pack`, with all vectors, and where each matrix lies in the
+        file.
 
     Raises
     ------
@@ -167,22 +198,22 @@ def load_weights(
     _check_total(file, shapes)
     loaded = [name for name in shapes if name != "token_embd.weight" or config.tied_output]
     loader = _Loader(file, pack, progress, sum(file.tensors[name].nbytes for name in loaded))
-    if expect is not None:
-        expect([file.tensors[name] for name in loaded if len(shapes[name]) == 2])
     freqs = loader.vector("rope_freqs.weight") if has_freqs else None
     if freqs is not None and not (np.isfinite(freqs) & (freqs > 0)).all():
         raise ModelError(
             f"{file.path}: rope_freqs.weight: got values from {freqs.min()} to {freqs.max()}, "
             "wanted finite positive factors"
         )
-    layers = tuple(_layer(loader, config, f"blk.{i}.") for i in range(config.n_layers))
-    return ModelWeights(
+    unpacked = ModelWeights(
         token_embd=file.tensors["token_embd.weight"],
         rope_freqs=freqs,
-        layers=layers,
+        layers=tuple(_layer(loader, config, f"blk.{i}.") for i in range(config.n_layers)),
         output_norm=loader.vector("output_norm.weight"),
-        output=loader.matrix("token_embd.weight" if config.tied_output else "output.weight"),
+        output=file.tensors["token_embd.weight" if config.tied_output else "output.weight"],
     )
+    if expect is not None:
+        expect(unpacked)
+    return unpacked.map(loader.matrix)
 
 
 @dataclass
@@ -193,9 +224,9 @@ class _Loader(Generic[W]):
     total: int
     done: int = 0
 
-    def matrix(self, name: str) -> W:
-        packed = self.pack(self.file.tensors[name], self.file.tensor(name))
-        self._finish(name)
+    def matrix(self, info: TensorInfo) -> W:
+        packed = self.pack(info, self.file.tensor(info.name))
+        self._finish(info.name)
         return packed
 
     def vector(self, name: str) -> Vector:
@@ -212,9 +243,9 @@ class _Loader(Generic[W]):
             self.progress(self.done, self.total)
 
 
-def _layer(loader: _Loader[W], config: ModelConfig, prefix: str) -> LayerWeights[W]:
-    def matrix(name: str) -> W:
-        return loader.matrix(f"{prefix}{name}.weight")
+def _layer(loader: _Loader[Any], config: ModelConfig, prefix: str) -> LayerWeights[TensorInfo]:
+    def matrix(name: str) -> TensorInfo:
+        return loader.file.tensors[f"{prefix}{name}.weight"]
 
     def vector(name: str, present: bool) -> Vector | None:
         return loader.vector(prefix + name) if present else None

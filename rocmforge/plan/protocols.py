@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,6 +214,14 @@ class Executor(Protocol):
         """Let go of the device's memory; nothing may be run any more."""
 
 
+class MatrixShape(NamedTuple):
+    """A weight matrix (N, K) that is not packed yet; `format` is its name in `FORMATS`."""
+
+    format: str
+    rows: int
+    columns: int
+
+
 class PackedMatrix(Protocol):
     """A weight matrix (N, K) in the layout that its backend's matmul reads."""
 
@@ -238,8 +246,8 @@ class Backend(Protocol[W]):
 
     name: str
 
-    def expect(self, matrices: Sequence[tuple[str, int, int]]) -> None:
-        """Take memory for the matrices that `pack` will be given: format's name, N, K of each.
+    def expect(self, matrices: Sequence[MatrixShape]) -> None:
+        """Take memory for the matrices that `pack` will be given.
 
         A GPU's driver rounds each allocation up, so that one for all takes less than one for each.
 
@@ -303,6 +311,18 @@ class Backend(Protocol[W]):
             From `cache` of this backend.
         ctx
             Most tokens of one sequence.
+        """
+
+    def compile_ahead(self, graph: Graph, cache: Any, ctx: int) -> None:
+        """Begin to compile, while matrices are packed, what an executor will need.
+
+        Parameters
+        ----------
+        graph
+            As of `executor`, with a `MatrixShape` for each matrix; layers that are alike may be
+            one.
+        cache, ctx
+            As of `executor`.
         """
 
     def seconds(self) -> float:

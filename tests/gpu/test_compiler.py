@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 import os
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -250,6 +251,39 @@ def test_prepare_ends_with_the_first_failure(sources: Path) -> None:
     builds = [Build("store.hip", {}, {"VALUE": value}) for value in (1, "lost", 2)]
     with pytest.raises(CompileError, match="lost"):
         kernels(CompileOnly(), sources).prepare(builds)
+
+
+def test_what_is_begun_is_compiled_once_and_waited_for(sources: Path) -> None:
+    runtime = CompileOnly()
+    made = kernels(runtime, sources)
+    made.begin(Build("store.hip", {}, {"VALUE": value}) for value in (1, 2, 2))
+    made.begin([Build("store.hip", {}, {"VALUE": 1})])
+    made.function("store.hip", "store", {"VALUE": 1})
+    assert len(runtime.loaded) == 1
+    told: list[tuple[int, int]] = []
+    made.prepare([Build("store.hip", {}, {"VALUE": 3})], lambda *at: told.append(at))
+    assert told == [(1, 2), (2, 2)]  # 2, begun and not asked for yet, and 3
+    assert len(runtime.compiled) == len(set(runtime.loaded)) == 3
+
+
+def test_an_error_of_what_was_begun_comes_where_it_is_needed(sources: Path) -> None:
+    made = kernels(CompileOnly(), sources)
+    made.begin(Build("store.hip", {}, {"VALUE": value}) for value in ("lost", 1))
+    made.function("store.hip", "store", {"VALUE": 1})
+    with pytest.raises(CompileError, match="lost"):
+        made.function("store.hip", "store", {"VALUE": "lost"})
+    made.close()
+
+
+def test_close_waits_for_compilers_that_run(sources: Path) -> None:
+    runtime = CompileOnly()
+    made = kernels(runtime, sources)
+    made.begin(Build("store.hip", {}, {"VALUE": value}) for value in range(20))
+    made.close()
+    compiled = len(runtime.compiled)
+    time.sleep(0.2)
+    assert len(runtime.compiled) == compiled
+    assert runtime.loaded == []
 
 
 def test_a_launch_is_packed_for_the_platform(sources: Path) -> None:

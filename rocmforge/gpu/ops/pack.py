@@ -22,6 +22,11 @@ def builds(architecture: str) -> Iterator[Build]:
             yield Build(FILE, LAYOUTS, {"FORMAT": name}, hot=False)
 
 
+def is_needed(matrix: DeviceMatrix) -> bool:
+    """Whether the rows of the file have to be packed: plain numbers of the file are not."""
+    return DENSE.get(matrix.format) != matrix.format
+
+
 def pack(
     kernels: Kernels,
     *,

@@ -1,0 +1,45 @@
+"""Which kernels a model's passes will need, known before its matrices are packed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rocmforge.gpu.cache import DeviceKVCache
+from rocmforge.gpu.compiler import Build, Kernels
+from rocmforge.gpu.executor import GpuExecutor
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.ops import pack
+from rocmforge.plan.graph import Embed, Graph, Matmul, Op
+
+
+def builds_ahead(graph: Graph, kernels: Kernels, cache: DeviceKVCache, ctx: int) -> list[Build]:
+    """Return what packing and most passes need, packing first.
+
+    Parameters
+    ----------
+    graph, cache, ctx
+        As of `Backend.compile_ahead`.
+    kernels
+        The device; nothing is compiled.
+    """
+    ops = [_unplaced(op) for op in graph.ops]
+    matrices = (m for op in ops if isinstance(op, Matmul) for m in op.weights)
+    packed = dict.fromkeys(m.format for m in matrices if pack.is_needed(m))
+    builds = [Build(pack.FILE, pack.LAYOUTS, {"FORMAT": name}, hot=False) for name in packed]
+    executor = GpuExecutor(Graph(ops, graph.logits), kernels, cache, ctx)
+    try:
+        return builds + executor.builds()
+    finally:
+        executor.close()
+
+
+def _unplaced(op: Op) -> Op:
+    """Return an op whose matrices lie nowhere yet."""
+    match op:
+        case Matmul():
+            return replace(op, weights=tuple(DeviceMatrix.at(0, *w) for w in op.weights))
+        case Embed(embedding=embedding) if embedding.packed is not None:
+            packed = DeviceMatrix.at(0, *embedding.packed)
+            return replace(op, embedding=replace(embedding, packed=packed))
+        case _:
+            return op
