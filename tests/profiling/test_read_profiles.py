@@ -81,6 +81,33 @@ def test_of_one_run_in_several_forms_the_fullest_is_read(tmp_path: Path) -> None
     assert any("results.csv" in remark for remark in recording.remarks)
 
 
+def test_a_folders_files_of_other_tools_are_named(tmp_path: Path) -> None:
+    for name, text in (("first.csv", LONG), ("trace.csv", KERNEL_TRACE), ("results.csv", RESULTS)):
+        folder = tmp_path / name.partition(".")[0]
+        write(folder / name, text)
+        write(folder / "smi.json", SMI)
+        assert any("smi.json" in remark for remark in read(folder).remarks), name
+
+
+def test_runs_that_are_added_up_are_said_to_be(tmp_path: Path) -> None:
+    for text in (KERNEL_TRACE, RESULTS):
+        folder = tmp_path / f"{len(text)}"
+        write(folder / "1_kernel_trace.csv", text)
+        assert not any("added up" in remark for remark in read(folder).remarks)
+        write(folder / "2_kernel_trace.csv", text)
+        recording = read(folder)
+        assert len(recording.dispatches) == 2
+        assert any(remark.startswith("2 runs or processes") for remark in recording.remarks)
+
+
+def test_a_column_of_durations_is_no_counter_and_named(tmp_path: Path) -> None:
+    text = "Index,KernelName,gpu-id,DurationUs,SQ_WAVES\n0,rope,0,12,3\n"
+    recording = read(str(write(tmp_path / "results.csv", text)))  # a path as text too
+    (run,) = recording.dispatches
+    assert (run.duration_ns, run.counters) == (None, {"SQ_WAVES": 3})
+    assert any("has DurationUs alone, wanted BeginNs and" in said for said in recording.remarks)
+
+
 def test_files_directly_below_a_folder_are_found(tmp_path: Path) -> None:
     write(tmp_path / "host" / "results.csv", RESULTS)
     assert len(read(tmp_path).dispatches) == 1

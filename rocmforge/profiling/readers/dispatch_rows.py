@@ -16,7 +16,6 @@ from rocmforge.profiling.readers.values import Omissions, kernel_name, number, p
 KERNEL = ("kernelname",)
 START = ("beginns", "starttimestamp")
 END = ("endns", "endtimestamp", "stoptimestamp")
-DURATION = ("durationns",)
 AGENT = ("gpuid", "agentid")
 QUEUE = ("queueid",)
 COUNTER_NAME = ("countername",)
@@ -34,11 +33,12 @@ _COUNTS = (DISPATCH_ID, _THREADS, _BLOCK_THREADS, _LDS, _SCRATCH, _VGPRS, _ACCUM
 _KNOWN = {name for names in (*_WORDS, *_COUNTS) for name in names}
 _NO_COUNTERS = {
     *("queueindex", "pid", "tid", "processid", "threadid", "fbar", "sig", "obj", "wavesize"),
-    *("dispatchns", "completens", *DURATION, "correlationid", "kernelid", "xccindex"),
+    *("dispatchns", "completens", "correlationid", "kernelid", "xccindex"),
     *("node", "guid", "roctxrange"),
 }
 """Columns of rocprof that count nothing of a kernel's work, as `plain` names."""
-
+_DURATION = re.compile(r"duration|elapsed")
+"""In the `plain` name of a column that is a time and no counter."""
 
 _JOINED = re.compile(r"_\d+$")
 
@@ -59,9 +59,10 @@ class Columns:
         self._found: dict[tuple[str, ...], str | None] = {}
         self.counters = []
         self.others = []
+        self.durations = [name for name in names if _DURATION.search(plain(name))]
         for name in names:
             bare = plain(_JOINED.sub("", name))
-            if plain(name) in _NO_COUNTERS:
+            if plain(name) in _NO_COUNTERS or name in self.durations:
                 self.others.append(name)
             elif not {plain(name), bare} & (_KNOWN | _NO_COUNTERS):
                 self.counters.append(name)
@@ -94,8 +95,9 @@ def dispatch(
     times = None
     if columns.has(START):
         times = span(columns.value(row, START), columns.value(row, END), place, omissions)
-    elif columns.has(DURATION):
-        omissions.note("no time, for it has DurationNs alone, wanted BeginNs and EndNs", place)
+    elif columns.durations:
+        seen = ", ".join(columns.durations)
+        omissions.note(f"no time, for it has {seen} alone, wanted BeginNs and EndNs", place)
     counters, more = _counters(row, columns, place, omissions)
     start, end = times or (None, None)
     return Dispatch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -22,7 +23,7 @@ from rocmforge.profiling.readers.rocprofv3_csv import matches as is_rocprofv3_cs
 from rocmforge.profiling.readers.rocprofv3_csv import read_rocprofv3_csv
 from rocmforge.profiling.readers.rocprofv3_json import matches as is_rocprofv3_json
 from rocmforge.profiling.readers.rocprofv3_json import read_rocprofv3_json
-from rocmforge.profiling.readers.rocprofv3_rows import totals_without_singles
+from rocmforge.profiling.readers.rocprofv3_rows import runs_added, totals_without_singles
 from rocmforge.profiling.readers.smi import matches as is_smi
 from rocmforge.profiling.readers.smi import read_smi
 
@@ -64,7 +65,7 @@ _FOREIGN = (
 )
 
 
-def read(path: Path) -> Recording:
+def read(path: str | os.PathLike[str]) -> Recording:
     """Read what a profiler or a card's tool wrote, whichever of them it was.
 
     A folder is read as one run: a workload folder of rocprof-compute, or the files of one tool in
@@ -80,6 +81,7 @@ def read(path: Path) -> Recording:
     ResultFileError
         It is not there, no reader knows it, or it is broken. The error says what was seen.
     """
+    path = Path(path)
     wanted = "one of: " + "; ".join(reader.what for reader in _READERS)
     try:
         path.stat()
@@ -171,6 +173,7 @@ def _as_one(
     if others:
         more = ", …" if len(others) > _NAMED else ""
         remarks.append(f"not read beside them: {', '.join(others[:_NAMED])}{more}")
+    remarks += runs_added(sum(bool(one.dispatches) for one in recordings))
     said = dict.fromkeys(chain.from_iterable(one.remarks for one in recordings))
     return replace(
         first,

@@ -34,7 +34,9 @@ _SHAPES = (_LONG, _WIDE, _OLD)
 _TIMES = "timestamps.csv"
 _NAMES = ("pmc_", "sq_", "timestamps", "results_pmc_", "results_sq_")
 _BESIDE = ("sysinfo.csv", "roofline.csv", "pmc_dispatch_info.csv", "pmc_kernel_top.csv")
+_RESULTS = (".csv", ".db", ".json", ".txt")
 _MOST_FILES = 1000
+_NAMED = 5
 _LEVEL = "SQ_ACCUM_PREV_HIRES"
 """Sums the level counter before it over all cycles; its meaning depends on the table's name."""
 
@@ -77,6 +79,7 @@ def read_rocprof_compute(path: Path) -> Recording:
             remarks.append("no sysinfo.csv that names the card, so it is not known")
         if (path / "profiling_config.yaml").exists():
             remarks.append("profiling_config.yaml, the tool's own settings, is not read")
+        remarks += _beside(path, files)
     return Recording(
         "rocprof-compute",
         version,
@@ -94,6 +97,20 @@ def _csv_files(folder: Path) -> list[Path]:
         raise ResultFileError(folder, "folder", got=error, wanted="a workload folder") from error
     files = [file for file in files if file.name.lower() not in _BESIDE]
     return sorted(files, key=lambda file: (not file.name.lower().startswith("pmc_perf"), file.name))
+
+
+def _beside(folder: Path, tables: list[Path]) -> list[str]:
+    """Name the files that may hold results of another tool; the tool's own are known."""
+    others = [
+        file.name
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in _RESULTS
+        and file not in tables
+        and file.name.lower() not in _BESIDE
+        and not _is_named(file)
+    ]
+    more = ", …" if len(others) > _NAMED else ""
+    return [f"not read beside them: {', '.join(others[:_NAMED])}{more}"] if others else []
 
 
 def _tables(folder: Path) -> Iterator[Path]:

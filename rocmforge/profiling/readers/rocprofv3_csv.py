@@ -30,6 +30,7 @@ from rocmforge.profiling.readers.rocprofv3_rows import (
     TOOL,
     call,
     copy,
+    runs_added,
     totals_without_singles,
 )
 from rocmforge.profiling.readers.values import (
@@ -323,6 +324,7 @@ def _as_one(
     if others:
         more = ", …" if len(others) > _NAMED else ""
         remarks.append(f"not read beside them: {', '.join(others[:_NAMED])}{more}")
+    remarks += runs_added(sum(bool(one.dispatches) for one in recordings))
     remarks += [f"not read: {error}" for error in errors]
     return Recording(
         TOOL,

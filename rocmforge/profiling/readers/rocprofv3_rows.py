@@ -76,6 +76,15 @@ def family(domain: str) -> str:
     return "copy" if name in ("COPY", "MEMORY_COPY") else name.partition("_")[0]
 
 
+def runs_added(count: int) -> list[str]:
+    """Return the remark that a recording holds so many runs of kernels; nothing for one of them."""
+    if count < 2:
+        return []
+    return [
+        f"{count} runs or processes of the program are added up: calls and times are those of all"
+    ]
+
+
 def totals_without_singles(
     totals: Iterable[Total], dispatches: bool, copies: bool, calls: Iterable[Call]
 ) -> tuple[Total, ...]:
