@@ -125,6 +125,13 @@ class Hardware:
         }
 
 
+def crowding(threads: int, cpus: int) -> str | None:
+    """Say in a sentence's words that more threads run than CPUs may be used; None: not more."""
+    if threads <= cpus:
+        return None
+    return f"{threads} threads on {cpus} usable core{'s' if cpus > 1 else ''} wait for each other"
+
+
 def detect(root: Path = Path("/")) -> Hardware:
     """Describe this machine.
 

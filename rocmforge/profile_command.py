@@ -42,13 +42,13 @@ def profile(args: argparse.Namespace) -> int:
         return _with_tool(args)
     files = _files(args)
     found = _measured(args)
+    for path, write in files:  # before the report, whose reader may go away
+        write(found, path)
+        say(f"written: {path}")
     if args.json:
         print_json(found.to_json())
     else:
         print_profile(found, args.all)
-    for path, write in files:
-        write(found, path)
-        say(f"written: {path}")
     return 0
 
 

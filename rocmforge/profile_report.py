@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from rocmforge.profiling.condition_charts import quantities
 from rocmforge.profiling.memory import MemoryProfile
 from rocmforge.profiling.monitor import Monitored
 from rocmforge.profiling.profile import FirstToken, Op, Part, Phase, Profile, Verdict
@@ -14,16 +15,6 @@ from rocmforge.terminal import print_table, printable
 
 WIDTH = 80
 MOST_OPS = 8  # rows of a phase, unless all are wanted
-SERIES = {
-    "clock_mhz": ("clock, MHz", 1.0),
-    "memory_clock_mhz": ("memory clock, MHz", 1.0),
-    "power_watts": ("power, W", 1.0),
-    "temperature_celsius": ("temperature, °C", 1.0),
-    "utilization": ("utilization, %", 100.0),
-    "memory_used_bytes": ("memory in use, MiB", 2.0**-20),
-    "load_average": ("load average", 1.0),
-}
-"""Names and units of what a monitor sees."""
 LEAST_SHARE = 0.005  # of a kernel's op, to be listed
 
 
@@ -41,7 +32,7 @@ def print_profile(profile: Profile, every: bool = False) -> None:
     print_wrapped(
         f"{printable(model.path)} (mostly {model.format}, {human_size(model.file_bytes)})"
     )
-    print_wrapped(f"{device.name}: {device.description}, {_units(profile)}")
+    print_wrapped(f"{device.name}: {device.description}, {device.architecture}, {device.units}")
     for doubt in profile.doubts:
         print()
         print_wrapped(f"Doubtful: {doubt}")
@@ -60,13 +51,6 @@ def print_profile(profile: Profile, every: bool = False) -> None:
     for remark in profile.remarks:
         print()
         print_wrapped(remark)
-
-
-def _units(profile: Profile) -> str:
-    device = profile.device
-    what = "thread" if device.name == "cpu" else "compute unit"
-    count = device.compute_units
-    return f"{device.architecture}, {count} {what}{'' if count == 1 else 's'}"
 
 
 def print_wrapped(text: str, indent: str = "", first: str | None = None) -> None:
@@ -235,11 +219,10 @@ def _print_ceilings(profile: Profile) -> None:
 
 def _print_monitored(seen: Monitored) -> None:
     rows = []
-    for name, found in seen.summary.items():
-        if found is not None:
-            label, factor = SERIES[name]
+    for name, unit, field, factor in quantities(seen.device):
+        if found := seen.summary.get(field):
             cells = (f"{factor * value:.4g}" for value in found)
-            rows.append((label, *cells))
+            rows.append((f"{name}, {unit}", *cells))
     if not rows:
         return
     print()
@@ -250,7 +233,7 @@ def _print_monitored(seen: Monitored) -> None:
 
 
 def _print_conditions(environment: RunEnvironment) -> None:
-    found = [f"{environment.cpus} CPUs"]
+    found = [f"{environment.cpus} CPU{'' if environment.cpus == 1 else 's'}"]
     if environment.others_share is not None:
         found.append(f"others used {environment.others_share:.0%} of them")
     if environment.cpu_mhz is not None:

@@ -60,6 +60,8 @@ def test_all_shows_every_op_and_its_kernel(model: str, capsys: pytest.CaptureFix
     for op in ("embed", "rmsnorm_last", "select_outputs"):
         assert len(re.findall(rf"^{op} ", text, re.M)) == 4  # both phases, times and kernels
     assert re.search(r"^attention +attention +attention.cpp$", text, re.M)
+    assert not re.search(r"^op +kernel +file +grid", text, re.M)  # a CPU has none
+    assert re.search(r"^memory of this process, MiB ", text, re.M)
 
 
 def test_json_is_one_document(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +114,18 @@ def test_files_are_written_besides(
     events = json.loads(trace.read_text("utf-8"))["traceEvents"]
     assert {"prefill", "decode", "matmul_qkv"} <= {event["name"] for event in events}
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+    assert "matmul_qkv" in page.read_text("utf-8")
+
+
+def test_files_are_written_where_nobody_reads_the_report(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("rocmforge.profile_command.print_profile", gone)
+    page = tmp_path / "p.html"
+    assert left_with(model, "--html", str(page)) != 0
     assert "matmul_qkv" in page.read_text("utf-8")
 
 

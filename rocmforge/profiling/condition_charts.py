@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rocmforge.profiling.profile import Profile, Span
 
-QUANTITIES = (
+_QUANTITIES = (
     ("clock", "MHz", "clock_mhz", 1.0),
     ("memory clock", "MHz", "memory_clock_mhz", 1.0),
     ("power", "W", "power_watts", 1.0),
@@ -21,7 +21,8 @@ QUANTITIES = (
     ("memory in use", "MiB", "memory_used_bytes", 1 / 2**20),
     ("load average", "processes", "load_average", 1.0),
 )
-"""Name, unit, field of a sample, and the factor between them."""
+_OF_CPU = {"memory in use": "memory of this process"}
+"""What a quantity is called where the monitor watches a CPU."""
 
 WIDTH, HEIGHT = 360, 150
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 20, 24
@@ -50,12 +51,20 @@ class Series:
         return [value for _, value in self.points if value is not None]
 
 
+def quantities(device: str) -> list[tuple[str, str, str, float]]:
+    """Return what is shown of a device: name, unit, field of a sample, factor between them."""
+    names = _OF_CPU if device == "cpu" else {}
+    return [
+        (names.get(name, name), unit, field, factor) for name, unit, field, factor in _QUANTITIES
+    ]
+
+
 def series_of(profile: Profile) -> list[Series]:
     """Return each quantity of which the monitor saw a value; none without a monitor."""
     if profile.monitor is None:
         return []
     found = []
-    for name, unit, field, factor in QUANTITIES:
+    for name, unit, field, factor in quantities(profile.monitor.device):
         points = tuple(
             (sample.seconds, _scaled(getattr(sample, field), factor))
             for sample in profile.monitor.samples

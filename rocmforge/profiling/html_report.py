@@ -87,7 +87,6 @@ def _view(profile: Profile) -> dict[str, Any]:
         "name": Path(profile.model.path).name,
         "written": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "on_cpu": profile.device.name == "cpu",
-        "units": "threads" if profile.device.name == "cpu" else "compute units",
         "contents": _contents(profile, memory is not None),
         "figures": _figures(profile),
         "first": first,

@@ -134,7 +134,8 @@ class DeviceMonitor:
     Raises
     ------
     ValueError
-        No such device or too short a period; the monitor is used twice, or asked before it began.
+        The device's name is none, or the period too short; the monitor is used twice, or asked
+        before it began. A device that is not there, or tells nothing, is a remark of the result.
     """
 
     def __init__(self, device: str, period_seconds: float = PERIOD_S, root: Path = _ROOT) -> None:

@@ -72,6 +72,12 @@ class Device:
     architecture: str
     compute_units: int
 
+    @property
+    def units(self) -> str:
+        """How many threads or compute units, as "1 thread" or "96 compute units"."""
+        what = "thread" if self.name == "cpu" else "compute unit"
+        return f"{self.compute_units} {what}{'' if self.compute_units == 1 else 's'}"
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -139,7 +145,7 @@ class FirstToken:
     target_seconds, met
         What was wanted, and whether `seconds` is at most that.
     advice
-        What to do, in sentences.
+        What to do, in sentences; none where the target is met and loading is short.
     """
 
     parts: tuple[Part, ...]
@@ -183,7 +189,8 @@ class Op:
     calls
         How many.
     seconds
-        Of all calls, on a GPU device time.
+        Of all calls, on a GPU device time. NaN: not measured, as of an op of a graph that was not
+        timed alone; `Telemetry.summary` alone gives such, a profile times them.
     share
         Of the phase's op time with `unaccounted_seconds`, 0 … 1.
     nbytes, flops
@@ -223,7 +230,7 @@ class Op:
     @property
     def roofline_fraction(self) -> float | None:
         """Least time over time: 1 is the roofline; above 1, caches held what it read."""
-        if self.ideal_seconds is None or self.seconds <= 0:
+        if self.ideal_seconds is None or not self.seconds > 0:
             return None
         return self.ideal_seconds / self.seconds
 

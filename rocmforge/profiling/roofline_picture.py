@@ -217,11 +217,17 @@ def _roofs(ceilings: Sequence[Ceiling], across: Scale, up: Scale) -> Iterator[st
 
 def _rates(ceilings: Sequence[Ceiling], across: Scale, up: Scale) -> Iterator[tuple[str, Box]]:
     """What the ceilings are, each with its place: products at the right, reads on the slope."""
+    taken: list[Box] = []
     for ceiling in ceilings[: len(DASHES)]:
         words = f"{ceiling.precision}: {rate_text(ceiling.operations_per_second)} GFLOP/s"
-        x, y = float(WIDTH - RIGHT - 4), up(ceiling.operations_per_second) - 5
-        shown = f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="end">{_text(words)}</text>'
-        yield shown, (x - len(words) * (LETTER + 0.6), y - LINE, x, y + 3)
+        x, line = float(WIDTH - RIGHT - 4), up(ceiling.operations_per_second)
+        # Ceilings may be as good as equal: above the line, else below it, or farther away.
+        for y in (line - 5, line + LINE + 2, line - 5 - LINE - 4, line + 2 * LINE + 6):
+            box = (x - len(words) * (LETTER + 0.6), y - LINE, x, y + 3)
+            if not any(_overlap(box, other) for other in taken):
+                break
+        taken.append(box)
+        yield f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="end">{_text(words)}</text>', box
     if ceilings:
         reads = max(ceiling.read_bytes_per_second for ceiling in ceilings)
         first = max(10.0**across.low, 10.0**up.low / reads) * 1.3

@@ -16,10 +16,10 @@ from typing import Any, Literal
 from rocmforge.devices import default_device
 from rocmforge.engine import Engine
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.hardware import detect
+from rocmforge.hardware import crowding, detect
 from rocmforge.plan.observation import ObservedPass
 from rocmforge.plan.protocols import Progress
-from rocmforge.profiling.bottleneck import phase_verdict
+from rocmforge.profiling.bottleneck import phase_verdict, shares_of
 from rocmforge.profiling.launches import LaunchTracker, recommend
 from rocmforge.profiling.live import Measured, measure, measurements
 from rocmforge.profiling.monitor import DeviceMonitor, Monitored
@@ -49,7 +49,8 @@ OBSERVER_COST = 0.05
 BUSY = 0.1
 """Share of the CPUs that other processes may use before a profile doubts itself."""
 STEADY = 0.8
-"""Least of several read rates over the best, below which a profile doubts itself."""
+"""Least of several read rates over the best, below which a profile doubts itself; and what reads
+reach over what the ops of a phase moved."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _profile(
     spans, left_out = spans_of(around.begin, around.loaded, measured.request, measured.turns)
     device = _device(engine)
     by_length = sorted(phases, key=lambda phase: -phase.seconds)
-    doubts = _doubts(device, around.environment, ceilings)
+    doubts = _doubts(device, around.environment, ceilings, phases)
     return Profile(
         version=VERSION,
         model=_model(options.path, engine),
@@ -237,8 +238,8 @@ def _prompt_tokens(options: Options, engine: Engine) -> int:
         trained = engine.config.ctx_train
         more = f"; --ctx raises it, up to {trained}" if engine.ctx < trained else ""
         raise ValueError(
-            f"context: got a prompt of {wanted} tokens and {options.tokens} to generate, wanted no "
-            f"more than {engine.ctx + 1} together{more}"
+            f"context: got a prompt of {wanted} tokens and {options.tokens} to generate, "
+            f"{wanted + options.tokens} in all, wanted at most {engine.ctx + 1}{more}"
         )
     return wanted
 
@@ -341,7 +342,10 @@ def _settings(options: Options, engine: Engine, prompt_tokens: int) -> Settings:
 
 
 def _doubts(
-    device: Device, environment: RunEnvironment, ceilings: Sequence[Ceiling]
+    device: Device,
+    environment: RunEnvironment,
+    ceilings: Sequence[Ceiling],
+    phases: Sequence[Phase],
 ) -> tuple[str, ...]:
     """Say what disturbed the measurements so much that a verdict may be wrong."""
     found = []
@@ -351,18 +355,22 @@ def _doubts(
             f"Other processes used {others:.0%} of the CPUs: times are too long, and the roofline "
             "may be too low."
         )
-    threads = device.compute_units
-    if device.name == "cpu" and threads > environment.cpus:
-        found.append(
-            f"{threads} threads share {environment.cpus} CPUs and wait for each other: take "
-            f"`--threads {environment.cpus}`."
-        )
+    crowded = crowding(device.compute_units, environment.cpus) if device.name == "cpu" else None
+    if crowded is not None:
+        found.append(f"{crowded}: take `--threads {environment.cpus}`.")
     least = min((ceiling.least_read for ceiling in ceilings), default=1.0)
     if least < STEADY:
         found.append(
-            f"The read rate of this device was measured {len(ceilings)} times, and the least was "
+            "The read rate of this device was measured more than once, and the least was "
             f"{least:.0%} of the best, which the roofline has. Run it again on a quiet machine."
         )
+    for phase in phases:
+        reached = shares_of(phase, ceilings, device).memory
+        if reached is not None and reached > 1 / STEADY:
+            found.append(
+                f"The ops of {phase.name} moved {reached:.1f} times what reads of the same size "
+                "reached afterwards, so the roofline is too low. Run it again on a quiet machine."
+            )
     return tuple(found)
 
 

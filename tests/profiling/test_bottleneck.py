@@ -123,6 +123,27 @@ def test_a_share_just_below_the_limit_is_not_shown_as_the_limit() -> None:
     verdict = phase_verdict(phase(op(nbytes=int(0.398e12))), CEILINGS, GPU)
     assert verdict.bound == "none"
     assert "39.8% of what this device reads" in " ".join(verdict.evidence)
+    nearer = phase_verdict(phase(op(nbytes=int(0.3999e12))), CEILINGS, GPU)
+    assert "39.9% of what this device reads" in " ".join(nearer.evidence)
+
+
+def test_of_two_limits_near_each_other_the_higher_is_seen() -> None:
+    close = phase(op(nbytes=int(0.611e12), flops=int(61.3e12)))
+    verdict = phase_verdict(close, CEILINGS, GPU)
+    told = " ".join(verdict.evidence)
+    assert verdict.bound == "compute"
+    assert "61.1% of what this device reads" in told
+    assert "61.3% of what it reaches" in told
+
+
+@pytest.mark.parametrize(
+    ("device", "tool"), [("cuda:0", "ncu"), ("hip:0", "rocprofv3"), ("cpu", "perf")]
+)
+def test_the_advice_names_the_profiler_of_the_device(device: str, tool: str) -> None:
+    without = phase(op(kernels=()), seconds=1.0, launch=0.0, wait=0.0)
+    verdict = phase_verdict(without, CEILINGS, replace(GPU, name=device))
+    assert verdict.bound == "none"
+    assert f"{tool}`" in verdict.advice[0] or f"--with {tool} " in verdict.advice[0]
 
 
 @pytest.mark.parametrize(("cpus", "told"), [(2, False), (8, True), (None, False)])

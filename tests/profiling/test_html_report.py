@@ -100,6 +100,12 @@ def test_the_verdict_comes_first(page: Page) -> None:
     assert "A remark & <more>." in words
 
 
+def test_doubts_come_before_the_verdict(tmp_path: Path) -> None:
+    doubtful = replace(made_profile(), doubts=("Others used <half> of `cpu`.",))
+    words = page_of(doubtful, tmp_path).words
+    assert words.index("Others used <half> of cpu") < words.index("Decode is memory-bound")
+
+
 def test_every_part_op_kernel_and_number_is_there(page: Page) -> None:
     profile, words = made_profile(), page.words
     assert "target of 5 ms missed" in words

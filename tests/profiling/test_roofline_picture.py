@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -109,6 +110,21 @@ def test_names_do_not_cover_each_other() -> None:
     for at, (x, y) in enumerate(places):
         for other_x, other_y in places[at + 1 :]:
             assert abs(x - other_x) > 60 or abs(y - other_y) > 11.5
+
+
+def test_equal_ceilings_have_names_apart() -> None:
+    profile = made_profile()
+    first = profile.ceilings[0]
+    names = ("int8", "half", "exact")
+    equal = tuple(replace(first, precision=name) for name in names)
+    picture = ElementTree.fromstring(roofline_svg(replace(profile, ceilings=equal)))
+    heights = sorted(
+        number(element, "y")
+        for element in picture.iter(f"{SVG}text")
+        if (element.text or "").startswith(names)
+    )
+    assert len(heights) == 3
+    assert min(high - low for low, high in pairwise(heights)) >= 12
 
 
 def test_it_loads_nothing(picture: ElementTree.Element) -> None:
