@@ -1,7 +1,6 @@
 """Fixtures that more than one test file uses: where the reference data lies, and the repository.
 
-It also says which files the processes of `pytest -n` share out: whole ones, and those of the HIP
-runtime together, since test_runtime_calls.py sums up what the others did. After the run it says
+It also says what the processes of `pytest -n` share out: groups.py's groups. After the run it says
 why tests were skipped, a line for each reason.
 """
 
@@ -13,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from groups import HIP_RUNTIME, group_of
 
 # Tests mean the CPU where they name no device, also beside a GPU or its stand-in.
 os.environ["ROCMFORGE_DEVICE"] = "cpu"
 
 REPO = Path(__file__).resolve().parent.parent
 REFERENCE = REPO.parent / "shared" / "reference"
-HIP_RUNTIME = ("test_runtime.py", "test_hip_runtime.py", "test_standin.py", "test_runtime_calls.py")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -28,8 +27,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "the HIP runtime" if file.endswith(HIP_RUNTIME) else file
+            return group_of(nodeid)
 
     return Scheduling(config, log)
 

@@ -3,8 +3,9 @@
 # Usage: tools/gpu_check.sh OUT [tests|sanitizers|speed|bench ...]   (default: the first three)
 # Runs with .venv's python, or else python3, into which rocmforge is installed here; needs no network.
 # bench runs the suites' GPU part, of a clone with its .git, and needs the extra `bench`.
-# Environment: COMMIT, the hash to record; PYTHON, another interpreter; BENCH, the suites whose
-# benchmarks of the device 'gpu' are run (default: all). Each is kept when it ends.
+# Environment: COMMIT, the hash to record; PYTHON, another interpreter; JOBS, processes of the tests
+# (those of the GPU share one); BENCH, the suites whose benchmarks of the device 'gpu' are run
+# (default: all). Each is kept when it ends.
 set -u
 cd "$(dirname "$0")/.."
 if [ $# = 0 ]; then
@@ -44,7 +45,7 @@ fi
 for part in $parts; do
     case $part in
     tests)
-        step 'tests on the GPU' tests.log "$python" -m pytest -q -s -p no:cacheprovider -m gpu
+        step 'tests on the GPU' tests.log "$python" -m pytest -q -s -p no:cacheprovider -m gpu ${JOBS:+-n "$JOBS"}
         ;;
     sanitizers)
         if [ "$kind" = hip ]; then
