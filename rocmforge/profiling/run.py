@@ -119,20 +119,22 @@ def profile_model(
             prompt = prompt_of(tokenizer, _prompt_tokens(options, engine))
             counting = _Counting(progress, measurements(options.tokens) + 1)
             measured = measure(engine, tokenizer, prompt, options.tokens, counting.advance)
-            around = _Around(begin, loaded, watch.end(), _shifted(monitor, begin))
+            seen, monitored, later = watch.end(), _shifted(monitor, begin), Watch()
             ceilings = _ceilings(engine, measured)
+            around = _Around(begin, loaded, seen, monitored, later.end().others_share)
             counting.finish()
             return _profile(options, engine, prompt.tokens, measured, around, ceilings)
 
 
 @dataclass(frozen=True)
 class _Around:
-    """What is known of the time around the measurements."""
+    """What is known of the time around the measurements; the ceilings come after them."""
 
     begin: float
     loaded: float
     environment: RunEnvironment
     monitored: Monitored
+    others_at_ceilings: float | None
 
 
 class _Counting:
@@ -198,7 +200,7 @@ def _profile(
     spans, left_out = spans_of(around.begin, around.loaded, measured.request, measured.turns)
     device = _device(engine)
     by_length = sorted(phases, key=lambda phase: -phase.seconds)
-    doubts = _doubts(device, around.environment, ceilings, phases)
+    doubts = _doubts(device, around, ceilings, phases)
     return Profile(
         version=VERSION,
         model=_model(options.path, engine),
@@ -343,21 +345,24 @@ def _settings(options: Options, engine: Engine, prompt_tokens: int) -> Settings:
 
 def _doubts(
     device: Device,
-    environment: RunEnvironment,
+    around: _Around,
     ceilings: Sequence[Ceiling],
     phases: Sequence[Phase],
 ) -> tuple[str, ...]:
     """Say what disturbed the measurements so much that a verdict may be wrong."""
     found = []
-    others = environment.others_share
+    others, cpus = around.environment.others_share, around.environment.cpus
+    if others is not None and others > BUSY:
+        found.append(f"Other processes used {others:.0%} of the CPUs: times are too long.")
+    others = around.others_at_ceilings if device.name == "cpu" else None
     if others is not None and others > BUSY:
         found.append(
-            f"Other processes used {others:.0%} of the CPUs: times are too long, and the roofline "
-            "may be too low."
+            f"Other processes used {others:.0%} of the CPUs while the roofline was measured: it is "
+            "too low."
         )
-    crowded = crowding(device.compute_units, environment.cpus) if device.name == "cpu" else None
+    crowded = crowding(device.compute_units, cpus) if device.name == "cpu" else None
     if crowded is not None:
-        found.append(f"{crowded}: take `--threads {environment.cpus}`.")
+        found.append(f"{crowded}: take `--threads {cpus}`.")
     least = min((ceiling.least_read for ceiling in ceilings), default=1.0)
     if least < STEADY:
         found.append(

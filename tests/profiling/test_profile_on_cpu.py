@@ -23,6 +23,7 @@ from rocmforge.profiling.live import measure
 from rocmforge.profiling.profile import Ceiling, FirstToken, Profile
 from rocmforge.profiling.roofline import Peaks
 from rocmforge.profiling.run import Options, profile_model
+from rocmforge.profiling.run_environment import RunEnvironment, Watch
 from rocmforge.profiling.telemetry import Telemetry, measure_ceilings
 from rocmforge.profiling.ttft import first_token, prompt_of, request
 from rocmforge.text.tokenizer import Tokenizer
@@ -231,6 +232,21 @@ def test_more_threads_than_cpus_make_the_profile_doubtful(
     print_profile(profile)
     printed = capsys.readouterr().out
     assert printed.index("Doubtful: ") < printed.index("perhaps")
+
+
+def test_other_work_while_the_roofline_is_measured_is_a_doubt(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = iter([0.0, 0.4])  # of the passes, of the roofline
+
+    class Others(Watch):
+        def end(self) -> RunEnvironment:
+            return replace(super().end(), others_share=next(shares))
+
+    monkeypatch.setattr("rocmforge.profiling.run.Watch", Others)
+    profile = profile_model(Options(str(model), "cpu", threads=1, prompt_tokens=8, tokens=2))
+    assert "used 40% of the CPUs while the roofline was measured" in profile.doubts[0]
+    assert profile.environment.others_share == 0
 
 
 def unsteady(*_: object) -> tuple[Ceiling, ...]:
