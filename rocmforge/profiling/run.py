@@ -357,8 +357,8 @@ def _doubts(
     others = around.others_at_ceilings if device.name == "cpu" else None
     if others is not None and others > BUSY:
         found.append(
-            f"Other processes used {others:.0%} of the CPUs while the roofline was measured: it is "
-            "too low."
+            f"Other processes used {others:.0%} of the CPUs while the roofline was measured: it "
+            "may be too low."
         )
     crowded = crowding(device.compute_units, cpus) if device.name == "cpu" else None
     if crowded is not None:
