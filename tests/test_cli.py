@@ -186,7 +186,7 @@ def test_ctrl_c_before_the_first_token(
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Engine, "prefill", interrupt)
+    monkeypatch.setattr(Engine, "prefill_token", interrupt)
     assert main(["generate", model, "Hello"]) == 130
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -25,12 +25,13 @@ from rocmforge.sampling import SamplingParams
 SLOW = """
 import time
 from rocmforge.engine import Engine
-plain = Engine.decode
-def slow(*arguments):
-    print("decoding", file=sys.stderr, flush=True)
-    time.sleep(0.02)
-    return plain(*arguments)
-Engine.decode = slow
+def slowed(plain):
+    def slow(*arguments):
+        print("decoding", file=sys.stderr, flush=True)
+        time.sleep(0.02)
+        return plain(*arguments)
+    return slow
+Engine.decode, Engine.decode_tokens = slowed(Engine.decode), slowed(Engine.decode_tokens)
 """
 LOADING = """
 import time

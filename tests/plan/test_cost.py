@@ -25,6 +25,7 @@ from rocmforge.plan.graph import (
     RopeAttention,
     RopeKvAppend,
     Rotation,
+    Sample,
     SelectOutputs,
     SelectRmsnorm,
     Swiglu,
@@ -97,6 +98,13 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
         0,
         2 * 4 * 16 * 64 + 5 * 128,
     ),
+    (
+        Sample(LOGITS, Tensor("parts", 8, "outputs"), Tensor("token", 1, "outputs")),
+        0,
+        4 * 2 * (64 + 8 + 1),
+        0,
+        0,
+    ),
 )
 
 
@@ -136,6 +144,6 @@ def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
     assert labels == [
         *("embed", "rmsnorm_h", "embed_rmsnorm", "select_outputs", "select_rmsnorm"),
         *("matmul_q_k", "matmul_x", "matmul_logits", "rope_q", "kv_append", "rope_kv_append"),
-        *("attention", "rope_attention", "swiglu", "gate_up_swiglu"),
+        *("attention", "rope_attention", "swiglu", "gate_up_swiglu", "sample"),
     ]
     assert Matmul(H, (MATRIX,), (Q,), (None,), role="qkv").label == "matmul_qkv"
