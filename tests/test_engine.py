@@ -519,7 +519,8 @@ def test_weights_in_another_format(open_engine: Open) -> None:
 
 
 def test_importing_the_engine_imports_nothing_slow_that_it_may_not_need() -> None:
-    slow = ("gguf", "yaml", "importlib.metadata", "rich", "jinja2", "scipy", "asv")
+    slow = ("gguf", "yaml", "importlib.metadata", "rich", "jinja2", "scipy", "asv", "matplotlib")
+    slow += ("tokenizers", "sentencepiece", "psutil", "hip", "cuda", "rocmforge.bench")
     code = f"import sys, rocmforge.engine; print([m for m in {slow} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

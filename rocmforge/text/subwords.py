@@ -12,9 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import sentencepiece
-import tokenizers
-from tokenizers import models, pre_tokenizers
 
 from rocmforge.errors import TokenizerError, brief
 
@@ -124,6 +121,9 @@ class BytePairEncoder:
     def __init__(
         self, token_ids: dict[str, int], merges: list[str], pre: PreTokenizer, name: str
     ) -> None:
+        import tokenizers  # here: a start needs one of the two packages
+        from tokenizers import models, pre_tokenizers
+
         pairs = [merge.partition(" ")[::2] for merge in dict.fromkeys(merges)]
         missing = [c for c in BYTE_OF if c not in token_ids]
         # A byte without a token must still keep its neighbours from merging: it becomes an unknown
@@ -220,6 +220,8 @@ class SentencePieceEncoder:
         unknown_id: int | None,
         name: str,
     ) -> None:
+        import sentencepiece
+
         byte_texts = [f"<0x{b:02X}>" for b in range(256)]
         is_byte = frozenset(byte_texts)
         model = bytearray()
