@@ -39,7 +39,7 @@ examples:
   compare_table.py --llama-cpp ~/llama.cpp/build --json table.json --only 1.1B --only 'prefill 32 '
   compare_table.py --list
 
-Models have random weights and are written to --models where they are missing (34 GB for all).
+Models have random weights and are written to --models where they are missing (28 GB for all).
 Of the repetitions of a round the first one is cold and does not count, for either engine.
 exit codes: 0 all measured, 1 a case failed or took too long, 2 usage or something is missing
 """
