@@ -1,5 +1,5 @@
-// Products of 9 to 64 rows of activations with packed weights, on the matrix units: each weight is
-// read once for all of them. Batched decode and short prompts need them.
+// Products of 9 to 128 rows of activations with packed weights, on the matrix units: each weight is
+// read once for TOKENS of them. Batched decode and short prompts need them.
 //
 // Weights never lie in LDS. A lane loads groups of 32 columns of its rows, makes f16 of them
 // (packed_halves.h) and passes them to the matrix units as they are (TileShare of tile.h): in a
@@ -107,6 +107,18 @@ struct Share {
     }
 };
 
+// The block's first token, its tile of rows, and its slice of the steps. Blocks that share weights
+// follow one another.
+DEVICE int first_token() {
+    return block_x() * TOKENS;
+}
+DEVICE int row_tile() {
+    return block_y();
+}
+DEVICE int slice() {
+    return block_z();
+}
+
 // A thread's share of a step's activations on their way from memory to LDS. In LDS, the pieces of
 // a round are in the order (eight columns of a group, span), so that the spans read neighbours.
 struct Activations {
@@ -115,7 +127,8 @@ struct Activations {
     DEVICE void start(const Batch& b, int step, u32x4* stage) {
         UNROLL
         for (int i = 0; i < kOwnPieces; ++i) {
-            const int token = own(i) / kRowPieces, column = step * kStep + own(i) % kRowPieces * 8;
+            const int token = first_token() + own(i) / kRowPieces;
+            const int column = step * kStep + own(i) % kRowPieces * 8;
             const bool present = token < b.tokens && column < b.columns;
             const u64 at = present ? static_cast<u64>(token) * b.columns + column : 0;
             pieces[i].start(stage + place(i), b.x + at, present);
@@ -146,6 +159,8 @@ struct Sums {
     template <class Format>
     DEVICE void multiply(const Share<Format>& share, const u32x4* x) {
         const typename Share<Format>::Scales scales(share);
+        // Lines lie equally far apart in all lanes, so that one address and constants reach them.
+        const u32x4* own = x + TileShare::line_b(lane(), 0) * kLine + TileShare::span(lane());
         constexpr int kPieces = kPer > 8 ? kPer / 8 : 1;  // of eight columns, at a time
         UNROLL
         for (int first = 0; first < 4; first += kPieces) {
@@ -176,11 +191,10 @@ struct Sums {
                 uint32_t words[kLinesB][4 * kPieces];
                 UNROLL
                 for (int i = 0; i < kLinesB; ++i) {
-                    const int token = 16 * t + TileShare::line_b(lane(), i);
+                    const int token = 16 * t + TileShare::line_b(0, i) - TileShare::line_b(0, 0);
                     UNROLL
                     for (int k = 0; k < kPieces; ++k) {
-                        const int at = (first + k) * kSpans + TileShare::span(lane());
-                        const u32x4 v = x[token * kLine + at];
+                        const u32x4 v = own[token * kLine + (first + k) * kSpans];
                         words[i][4 * k] = v.x, words[i][4 * k + 1] = v.y;
                         words[i][4 * k + 2] = v.z, words[i][4 * k + 3] = v.w;
                     }
@@ -244,8 +258,7 @@ DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, 
                     u32x4* lds) {
     SHARED uint32_t word;
     const int steps = (b.columns + kStep - 1) / kStep, slices = b.slices;
-    const int slice = block_y(), begin = steps * slice / slices;
-    const int end = steps * (slice + 1) / slices;
+    const int begin = steps * slice() / slices, end = steps * (slice() + 1) / slices;
     const int count = end - begin;
     // Past the last one, the last one comes again.
     const auto step_of = [&](int i) { return begin + minimum(i, count - 1); };
@@ -291,10 +304,11 @@ DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, 
         }
     }
     if (slices > 1) {
-        float* own = b.partials + static_cast<u64>(block_x()) * slices * kTileFloats +
-                     row_wave * kWaveFloats;
-        if (split() == 0) sums.write(own + slice * kTileFloats);
-        if (!last_to_arrive(b.arrivals + block_x(), slices, &word)) return false;
+        const int tile = row_tile() * ((b.tokens + TOKENS - 1) / TOKENS) + block_x();
+        float* own =
+            b.partials + static_cast<u64>(tile) * slices * kTileFloats + row_wave * kWaveFloats;
+        if (split() == 0) sums.write(own + slice() * kTileFloats);
+        if (!last_to_arrive(b.arrivals + tile, slices, &word)) return false;
         if (split() == 0) {
             sums.clear();
             for (int i = 0; i < slices; ++i) sums.add(own + i * kTileFloats);

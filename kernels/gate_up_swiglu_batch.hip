@@ -23,7 +23,7 @@ struct GateUpBatchArgs {
 // A wave has 16 rows of gate, and the same ones of up.
 KERNEL_RESIDENT(gate_up_swiglu_batch, GateUpBatchArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kLds];
-    const int first = static_cast<int>(block_x() * (kRows / 2) + wave() % ROW_WAVES * 16);
+    const int first = static_cast<int>(row_tile() * (kRows / 2) + wave() % ROW_WAVES * 16);
     const TileSource from[kTiles] = {{a.gate, first}, {a.up, first}};
     Sums sums;
     if (!compute<FORMAT_0>(a.batch, from, a.rows, sums, lds)) return;
@@ -34,7 +34,7 @@ KERNEL_RESIDENT(gate_up_swiglu_batch, GateUpBatchArgs, kThreads, BLOCKS) {
         sums.tiles[1][t].each([&](int, int, float& y) { ups[i++] = y; });
         sums.tiles[0][t].each([&](int m, int n, float& y) {
             const float up = ups[j++];
-            const int row = first + m, token = 16 * t + n;
+            const int row = first + m, token = first_token() + 16 * t + n;
             if (row >= a.rows || token >= a.batch.tokens) return;
             a.out[static_cast<u64>(token) * a.rows + row] = to_finite_f16(swiglu(y, up));
         });

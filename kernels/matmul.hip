@@ -49,5 +49,5 @@ constexpr int kLds = kLarger<Activations<FORMAT_0>::kLds,
 
 KERNEL_AHEAD(matmul, MatmulArgs, kThreads) {
     SHARED u32x4 lds[kLds];
-    own_product(a.products, RowProducts{a, lds});
+    own_product(a.products, block_x(), RowProducts{a, lds});
 }

@@ -1,4 +1,4 @@
-// matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 64 rows of x (batched
+// matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 128 rows of x (batched
 // decode, short prompts), with up to three matrices W in one launch.
 //
 //   x         (T, K) f16, aligned to 16
@@ -6,12 +6,12 @@
 //   bias      (N,) float, or null
 //   out       (T, N) float; with `accumulate` it is added to
 //   partials  kTileFloats floats for each block, where there is more than one slice
-//   arrivals  as many counters as grid.x, which hold 0, where there is more than one slice
+//   arrivals  as many counters as blocks of a slice, which hold 0, where there is more than one
 //
-// Threads: a block takes kRows rows of one matrix (batch_rows.h, products.h). Grid (ends[2],
-// slices). Limits: T at most TOKENS; K a multiple of 32; slices at most ceil(K / kStep). Rows past
-// the end are computed from the data of the last one and not stored. Launched by
-// rocmforge/gpu/ops/matmul_batch.py.
+// Threads: a block takes TOKENS tokens and kRows rows of one matrix (batch_rows.h, products.h).
+// Grid (ceil(T / TOKENS), ends[2], slices). Limits: K a multiple of 32; slices at most
+// ceil(K / kStep). Rows past the end are computed from the data of the last one and not stored.
+// Launched by rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"
 #include "products.h"
 
@@ -35,7 +35,7 @@ struct RowProducts {
         sums.each_tile([&](TileC& sum, int at) {
             sum.each([&](int m, int n, float& y) {
                 const int row = first + at / kTokenTiles * 16 + m;
-                const int token = at % kTokenTiles * 16 + n;
+                const int token = first_token() + at % kTokenTiles * 16 + n;
                 if (row >= rows || token >= a.batch.tokens) return;
                 float* out = p.out + static_cast<u64>(token) * rows + row;
                 const float biased = p.bias == nullptr ? y : y + p.bias[row];
@@ -47,5 +47,5 @@ struct RowProducts {
 
 KERNEL_RESIDENT(matmul_batch, MatmulBatchArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kLds];
-    own_product(a.products, RowProducts{a, lds});
+    own_product(a.products, row_tile(), RowProducts{a, lds});
 }

@@ -17,10 +17,10 @@ struct Products {
     int ends[3];
 };
 
-// Calls work.run<Format>(product, its rows, number of this block among those of the product).
+// For block number `block` of all, calls work.run<Format>(product, its rows, number of this block
+// among those of the product).
 template <class Work>
-DEVICE void own_product(const Products& all, const Work& work) {
-    const int block = block_x();
+DEVICE void own_product(const Products& all, int block, const Work& work) {
     const bool first = block < all.ends[0], second = block < all.ends[1];
     if constexpr (kSame<FORMAT_0, FORMAT_1> && kSame<FORMAT_0, FORMAT_2>) {
         const Product p = first ? all.of[0] : second ? all.of[1] : all.of[2];

@@ -1,7 +1,7 @@
 """How a device runs the steps of a pass: which dtypes its kernels read and write, and their memory.
 
 The number of rows decides. Up to 8 are a GEMV: the kernels of `ops/matmul.py` read each matrix once
-for all of them. So do those of `ops/matmul_batch.py` up to 64 rows, where there are matrix units.
+for all of them. `ops/matmul_batch.py` follows up to 64 or 128 rows, where there are matrix units.
 More are a GEMM: tiles go through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`).
 `pass_lowering.py` makes the launches.
 """
@@ -142,6 +142,7 @@ class Lowering:
 
     def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
         properties = self.kernels.runtime.properties
+        most = matmul_batch.most_tokens(properties.architecture)
         every = dict.fromkeys(
             (op.gate.kernel_format, (2 * op.gate.rows,), op.gate.columns)
             if isinstance(op, GateUpSwiglu)
@@ -155,7 +156,7 @@ class Lowering:
                     properties.architecture, properties.compute_units, name, rows, columns, tokens
                 )
                 for name, rows, columns in every
-                for tokens in matmul_batch.TOKENS
+                for tokens in (*matmul_batch.TOKENS, most)
                 if shape.tokens > GEMV_ROWS
             ),
             default=0,

@@ -19,7 +19,6 @@ from rocmforge.gpu.ops.embed import embed
 from rocmforge.gpu.ops.kv_append import kv_append
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
 from rocmforge.gpu.ops.matmul_batch import (
-    MAX_TOKENS,
     Scratch,
     gate_up_swiglu_batch,
     matmul_batch,
@@ -54,6 +53,8 @@ from rocmforge.plan.graph import (
     Swiglu,
     Tensor,
 )
+
+EARLY_TOKENS = 64  # of a pass, up to which launches start early
 
 
 class PassLowering:
@@ -96,7 +97,7 @@ class PassLowering:
         16 to 64 rows through `matmul_prompt` took 1.37 to 1.45 of theirs. An embedding waits for a
         copy, and nothing starts before a copy has ended.
         """
-        few = self._shape.tokens <= MAX_TOKENS
+        few = self._shape.tokens <= EARLY_TOKENS
         launches = []
         for step in steps:
             early = few and not isinstance(step.op, Embed | EmbedRmsnorm)

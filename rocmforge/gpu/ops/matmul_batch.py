@@ -1,8 +1,8 @@
-"""matmul for 9 to 64 tokens (batched decode, short prompts): each weight is read once for all.
+"""matmul for 9 to 128 tokens (batched decode, short prompts), in tiles of 64 at the most.
 
-Activations and weights are rounded to float16; sums are float32. A launch takes up to three
-matrices, or gate and up with SwiGLU at the end. Fewer tokens are a GEMV (matmul), more a GEMM whose
-weights go through LDS (matmul_prompt).
+A tile reads each weight once. Activations and weights are rounded to float16; sums are float32. A
+launch takes up to three matrices, or gate and up with SwiGLU at the end. Fewer tokens are a GEMV
+(matmul), more a GEMM whose weights go through LDS (matmul_prompt).
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ LAYOUTS = {"matmul_batch": _BATCH + products.LAYOUT + "i"}
 GATE_UP_FILE = "gate_up_swiglu_batch.hip"
 GATE_UP_LAYOUTS = {"gate_up_swiglu_batch": _BATCH + "PPPP" * 2 + "Pi"}
 
-MAX_TOKENS = 64
 TOKENS = (16, 32, 64)
-"""What kernels are compiled for; one for more serves fewer."""
+"""Tokens of a tile; one for more serves fewer."""
 
 WAVE_ROWS = 32
 MOST_SLICES = 16
@@ -42,7 +41,7 @@ class Constants:
     Parameters
     ----------
     TOKENS
-        The most tokens that the kernel serves.
+        Tokens of a block.
     ROW_WAVES
         Waves beside each other, of 32 rows each.
     SPLITS
@@ -92,9 +91,17 @@ _AMD = {
 }
 
 
+def most_tokens(architecture: str) -> int:
+    """Up to how many tokens the op is faster than matmul_prompt, as far as it was measured.
+
+    On an H200, 7B Q4_K, 128 tokens took 0.90 of the time; 512 took 1.03 (docs/EXPERIMENTS.md).
+    """
+    return 128 if architecture.startswith("sm_") else TOKENS[-1]
+
+
 def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> bool:
     """Whether these products are this op's: by the device, the formats, the columns, the tokens."""
-    if not 1 <= tokens <= MAX_TOKENS or not has_matrix_units(architecture):
+    if not 1 <= tokens <= most_tokens(architecture) or not has_matrix_units(architecture):
         return False
     return all(w.kernel_format in FORMATS and w.columns % 32 == 0 for w in weights)
 
@@ -109,9 +116,9 @@ def choose(architecture: str, name: str, tokens: int) -> Constants:
     name
         Of the first matrix: the type of kernels/packed.h.
     tokens
-        T, 1 to MAX_TOKENS.
+        T.
     """
-    held = next(most for most in TOKENS if most >= tokens)
+    held = next((most for most in TOKENS if most >= tokens), TOKENS[-1])
     constants = (_SM if architecture.startswith("sm_") else _AMD)[held]
     # A lane's share of a round is 64 bytes of f16 for each of its rows: registers hold one.
     return replace(constants, DEPTH=1, BLOCKS=1) if name in DENSE.values() else constants
@@ -123,7 +130,7 @@ def slices(tiles: int, steps: int, blocks: int) -> int:
     Parameters
     ----------
     tiles
-        Of rows, of all matrices together.
+        Of rows, of all matrices together, for each tile of tokens.
     steps
         Of a block that has all columns.
     blocks
@@ -135,11 +142,6 @@ def slices(tiles: int, steps: int, blocks: int) -> int:
         return -(-tiles * count // blocks) * steps / count + count
 
     return min(range(1, max(1, min(MOST_SLICES, steps // 2)) + 1), key=time)
-
-
-def partial_bytes(constants: Constants, tiles: int, count: int) -> int:
-    """Memory in which slices leave their sums."""
-    return 4 * constants.rows * constants.TOKENS * tiles * count if count > 1 else 0
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -175,8 +177,22 @@ class _Cut:
     """How a launch is cut."""
 
     constants: Constants
-    tiles: int
+    row_tiles: int
+    token_tiles: int
     slices: int
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks that share weights first."""
+        return self.token_tiles, self.row_tiles, self.slices
+
+    @property
+    def partial_bytes(self) -> int:
+        """Memory in which slices leave their sums."""
+        if self.slices == 1:
+            return 0
+        tiles = self.row_tiles * self.token_tiles
+        return 4 * self.constants.rows * self.constants.TOKENS * tiles * self.slices
 
 
 def _cut(
@@ -188,9 +204,11 @@ def _cut(
     tokens: int,
 ) -> _Cut:
     constants = choose(architecture, name, tokens)
-    tiles = sum(-(-n // constants.rows) for n in rows)
+    row_tiles = sum(-(-n // constants.rows) for n in rows)
+    token_tiles = -(-tokens // constants.TOKENS)
     blocks = compute_units * constants.BLOCKS
-    return _Cut(constants, tiles, slices(tiles, constants.steps(columns), blocks))
+    count = slices(row_tiles * token_tiles, constants.steps(columns), blocks)
+    return _Cut(constants, row_tiles, token_tiles, count)
 
 
 def scratch_bytes(
@@ -205,8 +223,7 @@ def scratch_bytes(
 
     Gate and up count as one matrix.
     """
-    cut = _cut(architecture, compute_units, name, rows, columns, tokens)
-    return partial_bytes(cut.constants, cut.tiles, cut.slices)
+    return _cut(architecture, compute_units, name, rows, columns, tokens).partial_bytes
 
 
 def matmul_batch(
@@ -233,7 +250,7 @@ def matmul_batch(
     biases
         (N_i,) float32 each, or None.
     tokens
-        T, 1 to MAX_TOKENS.
+        T, 1 to `most_tokens`.
     scratch
         Of `scratch_bytes`.
     """
@@ -246,12 +263,12 @@ def matmul_batch(
         weights[0].columns,
         tokens,
     )
-    members, blocks = products.products(weights, biases, outs, cut.constants.rows)
+    members, _ = products.products(weights, biases, outs, cut.constants.rows)
     return kernels.launch(
         FILE,
         "matmul_batch",
         {**asdict(cut.constants), **products.formats(weights)},
-        (blocks, cut.slices, 1),
+        cut.grid,
         cut.constants.threads(properties.wave_size),
         LAYOUTS["matmul_batch"],
         *_batch(x, scratch, tokens, weights[0].columns, cut.slices),
@@ -280,7 +297,7 @@ def gate_up_swiglu_batch(
     out
         (T, N).
     tokens
-        T, 1 to MAX_TOKENS.
+        T, 1 to `most_tokens`.
     scratch
         Of `scratch_bytes`.
     """
@@ -291,7 +308,7 @@ def gate_up_swiglu_batch(
         GATE_UP_FILE,
         "gate_up_swiglu_batch",
         {**asdict(cut.constants), "FORMAT_0": gate.kernel_format},
-        (cut.tiles, cut.slices, 1),
+        cut.grid,
         cut.constants.threads(properties.wave_size),
         GATE_UP_LAYOUTS["gate_up_swiglu_batch"],
         *_batch(x, scratch, tokens, gate.columns, cut.slices),
