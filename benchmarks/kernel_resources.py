@@ -1,7 +1,8 @@
-"""Resources of the GPU kernels on each AMD architecture: registers, spills, code size.
+"""Resources of the GPU kernels on each AMD architecture: registers, waves, width of loads, size.
 
-clang 19 compiles them, so that any machine notices a kernel that takes more registers or begins to
-spill; without clang 19 everything shows n/a. Nothing is timed and no GPU is needed.
+clang 19 compiles them, so that any machine notices a kernel that takes more registers, begins to
+spill, leaves a SIMD unit with fewer waves or loads in smaller pieces; without clang 19 everything
+shows n/a. Nothing is timed and no GPU is needed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ARCHITECTURES = ("gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx90a", "gfx942")
 
 
 @functools.cache
-def kernels(file: str, architecture: str) -> tuple[Any, ...]:
+def compiled(file: str, architecture: str) -> tuple[Any, ...]:
     """Compile the hot kernels of a file; NotImplementedError where that cannot be done here."""
     try:
         from rocmforge.gpu.cross_compile import all_builds, clang_version, compile_builds
@@ -49,7 +50,26 @@ def kernels(file: str, architecture: str) -> tuple[Any, ...]:
     if not builds:
         raise NotImplementedError(f"{file} has no hot kernel for {architecture}")
     targets = [(build, architecture) for build in builds]
-    return tuple(kernel.resources for _, found in compile_builds(targets) for kernel in found)
+    return tuple(kernel for _, found in compile_builds(targets) for kernel in found)
+
+
+def kernels(file: str, architecture: str) -> tuple[Any, ...]:
+    """Return the resources of `compiled` kernels."""
+    return tuple(kernel.resources for kernel in compiled(file, architecture))
+
+
+@functools.cache
+def load_width(file: str, architecture: str) -> float:
+    """Return `bytes_per_load` of the hot kernels; NotImplementedError as `compiled`."""
+    found = compiled(file, architecture)
+    try:
+        from rocmforge.gpu.cross_compile import bytes_per_load
+    except ImportError as error:  # commits before it
+        raise NotImplementedError(str(error)) from error
+    width = bytes_per_load(found)
+    if width is None:
+        raise NotImplementedError(f"{file} loads nothing on {architecture}")
+    return width
 
 
 class KernelResources:
@@ -74,6 +94,30 @@ class KernelResources:
         """Machine code of all kernels together."""
         return sum(found.code_bytes for found in kernels(file, architecture))
 
+    def track_occupancy(self, file: str, architecture: str) -> int:
+        """Waves that a SIMD unit holds at once, of the kernel with fewest."""
+        return min(found.occupancy for found in compiled(file, architecture))
+
     track_vgprs.unit = "registers"  # type: ignore[attr-defined]
     track_spilled_registers.unit = "registers"  # type: ignore[attr-defined]
     track_code_bytes.unit = "bytes"  # type: ignore[attr-defined]
+    track_occupancy.unit = "waves"  # type: ignore[attr-defined]
+    track_occupancy.direction = "higher"  # type: ignore[attr-defined]
+
+
+class Loads:
+    """Over all forms of a kernel file that run for every token or prompt."""
+
+    params = (FILES, ARCHITECTURES)
+    param_names = ("file", "architecture")
+    timeout = 300
+
+    def setup(self, file: str, architecture: str) -> None:
+        load_width(file, architecture)
+
+    def track_bytes_per_load(self, file: str, architecture: str) -> float:
+        """Bytes that a lane gets with one load from memory, on average; 16 is the most."""
+        return load_width(file, architecture)
+
+    track_bytes_per_load.unit = "bytes/load"  # type: ignore[attr-defined]
+    track_bytes_per_load.direction = "higher"  # type: ignore[attr-defined]

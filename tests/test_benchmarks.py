@@ -48,6 +48,7 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "inference.Prompt": ("tiny-Q4_K_M", 32, "cpu"),
     "inference.Size": ("tiny-Q4_K_M", "cpu"),
     "kernel_resources.KernelResources": ("swiglu.hip", "gfx1100"),
+    "kernel_resources.Loads": ("swiglu.hip", "gfx1100"),
     "matmul.Bandwidth": ("Q4_0", "cpu"),
     "matmul.Dense": ("32x32x768", "F16", "cpu"),
     "matmul.InstructionSet": ("Q4_0", 1, "portable"),
@@ -172,8 +173,11 @@ def test_kernel_resources_grow_with_the_kernel(suite: dict[str, Any]) -> None:
     assert 1 < vgprs("swiglu.hip", "gfx942") <= 512
 
 
-def test_kernel_resources_are_those_of_every_hot_kernel_file(suite: dict[str, Any]) -> None:
-    files, architectures = suite["kernel_resources.KernelResources.track_vgprs"].params
+@pytest.mark.parametrize("name", ["KernelResources.track_vgprs", "Loads.track_bytes_per_load"])
+def test_kernel_resources_are_those_of_every_hot_kernel_file(
+    suite: dict[str, Any], name: str
+) -> None:
+    files, architectures = suite[f"kernel_resources.{name}"].params
     assert architectures == [repr(a) for a in ARCHITECTURES]
     hot = {b.file for a in ARCHITECTURES for b in all_builds(a) if b.hot}
     assert hot == {file.strip("'") for file in files}
@@ -186,9 +190,21 @@ def test_kernel_resources_without_clang_are_skipped(
         raise DeviceError("clang-19 is not installed")
 
     monkeypatch.setattr("rocmforge.gpu.cross_compile.clang_version", missing)
-    for benchmark in in_class(fresh, "kernel_resources.KernelResources"):
-        benchmark._current_params = SMALLEST["kernel_resources.KernelResources"]
-        assert benchmark.do_setup() is True
+    for name in ("kernel_resources.KernelResources", "kernel_resources.Loads"):
+        for benchmark in in_class(fresh, name):
+            benchmark._current_params = SMALLEST[name]
+            assert benchmark.do_setup() is True
+
+
+def test_loads_of_commits_that_did_not_count_them_are_skipped(
+    fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clang_or_skip()
+    monkeypatch.delattr("rocmforge.gpu.cross_compile.bytes_per_load")
+    for name, skipped in (("KernelResources", False), ("Loads", True)):
+        for benchmark in in_class(fresh, f"kernel_resources.{name}"):
+            benchmark._current_params = SMALLEST[f"kernel_resources.{name}"]
+            assert benchmark.do_setup() is skipped
 
 
 def test_sizes_are_the_published_ones(suite: dict[str, Any]) -> None:

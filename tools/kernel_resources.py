@@ -18,14 +18,21 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import track
 
+from rocmforge.bench.formatting import NA
 from rocmforge.errors import RocmforgeError
 from rocmforge.gpu.compiler import Build
-from rocmforge.gpu.cross_compile import ARCHITECTURES, CompiledKernel, all_builds, compile_builds
+from rocmforge.gpu.cross_compile import (
+    ARCHITECTURES,
+    CompiledKernel,
+    all_builds,
+    bytes_per_load,
+    compile_builds,
+)
 
 BROKEN = 2
 HEAD = (
     *("file", "kernel", "constants", "gfx", "VGPR", "SGPR", "spill", "scratch", "LDS", "waves"),
-    *("code", "matrix", "dot4", "ld128", "lds128"),
+    *("code", "matrix", "dot4", "ld128", "lds128", "B/load"),
 )
 LEFT = 4  # columns of text
 SECONDS_A_LINE = 2.0  # of progress
@@ -38,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__.split("\n", 1)[0],
         epilog="waves: that a SIMD unit holds at once; spill: registers; scratch: bytes a lane; "
         "LDS: bytes a block; matrix, dot4, ld128 and lds128 (16-byte loads): instructions in the "
-        "code",
+        "code; B/load: bytes that a lane gets with one load from memory, on average",
         allow_abbrev=False,
     )
     parser.add_argument("--arch", action="append", help=f"(default: {' '.join(ARCHITECTURES)})")
@@ -114,7 +121,8 @@ def _cells(build: Build, kernel: CompiledKernel) -> list[str]:
     numbers = [found.vgprs, found.sgprs, spills, found.scratch_bytes, found.lds_bytes]
     numbers += [kernel.occupancy, found.code_bytes, kernel.matrix, kernel.dot4]
     numbers += [kernel.loads_128, kernel.lds_loads_128]
-    return texts + [str(number) for number in numbers]
+    width = bytes_per_load([kernel])
+    return [*texts, *map(str, numbers), NA if width is None else f"{width:.1f}"]
 
 
 def _print_table(rows: list[list[str]]) -> None:

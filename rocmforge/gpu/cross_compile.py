@@ -55,9 +55,20 @@ _OPTIONS = (
 _COUNTED = {
     "matrix": re.compile(r"v_(s?wmma|swmmac|mfma|smfmac)_"),
     "dot4": re.compile(r"v_dot4"),
-    "loads_128": re.compile(r"(global|flat|buffer)_load_(b128|dwordx4)"),
+    "loads_128": re.compile(r"(global|flat)_load_(b128|dwordx4)"),
     "lds_loads_128": re.compile(r"ds_(read|load)_b128"),
 }
+# Not buffer_load: with it gfx9 and gfx10 read spilled registers.
+_LOAD = re.compile(r"(?:global|flat)_load_(?:lds_|tr_|d16_|hi_)*(\w+?)(?:_d16)?(?:_hi)?")
+_LOAD_BYTES = {
+    **dict.fromkeys(("ubyte", "sbyte", "u8", "i8"), 1),
+    **dict.fromkeys(("ushort", "sshort", "short", "u16", "i16", "b16"), 2),
+    **dict.fromkeys(("dword", "b32"), 4),
+    **dict.fromkeys(("dwordx2", "b64"), 8),
+    **dict.fromkeys(("dwordx3", "b96"), 12),
+    **dict.fromkeys(("dwordx4", "b128"), 16),
+}
+"""What a lane gets from memory, by how gfx9 and gfx10, and later architectures, call it."""
 _OCCUPANCY = re.compile(r"^; Occupancy: (\d+)", re.MULTILINE)
 _FIRST_WORD = re.compile(r"^\t([a-z]\w+)", re.MULTILINE)
 
@@ -77,6 +88,8 @@ class CompiledKernel:
     matrix, dot4, loads_128, lds_loads_128
         Instructions in the code: of the matrix units, dot products of four bytes, and loads of 16
         bytes a lane from memory and from LDS.
+    loads, loaded_bytes
+        Instructions that load from memory, however wide, and the bytes that they give a lane.
     """
 
     architecture: str
@@ -86,6 +99,8 @@ class CompiledKernel:
     dot4: int
     loads_128: int
     lds_loads_128: int
+    loads: int
+    loaded_bytes: int
 
 
 def all_builds(architecture: str) -> Iterator[Build]:
@@ -94,6 +109,17 @@ def all_builds(architecture: str) -> Iterator[Build]:
         op = importlib.import_module(f"rocmforge.gpu.ops.{module.name}")
         if hasattr(op, "builds"):
             yield from op.builds(architecture)
+
+
+def bytes_per_load(kernels: Iterable[CompiledKernel]) -> float | None:
+    """Return the bytes that a lane gets from memory with one instruction, on average.
+
+    It is at most 16. Each instruction in the code counts once, however often it runs. None: nothing
+    is loaded.
+    """
+    found = [*kernels]
+    loads = sum(kernel.loads for kernel in found)
+    return sum(kernel.loaded_bytes for kernel in found) / loads if loads else None
 
 
 def compile_build(build: Build, architecture: str) -> tuple[CompiledKernel, ...]:
@@ -205,4 +231,22 @@ def _compiled(architecture: str, resources: KernelResources, assembly: str) -> C
         raise DeviceError(f"clang's assembly of {resources.name} does not tell its occupancy")
     words = _FIRST_WORD.findall(assembly, start, occupancy.start())
     counts = {name: sum(map(bool, map(p.match, words))) for name, p in _COUNTED.items()}
-    return CompiledKernel(architecture, resources, int(occupancy[1]), **counts)
+    widths = [width for width in map(_load_width, words) if width]
+    return CompiledKernel(
+        architecture,
+        resources,
+        int(occupancy[1]),
+        **counts,
+        loads=len(widths),
+        loaded_bytes=sum(widths),
+    )
+
+
+def _load_width(instruction: str) -> int:
+    """Bytes that a lane gets from memory; 0: it is no such load."""
+    load = _LOAD.fullmatch(instruction)
+    if load is None:
+        return 0
+    if load[1] not in _LOAD_BYTES:
+        raise DeviceError(f"clang's assembly: got {instruction}, wanted a load of known width")
+    return _LOAD_BYTES[load[1]]
