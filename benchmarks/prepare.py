@@ -39,6 +39,7 @@ def check_environment() -> None:
         f"ROCMFORGE_CPU_ISA={isa}": isa not in (None, best),
         "ROCMFORGE_CPU_EXACT=1": env.cpu_exact(),
         "ROCMFORGE_CPU_BF16=1": env.cpu_bf16(),
+        f"ROCMFORGE_TUNING={env.tuning()}": env.tuning() not in (None, env.TUNING_OFF),
     }
     others = [setting for setting, does in differs.items() if does]
     if others:

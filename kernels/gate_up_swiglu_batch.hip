@@ -1,5 +1,5 @@
-// gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 64 rows
-// of x (batched decode, short prompts).
+// gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 128
+// rows of x (batched decode, short prompts).
 //
 //   x         (T, K) f16, aligned to 16
 //   gate, up  (N, K) of FORMAT_0, packed (packed.h)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
+from typing import Any
 
 from rocmforge import env
 from rocmforge.gguf.formats import FORMATS
@@ -75,11 +76,26 @@ examples:
 It runs a request and the tokens behind it, several times, and says first what limits the speed and
 what to try. The time to the first token does not include loading, which is shown beside it.
 """
+_TUNE_EXAMPLES = """
+examples:
+  rocmforge tune
+  rocmforge tune --device hip:1 --only gemv --only fusions
+  rocmforge tune --reset
+
+It tries other block sizes, rows a block, tiles and fusions on your GPU, for some minutes, and keeps
+what was faster twice. Later commands use it. `rocmforge bench` and asv do not: they measure the
+constants that a commit has. Stop other work on the GPU first. ROCMFORGE_TUNING=off sets the table
+aside for one command, and ROCMFORGE_TUNING=FILE takes another one.
+"""
 _DEVICES_EXAMPLES = """
 examples:
   rocmforge devices
   rocmforge devices --json
 """
+
+
+TUNED = ("gemv", "batch", "tile", "fusions")
+"""The parts of `rocmforge.speed.tune.tune`."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -171,6 +187,19 @@ def parser() -> argparse.ArgumentParser:
     info = command("info", "describe a GGUF file", _INFO_EXAMPLES)
     _add_model(info)
     info.add_argument("--json", action="store_true", help="print JSON")
+
+    tune = command("tune", "find the fastest constants of the kernels on a GPU", _TUNE_EXAMPLES)
+    tune.set_defaults(parts=TUNED)
+    tune.add_argument("--device", **_DEVICE)
+    tune.add_argument(
+        "--only",
+        action="append",
+        choices=TUNED,
+        metavar="PART",
+        help=f"tune this part alone (repeatable): {', '.join(TUNED)}",
+    )
+    tune.add_argument("--reset", action="store_true", help="delete the table of the GPU, and end")
+    tune.add_argument("--json", action="store_true", help="print one JSON document")
 
     devices = command("devices", "list the devices of this machine", _DEVICES_EXAMPLES)
     devices.add_argument("--json", action="store_true", help="print JSON")
@@ -317,6 +346,14 @@ def _device(value: str) -> str:
     return value
 
 
+_DEVICE: dict[str, Any] = {
+    "type": _device,
+    "metavar": "DEVICE",
+    "help": "auto, cpu, hip, cuda, or a GPU by its number, as hip:1 (default auto: the best GPU, "
+    "or the CPU if there is none; see `rocmforge devices`)",
+}
+
+
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument(
@@ -332,13 +369,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="CPU threads (default: the usable cores)",
     )
-    group.add_argument(
-        "--device",
-        type=_device,
-        metavar="DEVICE",
-        help="auto, cpu, hip, cuda, or a GPU by its number, as hip:1 (default auto: the best GPU, "
-        "or the CPU if there is none; see `rocmforge devices`)",
-    )
+    group.add_argument("--device", **_DEVICE)
     group.add_argument(
         "--kv-dtype",
         choices=("f16", "f32", "q8_0"),

@@ -1,9 +1,10 @@
-"""The command line: `rocmforge generate | chat | perplexity | profile | info | devices`.
+"""The command line: `rocmforge generate | chat | perplexity | profile | info | devices | tune`.
 
 It parses arguments, checks all that needs no model, reads texts, and turns errors into exit codes.
 
-commands.py and profile_command.py do the work. They are imported after all this, so that --help and
-wrong arguments are answered at once and Ctrl-C ends cleanly even while libraries load.
+commands.py, profile_command.py and tune_command.py do the work. They are imported after all this,
+so that --help and wrong arguments are answered at once and Ctrl-C ends cleanly even while libraries
+load.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells count signals
 STDIN = "-"
 TEXT_OPTIONS = ("--prompt", "--stop", "--system")
 
+WITHOUT_MODEL = ("devices", "tune")
 QUOTES = "; a prompt of several words wants quotes"
 NO_PROMPT = "no PROMPT: give it as an argument, with --prompt-file, or on standard input"
 
@@ -102,6 +104,10 @@ def _run(argv: Sequence[str] | None) -> int:
             from rocmforge.profile_command import profile
 
             return profile(args)
+        if args.command == "tune":
+            from rocmforge.tune_command import tune
+
+            return tune(args)
         from rocmforge import commands
 
         code: int = getattr(commands, args.command)(args)
@@ -126,7 +132,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         _settle_prompt(args)
     if args.command == "profile":
         _settle_profile(args, profiled)
-    if args.command != "devices" and args.model is None:
+    if args.command not in WITHOUT_MODEL and args.model is None:
         args.model = str(demo_model())
     return args
 
@@ -216,7 +222,7 @@ def _check(args: argparse.Namespace) -> None:
     args.sampling = given
     SamplingParams(**given)
     env.check()
-    if args.command != "devices" and not os.path.exists(args.model):
+    if args.command not in WITHOUT_MODEL and not os.path.exists(args.model):
         word = not (os.sep in args.model or args.model.endswith(".gguf"))
         if args.command == "generate" and args.prompt is not None and word:
             args.parser.error(f"no such model: {args.model}{QUOTES}")

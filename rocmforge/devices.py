@@ -21,6 +21,7 @@ from rocmforge.gpu.choose_device import Choice, choose_device, why_unsupported
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.packages import has_amd_driver, has_nvidia_driver
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
+from rocmforge.gpu.tuning import load_tuning
 from rocmforge.hardware import detect
 from rocmforge.plan.protocols import Backend
 
@@ -141,7 +142,7 @@ def open_backend(device: str | None = None, threads: int | None = None) -> Backe
         return CpuBackend(threads)
     runtime = _RUNTIMES[choice.kind](choice.device.index)
     try:
-        return GpuBackend(Kernels(runtime))
+        return GpuBackend(Kernels(runtime, tuning=load_tuning(choice.device)))
     except BaseException:  # Ctrl-C too
         runtime.close()
         raise
@@ -160,6 +161,9 @@ def _listed(kind: str, gpu: DeviceProperties) -> Device:
         details.append("integrated")
     if unfit:
         details.append(unfit)
+    tuned = load_tuning(gpu).date
+    if tuned:
+        details.append(f"tuned {tuned[:10]}")
     why_not = why_unsupported(kind, gpu.architecture)
     if why_not:
         details.append(f"architecture {why_not}")

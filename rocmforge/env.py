@@ -5,11 +5,12 @@ Each is read at the time of the call, never at import, so that a test or a bench
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -120,6 +121,34 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "rocmforge"
 
 
+TUNING_OFF = "off"
+
+
+def tuning() -> Path | str | None:
+    """ROCMFORGE_TUNING (off | path): the table of `rocmforge tune`; default: this card's own."""
+    value = os.environ.get("ROCMFORGE_TUNING", "")
+    if value in ("", TUNING_OFF):
+        return value or None
+    path = Path(value)
+    if not path.is_file():
+        raise ValueError(f"ROCMFORGE_TUNING: got {value!r}, wanted off, or a file that exists")
+    return path
+
+
+@contextlib.contextmanager
+def tuned_by(path: Path) -> Iterator[None]:
+    """Let devices that are opened in the block use a table of `rocmforge tune`."""
+    before = os.environ.get("ROCMFORGE_TUNING")
+    os.environ["ROCMFORGE_TUNING"] = str(path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["ROCMFORGE_TUNING"]
+        else:
+            os.environ["ROCMFORGE_TUNING"] = before
+
+
 def cache_folder(name: str) -> Path:
     """Make and return a folder of the cache, to be written to.
 
@@ -208,6 +237,7 @@ READERS: Mapping[str, Callable[[], object]] = MappingProxyType(
         GPU_PACKAGES: gpu_packages,
         "ROCMFORGE_THREADS": threads,
         "ROCMFORGE_CACHE": cache_dir,
+        "ROCMFORGE_TUNING": tuning,
         **dict.fromkeys(TEST_MODEL, test_model),
     }
 )

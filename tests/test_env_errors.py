@@ -27,6 +27,7 @@ READERS = {
     "ROCMFORGE_GPU_PACKAGES": env.gpu_packages,
     "ROCMFORGE_THREADS": env.threads,
     "ROCMFORGE_CACHE": env.cache_dir,
+    "ROCMFORGE_TUNING": env.tuning,
     "ROCFORGE_TEST_MODEL": env.test_model,
     "ROCMFORGE_TEST_MODEL": env.test_model,
 }
@@ -47,6 +48,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ROCMFORGE_CPU_EXACT", "1", True),
         ("ROCMFORGE_CPU_BF16", None, False),
         ("ROCMFORGE_CPU_BF16", "1", True),
+        ("ROCMFORGE_TUNING", None, None),
+        ("ROCMFORGE_TUNING", "off", "off"),
         ("ROCMFORGE_CPU_ISA", None, None),
         ("ROCMFORGE_CPU_ISA", "", None),
         ("ROCMFORGE_CPU_ISA", "avx2", "avx2"),

@@ -25,7 +25,7 @@ from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, lifetimes, lower
 from rocmforge.gpu.executor import GpuExecutor
-from rocmforge.gpu.fusion import FUSIONS, Fusion
+from rocmforge.gpu.fusion import Fusion
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
@@ -162,7 +162,7 @@ class GpuBackend:
         graph: Graph,
         cache: DeviceKVCache,
         ctx: int,
-        fused: Collection[Fusion] = FUSIONS,
+        fused: Collection[Fusion] | None = None,
     ) -> GpuExecutor:
         """Return what runs a graph; see `Backend.executor`, and `GpuExecutor` for `fused`."""
         self.finish_packing()

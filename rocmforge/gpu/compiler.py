@@ -21,6 +21,7 @@ from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
+from rocmforge.gpu.tuning import UNTUNED, Tuning
 from rocmforge.plan.protocols import Progress
 
 if TYPE_CHECKING:
@@ -104,12 +105,20 @@ class Kernels:
     cache
         Directory of compiled kernels; default: `kernels` in ROCMFORGE_CACHE. Where it cannot be
         written, a warning names it and nothing is kept.
+    tuning
+        Constants that were measured on the device.
     """
 
     def __init__(
-        self, runtime: Runtime, *, folder: Traversable | None = None, cache: Path | None = None
+        self,
+        runtime: Runtime,
+        *,
+        folder: Traversable | None = None,
+        cache: Path | None = None,
+        tuning: Tuning = UNTUNED,
     ) -> None:
         self.runtime = runtime
+        self.tuning = tuning
         self._folder = kernels_folder() if folder is None else folder
         self._cache = CodeCache(env.cache_dir() / "kernels" if cache is None else cache)
         self._sources: dict[str, tuple[str, dict[str, str]]] = {}
@@ -253,6 +262,8 @@ class BuildRecorder:
     ----------
     runtime
         The device.
+    tuning
+        As of `Kernels`.
 
     Attributes
     ----------
@@ -260,8 +271,9 @@ class BuildRecorder:
         What was asked for.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, tuning: Tuning = UNTUNED) -> None:
         self.runtime = runtime
+        self.tuning = tuning
         self.builds: list[Build] = []
 
     def launch(

@@ -21,7 +21,7 @@ from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F32, Place, Step, lifetimes
-from rocmforge.gpu.fusion import FUSIONS, Fusion, pass_steps
+from rocmforge.gpu.fusion import Fusion, pass_steps, wanted_fusions
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
@@ -83,7 +83,8 @@ class GpuExecutor:
     ctx
         Most tokens of one sequence.
     fused
-        Which neighbouring ops become one kernel, for comparisons; none: each op is one.
+        Which neighbouring ops become one kernel; none: each op is one. None: the rules that were
+        measured as worth it on this device, or all.
     """
 
     def __init__(
@@ -92,12 +93,12 @@ class GpuExecutor:
         kernels: Kernels,
         cache: DeviceKVCache,
         ctx: int,
-        fused: Collection[Fusion] = FUSIONS,
+        fused: Collection[Fusion] | None = None,
     ) -> None:
         self.cache = cache
         self._graph = graph
         self._runtime = kernels.runtime
-        self._fused = fused
+        self._fused = wanted_fusions(kernels.tuning) if fused is None else fused
         self._constants: dict[int, tuple[int, Any]] = {}
         self._ctx = ctx
         self._tables: dict[Rotation, tuple[Floats, Floats]] = {}
@@ -158,7 +159,7 @@ class GpuExecutor:
         table: Callable[[Rotation], tuple[int, int]],
     ) -> list[Build]:
         """Kernels of passes of so many tokens; `constant` and `table` as of `Lowering`."""
-        recorder = BuildRecorder(self._runtime)
+        recorder = BuildRecorder(self._runtime, self._kernels.tuning)
         lowering = replace(self._lowering, kernels=recorder, constant=constant, table=table)
         batch = self._inputs.addresses()
         for tokens in sizes:

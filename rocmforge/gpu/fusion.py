@@ -12,12 +12,20 @@ from typing import Literal, get_args
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.dtypes import F16, Step, lower
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
+from rocmforge.gpu.tuning import Tuning
 from rocmforge.plan import fusion
 from rocmforge.plan.graph import GateUpSwiglu, Op, Tensor
 
 Fusion = Literal["embed_rmsnorm", "rope_attention", "rope_kv_append", "gate_up_swiglu"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 """The rules that a pass can do without, in the order of trying."""
+
+
+def wanted_fusions(tuning: Tuning) -> tuple[Fusion, ...]:
+    """Return the rules that were measured as worth their while on a device, or all."""
+    if tuning.fusions is None:
+        return FUSIONS
+    return tuple(rule for rule in FUSIONS if rule in tuning.fusions)
 
 
 def pass_steps(

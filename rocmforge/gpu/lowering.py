@@ -141,8 +141,7 @@ class Lowering:
         return max(self._attention_bytes(steps, shape), self._product_bytes(steps, shape))
 
     def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
-        properties = self.kernels.runtime.properties
-        most = matmul_batch.most_tokens(properties.architecture)
+        most = matmul_batch.most_tokens(self.kernels.runtime.properties.architecture)
         every = dict.fromkeys(
             (op.gate.kernel_format, (2 * op.gate.rows,), op.gate.columns)
             if isinstance(op, GateUpSwiglu)
@@ -152,9 +151,7 @@ class Lowering:
         )
         return max(
             (
-                matmul_batch.scratch_bytes(
-                    properties.architecture, properties.compute_units, name, rows, columns, tokens
-                )
+                matmul_batch.scratch_bytes(self.kernels, name, rows, columns, tokens)
                 for name, rows, columns in every
                 for tokens in (*matmul_batch.TOKENS, most)
                 if shape.tokens > GEMV_ROWS

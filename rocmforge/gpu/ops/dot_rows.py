@@ -6,13 +6,14 @@ matmul and gate_up_swiglu, both in `matmul.py`, are built on it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 from rocmforge.gpu.arrays import F32, Q8
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops.output import addresses
+from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 BATCH = "PPPii"
 """Layout of `Batch` in kernels/dot_rows.h, as the last member of an argument struct."""
@@ -93,7 +94,14 @@ class Constants:
         return max(32, self.pass_rows(wave))
 
 
-def choose(architecture: str, name: str, rows: int, tokens: int, op: str = "matmul") -> Constants:
+def choose(
+    architecture: str,
+    name: str,
+    rows: int,
+    tokens: int,
+    op: str = "matmul",
+    tuning: Tuning = UNTUNED,
+) -> Constants:
     """Constants for an architecture and a shape.
 
     Parameters
@@ -108,12 +116,15 @@ def choose(architecture: str, name: str, rows: int, tokens: int, op: str = "matm
         T, 1 to MAX_TOKENS.
     op
         "matmul" or "gate_up_swiglu".
+    tuning
+        Replaces WAVES, ROWS and UNITS where it has them.
     """
     at = next(i for i, held in enumerate(TOKENS) if held >= tokens)
     held = TOKENS[at]
     if op == "matmul":
         op = "many rows" if rows >= MANY_ROWS else "few rows"
-    waves, row_sets, units = _WAVES_ROWS_UNITS[op][_kind(name)][at]
+    kind = _kind(name)
+    waves, row_sets, units = _WAVES_ROWS_UNITS[op][kind][at]
     if architecture.startswith("sm_"):
         slots = 512 if held == 1 else 896
     else:
@@ -121,7 +132,8 @@ def choose(architecture: str, name: str, rows: int, tokens: int, op: str = "matm
         slots = 256 if held == 1 else 512
         waves = max(waves, 8) if held * row_sets < 8 else 8
         row_sets = min(row_sets, 2)
-    return Constants(held, 32, row_sets, units, waves, slots)
+    constants = Constants(held, 32, row_sets, units, waves, slots)
+    return replace(constants, **tuning.get("gemv", op, kind, held))
 
 
 def _kind(name: str) -> str:

@@ -69,7 +69,9 @@ def matmul(
     first = weights[0]
     properties = kernels.runtime.properties
     rows = sum(w.rows for w in weights)
-    constants = choose(properties.architecture, first.kernel_format, rows, tokens)
+    constants = choose(
+        properties.architecture, first.kernel_format, rows, tokens, tuning=kernels.tuning
+    )
     block_rows = constants.pass_rows(properties.wave_size)
     members, blocks = products.products(weights, biases, outs, block_rows)
     return kernels.launch(
@@ -107,7 +109,12 @@ def gate_up_swiglu(
     """
     properties = kernels.runtime.properties
     constants = choose(
-        properties.architecture, gate.kernel_format, gate.rows, tokens, "gate_up_swiglu"
+        properties.architecture,
+        gate.kernel_format,
+        gate.rows,
+        tokens,
+        "gate_up_swiglu",
+        kernels.tuning,
     )
     block_rows = constants.group_rows(properties.wave_size)
     return kernels.launch(

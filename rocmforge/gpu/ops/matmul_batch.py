@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from rocmforge.gpu.arrays import F16
-from rocmforge.gpu.compiler import Build, Kernels
+from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops import products
 from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.matmul_prompt import has_matrix_units
+from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 FILE = "matmul_batch.hip"
 _BATCH = "PPPiii"
@@ -29,6 +30,7 @@ TOKENS = (16, 32, 64)
 """Tokens of a tile; one for more serves fewer."""
 
 WAVE_ROWS = 32
+MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
 MOST_SLICES = 16
 FORMATS = tuple(name for name in (*STREAMS, *dict.fromkeys(DENSE.values())) if name != "F32")
 """The types of kernels/packed.h that it multiplies with."""
@@ -73,6 +75,17 @@ class Constants:
         """Threads of a block."""
         return wave * self.ROW_WAVES * self.SPLITS
 
+    def fits(self, wave: int, lds_bytes: int) -> bool:
+        """Whether a block of these constants can be, with so much LDS for all that run at once."""
+        threads, columns = self.threads(wave), self.COLUMNS * self.SPLITS
+        lds = 16 * self.STAGES * self.TOKENS * (columns // 8 + MOST_PADDING)
+        return (
+            threads <= 1024
+            and self.TOKENS * columns // 8 % threads == 0
+            and lds * self.BLOCKS <= lds_bytes
+            and lds >= 4 * (self.SPLITS - 1) * self.rows * self.TOKENS  # where sums meet
+        )
+
     def steps(self, columns: int) -> int:
         """Steps of a block that has all columns."""
         return -(-columns // (self.COLUMNS * self.SPLITS))
@@ -106,7 +119,7 @@ def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> boo
     return all(w.kernel_format in FORMATS and w.columns % 32 == 0 for w in weights)
 
 
-def choose(architecture: str, name: str, tokens: int) -> Constants:
+def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) -> Constants:
     """Constants for an architecture, a format and a number of tokens.
 
     Parameters
@@ -117,11 +130,15 @@ def choose(architecture: str, name: str, tokens: int) -> Constants:
         Of the first matrix: the type of kernels/packed.h.
     tokens
         T.
+    tuning
+        Replaces all but TOKENS and COLUMNS where it has them.
     """
     held = next((most for most in TOKENS if most >= tokens), TOKENS[-1])
     constants = (_SM if architecture.startswith("sm_") else _AMD)[held]
     # A lane's share of a round is 64 bytes of f16 for each of its rows: registers hold one.
-    return replace(constants, DEPTH=1, BLOCKS=1) if name in DENSE.values() else constants
+    if name in DENSE.values():
+        return replace(constants, DEPTH=1, BLOCKS=1)
+    return replace(constants, **tuning.get("batch", held))
 
 
 def slices(tiles: int, steps: int, blocks: int) -> int:
@@ -196,24 +213,23 @@ class _Cut:
 
 
 def _cut(
-    architecture: str,
-    compute_units: int,
+    kernels: Kernels | BuildRecorder,
     name: str,
     rows: Sequence[int],
     columns: int,
     tokens: int,
 ) -> _Cut:
-    constants = choose(architecture, name, tokens)
+    properties = kernels.runtime.properties
+    constants = choose(properties.architecture, name, tokens, kernels.tuning)
     row_tiles = sum(-(-n // constants.rows) for n in rows)
     token_tiles = -(-tokens // constants.TOKENS)
-    blocks = compute_units * constants.BLOCKS
+    blocks = properties.compute_units * constants.BLOCKS
     count = slices(row_tiles * token_tiles, constants.steps(columns), blocks)
     return _Cut(constants, row_tiles, token_tiles, count)
 
 
 def scratch_bytes(
-    architecture: str,
-    compute_units: int,
+    kernels: Kernels | BuildRecorder,
     name: str,
     rows: Sequence[int],
     columns: int,
@@ -223,7 +239,7 @@ def scratch_bytes(
 
     Gate and up count as one matrix.
     """
-    return _cut(architecture, compute_units, name, rows, columns, tokens).partial_bytes
+    return _cut(kernels, name, rows, columns, tokens).partial_bytes
 
 
 def matmul_batch(
@@ -254,24 +270,17 @@ def matmul_batch(
     scratch
         Of `scratch_bytes`.
     """
-    properties = kernels.runtime.properties
-    cut = _cut(
-        properties.architecture,
-        properties.compute_units,
-        weights[0].kernel_format,
-        [w.rows for w in weights],
-        weights[0].columns,
-        tokens,
-    )
+    first = weights[0]
+    cut = _cut(kernels, first.kernel_format, [w.rows for w in weights], first.columns, tokens)
     members, _ = products.products(weights, biases, outs, cut.constants.rows)
     return kernels.launch(
         FILE,
         "matmul_batch",
         {**asdict(cut.constants), **products.formats(weights)},
         cut.grid,
-        cut.constants.threads(properties.wave_size),
+        cut.constants.threads(kernels.runtime.properties.wave_size),
         LAYOUTS["matmul_batch"],
-        *_batch(x, scratch, tokens, weights[0].columns, cut.slices),
+        *_batch(x, scratch, tokens, first.columns, cut.slices),
         *(*members, int(accumulate)),
     )
 
@@ -301,15 +310,13 @@ def gate_up_swiglu_batch(
     scratch
         Of `scratch_bytes`.
     """
-    properties = kernels.runtime.properties
-    architecture, units = properties.architecture, properties.compute_units
-    cut = _cut(architecture, units, gate.kernel_format, [2 * gate.rows], gate.columns, tokens)
+    cut = _cut(kernels, gate.kernel_format, [2 * gate.rows], gate.columns, tokens)
     return kernels.launch(
         GATE_UP_FILE,
         "gate_up_swiglu_batch",
         {**asdict(cut.constants), "FORMAT_0": gate.kernel_format},
         cut.grid,
-        cut.constants.threads(properties.wave_size),
+        cut.constants.threads(kernels.runtime.properties.wave_size),
         GATE_UP_LAYOUTS["gate_up_swiglu_batch"],
         *_batch(x, scratch, tokens, gate.columns, cut.slices),
         *(*gate.addresses, *up.addresses, out.address, gate.rows),

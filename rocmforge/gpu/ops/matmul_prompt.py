@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Literal
 
 from rocmforge.gpu.arrays import F16, F32
@@ -16,6 +16,7 @@ from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
+from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 FILE = "matmul_prompt.hip"
 LAYOUTS = dict.fromkeys(("matmul_prompt", "gate_up_swiglu_prompt"), "P" + "PPPP" * 2 + "PPiiii")
@@ -138,18 +139,32 @@ def has_matrix_units(architecture: str) -> bool:
     return wave_size(architecture) == 64 and architecture not in _NO_MFMA
 
 
-def tiles(architecture: str, name: str) -> tuple[Tile, ...]:
-    """Tiles to choose from for an architecture and a type of kernels/packed.h."""
+def tiles(architecture: str, name: str, tuning: Tuning = UNTUNED) -> tuple[Tile, ...]:
+    """Tiles to choose from for an architecture and a type of kernels/packed.h.
+
+    `tuning` replaces their speeds where it has those of all.
+    """
     if architecture.startswith("sm_"):
         wide = name in DENSE or STREAMS[name].codes == 32
-        return (_SM_LARGE_WIDE if wide else _SM_LARGE, *_SM)
-    if wave_size(architecture) == 64:
-        return _CDNA
-    return _RDNA if _MATRIX_RDNA.fullmatch(architecture) else _RDNA[-1:]
+        able: tuple[Tile, ...] = (_SM_LARGE_WIDE if wide else _SM_LARGE, *_SM)
+    elif wave_size(architecture) == 64:
+        able = _CDNA
+    else:
+        able = _RDNA if _MATRIX_RDNA.fullmatch(architecture) else _RDNA[-1:]
+    measured = [tuning.get("tile", *astuple(tile.constants)) for tile in able]
+    if not all(measured):  # speeds are only comparable within a table
+        return able
+    return tuple(replace(tile, **found) for tile, found in zip(able, measured, strict=True))
 
 
 def choose(
-    architecture: str, name: str, tokens: int, rows: int, columns: int, compute_units: int
+    architecture: str,
+    name: str,
+    tokens: int,
+    rows: int,
+    columns: int,
+    compute_units: int,
+    tuning: Tuning = UNTUNED,
 ) -> Constants:
     """Constants of the tile that takes the least time.
 
@@ -164,8 +179,10 @@ def choose(
         models have, are compiled for one tile only.
     compute_units
         Of the device.
+    tuning
+        Speeds of the tiles, measured on it.
     """
-    able = tiles(architecture, name)[-1 if columns % 8 else 0 :]
+    able = tiles(architecture, name, tuning)[-1 if columns % 8 else 0 :]
     return min(able, key=lambda tile: tile.time(tokens, rows, compute_units)).constants
 
 
@@ -231,6 +248,19 @@ def gate_up_swiglu_prompt(
     return _launch(kernels, name, x, (gate, up), 0, out.address, tokens, HALVES)
 
 
+def matmul_tile(
+    kernels: Kernels,
+    constants: Constants,
+    *,
+    x: F16,
+    weight: DeviceMatrix,
+    out: F32,
+    tokens: int,
+) -> Launch:
+    """`matmul_prompt` with a tile of the caller's, to see how fast it is."""
+    return _cut(kernels, constants, "matmul_prompt", x, (weight,), 0, out.address, tokens, STORE)
+
+
 def _launch(
     kernels: Kernels,
     name: str,
@@ -242,23 +272,38 @@ def _launch(
     result: int,
 ) -> Launch:
     first = weights[0]
-    rows = sum(w.rows for w in weights)
     properties = kernels.runtime.properties
     constants = choose(
         properties.architecture,
         first.kernel_format,
         tokens,
-        rows,
+        sum(w.rows for w in weights),
         first.columns,
         properties.compute_units,
+        kernels.tuning,
     )
+    return _cut(kernels, constants, name, x, weights, bias, out, tokens, result)
+
+
+def _cut(
+    kernels: Kernels,
+    constants: Constants,
+    name: str,
+    x: F16,
+    weights: tuple[DeviceMatrix, ...],
+    bias: int,
+    out: int,
+    tokens: int,
+    result: int,
+) -> Launch:
+    first = weights[0]
     addresses = [address for w in weights for address in w.addresses]
     return kernels.launch(
         FILE,
         name,
         _defines(constants, first.kernel_format, first.columns),
-        constants.grid(tokens, rows),
-        constants.threads(properties.wave_size),
+        constants.grid(tokens, sum(w.rows for w in weights)),
+        constants.threads(kernels.runtime.properties.wave_size),
         LAYOUTS[name],
         *(x.address, *addresses, *[0] * (8 - len(addresses)), bias, out),
         *(tokens, first.rows, first.columns, result),

@@ -1,0 +1,157 @@
+"""Constants of kernels that were measured on a card, as the ops' choosers read them.
+
+`rocmforge tune` writes them to a file of its own for each card. Where a card has no file, or the
+file has no word on a kernel, the op's own constants hold.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from rocmforge import env
+from rocmforge.atomic import whole_file
+from rocmforge.gpu.runtime import DeviceProperties
+
+SCHEMA = 1
+MOST_BYTES = 1 << 20  # of a file
+LARGEST = 1024  # of a constant
+
+FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "gemv": frozenset({"WAVES", "ROWS", "UNITS"}),
+        "batch": frozenset({"ROW_WAVES", "SPLITS", "STAGES", "DEPTH", "BLOCKS"}),
+        "tile": frozenset({"alone", "full", "blocks"}),
+    }
+)
+"""What a table may say, by the first word of a kernel's key."""
+
+Constants = Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was measured on one card.
+
+    Parameters
+    ----------
+    constants
+        By key, as "gemv few rows nibbles 1": constants of a kernel that replace the op's own.
+    fusions
+        The fusion rules that are worth their while; None: all are wanted.
+    date
+        When it was measured, as ISO 8601 has it; empty: never.
+    """
+
+    constants: Mapping[str, Constants] = field(default_factory=lambda: MappingProxyType({}))
+    fusions: tuple[str, ...] | None = None
+    date: str = ""
+
+    def get(self, *key: object) -> Mapping[str, Any]:
+        """Return the constants of a key, whose words are joined; empty where there are none."""
+        return self.constants.get(" ".join(str(word) for word in key), {})
+
+
+UNTUNED = Tuning()
+
+
+def tuning_file(properties: DeviceProperties) -> Path:
+    """Return where the table of a card lies, whether it exists or not."""
+    words = f"{properties.architecture} {properties.name} {properties.compute_units}"
+    name = re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+    return env.cache_dir() / "tuning" / f"{name}.json"
+
+
+def load_tuning(properties: DeviceProperties) -> Tuning:
+    """Return the table of a card, or that of ROCMFORGE_TUNING; an empty one where there is none.
+
+    A file that is broken is warned of, and counts as missing.
+
+    Raises
+    ------
+    ValueError
+        ROCMFORGE_TUNING names no file.
+    """
+    wanted = env.tuning()
+    if wanted == env.TUNING_OFF:
+        return UNTUNED
+    path = tuning_file(properties) if wanted is None else Path(wanted)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        return UNTUNED
+    except OSError as error:
+        return _broken(path, error.strerror or str(error))
+    if len(raw) > MOST_BYTES:
+        return _broken(path, f"got more than {MOST_BYTES} bytes")
+    try:
+        return _parse(json.loads(raw))
+    except (ValueError, RecursionError) as error:
+        return _broken(path, str(error))
+
+
+def save_tuning(path: Path, properties: DeviceProperties, tuning: Tuning) -> None:
+    """Write the table of a card; an older file is replaced whole.
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    table = {
+        "schema": SCHEMA,
+        "device": properties.name,
+        "architecture": properties.architecture,
+        "compute_units": properties.compute_units,
+        "date": tuning.date,
+        "constants": {key: dict(found) for key, found in sorted(tuning.constants.items())},
+        "fusions": None if tuning.fusions is None else list(tuning.fusions),
+    }
+    with whole_file(path) as file:
+        file.write(json.dumps(table, indent=1).encode() + b"\n")
+
+
+def _broken(path: Path, why: str) -> Tuning:
+    warnings.warn(
+        f"{path}: not a table of `rocmforge tune`: {why}; it is not used. `rocmforge tune` writes "
+        "a new one",
+        stacklevel=2,
+    )
+    return UNTUNED
+
+
+def _parse(table: Any) -> Tuning:
+    """Make a table of what a file holds; ValueError says what is wrong with it."""
+    if not isinstance(table, dict) or table.get("schema") != SCHEMA:
+        raise ValueError(f"wanted an object of schema {SCHEMA}")
+    constants, fusions, date = (table.get(name) for name in ("constants", "fusions", "date"))
+    if not isinstance(constants, dict) or not isinstance(date, str):
+        raise ValueError('wanted an object "constants" and a text "date"')
+    for key, found in constants.items():
+        _check(key, found)
+    if fusions is not None:
+        if not isinstance(fusions, list) or not all(isinstance(name, str) for name in fusions):
+            raise ValueError(f'"fusions": got {fusions!r:.80}, wanted a list of names, or null')
+        fusions = tuple(fusions)
+    return Tuning(MappingProxyType(constants), fusions, date)
+
+
+def _check(key: str, found: Any) -> None:
+    wanted: Collection[str] = FIELDS.get(key.split(" ")[0], ())
+    if not isinstance(found, dict) or set(found) != wanted:
+        names = ", ".join(sorted(wanted)) or "no such kernel"
+        raise ValueError(f"{key!r:.80}: got {found!r:.80}, wanted an object of {names}")
+    for name, value in found.items():
+        number = isinstance(value, int if name.isupper() or name == "blocks" else (int, float))
+        if not number or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
+            raise ValueError(f"{key!r:.80}, {name}: got {value!r:.40}, wanted a number above 0")
+        if name.isupper() and value > LARGEST:
+            raise ValueError(f"{key!r:.80}, {name}: got {value}, wanted at most {LARGEST}")

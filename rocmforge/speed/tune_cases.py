@@ -1,0 +1,330 @@
+"""What `rocmforge tune` tries: kernels whose constants a card decides, and the constants to try.
+
+A case is one key of `rocmforge.gpu.tuning.Tuning`. Its kernels multiply matrices of the shapes of a
+7B model. The shapes are those for which the ops' own constants were measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, astuple, dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_prompt
+from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
+from rocmforge.gpu.runtime import DeviceProperties
+from rocmforge.gpu.tuning import Constants
+
+KINDS = MappingProxyType({"nibbles": "Q4_K", "planes": "Q6_K", "bytes": "Q8_0", "dense": "F16"})
+"""A common format of each kind of `dot_rows`."""
+
+SHAPES = MappingProxyType(
+    {"few rows": (4096, 4096), "many rows": (22016, 4096), "gate_up_swiglu": (11008, 4096)}
+)
+"""Rows and columns for a GEMV; SwiGLU has two such matrices."""
+
+BATCH_SHAPES = ((4096, 4096, False), (4096, 11008, False), (11008, 4096, True))
+"""Rows, columns, and whether it is gate and up."""
+
+GEMV_TRIED = (4, 8, 16), (1, 2, 4), (1, 2, 4)  # waves, rows, units
+ROW_WAVES_TRIED = 4, 8
+TILE_COLUMNS = 4096
+MOST_BLOCKS = 4  # of a prompt's tile, tried on a compute unit at a time
+MOST_TOKENS = 128
+WIDEST = 22016
+LONGEST = 11008
+ACTIVATION_BYTES = Q8.nbytes(MOST_TOKENS, LONGEST) + 4 * MOST_TOKENS * LONGEST
+PARTIAL_BYTES = 256 << 20
+ARRIVALS = 4096
+
+WORTH = 0.98  # of the time of what there was: anything else has to be at least so fast
+ROUNDS = 5  # whose median counts
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Addresses of what cases compute with, in device memory.
+
+    Parameters
+    ----------
+    weights, weight_bytes
+        Random bytes, more than any cache of the device holds.
+    x
+        ACTIVATION_BYTES of activations.
+    out
+        Room for the results.
+    partials, arrivals
+        As of `matmul_batch.Scratch`.
+    """
+
+    weights: int
+    weight_bytes: int
+    x: int
+    out: int
+    partials: int
+    arrivals: int
+
+    def matrices(self, name: str, rows: int, columns: int) -> list[DeviceMatrix]:
+        """Return as many matrices of a shape as there is room for, one behind the other."""
+        nbytes = DeviceMatrix.at(0, name, rows, columns).nbytes
+        step = -(-nbytes // 256) * 256
+        count = self.weight_bytes // step
+        return [DeviceMatrix.at(self.weights + i * step, name, rows, columns) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found for one kernel, or one fusion.
+
+    Parameters
+    ----------
+    shown
+        The case, for people.
+    own, best
+        Constants of the op, and the fastest.
+    own_seconds, best_seconds
+        Median device time of a launch with each; of a fusion, the time of a decode step.
+    tried, refused
+        How many others were tried, and how many of them did not compile or gave other results.
+    """
+
+    shown: str
+    own: Constants
+    best: Constants
+    own_seconds: float
+    best_seconds: float
+    tried: int
+    refused: int
+
+    @property
+    def changed(self) -> bool:
+        """Whether the fastest is another than the op's own."""
+        return self.best != self.own
+
+
+Launches = Callable[[Any, Memory], list[Launch]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A key, and what to try for it.
+
+    Parameters
+    ----------
+    key
+        Of the table.
+    shown
+        For people.
+    own
+        What the op takes by itself.
+    others
+        What else to try.
+    launches
+        Makes the launches to be timed, by `Kernels` or a `BuildRecorder`, with their tuning. They
+        read other matrices each time, and write to `Memory.out`.
+    results
+        How many results the first one writes there,
+    dtype
+        and their type.
+    """
+
+    key: str
+    shown: str
+    own: Constants
+    others: Sequence[Constants]
+    launches: Launches
+    results: int
+    dtype: type[np.generic]
+
+
+def gemv_cases(properties: DeviceProperties) -> Iterator[Case]:
+    """Cases of the GEMVs: ways to cut rows, formats, numbers of tokens."""
+    for op, (kind, name), tokens in itertools.product(SHAPES, KINDS.items(), dot_rows.TOKENS):
+        rows = SHAPES[op][0]
+        asked = op if op == "gate_up_swiglu" else "matmul"
+        chosen = dot_rows.choose(properties.architecture, name, rows, tokens, asked)
+        own = {"WAVES": chosen.WAVES, "ROWS": chosen.ROWS, "UNITS": chosen.UNITS}
+        tried = [
+            dict(zip(own, found, strict=True))
+            for found in itertools.product(*GEMV_TRIED)
+            if _gemv_fits(properties, chosen, *found)
+        ]
+        yield Case(
+            f"gemv {op} {kind} {tokens}",
+            f"GEMV, {op.replace('_', ' ')}, {name}, {_tokens(tokens)}",
+            own,
+            [found for found in tried if found != own],
+            _gemv(op, name, tokens),
+            rows * tokens,
+            np.int8 if op == "gate_up_swiglu" and kind != "dense" else np.float32,
+        )
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
+
+
+def _gemv_fits(
+    properties: DeviceProperties, chosen: dot_rows.Constants, waves: int, rows: int, units: int
+) -> bool:
+    """Whether a kernel of these constants can be: threads, the lanes of a row, room in LDS."""
+    chunk = chosen.SLOTS // chosen.TOKENS // (chosen.LANES * units)
+    return (
+        rows * units <= 4
+        and waves * properties.wave_size <= 1024
+        and waves * properties.wave_size >= chosen.TOKENS
+        and chosen.TOKENS * rows <= chosen.LANES
+        and chunk > 0
+    )
+
+
+def _gemv(op: str, name: str, tokens: int) -> Launches:
+    rows, columns = SHAPES[op]
+
+    def launches(kernels: Any, memory: Memory) -> list[Launch]:
+        matrices = memory.matrices(name, rows, columns)
+        x = F32(memory.x) if matrices[0].dense else Q8.at(memory.x, dot_rows.MAX_TOKENS, columns)
+        if op != "gate_up_swiglu":
+            return [
+                matmul(
+                    kernels,
+                    x=x,
+                    weights=[matrix],
+                    outs=[memory.out],
+                    biases=[None],
+                    tokens=tokens,
+                )
+                for matrix in matrices
+            ]
+        out = F32(memory.out) if matrices[0].dense else Q8.at(memory.out, tokens, rows)
+        return [
+            gate_up_swiglu(kernels, x=x, gate=gate, up=up, out=out, tokens=tokens)
+            for gate, up in _pairs(matrices)
+        ]
+
+    return launches
+
+
+def _pairs(matrices: Sequence[DeviceMatrix]) -> Iterator[tuple[DeviceMatrix, DeviceMatrix]]:
+    return zip(matrices[0::2], matrices[1::2], strict=False)
+
+
+def batch_cases(properties: DeviceProperties) -> Iterator[Case]:
+    """Cases of the products of 9 to 64 tokens, where the device has matrix units."""
+    name = KINDS["nibbles"]
+    architecture, wave = properties.architecture, properties.wave_size
+    if not matmul_prompt.has_matrix_units(architecture):
+        return
+    stages = (2, 3, 4) if architecture.startswith("sm_") else (2,)
+    for tokens in matmul_batch.TOKENS:
+        chosen = matmul_batch.choose(architecture, name, tokens)
+        every = asdict(chosen)
+        own = {k: v for k, v in every.items() if k not in ("TOKENS", "COLUMNS")}
+        others = []
+        for found in itertools.product(ROW_WAVES_TRIED, (1, 2), stages, (1, 2), (1, 2)):
+            constants = matmul_batch.Constants(**{**every, **dict(zip(own, found, strict=True))})
+            if constants.fits(wave, properties.shared_bytes) and constants != chosen:
+                others.append(dict(zip(own, found, strict=True)))
+        shown = f"matrix units, {name}, {tokens} tokens"
+        results = BATCH_SHAPES[0][0] * tokens
+        made = _batch(name, tokens)
+        yield Case(f"batch {tokens}", shown, own, others, made, results, np.float32)
+
+
+def _batch(name: str, tokens: int) -> Launches:
+    def launches(kernels: Any, memory: Memory) -> list[Launch]:
+        x = F16(memory.x)
+        scratch = matmul_batch.Scratch(memory.partials, memory.arrivals)
+        found: list[Launch] = []
+        for rows, columns, gated in BATCH_SHAPES:
+            matrices = memory.matrices(name, rows, columns)
+            if gated:
+                found += [
+                    matmul_batch.gate_up_swiglu_batch(
+                        kernels,
+                        x=x,
+                        gate=gate,
+                        up=up,
+                        out=F16(memory.out),
+                        tokens=tokens,
+                        scratch=scratch,
+                    )
+                    for gate, up in _pairs(matrices)
+                ]
+                continue
+            found += [
+                matmul_batch.matmul_batch(
+                    kernels,
+                    x=x,
+                    weights=[matrix],
+                    outs=[memory.out],
+                    biases=[None],
+                    tokens=tokens,
+                    scratch=scratch,
+                )
+                for matrix in matrices
+            ]
+        return found
+
+    return launches
+
+
+@dataclass(frozen=True)
+class TileCase:
+    """A tile of the prompts' GEMM, whose speed is measured for one to MOST_BLOCKS a compute unit.
+
+    Parameters
+    ----------
+    key, shown
+        As of `Case`.
+    tile
+        With the op's own speeds.
+    """
+
+    key: str
+    shown: str
+    tile: matmul_prompt.Tile
+
+    def launches(self, kernels: Kernels, memory: Memory, blocks: int) -> list[Launch]:
+        """Launches that give each compute unit so many blocks."""
+        constants = self.tile.constants
+        rows = constants.TILE_ROWS * kernels.runtime.properties.compute_units * blocks
+        return [
+            matmul_prompt.matmul_tile(
+                kernels,
+                constants,
+                x=F16(memory.x),
+                weight=matrix,
+                out=F32(memory.out),
+                tokens=constants.TILE_TOKENS,
+            )
+            for matrix in memory.matrices(KINDS["nibbles"], rows, TILE_COLUMNS)
+        ]
+
+
+def tile_cases(properties: DeviceProperties) -> Iterator[TileCase]:
+    """The tiles of the prompts' GEMM, where it runs on matrix units."""
+    architecture, name = properties.architecture, KINDS["nibbles"]
+    if matmul_prompt.has_matrix_units(architecture):
+        for tile in matmul_prompt.tiles(architecture, name):
+            words = " ".join(str(value) for value in astuple(tile.constants))
+            c = tile.constants
+            yield TileCase(f"tile {words}", f"tile {c.TILE_TOKENS} × {c.TILE_ROWS}, {name}", tile)
+
+
+def out_bytes(properties: DeviceProperties) -> int:
+    """Room that the largest result takes."""
+    tile = max(
+        (c.tile.constants.TILE_TOKENS * c.tile.constants.TILE_ROWS for c in tile_cases(properties)),
+        default=0,
+    )
+    tiles = 4 * tile * properties.compute_units * MOST_BLOCKS
+    return max(tiles, 4 * MOST_TOKENS * WIDEST)

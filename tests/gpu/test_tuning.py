@@ -1,0 +1,147 @@
+"""Tables of tuned constants: what is written comes back, and choosers use what is not broken."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from rocmforge.gpu.fusion import FUSIONS, wanted_fusions
+from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_prompt
+from rocmforge.gpu.runtime import DeviceProperties
+from rocmforge.gpu.tuning import UNTUNED, Tuning, load_tuning, save_tuning, tuning_file
+
+CARD = DeviceProperties(
+    index=0,
+    name="AMD Radeon RX 7900 XTX",
+    architecture="gfx1100",
+    wave_size=32,
+    compute_units=96,
+    memory_bytes=24 << 30,
+    shared_bytes=64 << 10,
+    integrated=False,
+)
+TABLE = Tuning(
+    MappingProxyType(
+        {
+            "gemv many rows nibbles 1": {"WAVES": 16, "ROWS": 1, "UNITS": 4},
+            "batch 16": {"ROW_WAVES": 8, "SPLITS": 1, "STAGES": 2, "DEPTH": 1, "BLOCKS": 1},
+        }
+    ),
+    ("gate_up_swiglu",),
+    "2026-11-23T12:00:00+00:00",
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path))
+    monkeypatch.delenv("ROCMFORGE_TUNING", raising=False)
+    (tmp_path / "tuning").mkdir()
+    return tmp_path
+
+
+def test_a_card_without_a_table_has_no_constants_and_all_fusions() -> None:
+    assert load_tuning(CARD) is UNTUNED
+    assert wanted_fusions(UNTUNED) == FUSIONS
+
+
+def test_what_is_written_comes_back() -> None:
+    save_tuning(tuning_file(CARD), CARD, TABLE)
+    assert load_tuning(CARD) == TABLE
+    assert wanted_fusions(load_tuning(CARD)) == ("gate_up_swiglu",)
+
+
+@pytest.mark.parametrize("other", [{"compute_units": 84}, {"name": "AMD Radeon RX 7900 XT"}])
+def test_another_card_does_not_take_it(other: dict[str, Any]) -> None:
+    save_tuning(tuning_file(CARD), CARD, TABLE)
+    assert load_tuning(replace(CARD, **other)) is UNTUNED
+
+
+def test_a_variable_sets_the_table_aside_or_names_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tuning(tuning_file(CARD), CARD, TABLE)
+    other = replace(TABLE, fusions=None)
+    save_tuning(tmp_path / "other.json", CARD, other)
+    monkeypatch.setenv("ROCMFORGE_TUNING", "off")
+    assert load_tuning(CARD) is UNTUNED
+    monkeypatch.setenv("ROCMFORGE_TUNING", str(tmp_path / "other.json"))
+    assert load_tuning(CARD) == other
+
+
+def test_choosers_take_what_a_table_says_and_nothing_else_changes() -> None:
+    architecture = CARD.architecture
+    own = dot_rows.choose(architecture, "Q4_K", 22016, 1)
+    tuned = dot_rows.choose(architecture, "Q4_K", 22016, 1, tuning=TABLE)
+    assert tuned == replace(own, WAVES=16, ROWS=1, UNITS=4) != own
+    for name, rows, tokens, op in (
+        ("Q6_K", 22016, 1, "matmul"),
+        ("Q4_K", 4096, 1, "matmul"),
+        ("Q4_K", 22016, 2, "matmul"),
+        ("Q4_K", 22016, 1, "gate_up_swiglu"),
+    ):
+        same = dot_rows.choose(architecture, name, rows, tokens, op, TABLE)
+        assert same == dot_rows.choose(architecture, name, rows, tokens, op)
+    batch = matmul_batch.choose(architecture, "Q4_K", 12, TABLE)
+    assert (batch.ROW_WAVES, batch.TOKENS, batch.COLUMNS) == (8, 16, 128)
+    assert matmul_batch.choose(architecture, "Q4_K", 32, TABLE).ROW_WAVES == 4
+
+
+def test_tiles_take_their_speeds_from_a_table_only_if_it_has_all() -> None:
+    own = matmul_prompt.tiles("gfx1100", "Q4_K")
+    keys = [" ".join(("tile", *map(str, vars(t.constants).values()))) for t in own]
+    speeds = {key: {"alone": 1.0, "full": 2.0 + i, "blocks": 1} for i, key in enumerate(keys)}
+    some = Tuning(MappingProxyType({keys[0]: speeds[keys[0]]}))
+    assert matmul_prompt.tiles("gfx1100", "Q4_K", some) == own
+    tuned = matmul_prompt.tiles("gfx1100", "Q4_K", Tuning(MappingProxyType(speeds)))
+    assert [t.full for t in tuned] == [2.0 + i for i in range(len(own))]
+    assert [t.constants for t in tuned] == [t.constants for t in own]
+
+
+def _broken(path: list[str], value: object) -> str:
+    table: Any = {
+        "schema": 1,
+        "date": "",
+        "constants": {"gemv few rows nibbles 1": {"WAVES": 8, "ROWS": 1, "UNITS": 2}},
+        "fusions": None,
+    }
+    at = table
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = value
+    return json.dumps(table)
+
+
+KEY = "gemv few rows nibbles 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Expecting value"),
+        ("[1]", "wanted an object of schema 1"),
+        ("[" * 100_000, "recursion"),
+        (_broken(["schema"], 2), "wanted an object of schema 1"),
+        (_broken(["constants"], []), 'wanted an object "constants"'),
+        (_broken(["constants", "x"], {}), "'x': got {}, wanted an object of no such kernel"),
+        (_broken(["constants", KEY], {"WAVES": 8}), "wanted an object of ROWS, UNITS, WAVES"),
+        (_broken(["constants", KEY, "WAVES"], 0), "WAVES: got 0, wanted a number above 0"),
+        (_broken(["constants", KEY, "WAVES"], 1.5), "WAVES: got 1.5, wanted a number above 0"),
+        (_broken(["constants", KEY, "WAVES"], True), "WAVES: got True, wanted a number"),
+        (_broken(["constants", KEY, "WAVES"], "8); x"), "WAVES: got '8); x', wanted a number"),
+        (_broken(["constants", KEY, "WAVES"], 1 << 40), "wanted at most 1024"),
+        (_broken(["fusions"], "all"), "\"fusions\": got 'all', wanted a list"),
+        ("0" * ((1 << 20) + 1), "more than 1048576 bytes"),
+    ],
+)
+def test_a_broken_table_is_named_and_not_used(text: str, said: str) -> None:
+    tuning_file(CARD).write_text(text, encoding="utf-8")
+    with pytest.warns(UserWarning, match="not a table of `rocmforge tune`") as warned:
+        assert load_tuning(CARD) is UNTUNED
+    assert said in str(warned[0].message)
+    assert str(tuning_file(CARD)) in str(warned[0].message)
