@@ -7,10 +7,10 @@ any number of sequences. `model/decoder.py` says what a pass computes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,16 +44,21 @@ from rocmforge.text.tokenizer import Tokenizer
 DEFAULT_CTX = 4096
 REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once
 LOGITS_CHUNK = 512  # tokens of one pass whose logits are all wanted: bounds the memory of logits
+R = TypeVar("R")
 
 
 class Engine:
     """A loaded model with its KV cache. Made by `Engine.from_gguf`.
 
+    A prompt that has run before runs whole again, so that it can be timed again and again.
+    `add_prompt`, and `generate` with `share_prefixes`, take over what earlier ones left.
+
     Threads may use it in turn. A call while another one runs raises EngineInUseError; `release`
     alone is allowed at any time.
 
-    An interrupt (Ctrl-C) at any moment loses no page: each is free or with a sequence. End the
-    sequences of the call that was interrupted: what they hold is not known.
+    An interrupt (Ctrl-C) at any moment loses no page: each is free, with a sequence, or kept for
+    prompts that begin alike. End the sequences of the call that was interrupted: what they hold is
+    not known.
 
     Attributes
     ----------
@@ -269,6 +274,42 @@ class Engine:
         return self.cache.table.add_sequence(reserve_tokens, owner)
 
     @one_call
+    def add_prompt(
+        self, ids: ArrayLike, reserve_tokens: int = 0, owner: object = None
+    ) -> tuple[int, int]:
+        """Start a sequence for a prompt, with the keys and values that earlier prompts left of it.
+
+        The prompts of such sequences share the full pages in which they begin with the same
+        tokens. Once `prefill` or `prefill_token` has appended all that was missing, in one call,
+        later prompts find this one's pages. They stay when the sequence ends; those used longest
+        ago go first where room is needed. Nobody else's sequence is changed by that: pages that
+        may be shared are never written.
+
+        Parameters
+        ----------
+        ids
+            (T,) token ids of the whole prompt.
+        reserve_tokens, owner
+            As of `add_sequence`.
+
+        Returns
+        -------
+        sequence, held
+            Its id, and how many tokens of the prompt it has, below T and a multiple of the page
+            size. Continue with ``prefill(sequence, ids[held:])``.
+
+        Raises
+        ------
+        ValueError
+            No ids, too many, or one that is not in the vocabulary.
+        OutOfPagesError
+            Too few pages are free.
+        """
+        tokens = self._tokens(ids, room=self.ctx)
+        sequence = self.cache.table.add_sequence(reserve_tokens, owner, tokens)
+        return sequence, self.cache.table.length(sequence)
+
+    @one_call
     def remove_sequence(self, sequence: int) -> None:
         """End a sequence and free its pages; ValueError where there is none of that id."""
         self.cache.table.remove(sequence)
@@ -302,10 +343,13 @@ class Engine:
         OutOfPagesError
             Too few pages are free; the sequence is as before.
         """
-        last = self._all_but_last_chunk(sequence, ids)
-        rows = np.array([last.size - 1], np.int32)
-        row: Floats = self._executor.forward(last, [sequence], [last.size], rows)[0]
-        return row
+
+        def logits(last: NDArray[np.int64]) -> Floats:
+            rows = np.array([last.size - 1], np.int32)
+            row: Floats = self._executor.forward(last, [sequence], [last.size], rows)[0]
+            return row
+
+        return self._append(sequence, ids, logits)
 
     @one_call
     def prefill_token(self, sequence: int, ids: ArrayLike, draw: Draw) -> int:
@@ -325,21 +369,27 @@ class Engine:
         OutOfPagesError
             Too few pages are free; the sequence is as before.
         """
-        last = self._all_but_last_chunk(sequence, ids)
-        draws = np.array([draw], DRAW)
-        return self._executor.next_tokens(last, [sequence], [last.size], draws)[0]
 
-    def _all_but_last_chunk(self, sequence: int, ids: ArrayLike) -> NDArray[np.int64]:
-        """Append a prompt but for its last chunk, which is returned; has pages for all of it."""
-        length = self.cache.table.length(sequence)
-        tokens = self._tokens(ids, room=self.ctx - length)
-        self.cache.table.reserve(sequence, length + tokens.size)
+        def token(last: NDArray[np.int64]) -> int:
+            draws = np.array([draw], DRAW)
+            return self._executor.next_tokens(last, [sequence], [last.size], draws)[0]
+
+        return self._append(sequence, ids, token)
+
+    def _append(self, sequence: int, ids: ArrayLike, run: Callable[[NDArray[np.int64]], R]) -> R:
+        """Append a prompt, if there are pages for all of it; `run` runs its last chunk."""
+        table = self.cache.table
+        length = table.length(sequence)
+        tokens = rest = self._tokens(ids, room=self.ctx - length)
+        table.reserve(sequence, length + tokens.size)
         most = self._executor.prefill_chunk
-        while tokens.size > most:
+        while rest.size > most:
             rows = np.array([most - 1], np.int32)
-            self._executor.forward(tokens[:most], [sequence], [most], rows)
-            tokens = tokens[most:]
-        return tokens
+            self._executor.forward(rest[:most], [sequence], [most], rows)
+            rest = rest[most:]
+        result = run(rest)
+        table.share(sequence, length, tokens)
+        return result
 
     @one_call
     def decode(self, sequences: Sequence[int], ids: ArrayLike) -> Floats:
@@ -471,6 +521,8 @@ class Engine:
         prompts: Sequence[Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         tokenizer: Tokenizer | None = None,
+        *,
+        share_prefixes: bool = False,
     ) -> Generation:
         """Continue one or many prompts, streaming.
 
@@ -483,6 +535,11 @@ class Engine:
         tokenizer
             The model's. With it tokens carry text, the model's end tokens end a continuation,
             and stop strings work; without it only `max_tokens` and `stop_ids` do.
+        share_prefixes
+            Run only what differs from earlier prompts of this engine that were generated for with
+            `share_prefixes`, these ones included, in full pages from the first token on: see
+            `add_prompt`. `stats.cached_tokens` says how much that was. Without it each prompt runs
+            whole, as a measurement wants it.
 
         Returns
         -------
@@ -504,7 +561,8 @@ class Engine:
         if tokenizer is None and any(p.stop for p in each):
             raise ValueError("stop: got stop strings but no tokenizer, wanted both")
         checked = [self._tokens(prompt, room=self.ctx).tolist() for prompt in prompts]
-        return Generation(self, checked, each, tokenizer)
+        add = self.add_prompt if share_prefixes else None
+        return Generation(self, checked, each, tokenizer, add)
 
     def _tokens(self, ids: ArrayLike, room: int) -> NDArray[np.int64]:
         tokens = np.asarray(ids)

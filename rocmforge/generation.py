@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -86,11 +86,14 @@ class GenerationStats:
     prompt_tokens, generated_tokens
         Over all prompts.
     ttft
-        From the start until the first token of any prompt was known; NaN before.
+        From the start until the first token of any prompt was known; NaN before. It is that of a
+        shorter prompt where `cached_tokens` is not 0.
     prefill_seconds, decode_seconds
         Spent in prefill and decode calls, with the sampling of the tokens.
     decode_tokens
         Tokens that came from decode calls: all but the first of each prompt.
+    cached_tokens
+        Of `prompt_tokens`, those that did not run: earlier prompts had left their keys and values.
     """
 
     prompt_tokens: int = 0
@@ -99,11 +102,12 @@ class GenerationStats:
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     decode_tokens: int = 0
+    cached_tokens: int = 0
 
     @property
     def prefill_tokens_per_second(self) -> float:
-        """Prompt tokens over prefill time; NaN where none was measured."""
-        return _rate(self.prompt_tokens, self.prefill_seconds)
+        """Prompt tokens that ran over prefill time; NaN where none was measured."""
+        return _rate(self.prompt_tokens - self.cached_tokens, self.prefill_seconds)
 
     @property
     def decode_tokens_per_second(self) -> float:
@@ -174,6 +178,7 @@ class _Running:
     text: StopText | None
     ends: frozenset[int]
     limit: int  # tokens to generate at most
+    cached: int  # tokens of the prompt that need not run
     generated: int = 0
 
 
@@ -187,12 +192,15 @@ class Generation:
     This object owns its sequences from before they take pages. If Ctrl-C interrupts the freeing
     itself, the next `close` frees the rest; without one, the engine frees it when this object is
     gone and another sequence is added.
+
+    `add_prompt` is the engine's where prompts share their beginnings, else None.
     """
 
     engine: EngineSteps
     prompts: Sequence[Sequence[int]]
     params: Sequence[SamplingParams]
     tokenizer: Tokenizer | None
+    add_prompt: Callable[[Sequence[int], int, object], tuple[int, int]] | None = None
     stats: GenerationStats = field(default_factory=GenerationStats)
 
     def __post_init__(self) -> None:
@@ -229,6 +237,7 @@ class Generation:
                     now = time.perf_counter()
                     self.stats.prefill_seconds += now - start
                     self.stats.prompt_tokens += len(one.history)
+                    self.stats.cached_tokens += one.cached
                     if self.stats.generated_tokens == 0:
                         self.stats.ttft = now - begin
                     yield self._take(one, token, running)
@@ -248,9 +257,10 @@ class Generation:
 
     def _first(self, one: _Running) -> int:
         """Run a prompt; choose its first token where the logits are, if that can be."""
+        new = one.history[one.cached :]
         if not one.sampler.needs_logits:
-            return self.engine.prefill_token(one.sequence, one.history, one.sampler.draw())
-        logits = self.engine.prefill(one.sequence, one.history)
+            return self.engine.prefill_token(one.sequence, new, one.sampler.draw())
+        logits = self.engine.prefill(one.sequence, new)
         return one.sampler.sample(logits, one.history)
 
     def _next(self, batch: Sequence[_Running]) -> list[int]:
@@ -265,8 +275,12 @@ class Generation:
         """Start a prompt, or return None where it has to wait for others to end."""
         ids, params = list(self.prompts[prompt]), self.params[prompt]
         limit = min(params.max_tokens, self.engine.ctx - len(ids) + 1)
+        room = len(ids) + limit - 1
         try:
-            sequence = self.engine.add_sequence(len(ids) + limit - 1, owner=self)
+            if self.add_prompt is None:
+                sequence, cached = self.engine.add_sequence(room, owner=self), 0
+            else:
+                sequence, cached = self.add_prompt(ids, room, self)
         except (OutOfPagesError, OutOfMemoryError):
             if alone:
                 raise
@@ -278,7 +292,7 @@ class Generation:
             text = StopText(stream, params.stop)
             if not params.ignore_eos:
                 ends = ends | self.tokenizer.end_ids
-        return _Running(prompt, sequence, ids, Sampler(params), text, ends, limit)
+        return _Running(prompt, sequence, ids, Sampler(params), text, ends, limit, cached)
 
     def _take(self, one: _Running, token: int, running: list[_Running]) -> GeneratedToken:
         """Count a new token; end the sequence where a stop rule says so."""

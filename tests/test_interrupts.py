@@ -26,6 +26,7 @@ from rocmforge.generation import Generation
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.batch import extend
 from rocmforge.kv.page_table import PageTable
+from rocmforge.kv.page_use import page_use
 from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import SamplingParams, choose
 
@@ -222,6 +223,37 @@ def test_an_interrupt_on_a_model_loses_no_page_and_changes_no_token(
                 run_and_close(engine)
             assert n_free(engine) == engine.cache.table.allocator.n_pages, point
             assert tokens_of(engine.generate(PROMPTS, PARAMS)) == wanted, point
+
+
+def test_an_interrupt_while_prompts_share_pages_loses_none_and_changes_no_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCMFORGE_CPU_EXACT", "1")
+    path = make_model(tmp_path / "m.gguf", "tiny", "Q8_0", layers=1)
+    prompts = [[*range(20), text] for text in (30, 31)]
+
+    def run(engine: Engine, share: bool) -> dict[int, list[int]]:
+        generation = engine.generate(prompts, PARAMS, share_prefixes=share)
+        try:
+            return tokens_of(generation)
+        finally:
+            sys.settrace(None)  # closing is not cut short a second time
+            generation.close()
+
+    with Engine.from_gguf(path, "cpu", ctx=64, threads=1, page_size=16) as engine:
+        wanted = run(engine, share=False)
+        table = engine.cache.table
+        with interrupt_before(-1) as ran:
+            run(engine, share=True)
+        for point in np.random.default_rng(2).integers(1, ran[0] + 1, 40).tolist():
+            table.remove(table.add_sequence(table.page_size * table.allocator.n_pages))  # forgets
+            with interrupt_before(point), suppress(KeyboardInterrupt):
+                run(engine, share=True)
+            use = page_use(table)
+            assert (use.sequences, use.taken, use.kept + use.free) == (0, 0, use.pages), point
+            assert use.kept <= 1, point
+            for share in (True, False):
+                assert run(engine, share) == wanted, point
 
 
 def interrupted_logits(engine: Engine, point: int) -> list[int]:

@@ -8,6 +8,8 @@ In a page of q8_0, scales lie behind the codes of all tokens: rocmforge/cpu/ops.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,7 +85,6 @@ class PagedKVCache:
         self.n_pages = n_pages
         self.page_size = page_size
         self.dtype = dtype
-        self.table = PageTable(BlockAllocator(n_pages), page_size)
         try:
             self.k = aligned_zeros(
                 (n_layers, n_pages, n_kv_heads, self._row, page_size), DTYPES[dtype]
@@ -97,6 +98,8 @@ class PagedKVCache:
                 f"KV cache: {n_pages * page_size} tokens are {gib:.1f} GiB, more than this "
                 "machine lends; wanted fewer pages (a lower ctx, fewer sequences) or dtype q8_0"
             ) from error
+        copy = partial(_copy_page, (self.k, self.v))
+        self.table = PageTable(BlockAllocator(n_pages), page_size, copy)
 
     @property
     def bytes_per_token(self) -> int:
@@ -152,6 +155,12 @@ class PagedKVCache:
         k = k.transpose(0, 3, 1, 2).reshape(shape)[:n]
         v = v.transpose(0, 2, 1, 3).reshape(shape)[:n]
         return k.astype(np.float32), v.astype(np.float32)
+
+
+def _copy_page(parts: Iterable[NDArray[Any]], source: int, target: int) -> None:
+    """Copy one page of all layers; no method, so that the pool goes as soon as its cache does."""
+    for pages in parts:
+        pages[:, target] = pages[:, source]
 
 
 def _numbers(pages: NDArray[np.int8], shape: tuple[int, int], dims: int) -> NDArray[np.float32]:

@@ -93,7 +93,7 @@ class DeviceKVCache:
         self.n_pages = n_pages
         self.page_size = page_size
         self.dtype = dtype
-        self.table = PageTable(BlockAllocator(n_pages, self.grow), page_size)
+        self.table = PageTable(BlockAllocator(n_pages, self.grow), page_size, self.copy_page)
         self.moves = 0
         self._layers = [_Layer(0, 0)] * n_layers
         self._held: list[int] = []  # addresses of all memory that is to be freed
@@ -159,6 +159,15 @@ class DeviceKVCache:
                 f"{wanted * self.page_size}, for one of its {self.n_layers} layers (a lower ctx, "
                 "fewer sequences or dtype q8_0 need less)"
             ) from error
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy keys and values of all layers from one page to another; waits for the device."""
+        self.runtime.synchronize()
+        for layer in self._layers:
+            part = layer.address
+            for size in self._streams * 2:
+                self.runtime.copy_on_device(part + target * size, part + source * size, size)
+                part += layer.pages * size
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""

@@ -2,7 +2,7 @@
 
 A page belongs to the holder whose name it bears, as long as that holder exists. So a holder gives
 back all its pages in one step, by ceasing to exist, and an interrupt (Ctrl-C) between any two steps
-leaves no page that is nobody's.
+leaves no page that is nobody's. A page of `prefixes` is not free, whosever it was.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.errors import OutOfPagesError
+from rocmforge.kv.prefixes import Prefixes
+
+NOBODY = 0  # where a page bears no holder's name
 
 
 class BlockAllocator:
@@ -32,6 +35,8 @@ class BlockAllocator:
     holders : dict of int to Any
         Who exists, by name (0 or more), and what the caller keeps of them. Add one to allocate for
         it, under a name that was never used before; delete it to free its pages.
+    prefixes : Prefixes
+        Pages that can be found by what they hold. Add to it by `keep`; forget pages to free them.
 
     Raises
     ------
@@ -43,6 +48,7 @@ class BlockAllocator:
         if n_pages < 1:
             raise ValueError(f"n_pages: got {n_pages}, wanted at least 1")
         self.holders: dict[int, Any] = {}
+        self.prefixes = Prefixes()
         self._back = back
         self._names = np.zeros(n_pages, np.int64)  # of each page's latest holder, plus 1
 
@@ -91,7 +97,14 @@ class BlockAllocator:
         taken: list[int] = pages.tolist()
         return taken
 
+    def keep(self, digests: Sequence[bytes], pages: Sequence[int]) -> None:
+        """Let pages be found by what they hold; they outlive their holder, until forgotten."""
+        self.prefixes.add(digests, pages)
+        self._names[self.prefixes.pages()] = NOBODY
+
     def free_pages(self) -> NDArray[np.intp]:
         """Return the numbers of the free pages, ascending."""
         names = [name + 1 for name in self.holders.copy()]
-        return np.flatnonzero(np.isin(self._names, names, invert=True))
+        free = np.isin(self._names, names, invert=True)
+        free[self.prefixes.pages()] = False
+        return np.flatnonzero(free)

@@ -2,20 +2,27 @@
 
 Token t of a sequence lies in slot t % P of its page number t // P. The table is one 2-D array, a
 row a sequence, so that a decode step reads the rows of its batch with one copy.
+
+Sequences that were added for prompts share the full pages in which these begin alike. Such a page
+stays when its sequences end, until its room is needed. It is never written: a sequence writes from
+its length on, where it has pages of its own. A last page that is not full is not shared, so only
+`truncate` ever copies one.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.errors import OutOfMemoryError, OutOfPagesError
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.allocator import BlockAllocator
+from rocmforge.kv.prefixes import digests
 
 NO_PAGE = -1
 FIRST_ROWS = 4
@@ -46,9 +53,12 @@ def pages_for_context(n_tokens: int, n_sequences: int, page_size: int) -> int:
     return n_sequences * -(-n_tokens // page_size)
 
 
-class _Sequence(NamedTuple):
+@dataclass(slots=True)
+class _Sequence:
     row: int
     owner: weakref.ref[object] | None
+    prompt: NDArray[np.int64] | None  # whose pages later prompts may find once it has run
+    found: int = 0  # tokens of the prompt that it began with
 
 
 class PageTable:
@@ -65,6 +75,8 @@ class PageTable:
         The pool that pages come from, this table's alone.
     page_size
         P, tokens in a page: 16, 32 or 64.
+    copy
+        Called with two pages: copies what the first one holds to the second one.
 
     Raises
     ------
@@ -72,7 +84,12 @@ class PageTable:
         `page_size` is another number, or the pool holds 2**31 tokens or more (positions are int32).
     """
 
-    def __init__(self, allocator: BlockAllocator, page_size: int) -> None:
+    def __init__(
+        self,
+        allocator: BlockAllocator,
+        page_size: int,
+        copy: Callable[[int, int], None] | None = None,
+    ) -> None:
         if page_size not in PAGE_SIZES:
             raise ValueError(f"page_size: got {page_size}, wanted one of {PAGE_SIZES}")
         if allocator.n_pages * page_size >= 2**31:
@@ -82,6 +99,7 @@ class PageTable:
             )
         self.allocator = allocator
         self.page_size = page_size
+        self._copy = copy
         self._sequences: dict[int, _Sequence] = allocator.holders
         self._pages = np.full((FIRST_ROWS, FIRST_COLUMNS), NO_PAGE, np.int32)
         self._n_pages = np.zeros(FIRST_ROWS, np.int32)
@@ -94,8 +112,13 @@ class PageTable:
         rows = self._pages.nbytes + self._n_pages.nbytes + self._lengths.nbytes
         return rows + self.allocator.nbytes
 
-    def add_sequence(self, reserve_tokens: int = 0, owner: object = None) -> int:
-        """Start an empty sequence.
+    def add_sequence(
+        self,
+        reserve_tokens: int = 0,
+        owner: object = None,
+        prompt: NDArray[np.int64] | None = None,
+    ) -> int:
+        """Start a sequence, which is empty unless it is for a prompt that begins as earlier ones.
 
         Parameters
         ----------
@@ -105,6 +128,10 @@ class PageTable:
             Whose it is: `release` ends it by that, whether or not its id ever came to the caller,
             and so does the next `add_sequence` once the owner is gone. None: it lasts until
             `remove`.
+        prompt
+            Ids of what the sequence will hold. It begins with the full pages of earlier prompts
+            that hold the same tokens, but at least one token is left to run: `length` says how
+            many it has. None: nothing is shared.
 
         Returns
         -------
@@ -122,7 +149,7 @@ class PageTable:
         """
         self._pages_of("reserve_tokens", reserve_tokens)
         self.release(None)
-        taken = {held.row for held in self._sequences.copy().values()}
+        taken = set(self._rows())
         row = next(row for row in itertools.count() if row not in taken)
         if row == len(self._pages):
             self._add_rows()
@@ -130,9 +157,12 @@ class PageTable:
         self._n_pages[row] = self._lengths[row] = 0
         sequence = next(self._ids)
         try:
-            self._sequences[sequence] = _Sequence(
-                row, None if owner is None else weakref.ref(owner)
-            )
+            reference = None if owner is None else weakref.ref(owner)
+            self._sequences[sequence] = held = _Sequence(row, reference, prompt)
+            if prompt is not None:
+                pages = self.allocator.prefixes.find(digests(prompt[:-1], self.page_size))
+                self._attach(row, pages)
+                self._lengths[row] = held.found = len(pages) * self.page_size
             self.reserve(sequence, reserve_tokens)
         except BaseException:
             self._sequences.pop(sequence, None)
@@ -170,7 +200,7 @@ class PageTable:
         ]
         if not any(missing):
             return
-        pages = self.allocator.allocate(sequences, missing)
+        pages = self._take(sequences, missing)
         for row, count in zip(rows, missing, strict=True):
             self._attach(row, pages[:count])
             pages = pages[count:]
@@ -218,24 +248,65 @@ class PageTable:
         return starts
 
     def truncate(self, sequence: int, n_tokens: int) -> None:
-        """Forget the last tokens of a sequence; it keeps its pages.
+        """Forget the last tokens of a sequence; it keeps its pages, but for those it may share.
 
         Parameters
         ----------
         sequence
             Id from `add_sequence`.
         n_tokens
-            Its new length, at most the one that it has.
+            Its new length, at most the one that it has. Where it ends within a page that later
+            prompts may find, the sequence gets a copy of that page.
 
         Raises
         ------
         ValueError
             No such sequence, or it has fewer tokens.
+        OutOfPagesError
+            No page is free for that copy; nothing is changed.
         """
         row = self._row(sequence)
         if not 0 <= n_tokens <= self._lengths[row]:
             raise ValueError(f"n_tokens: got {n_tokens}, wanted 0 to {self._lengths[row]}")
+        self._own(sequence, row, n_tokens)
+        self._sequences[sequence].prompt = None
         self._lengths[row] = n_tokens
+
+    def _own(self, sequence: int, row: int, n_tokens: int) -> None:
+        """Make the pages behind so many tokens the sequence's alone, and so the last of these."""
+        full, part = divmod(n_tokens, self.page_size)
+        pages: list[int] = self._pages[row, full : self._n_pages[row]].tolist()
+        shared = set(self.allocator.prefixes.pages()).intersection(pages)
+        if not shared:
+            return
+        own = [page for page in pages if page not in shared]
+        if part and pages[0] in shared:
+            own[:0] = self._take([sequence], [1])
+            if self._copy is not None:
+                self._copy(pages[0], own[0])
+        self._pages[row, full:] = NO_PAGE
+        self._n_pages[row] = full
+        self._attach(row, own)
+
+    def share(self, sequence: int, start: int, tokens: NDArray[np.int64]) -> None:
+        """Let later prompts find the full pages of a prompt whose keys and values are written.
+
+        Parameters
+        ----------
+        sequence
+            Id from `add_sequence`.
+        start, tokens
+            What was appended, and at which position. Nothing happens unless it is all that was
+            missing of the prompt that the sequence was added for.
+        """
+        held = self._sequences.get(sequence)
+        if held is None:  # released by another thread
+            return
+        prompt, held.prompt = held.prompt, None
+        if prompt is None or start != held.found or not np.array_equal(tokens, prompt[start:]):
+            return
+        names = digests(prompt, self.page_size)
+        self.allocator.keep(names, self._pages[held.row, : len(names)].tolist())
 
     def remove(self, sequence: int) -> None:
         """End a sequence and give its pages back; ValueError where there is no such sequence."""
@@ -292,6 +363,26 @@ class PageTable:
             exist = len(self._sequences)
             raise ValueError(f"sequence: got id {sequence!r}, wanted one of the {exist} that exist")
         return held.row
+
+    def _rows(self) -> list[int]:
+        return [held.row for held in self._sequences.copy().values()]
+
+    def _take(self, sequences: Sequence[int], counts: Sequence[int]) -> list[int]:
+        """Allocate pages; shared ones that no sequence has make room, the least used first."""
+        allocator, wanted = self.allocator, sum(counts)
+        try:
+            return allocator.allocate(sequences, counts)
+        except (OutOfPagesError, OutOfMemoryError):
+            idle = allocator.prefixes.idle(set(self._pages[self._rows()].ravel().tolist()))
+            missing = max(0, wanted - allocator.n_free)
+            if missing > len(idle):
+                free = allocator.n_free + len(idle)
+                raise OutOfPagesError(wanted, free, allocator.n_pages) from None
+            if not idle:
+                raise
+            # Where memory behind the pages is missing, it is there behind these.
+            allocator.prefixes.forget(idle[: missing or wanted])
+        return self._take(sequences, counts)
 
     def _pages_of(self, what: str, n_tokens: int) -> int:
         if n_tokens < 0:

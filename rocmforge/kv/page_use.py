@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +21,15 @@ class PageUse:
     pages, taken
         In the pool, and of those with a sequence.
     sequences, tokens
-        That the cache holds.
+        That the cache holds; tokens in a page that sequences share count once.
     reserved
         Taken pages that hold no token yet.
     unused_slots
         Places for tokens in the other taken pages that hold none: the ends of last pages.
     free_runs, longest_free_run
         Runs of neighbouring free pages, and pages of the longest.
+    kept
+        Pages that no sequence has and that later prompts may find, until their room is needed.
     """
 
     page_size: int
@@ -38,11 +41,12 @@ class PageUse:
     unused_slots: int
     free_runs: int
     longest_free_run: int
+    kept: int = 0
 
     @property
     def free(self) -> int:
-        """Pages that no sequence has."""
-        return self.pages - self.taken
+        """Pages that nobody has."""
+        return self.pages - self.taken - self.kept
 
     @property
     def unused_fraction(self) -> float:
@@ -62,20 +66,23 @@ def page_use(table: PageTable) -> PageUse:
     """Look at a page table now; no sequence may be added or removed meanwhile."""
     size = table.page_size
     sequences = list(table.allocator.holders)
-    lengths = [table.length(sequence) for sequence in sequences]
-    held = [len(table.pages(sequence)) for sequence in sequences]
-    filled = [-(-length // size) for length in lengths]
+    filled: dict[int, int] = {}  # tokens in each page; those that are shared are full
+    for sequence in sequences:
+        length = table.length(sequence)
+        for start, page in zip(itertools.count(0, size), table.pages(sequence)):
+            filled[page] = min(size, max(0, length - start))
     free = table.allocator.free_pages()
     breaks = np.flatnonzero(np.diff(free) > 1) + 1
     runs = np.diff([0, *breaks, free.size]) if free.size else np.zeros(0, np.intp)
     return PageUse(
         page_size=size,
         pages=table.allocator.n_pages,
-        taken=table.allocator.n_pages - free.size,
+        taken=len(filled),
         sequences=len(sequences),
-        tokens=sum(lengths),
-        reserved=sum(held) - sum(filled),
-        unused_slots=sum(filled) * size - sum(lengths),
+        tokens=sum(filled.values()),
+        reserved=list(filled.values()).count(0),
+        unused_slots=sum(size - tokens for tokens in filled.values() if tokens),
         free_runs=runs.size,
         longest_free_run=int(runs.max(initial=0)),
+        kept=table.allocator.n_pages - free.size - len(filled),
     )
