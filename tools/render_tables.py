@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from estimate_radeon import radeon_tables
 from gpu_tables import op_tables, readme_models, speed_tables, stored_median
 from markdown_table import table, table_row
 from measured_commits import lost_commits
@@ -65,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (docs / "PERFORMANCE.md", "peer", _peer_table(reports)),
         (docs / "PERFORMANCE.md", "formats", _formats_table(formats)),
         (docs / "PERFORMANCE.md", "gpu", "".join(map(speed_tables, gpus))),
+        (docs / "PERFORMANCE.md", "radeon", "".join(map(radeon_tables, gpus))),
         (
             docs / "PERFORMANCE.md",
             "ops",
