@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from suite_caches import nothing_prepared
 
-from rocmforge.bench.decision import slowdown
-from rocmforge.bench.results import Direction
+from rocmforge.bench.compare import compare
+from rocmforge.bench.decision import Verdict
+from rocmforge.bench.results import Direction, Result, ResultSet, Status
+from rocmforge.bench.statistics import summarize
 from rocmforge.errors import DeviceError
 from rocmforge.gpu import cross_compile
 from rocmforge.gpu.compiler import Build
 from rocmforge.gpu.cross_compile import ARCHITECTURES
+from rocmforge.hardware import Hardware
 
 KERNELS = """#include "device.h"
 struct Args {
@@ -74,6 +77,27 @@ def tracked(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trac
     return track
 
 
+def verdict(metric: str, before: dict[str, float], after: dict[str, float]) -> Verdict:
+    """What `bench compare` says of two commits, each with one value of a metric."""
+    from benchmarks import kernel_resources as suite
+
+    tracks = {
+        "occupancy": suite.KernelResources.track_occupancy,
+        "bytes/load": suite.Loads.track_bytes_per_load,
+    }
+    unit, direction = (getattr(tracks[metric], name) for name in ("unit", "direction"))
+    found = []
+    for commit, value in (("a" * 40, before[metric]), ("b" * 40, after[metric])):
+        result = Result(
+            *("kernel_resources.Loads.track", ("file",), ("p.hip",), Status.OK, value),
+            *(summarize([value]), (), unit, Direction(direction), "1", None),
+        )
+        known = Hardware(cpu_name="AMD EPYC", cpu_arch="x86_64", cpu_count=2, os="Linux")
+        found.append(ResultSet(Path("r.json"), "box", commit, None, "env", known, (result,)))
+    (row,) = compare(*found, 0.10).rows
+    return row.verdict
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_loads_in_smaller_pieces_are_seen(architecture: str, tracked: Tracked) -> None:
     whole = tracked(architecture)
@@ -81,7 +105,8 @@ def test_loads_in_smaller_pieces_are_seen(architecture: str, tracked: Tracked) -
     assert tracked(architecture, **FLOATS)["bytes/load"] == 4
     pieces = tracked(architecture, **BYTES)
     assert pieces["bytes/load"] == 1
-    assert slowdown(whole["bytes/load"], pieces["bytes/load"], Direction.HIGHER) == 16
+    assert verdict("bytes/load", whole, pieces) is Verdict.REGRESSION
+    assert verdict("bytes/load", pieces, whole) is Verdict.IMPROVED
     assert pieces["occupancy"] == whole["occupancy"]
 
 
@@ -91,6 +116,8 @@ def test_fewer_waves_are_seen(architecture: str, waste: dict[str, str], tracked:
     many, few = tracked(architecture), tracked(architecture, **waste)
     assert many["occupancy"] >= 8
     assert few["occupancy"] <= many["occupancy"] / 2
+    assert verdict("occupancy", many, few) is Verdict.REGRESSION
+    assert verdict("occupancy", few, many) is Verdict.IMPROVED
     assert few["bytes/load"] == many["bytes/load"] == 16
 
 
