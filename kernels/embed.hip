@@ -3,7 +3,7 @@
 //
 //   table   (V, row bytes) blocks or numbers of FORMAT as in a GGUF file, aligned to 16; only
 //           `codes` is used. If PACKED, the matrix (V, K) in the layout of packed.h
-//   tokens  (T,) int32, each below V
+//   tokens  (T,) int32, each below V; below 0, where logits gave no token, counts as 0
 //   weight  (K,) float32
 //   out     (T, K) float32, aligned to 16
 //   normed  (T, K) float32, f16 or Q8, aligned to 16; `dtype` is a number of Dtype (output.h), or
@@ -105,7 +105,8 @@ KERNEL(embed, EmbedArgs, kRawThreads) {
     SHARED float scratch[kRawThreads / WAVE];
     const u64 start = static_cast<u64>(block_x()) * a.columns;
     const bool aligned = a.columns % 4 == 0;
-    const float squares = copy_row(a, static_cast<u64>(a.tokens[block_x()]), start, aligned);
+    const u64 token = maximum(a.tokens[block_x()], 0);
+    const float squares = copy_row(a, token, start, aligned);
     if (a.dtype < 0) return;
     const float total = block_sum<kRawThreads>(squares, scratch);
     const float factor = reciprocal_sqrt(total / static_cast<float>(a.columns) + a.eps);

@@ -97,11 +97,21 @@ class KeptSequence:
         """Append one token; logits (1, V)."""
         return self._decode(ids, lambda where: self._engine.decode(where, ids))
 
+    @property
+    def runs_ahead(self) -> bool:
+        """As the engine's."""
+        return self._engine.runs_ahead
+
     def decode_tokens(
-        self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+        self,
+        sequences: Sequence[int],
+        ids: Sequence[int],
+        draws: Sequence[Draw],
+        following: Sequence[Draw] | None = None,
     ) -> list[int]:
         """Append one token; the one that follows it."""
-        return self._decode(ids, lambda where: self._engine.decode_tokens(where, ids, draws))
+        engine = self._engine
+        return self._decode(ids, lambda where: engine.decode_tokens(where, ids, draws, following))
 
     def _decode(self, ids: Sequence[int], run: Callable[[Sequence[int]], R]) -> R:
         if self._sequence is None:

@@ -417,9 +417,18 @@ class Engine:
         rows = np.arange(tokens.size, dtype=np.int32)
         return self._executor.forward(tokens, sequences, [1] * len(sequences), rows)
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether `decode_tokens` with `following` begins the next step before it returns."""
+        return self._executor.runs_ahead
+
     @one_call
     def decode_tokens(
-        self, sequences: Sequence[int], ids: ArrayLike, draws: Sequence[Draw]
+        self,
+        sequences: Sequence[int],
+        ids: ArrayLike,
+        draws: Sequence[Draw],
+        following: Sequence[Draw] | None = None,
     ) -> list[int]:
         """Append one token to each of some sequences as `decode` does; return the next of each.
 
@@ -429,6 +438,10 @@ class Engine:
             As of `decode`.
         draws
             How to choose each token, from `rocmforge.sampling.Sampler.draw`.
+        following
+            The draws of the next call, where all sequences are expected to go on with the tokens
+            that this call returns: a GPU runs that step already while the caller looks at them.
+            Another call throws that step away.
 
         Raises
         ------
@@ -440,8 +453,13 @@ class Engine:
         tokens = self._one_each(sequences, ids)
         if len(draws) != len(sequences):
             raise ValueError(f"draws: got {len(draws)}, wanted {len(sequences)}, one a sequence")
+        if following is not None and len(following) != len(sequences):
+            raise ValueError(
+                f"following: got {len(following)}, wanted {len(sequences)}, one a sequence"
+            )
         each = np.array(list(draws), DRAW)
-        return self._executor.next_tokens(tokens, sequences, [1] * len(sequences), each)
+        ahead = None if following is None else np.array(list(following), DRAW)
+        return self._executor.next_tokens(tokens, sequences, [1] * len(sequences), each, ahead)
 
     def _one_each(self, sequences: Sequence[int], ids: ArrayLike) -> NDArray[np.int64]:
         """Check the sequences and ids of a step; return the ids."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.errors import OutOfMemoryError, OutOfPagesError
-from rocmforge.sampling import Draw, Sampler, SamplingParams
+from rocmforge.sampling import Draw, Sampler, SamplingParams, choose
 from rocmforge.text.tokenizer import StreamDecoder, Tokenizer
 
 FinishReason = Literal["stop", "length"]
@@ -47,8 +47,16 @@ class EngineSteps(Protocol):
     def decode(self, sequences: Sequence[int], ids: Sequence[int]) -> NDArray[np.float32]:
         """Append one token to each sequence; logits (S, V)."""
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether `decode_tokens` begins the next step before it returns."""
+
     def decode_tokens(
-        self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+        self,
+        sequences: Sequence[int],
+        ids: Sequence[int],
+        draws: Sequence[Draw],
+        following: Sequence[Draw] | None = None,
     ) -> list[int]:
         """Append one token to each sequence; the token that follows each."""
 
@@ -89,7 +97,8 @@ class GenerationStats:
         From the start until the first token of any prompt was known; NaN before. It is that of a
         shorter prompt where `cached_tokens` is not 0.
     prefill_seconds, decode_seconds
-        Spent in prefill and decode calls, with the sampling of the tokens.
+        Spent in prefill and decode calls, with the sampling of the tokens. A decode step that a
+        GPU begins ahead counts from the end of the one before, with what the caller does meanwhile.
     decode_tokens
         Tokens that came from decode calls: all but the first of each prompt.
     cached_tokens
@@ -180,6 +189,18 @@ class _Running:
     limit: int  # tokens to generate at most
     cached: int  # tokens of the prompt that need not run
     generated: int = 0
+    _ahead: Draw | None = None
+
+    def draw(self) -> Draw:
+        """Return how to draw the next token."""
+        ahead, self._ahead = self._ahead, None
+        return self.sampler.draw() if ahead is None else ahead
+
+    def draw_ahead(self) -> Draw:
+        """Return what `draw` will return next."""
+        if self._ahead is None:
+            self._ahead = self.sampler.draw()
+        return self._ahead
 
 
 @dataclass
@@ -202,6 +223,9 @@ class Generation:
     tokenizer: Tokenizer | None
     add_prompt: Callable[[Sequence[int], int, object], tuple[int, int]] | None = None
     stats: GenerationStats = field(default_factory=GenerationStats)
+    _since: float | None = field(default=None, init=False)
+    """When the step began that a GPU runs already: it counts from there, whatever the caller of
+    this object did meanwhile."""
 
     def __post_init__(self) -> None:
         """Start the run, which does nothing until it is iterated."""
@@ -232,6 +256,7 @@ class Generation:
                         break
                     waiting.popleft()
                     running.append(one)
+                    self._since = None
                     start = time.perf_counter()
                     token = self._first(one)
                     now = time.perf_counter()
@@ -248,9 +273,11 @@ class Generation:
 
     def _step(self, running: list[_Running]) -> Iterator[GeneratedToken]:
         batch = list(running)
-        start = time.perf_counter()
+        start = time.perf_counter() if self._since is None else self._since
         tokens = self._next(batch)
-        self.stats.decode_seconds += time.perf_counter() - start
+        now = time.perf_counter()
+        self.stats.decode_seconds += now - start
+        self._since = now if self._goes_on(batch) else None
         self.stats.decode_tokens += len(batch)
         for one, token in zip(batch, tokens, strict=True):
             yield self._take(one, token, running)
@@ -259,7 +286,7 @@ class Generation:
         """Run a prompt; choose its first token where the logits are, if that can be."""
         new = one.history[one.cached :]
         if not one.sampler.needs_logits:
-            return self.engine.prefill_token(one.sequence, new, one.sampler.draw())
+            return self.engine.prefill_token(one.sequence, new, one.draw())
         logits = self.engine.prefill(one.sequence, new)
         return one.sampler.sample(logits, one.history)
 
@@ -267,9 +294,24 @@ class Generation:
         """Run a step; choose its tokens where the logits are, if that can be for all of them."""
         sequences, last = [r.sequence for r in batch], [r.history[-1] for r in batch]
         if not any(r.sampler.needs_logits for r in batch):
-            return self.engine.decode_tokens(sequences, last, [r.sampler.draw() for r in batch])
+            draws = [r.draw() for r in batch]
+            following = [r.draw_ahead() for r in batch] if self._goes_on(batch) else None
+            return self.engine.decode_tokens(sequences, last, draws, following)
         logits = self.engine.decode(sequences, last)
-        return [r.sampler.sample(logits[i], r.history) for i, r in enumerate(batch)]
+        return [
+            r.sampler.sample(logits[i], r.history)
+            if r.sampler.needs_logits
+            else choose(logits[i], r.draw())
+            for i, r in enumerate(batch)
+        ]
+
+    def _goes_on(self, batch: Sequence[_Running]) -> bool:
+        """Whether the step behind this one may begin with it: nobody ends by its limit."""
+        return (
+            self.engine.runs_ahead
+            and all(r.generated + 1 < r.limit for r in batch)
+            and not any(r.sampler.needs_logits for r in batch)
+        )
 
     def _admit(self, prompt: int, alone: bool) -> _Running | None:
         """Start a prompt, or return None where it has to wait for others to end."""

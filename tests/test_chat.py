@@ -48,10 +48,18 @@ class Recorder:
     def decode(self, sequences: Sequence[int], ids: Sequence[int]) -> NDArray[np.float32]:
         return self._checked(self.engine.decode(sequences, ids))
 
+    @property
+    def runs_ahead(self) -> bool:
+        return self.engine.runs_ahead
+
     def decode_tokens(
-        self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+        self,
+        sequences: Sequence[int],
+        ids: Sequence[int],
+        draws: Sequence[Draw],
+        following: Sequence[Draw] | None = None,
     ) -> list[int]:
-        return self._checked(self.engine.decode_tokens(sequences, ids, draws))
+        return self._checked(self.engine.decode_tokens(sequences, ids, draws, following))
 
     def _checked(self, result: Result) -> Result:
         if self.fail:
@@ -166,10 +174,14 @@ def test_the_templates_end_token_is_not_written_twice(
         steps = 0
 
         def decode_tokens(
-            self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+            self,
+            sequences: Sequence[int],
+            ids: Sequence[int],
+            draws: Sequence[Draw],
+            following: Sequence[Draw] | None = None,
         ) -> list[int]:
             self.steps += 1
-            tokens = super().decode_tokens(sequences, ids, draws)
+            tokens = super().decode_tokens(sequences, ids, draws, following)
             return [end] if self.steps == 2 else tokens
 
     ending = Ending(recorder.engine)

@@ -18,7 +18,7 @@ from rocmforge.engine import Engine
 from rocmforge.errors import OutOfPagesError
 from rocmforge.generation import GeneratedToken, Generation, GenerationStats, StopText
 from rocmforge.model.synthetic import make_model
-from rocmforge.sampling import Draw, SamplingParams, choose
+from rocmforge.sampling import Draw, Sampler, SamplingParams, choose
 from rocmforge.text.tokenizer import Tokenizer
 
 V = 32
@@ -37,6 +37,9 @@ class CountingEngine:
         self.owners: dict[int, object] = {}
         self.batches: list[int] = []
         self.fail_at: int | None = None  # decode call that raises
+        self.runs_ahead = False
+        self.ahead: list[bool] = []  # of each step: whether the next one was asked for with it
+        self.draws: list[Draw] = []
         self._next = 0
 
     def add_sequence(self, reserve_tokens: int = 0, owner: object = None) -> int:
@@ -70,8 +73,17 @@ class CountingEngine:
         return choose(self.prefill(sequence, ids), draw)
 
     def decode_tokens(
-        self, sequences: Sequence[int], ids: Sequence[int], draws: Sequence[Draw]
+        self,
+        sequences: Sequence[int],
+        ids: Sequence[int],
+        draws: Sequence[Draw],
+        following: Sequence[Draw] | None = None,
     ) -> list[int]:
+        if following is not None:
+            assert self.runs_ahead
+            assert len(following) == len(sequences)
+        self.ahead.append(following is not None)
+        self.draws += draws
         return list(map(choose, self.decode(sequences, ids), draws))
 
     def _append(self, sequence: int, ids: Sequence[int]) -> NDArray[np.float32]:
@@ -364,6 +376,35 @@ def test_the_readers_time_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in generation:
         engine.clock += 100.0
     assert (generation.stats.prefill_seconds, generation.stats.decode_seconds) == (2.0, 0.5)
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_draws_are_the_same_whether_steps_run_ahead_or_not(runs_ahead: bool) -> None:
+    engine = CountingEngine()
+    engine.runs_ahead = runs_ahead
+    params = [SamplingParams(max_tokens=n, temperature=1.0, seed=n) for n in (3, 6)]
+    list(start(engine, [[1], [2]], params))
+    samplers = [Sampler(p) for p in params]
+    for sampler in samplers:
+        sampler.draw()  # of the prompts
+    wanted = [s.draw() for _ in range(2) for s in samplers]  # while both run
+    wanted += [samplers[1].draw() for _ in range(3)]
+    assert engine.draws == wanted
+    assert engine.ahead == ([True, False, True, True, False] if runs_ahead else [False] * 5)
+
+
+def test_a_step_that_runs_ahead_counts_from_when_it_could_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = CountingEngine()
+    engine.runs_ahead = True
+    monkeypatch.setattr(
+        "rocmforge.generation.time", SimpleNamespace(perf_counter=lambda: engine.clock)
+    )
+    generation = start(engine, [[1]], SamplingParams(max_tokens=4))
+    for _ in generation:
+        engine.clock += 100.0  # a step may have run meanwhile: nothing says how fast
+    assert generation.stats.decode_seconds == 3 * 0.25 + 2 * 100.0
 
 
 def test_rates_without_a_measurement_are_nan() -> None:

@@ -68,6 +68,7 @@ class CountingExecutor:
 
     def __init__(self) -> None:
         self.left = -1  # passes until one is cut short
+        self.runs_ahead = False
         self.cache = SimpleNamespace(table=PageTable(BlockAllocator(PAGES), 16))
 
     def forward(
@@ -89,6 +90,7 @@ class CountingExecutor:
         sequences: Sequence[int],
         counts: Sequence[int],
         draws: NDArray[Any],
+        following: NDArray[Any] | None = None,
     ) -> list[int]:
         last = (np.cumsum(counts) - 1).astype(np.int32)
         logits = self.forward(tokens, sequences, counts, last)

@@ -182,6 +182,7 @@ class HostExecutor:
         self._labels = [op.label for op in self._ops]
         self._single_ops: Parts = [(self._needs_python(op), [op]) for op in self._ops]
         self.observer: Observer | None = None
+        self.runs_ahead = False
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Nothing to do: the kernels came compiled."""
@@ -200,6 +201,7 @@ class HostExecutor:
         sequences: Sequence[int],
         counts: Sequence[int],
         draws: NDArray[Any],
+        following: NDArray[Any] | None = None,
     ) -> list[int]:
         """Run new tokens and choose the next ones; see `Executor.next_tokens`."""
         rows = (np.cumsum(counts) - 1).astype(np.int32)

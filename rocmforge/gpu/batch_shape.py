@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from rocmforge.array_types import Ints
+from rocmforge.gpu.ops.dot_rows import MAX_TOKENS as GEMV_ROWS
 from rocmforge.plan.graph import Tensor
+
+LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for more than a few
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,35 @@ class BatchShape:
     def rows(self, tensor: Tensor) -> int:
         """Rows of a tensor."""
         return self.tokens if tensor.rows == "tokens" else self.output_rows
+
+
+def batch_shape(counts: Sequence[int], rows: Ints) -> BatchShape:
+    """Return the shape of a batch by its sequences' new tokens and the rows of wanted logits."""
+    tokens = sum(counts)
+    return BatchShape(
+        tokens=tokens,
+        sequences=len(counts),
+        outputs=None if rows.size == tokens else tuple(rows.tolist()),  # each comes once, in order
+        single=max(counts) == 1,
+        longest=max(counts),
+    )
+
+
+def room_of(shape: BatchShape) -> BatchShape:
+    """Return the largest shape that shares a plan with this one."""
+    tokens = _rounded(shape.tokens)
+    outputs = _rounded(shape.output_rows)
+    return replace(
+        shape,
+        tokens=tokens,
+        sequences=tokens if shape.single else 1,
+        outputs=None if outputs == tokens else tuple(range(outputs)),
+        longest=1,
+    )
+
+
+def _rounded(rows: int) -> int:
+    return GEMV_ROWS if rows <= GEMV_ROWS else max(LEAST_ROOM, 1 << (rows - 1).bit_length())
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,12 @@ class Batch(Slots, Queries):
 
     positions: Ints
 
+    def goes_where(self, other: Batch) -> bool:
+        """Whether its tokens go to the same places of the same pages as another batch's."""
+        return np.array_equal(self.positions, other.positions) and np.array_equal(
+            self.page_table, other.page_table
+        )
+
 
 def extend(table: PageTable, sequences: Sequence[int], counts: Sequence[int]) -> Batch:
     """Lengthen sequences, all or none, and say where each new token goes.
@@ -83,12 +89,38 @@ def extend(table: PageTable, sequences: Sequence[int], counts: Sequence[int]) ->
     """
     first = np.array(table.extend_all(sequences, counts), np.int32)
     page_table, lengths = table.as_array(sequences)
+    return _batch(table.page_size, page_table, lengths, first, counts)
+
+
+def step_ahead(table: PageTable, sequences: Sequence[int]) -> Batch | None:
+    """Say where one more token of each sequence would go; no sequence grows.
+
+    Parameters
+    ----------
+    table, sequences
+        As of `extend`.
+
+    Returns
+    -------
+    Batch or None
+        What `extend` by one token each would return; None where a sequence has no page for it yet.
+    """
+    page_table, lengths = table.as_array(sequences)
+    slot = lengths // table.page_size
+    if slot.max() >= page_table.shape[1] or (page_table[np.arange(slot.size), slot] < 0).any():
+        return None
+    return _batch(table.page_size, page_table, lengths + 1, lengths, [1] * len(sequences))
+
+
+def _batch(
+    page_size: int, page_table: Ints, lengths: Ints, first: Ints, counts: Sequence[int]
+) -> Batch:
     starts = np.array([0, *itertools.accumulate(counts)], np.int32)
     row, positions = np.arange(len(counts)), first
     if starts[-1] > row.size:  # several tokens of one sequence: each behind the one before
         row = np.repeat(row, counts)
         positions = np.arange(starts[-1], dtype=np.int32) + (first - starts[:-1])[row]
-    slot, offsets = np.divmod(positions, np.int32(table.page_size))
+    slot, offsets = np.divmod(positions, np.int32(page_size))
     return Batch(
         positions=positions,
         pages=page_table[row, slot],

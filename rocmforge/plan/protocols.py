@@ -133,9 +133,12 @@ class Executor(Protocol):
         Told of each pass of `forward`, for profiles. Without one nothing is noted.
     prefill_chunk : int
         Most tokens of a prompt to run in one pass, which bounds the memory of activations.
+    runs_ahead : bool
+        Whether `next_tokens` makes use of `following`.
     """
 
     observer: Observer | None
+    runs_ahead: bool
 
     @property
     def prefill_chunk(self) -> int:
@@ -178,10 +181,15 @@ class Executor(Protocol):
         sequences: Sequence[int],
         counts: Sequence[int],
         draws: NDArray[Any],
+        following: NDArray[Any] | None = None,
     ) -> list[int]:
         """Run new tokens as `forward` does, and choose the token that follows each sequence.
 
         No logits come to the host.
+
+        With `following`, a device may run the next step while the host looks at these tokens. It
+        is thrown away unless the next call wants just that: the same sequences, with the tokens
+        that this call returns, and these draws.
 
         Parameters
         ----------
@@ -189,6 +197,8 @@ class Executor(Protocol):
             As of `forward`.
         draws
             (S,) records `rocmforge.sampling.DRAW`: how to draw each token.
+        following
+            How the next call will draw, where all sequences are expected to go on.
 
         Raises
         ------

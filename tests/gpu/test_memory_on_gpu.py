@@ -100,7 +100,7 @@ def test_what_is_named_is_what_was_allocated(
         assert found.executor.pinned == allocated["pinned"]
         assert found.executor.activations > 17 * engine.config.d_model * 4
         assert found.executor.constants > 0
-        assert found.executor.page_table == 4 * 8 * 2  # sequences at once, pages of each
+        assert found.executor.page_table == 2 * 4 * 8 * 2  # slots, sequences at once, pages of each
         assert found.kv.table_bytes == engine.cache.table.nbytes + found.executor.page_table
         assert found.kv.use.tokens == 18
         layer = 2 * engine.config.n_kv_heads * engine.config.head_dim * 2

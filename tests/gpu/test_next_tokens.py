@@ -104,7 +104,7 @@ def test_logits_that_are_not_numbers_are_refused_as_on_the_host(engine: Engine) 
     one, other = engine.add_sequence(), engine.add_sequence()
     draw = Sampler(PARAMS[1]).draw()
     engine.prefill_token(one, IDS, draw)
-    for address, array in executor._constants.values():
+    for address, array in executor._constants._held.values():
         if array.dtype == np.float32 and array.ndim == 1:  # weights of norms
             executor._runtime.copy_to_device(address, np.full_like(array, np.nan))
     with pytest.raises(ValueError, match="logits: got NaN for token 0"):

@@ -1,0 +1,59 @@
+"""A pass as an executor keeps it, and as it was launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.array_types import Ints
+from rocmforge.gpu.batch_shape import BatchShape
+from rocmforge.gpu.dtypes import Step
+from rocmforge.gpu.launch import Launch
+from rocmforge.kv.batch import Batch
+
+
+@dataclass
+class CapturedPass:
+    """The launches of one batch shape, by steps; `graph` once they were captured.
+
+    `result` is copied to the host: the tokens where the last step chooses them, or the logits.
+    `slot` has the inputs; with `chained`, the tokens are those that the pass before has chosen.
+    """
+
+    steps: Sequence[tuple[Step, Sequence[Launch]]]
+    logits: int
+    result: int
+    slot: int
+    chained: bool
+    graph: Any = None
+    ran: bool = False
+
+
+Key = tuple[BatchShape, bool, int, bool]  # the shape, whether it chooses, slot, chained
+
+
+@dataclass(frozen=True)
+class Running:
+    """A pass that was launched, with what it was launched for."""
+
+    kept: CapturedPass
+    shape: BatchShape
+    sequences: Sequence[int]
+    tokens: NDArray[np.int64]
+    draws: NDArray[Any] | None
+    batch: Batch
+    result: Ints
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps of a class of shapes, and where their tensors lie in the arena."""
+
+    steps: list[Step]
+    offsets: dict[Any, int]
+    nbytes: int
+    scratch: int
