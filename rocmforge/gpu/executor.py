@@ -85,6 +85,7 @@ class GpuExecutor:
         )
         self._queued: Running | None = None  # behind the last pass, whose tokens it runs
         self._chosen: list[int] = []  # by the last pass
+        self._busy = False  # whether anything may be on the stream
         self._kernels = kernels
         constants = self._constants
         self._lowering = Lowering(kernels, cache, ctx, constants.address, constants.table)
@@ -188,7 +189,7 @@ class GpuExecutor:
             self._settle()
             rerun = replace(running, kept=self._pass((running.shape, True, 0, False)))
             self._launch(rerun, None)
-            self._runtime.synchronize(self._stream)
+            self._synchronize()
         columns = self._graph.logits.columns
         wrong = np.empty(columns, np.float32)
         for row, token in enumerate(chosen):
@@ -231,7 +232,7 @@ class GpuExecutor:
         if watch is not None:
             watch.host("wait")
         if self._queued is None:
-            self._runtime.synchronize(self._stream)
+            self._synchronize()
         else:
             self._runtime.synchronize_event(self._slots[running.kept.slot].done)
         if watch is not None:
@@ -279,10 +280,17 @@ class GpuExecutor:
         return replace(queued, tokens=tokens)
 
     def _settle(self) -> None:
-        """Wait for a queued step that nobody wants; what it wrote lies behind its sequences."""
-        if self._queued is not None:
-            self._queued = None
-            self._runtime.synchronize(self._stream)
+        """Wait for what runs and nobody wants: a queued step, or a pass that was interrupted.
+
+        What a queued step wrote lies behind the tokens of its sequences.
+        """
+        self._queued = None
+        if self._busy:
+            self._synchronize()
+
+    def _synchronize(self) -> None:
+        self._runtime.synchronize(self._stream)
+        self._busy = False
 
     def _costs(self, counts: Sequence[int], batch: Batch, shape: BatchShape) -> Costs:
         token_bytes = self.cache.bytes_per_token // self.cache.n_layers
@@ -341,6 +349,7 @@ class GpuExecutor:
     def _launch(self, running: Running, watch: PassWatch | None) -> None:
         """Enqueue a pass; one of single tokens is captured the second time, and then replayed."""
         runtime, stream, kept = self._runtime, self._stream, running.kept
+        self._busy = True
         inputs = self._slots[kept.slot].inputs
         inputs.fill(running.tokens, running.batch)
         if running.draws is not None:

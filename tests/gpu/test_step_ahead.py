@@ -194,6 +194,26 @@ def test_logits_that_are_not_numbers_are_refused_though_the_next_step_ran(engine
         assert not queued(engine)
 
 
+def test_an_interrupt_behind_a_launch_is_waited_for_by_the_next_call(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor: Any = engine._executor
+    wanted = steps(engine, 3, 1, ahead=False)
+    ids, last = begun(engine, 1)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "_queue", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.decode_tokens(ids, last, [GREEDY], [GREEDY])
+    assert executor._busy
+    for sequence in ids:
+        engine.remove_sequence(sequence)
+    assert steps(engine, 3, 1, ahead=True) == wanted
+
+
 def test_following_draws_are_one_a_sequence(engine: Engine) -> None:
     ids, last = begun(engine, 2)
     with pytest.raises(ValueError, match="following: got 1, wanted 2, one a sequence"):
