@@ -217,7 +217,9 @@ def hardware_tag(hardware: Hardware | None = None) -> str:
     Returns
     -------
     str
-        ``cpu-amd-epyc-zen4-2c`` without a GPU, ``gfx1100-radeon-rx-7900-xt-rocm6`` with one.
+        ``cpu-amd-epyc-zen4-2c`` without a GPU, ``gfx1100-radeon-rx-7900-xt-rocm6`` with one. A CPU
+        without AVX-512 has its instruction set in it, ``cpu-amd-epyc-zen4-avx2-2c``: that decides
+        its speed, and a virtual machine may hide what the name of a CPU promises.
     """
     machine = detect() if hardware is None else hardware
     if machine.gpu_name or machine.gpu_architecture:
@@ -232,6 +234,7 @@ def hardware_tag(hardware: Hardware | None = None) -> str:
             "cpu",
             _short_cpu_name(machine.cpu_name) or machine.cpu_arch,
             machine.cpu_microarchitecture,
+            machine.cpu_isa if machine.cpu_isa != "avx512" else None,
             f"{machine.cpu_count}c" if machine.cpu_count else None,
         ]
     return _slug("-".join(part for part in parts if part)) or "unknown"

@@ -127,8 +127,16 @@ def test_intel_has_a_name_and_no_zen(root: Root) -> None:
     machine = detect(root.path)
     assert machine.cpu_microarchitecture is None
     assert machine.cpu_isa == "avx2"
-    expected = f"cpu-intel-xeon-platinum-8480-{machine.cpu_count}c"
+    expected = f"cpu-intel-xeon-platinum-8480-avx2-{machine.cpu_count}c"
     assert hardware_tag(machine) == expected
+
+
+@pytest.mark.parametrize(
+    ("isa", "tag"), [("avx512", "cpu-zen4-8c"), ("avx2", "cpu-zen4-avx2-8c"), (None, "cpu-zen4-8c")]
+)
+def test_a_cpu_without_avx512_is_another_kind_of_machine(isa: str | None, tag: str) -> None:
+    machine = Hardware(cpu_microarchitecture="zen4", cpu_isa=isa, cpu_count=8)
+    assert hardware_tag(machine) == tag
 
 
 def test_avx512_without_vnni_is_avx2(root: Root) -> None:
