@@ -60,6 +60,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "WEIGHT_BYTES", 4 << 20)
     monkeypatch.setattr(module, "PARTIAL_BYTES", 1 << 20)
     monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("ROCMFORGE_TUNING", raising=False)  # the benchmarks set it
 
 
 def searched(
