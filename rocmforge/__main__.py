@@ -4,12 +4,18 @@ Ctrl-C is handled before anything is imported, so that it ends quietly from the 
 """
 
 import sys
+import warnings
 
 INTERRUPTED = 130  # as shells count signals
 
 
+def _say(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"rocmforge: warning: {message}", file=sys.stderr)
+
+
 def main() -> int:
     """Run the command line; return the exit code."""
+    warnings.showwarning = _say
     try:
         from rocmforge.cli import main as run
 

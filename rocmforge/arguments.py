@@ -82,10 +82,11 @@ examples:
   rocmforge tune --device hip:1 --only gemv --only fusions
   rocmforge tune --reset
 
-It tries other block sizes, rows a block, tiles and fusions on your GPU, for some minutes, and keeps
-what was faster twice. Later commands use it. `rocmforge bench` and asv do not: they measure the
+It tries other block sizes, rows a block, tiles and fusions on your GPU. What is 2 % faster in two
+runs is kept, and later commands use it. The parts are gemv (1 to 8 tokens at once), batch (9 to
+128), tile (longer prompts) and fusions. `rocmforge bench` and asv use no table: they measure the
 constants that a commit has. Stop other work on the GPU first. ROCMFORGE_TUNING=off sets the table
-aside for one command, and ROCMFORGE_TUNING=FILE takes another one.
+aside for one command, and ROCMFORGE_TUNING=FILE takes another one of the same GPU.
 """
 _DEVICES_EXAMPLES = """
 examples:

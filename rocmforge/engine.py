@@ -440,8 +440,8 @@ class Engine:
             How to choose each token, from `rocmforge.sampling.Sampler.draw`.
         following
             The draws of the next call, where all sequences are expected to go on with the tokens
-            that this call returns: a GPU runs that step already while the caller looks at them.
-            Another call throws that step away.
+            that this call returns: a GPU starts that step before this call returns (asynchronous
+            scheduling). Another call throws it away.
 
         Raises
         ------
@@ -554,10 +554,11 @@ class Engine:
             The model's. With it tokens carry text, the model's end tokens end a continuation,
             and stop strings work; without it only `max_tokens` and `stop_ids` do.
         share_prefixes
-            Run only what differs from earlier prompts of this engine that were generated for with
-            `share_prefixes`, these ones included, in full pages from the first token on: see
-            `add_prompt`. `stats.cached_tokens` says how much that was. Without it each prompt runs
-            whole, as a measurement wants it.
+            Where a prompt begins like an earlier one, do not run that beginning again. Earlier ones
+            are those of calls with `share_prefixes`, of this call too. Whole pages of `page_size`
+            tokens are shared, so a shorter common beginning gains nothing. The tokens are the same.
+            `stats.cached_tokens` counts what did not run. See `add_prompt`. Without it each prompt
+            runs whole, as a measurement wants it.
 
         Returns
         -------
@@ -584,6 +585,8 @@ class Engine:
 
     def _tokens(self, ids: ArrayLike, room: int) -> NDArray[np.int64]:
         tokens = np.asarray(ids)
+        if tokens.ndim == 0 and tokens.dtype.kind in "US":
+            raise ValueError(f"ids: got text, {ids!r:.60}, wanted token ids: `Tokenizer.encode`")
         if tokens.ndim != 1 or not tokens.size:
             raise ValueError(f"ids: got shape {tokens.shape}, wanted (T,) with at least one id")
         if tokens.dtype.kind not in "iu":

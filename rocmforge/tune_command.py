@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from rocmforge import env
 from rocmforge.devices import default_device
 from rocmforge.errors import DeviceError
 from rocmforge.gpu.tuning import Constants, tuning_file
@@ -35,7 +36,9 @@ def tune(args: argparse.Namespace) -> int:
 def _reset(device: str | None) -> int:
     choice = default_device(device)
     if choice.device is None:
-        raise DeviceError(f"device {device or 'auto'}: got the CPU, which has no table")
+        raise DeviceError(
+            f"no GPU here whose table could be deleted; tables lie in {env.cache_dir() / 'tuning'}"
+        )
     path = tuning_file(choice.device)
     if path.exists():
         path.unlink()

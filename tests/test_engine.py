@@ -171,6 +171,7 @@ def test_closing_is_idempotent_and_the_last_reference_frees_the_file(
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
+        ("The moon is", "ids: got text, 'The moon is', wanted token ids"),
         ([], r"ids: got shape \(0,\), wanted \(T,\) with at least one id"),
         ([[1, 2]], r"ids: got shape \(1, 2\)"),
         (3, r"ids: got shape \(\)"),

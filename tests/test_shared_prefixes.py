@@ -60,6 +60,22 @@ def test_tokens_are_those_of_prompts_that_ran_whole(kv_dtype: str, open_engine: 
         check_tokens(engine)
 
 
+def test_ids_that_change_after_they_were_given_are_not_what_later_prompts_find(
+    open_engine: Open,
+) -> None:
+    ids, other = np.array(PROMPTS[0]), np.array(PROMPTS[0])
+    other[0] += 1
+    with open_engine() as engine:
+        wanted = engine.logits(other)[-1]
+        sequence, held = engine.add_prompt(ids)
+        rest = ids[held:].copy()
+        ids[0] += 1
+        engine.prefill(sequence, rest)
+        later, found = engine.add_prompt(other)
+        assert found == 0
+        np.testing.assert_array_equal(engine.prefill(later, other), wanted)
+
+
 def test_a_repetition_penalty_sees_the_whole_prompt(open_engine: Open) -> None:
     params = SamplingParams(max_tokens=6, repetition_penalty=1.5)
     with open_engine() as engine:

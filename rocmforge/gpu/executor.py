@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats, Ints
+from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu.batch_shape import LEAST_ROOM, BatchShape, batch_shape, room_of
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
@@ -175,8 +177,10 @@ class GpuExecutor:
             self._settle()
             rows = (np.cumsum(counts) - 1).astype(np.int32)
             running = self._start(tokens, sequences, counts, rows, draws)
+        self._chosen = []  # not known before this pass has ended
         if following is not None and self.observer is None and running.shape.single:
-            self._queue(running, following)
+            with suppress(CompileError, DeviceError):  # the step that is wanted has not failed
+                self._queue(running, following)
         chosen: list[int] = self._finish(running, counts)[:, 0].tolist()
         if min(chosen) < 0:
             self._refuse(running, chosen)
@@ -273,14 +277,14 @@ class GpuExecutor:
         if draws.tobytes() != queued.draws.tobytes() or self._moves != self.cache.moves:
             return None
         batch = step_ahead(self.cache.table, sequences)
-        if batch is None or not batch.goes_where(queued.batch):
+        if batch is None or not batch.same_places(queued.batch):
             return None
         extend(self.cache.table, sequences, [1] * len(sequences))
         self._queued = None
         return replace(queued, tokens=tokens)
 
     def _settle(self) -> None:
-        """Wait for what runs and nobody wants: a queued step, or a pass that was interrupted.
+        """Wait for a queued step that is not wanted, or for a pass that was interrupted.
 
         What a queued step wrote lies behind the tokens of its sequences.
         """

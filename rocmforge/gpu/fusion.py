@@ -22,10 +22,8 @@ FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 
 
 def wanted_fusions(tuning: Tuning) -> tuple[Fusion, ...]:
-    """Return the rules that were measured as worth their while on a device, or all."""
-    if tuning.fusions is None:
-        return FUSIONS
-    return tuple(rule for rule in FUSIONS if rule in tuning.fusions)
+    """Return the rules without those that were measured to cost more than they bring."""
+    return tuple(rule for rule in FUSIONS if rule not in tuning.without)
 
 
 def pass_steps(

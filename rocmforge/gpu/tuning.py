@@ -1,7 +1,7 @@
 """Constants of kernels that were measured on a card, as the ops' choosers read them.
 
 `rocmforge tune` writes them to a file of its own for each card. Where a card has no file, or the
-file has no word on a kernel, the op's own constants hold.
+file does not name a kernel, the op's own constants hold.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rocmforge.gpu.runtime import DeviceProperties
 
 SCHEMA = 1
 MOST_BYTES = 1 << 20  # of a file
-LARGEST = 1024  # of a constant
+LARGEST = 1024  # of a constant, or of a number of blocks
 
 FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -44,14 +44,14 @@ class Tuning:
     ----------
     constants
         By key, as "gemv few rows nibbles 1": constants of a kernel that replace the op's own.
-    fusions
-        The fusion rules that are worth their while; None: all are wanted.
+    without
+        The fusion rules that cost more than they bring.
     date
         When it was measured, as ISO 8601 has it; empty: never.
     """
 
     constants: Mapping[str, Constants] = field(default_factory=lambda: MappingProxyType({}))
-    fusions: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
     date: str = ""
 
     def get(self, *key: object) -> Mapping[str, Any]:
@@ -82,7 +82,11 @@ def load_tuning(properties: DeviceProperties) -> Tuning:
     wanted = env.tuning()
     if wanted == env.TUNING_OFF:
         return UNTUNED
-    path = tuning_file(properties) if wanted is None else Path(wanted)
+    return read_tuning(tuning_file(properties) if wanted is None else Path(wanted), properties)
+
+
+def read_tuning(path: Path, properties: DeviceProperties) -> Tuning:
+    """Return the table of a file; an empty one, with a warning, where it is broken or another's."""
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
@@ -93,7 +97,7 @@ def load_tuning(properties: DeviceProperties) -> Tuning:
     if len(raw) > MOST_BYTES:
         return _broken(path, f"got more than {MOST_BYTES} bytes")
     try:
-        return _parse(json.loads(raw))
+        return _parse(json.loads(raw), _card(properties))
     except (ValueError, RecursionError) as error:
         return _broken(path, str(error))
 
@@ -108,12 +112,10 @@ def save_tuning(path: Path, properties: DeviceProperties, tuning: Tuning) -> Non
     """
     table = {
         "schema": SCHEMA,
-        "device": properties.name,
-        "architecture": properties.architecture,
-        "compute_units": properties.compute_units,
+        **_card(properties),
         "date": tuning.date,
         "constants": {key: dict(found) for key, found in sorted(tuning.constants.items())},
-        "fusions": None if tuning.fusions is None else list(tuning.fusions),
+        "without": list(tuning.without),
     }
     with whole_file(path) as file:
         file.write(json.dumps(table, indent=1).encode() + b"\n")
@@ -121,27 +123,36 @@ def save_tuning(path: Path, properties: DeviceProperties, tuning: Tuning) -> Non
 
 def _broken(path: Path, why: str) -> Tuning:
     warnings.warn(
-        f"{path}: not a table of `rocmforge tune`: {why}; it is not used. `rocmforge tune` writes "
-        "a new one",
+        f"{path}: no table of `rocmforge tune` for this GPU: {why}; it is not used",
         stacklevel=2,
     )
     return UNTUNED
 
 
-def _parse(table: Any) -> Tuning:
+def _card(properties: DeviceProperties) -> dict[str, str | int]:
+    """What a table says of the card that it was measured on."""
+    return {
+        "device": properties.name,
+        "architecture": properties.architecture,
+        "compute_units": properties.compute_units,
+    }
+
+
+def _parse(table: Any, card: Mapping[str, str | int]) -> Tuning:
     """Make a table of what a file holds; ValueError says what is wrong with it."""
     if not isinstance(table, dict) or table.get("schema") != SCHEMA:
         raise ValueError(f"wanted an object of schema {SCHEMA}")
-    constants, fusions, date = (table.get(name) for name in ("constants", "fusions", "date"))
+    for name, value in card.items():
+        if table.get(name) != value:
+            raise ValueError(f'"{name}": got {table.get(name)!r:.80}, wanted {value!r}')
+    constants, without, date = (table.get(name) for name in ("constants", "without", "date"))
     if not isinstance(constants, dict) or not isinstance(date, str):
         raise ValueError('wanted an object "constants" and a text "date"')
     for key, found in constants.items():
         _check(key, found)
-    if fusions is not None:
-        if not isinstance(fusions, list) or not all(isinstance(name, str) for name in fusions):
-            raise ValueError(f'"fusions": got {fusions!r:.80}, wanted a list of names, or null')
-        fusions = tuple(fusions)
-    return Tuning(MappingProxyType(constants), fusions, date)
+    if not isinstance(without, list) or not all(isinstance(name, str) for name in without):
+        raise ValueError(f'"without": got {without!r:.80}, wanted a list of names')
+    return Tuning(MappingProxyType(constants), tuple(without), date)
 
 
 def _check(key: str, found: Any) -> None:
@@ -153,5 +164,5 @@ def _check(key: str, found: Any) -> None:
         number = isinstance(value, int if name.isupper() or name == "blocks" else (int, float))
         if not number or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
             raise ValueError(f"{key!r:.80}, {name}: got {value!r:.40}, wanted a number above 0")
-        if name.isupper() and value > LARGEST:
+        if name != "alone" and name != "full" and value > LARGEST:
             raise ValueError(f"{key!r:.80}, {name}: got {value}, wanted at most {LARGEST}")

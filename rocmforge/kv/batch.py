@@ -63,7 +63,7 @@ class Batch(Slots, Queries):
 
     positions: Ints
 
-    def goes_where(self, other: Batch) -> bool:
+    def same_places(self, other: Batch) -> bool:
         """Whether its tokens go to the same places of the same pages as another batch's."""
         return np.array_equal(self.positions, other.positions) and np.array_equal(
             self.page_table, other.page_table

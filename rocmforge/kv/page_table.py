@@ -158,6 +158,7 @@ class PageTable:
         sequence = next(self._ids)
         try:
             reference = None if owner is None else weakref.ref(owner)
+            prompt = None if prompt is None else prompt.copy()  # the caller's may change
             self._sequences[sequence] = held = _Sequence(row, reference, prompt)
             if prompt is not None:
                 pages = self.allocator.prefixes.find(digests(prompt[:-1], self.page_size))
@@ -370,19 +371,19 @@ class PageTable:
     def _take(self, sequences: Sequence[int], counts: Sequence[int]) -> list[int]:
         """Allocate pages; shared ones that no sequence has make room, the least used first."""
         allocator, wanted = self.allocator, sum(counts)
-        try:
-            return allocator.allocate(sequences, counts)
-        except (OutOfPagesError, OutOfMemoryError):
-            idle = allocator.prefixes.idle(set(self._pages[self._rows()].ravel().tolist()))
-            missing = max(0, wanted - allocator.n_free)
-            if missing > len(idle):
-                free = allocator.n_free + len(idle)
-                raise OutOfPagesError(wanted, free, allocator.n_pages) from None
-            if not idle:
-                raise
-            # Where memory behind the pages is missing, it is there behind these.
-            allocator.prefixes.forget(idle[: missing or wanted])
-        return self._take(sequences, counts)
+        while True:
+            try:
+                return allocator.allocate(sequences, counts)
+            except (OutOfPagesError, OutOfMemoryError):  # noqa: PERF203
+                idle = allocator.prefixes.idle(set(self._pages[self._rows()].ravel().tolist()))
+                missing = max(0, wanted - allocator.n_free)
+                if missing > len(idle):
+                    free = allocator.n_free + len(idle)
+                    raise OutOfPagesError(wanted, free, allocator.n_pages) from None
+                if not idle:
+                    raise
+                # Where memory behind the pages is missing, it is there behind these.
+                allocator.prefixes.forget(idle[: missing or wanted])
 
     def _pages_of(self, what: str, n_tokens: int) -> int:
         if n_tokens < 0:

@@ -31,7 +31,7 @@ from rocmforge.gpu.tuning import (
     UNTUNED,
     Constants,
     Tuning,
-    load_tuning,
+    read_tuning,
     save_tuning,
     tuning_file,
 )
@@ -52,7 +52,7 @@ from rocmforge.speed.tune_cases import (
     out_bytes,
     tile_cases,
 )
-from rocmforge.speed.tune_fusions import best_fusions
+from rocmforge.speed.tune_fusions import costly_fusions
 
 WEIGHT_BYTES = 512 << 20  # more than the caches of any card hold
 PIECE = 64 << 20  # of random bytes, repeated
@@ -72,7 +72,7 @@ def tune(
     device
         As of `open_backend`; it has to be a GPU.
     parts
-        Some of "gemv" (up to 8 tokens), "batch" (9 to 64), "tile" (prompts) and "fusions".
+        Some of "gemv" (up to 8 tokens), "batch" (9 to 128), "tile" (prompts) and "fusions".
     progress
         Told after each case how many are done, and of how many.
 
@@ -88,20 +88,20 @@ def tune(
     try:
         if not isinstance(backend, GpuBackend):
             raise DeviceError(
-                f"device {device or 'auto'}: got the CPU, whose kernels have nothing to tune; "
-                "wanted a GPU; `rocmforge devices` lists those that are here"
+                "no GPU to tune: the kernels of the CPU have no table; `rocmforge devices` says "
+                "what is here and why a GPU is not used"
             )
         properties = backend.kernels.runtime.properties
         path = folder / tuning_file(properties).name
-        old = load_tuning(properties)
+        old = read_tuning(path, properties) if path.exists() else UNTUNED
         constants = {k: v for k, v in old.constants.items() if k.split(" ")[0] not in parts}
         search = Search(backend.kernels, parts, progress)
         new, found = search.run()
-        table = Tuning(MappingProxyType({**constants, **new}), old.fusions, _now())
+        table = Tuning(MappingProxyType({**constants, **new}), old.without, _now())
         if "fusions" in parts:
             kind = f"{backend.name}:{properties.index}"
-            fusions, judged = best_fusions(kind, properties, table)
-            table = replace(table, fusions=fusions)
+            without, judged = costly_fusions(kind, properties, table)
+            table = replace(table, without=without)
             found += judged
             search.count()
         save_tuning(path, properties, table)
@@ -214,7 +214,9 @@ class Search:
     def _results(self, case: Case, constants: Constants, memory: Memory) -> NDArray[Any]:
         got = np.empty(case.results, case.dtype)
         launch = self._launches(case, constants, memory)[0]
-        self._runtime.fill(memory.out, 0xFF, got.nbytes)
+        never = 0x80 if case.dtype is np.int8 else 0xFF  # -128, and NaN
+        self._runtime.fill(memory.out, never, got.nbytes)
+        self._runtime.fill(memory.arrivals, 0, 4 * ARRIVALS)
         launch.enqueue(self._runtime)
         self._runtime.synchronize()
         self._runtime.copy_to_host(got, memory.out)

@@ -22,10 +22,10 @@ DEPTH = 64  # tokens before
 STEPS = 16  # of a round
 
 
-def best_fusions(
+def costly_fusions(
     device: str, properties: DeviceProperties, table: Tuning
 ) -> tuple[tuple[str, ...], list[Found]]:
-    """Return the rules without which a decode step takes no less time, and what each one brings.
+    """Return the rules without which a decode step takes less time, and what each one brings.
 
     Parameters
     ----------
@@ -40,18 +40,17 @@ def best_fusions(
         path = make_model(Path(folder) / "model.gguf", PRESET, MIX, layers=LAYERS)
         held = []
         for left_out in (None, *FUSIONS):
-            wanted = tuple(rule for rule in FUSIONS if rule != left_out)
             own = Path(folder) / f"{left_out}.json"
-            save_tuning(own, properties, replace(table, fusions=wanted))
+            without = () if left_out is None else (left_out,)
+            save_tuning(own, properties, replace(table, without=without))
             with env.tuned_by(own):
                 engine = opened.enter_context(Engine.from_gguf(path, device, ctx=1024))
             room = (ROUNDS + 1) * STEPS
             held.append(opened.enter_context(Sequences(engine, DEPTH, 1, room)))
         rounds = [[_step_seconds(one) for one in held] for _ in range(ROUNDS + 1)]
-    with_all, *without = (statistics.median(times) for times in zip(*rounds[1:], strict=True))
-    found = [_judged(rule, with_all, time) for rule, time in zip(FUSIONS, without, strict=True)]
-    kept = tuple(rule for rule, one in zip(FUSIONS, found, strict=True) if not one.changed)
-    return kept, found
+    with_all, *others = (statistics.median(times) for times in zip(*rounds[1:], strict=True))
+    found = [_judged(rule, with_all, time) for rule, time in zip(FUSIONS, others, strict=True)]
+    return tuple(rule for rule, one in zip(FUSIONS, found, strict=True) if one.changed), found
 
 
 def _judged(rule: str, with_it: float, without: float) -> Found:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rocmforge.engine import Engine
+from rocmforge.errors import DeviceError
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import Draw, Sampler, SamplingParams
@@ -212,6 +213,23 @@ def test_an_interrupt_behind_a_launch_is_waited_for_by_the_next_call(
     for sequence in ids:
         engine.remove_sequence(sequence)
     assert steps(engine, 3, 1, ahead=True) == wanted
+
+
+def test_a_step_that_cannot_be_begun_costs_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = steps(engine, 4, 1, ahead=False)
+    ids, last = begun(engine, 1)
+
+    def refused(*_: object) -> None:
+        raise DeviceError("no")
+
+    monkeypatch.setattr(engine._executor, "_queue", refused)
+    found = []
+    for _ in range(4):
+        last = engine.decode_tokens(ids, last, [GREEDY], [GREEDY])
+        found.append(last)
+    assert found == wanted
 
 
 def test_following_draws_are_one_a_sequence(engine: Engine) -> None:

@@ -32,7 +32,7 @@ TABLE = Tuning(
             "batch 16": {"ROW_WAVES": 8, "SPLITS": 1, "STAGES": 2, "DEPTH": 1, "BLOCKS": 1},
         }
     ),
-    ("gate_up_swiglu",),
+    ("embed_rmsnorm",),
     "2026-11-23T12:00:00+00:00",
 )
 
@@ -53,7 +53,7 @@ def test_a_card_without_a_table_has_no_constants_and_all_fusions() -> None:
 def test_what_is_written_comes_back() -> None:
     save_tuning(tuning_file(CARD), CARD, TABLE)
     assert load_tuning(CARD) == TABLE
-    assert wanted_fusions(load_tuning(CARD)) == ("gate_up_swiglu",)
+    assert wanted_fusions(load_tuning(CARD)) == FUSIONS[1:]
 
 
 @pytest.mark.parametrize("other", [{"compute_units": 84}, {"name": "AMD Radeon RX 7900 XT"}])
@@ -66,7 +66,7 @@ def test_a_variable_sets_the_table_aside_or_names_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_tuning(tuning_file(CARD), CARD, TABLE)
-    other = replace(TABLE, fusions=None)
+    other = replace(TABLE, without=())
     save_tuning(tmp_path / "other.json", CARD, other)
     monkeypatch.setenv("ROCMFORGE_TUNING", "off")
     assert load_tuning(CARD) is UNTUNED
@@ -106,9 +106,12 @@ def test_tiles_take_their_speeds_from_a_table_only_if_it_has_all() -> None:
 def _broken(path: list[str], value: object) -> str:
     table: Any = {
         "schema": 1,
+        "device": CARD.name,
+        "architecture": CARD.architecture,
+        "compute_units": CARD.compute_units,
         "date": "",
         "constants": {"gemv few rows nibbles 1": {"WAVES": 8, "ROWS": 1, "UNITS": 2}},
-        "fusions": None,
+        "without": [],
     }
     at = table
     for name in path[:-1]:
@@ -135,13 +138,15 @@ KEY = "gemv few rows nibbles 1"
         (_broken(["constants", KEY, "WAVES"], True), "WAVES: got True, wanted a number"),
         (_broken(["constants", KEY, "WAVES"], "8); x"), "WAVES: got '8); x', wanted a number"),
         (_broken(["constants", KEY, "WAVES"], 1 << 40), "wanted at most 1024"),
-        (_broken(["fusions"], "all"), "\"fusions\": got 'all', wanted a list"),
+        (_broken(["without"], "all"), "\"without\": got 'all', wanted a list"),
+        (_broken(["device"], "RX 7600"), "\"device\": got 'RX 7600', wanted"),
+        (_broken(["compute_units"], 84), '"compute_units": got 84, wanted 96'),
         ("0" * ((1 << 20) + 1), "more than 1048576 bytes"),
     ],
 )
 def test_a_broken_table_is_named_and_not_used(text: str, said: str) -> None:
     tuning_file(CARD).write_text(text, encoding="utf-8")
-    with pytest.warns(UserWarning, match="not a table of `rocmforge tune`") as warned:
+    with pytest.warns(UserWarning, match="no table of `rocmforge tune` for this GPU") as warned:
         assert load_tuning(CARD) is UNTUNED
     assert said in str(warned[0].message)
     assert str(tuning_file(CARD)) in str(warned[0].message)

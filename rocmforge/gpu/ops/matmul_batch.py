@@ -107,7 +107,8 @@ _AMD = {
 def most_tokens(architecture: str) -> int:
     """Up to how many tokens the op is faster than matmul_prompt, as far as it was measured.
 
-    On an H200, 7B Q4_K, 128 tokens took 0.90 of the time; 512 took 1.03 (docs/EXPERIMENTS.md).
+    On an H200, 7B Q4_K, 128 tokens took 0.90 of the time; gate and up of 512 took 1.13
+    (docs/EXPERIMENTS.md). From 65 tokens on there are two tiles, as for 128.
     """
     return 128 if architecture.startswith("sm_") else TOKENS[-1]
 
@@ -129,9 +130,9 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
     name
         Of the first matrix: the type of kernels/packed.h.
     tokens
-        T.
+        T, 1 to `most_tokens`.
     tuning
-        Replaces all but TOKENS and COLUMNS where it has them.
+        Replaces all but TOKENS and COLUMNS where it has them; not for dense formats.
     """
     held = next((most for most in TOKENS if most >= tokens), TOKENS[-1])
     constants = (_SM if architecture.startswith("sm_") else _AMD)[held]
