@@ -39,8 +39,8 @@ _ADVICE = {
     "host_to_device": "Copying the inputs takes longest. Look at the card's link (PCIe lanes and "
     "generation), and at other traffic on it.",
     "prefill": "The prompt's pass takes longest: its table of ops says where, its verdict why. A "
-    "shorter prompt helps in proportion. Prompts that begin alike can share the beginning: keep "
-    "the sequence and append to it (`Engine.prefill`).",
+    "shorter prompt helps in proportion. Prompts that begin alike can share the beginning: "
+    "`Engine.generate` with `share_prefixes=True`.",
     "device_to_host": "Copying the logits takes longest. Look at the card's link, and whether "
     "another process uses it.",
     "first_token": "Choosing the token takes longest: penalties and top-p read the whole "
