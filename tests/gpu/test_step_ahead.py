@@ -18,9 +18,9 @@ from rocmforge.sampling import Draw, Sampler, SamplingParams
 IDS = [3 + (7 * i * i + 11 * i) % 250 for i in range(12)]
 GREEDY = Sampler(SamplingParams()).draw()
 PARAMS = [
-    SamplingParams(max_tokens=24),
-    SamplingParams(max_tokens=30, temperature=0.9, seed=1),
-    SamplingParams(max_tokens=17, temperature=0.8, top_k=40, top_p=0.95, seed=2),
+    SamplingParams(max_tokens=9),
+    SamplingParams(max_tokens=13, temperature=0.9, seed=1),
+    SamplingParams(max_tokens=6, temperature=0.8, top_k=40, top_p=0.95, seed=2),
 ]
 CTX = 64
 
@@ -64,7 +64,7 @@ def steps(engine: Engine, count: int, sequences: int, ahead: bool) -> list[list[
 
 @pytest.mark.parametrize("sequences", [1, 3])
 def test_the_tokens_are_the_same_over_the_ends_of_pages(engine: Engine, sequences: int) -> None:
-    assert steps(engine, 30, sequences, ahead=True) == steps(engine, 30, sequences, ahead=False)
+    assert steps(engine, 13, sequences, ahead=True) == steps(engine, 13, sequences, ahead=False)
 
 
 def test_a_generation_is_the_same_and_asks_ahead(
@@ -86,11 +86,11 @@ def test_a_generation_is_the_same_and_asks_ahead(
     monkeypatch.setattr(Engine, "decode_tokens", noted)
     prompts = [IDS[:5], IDS[:7], IDS]
     ahead = [(t.prompt, t.id, t.finish_reason) for t in engine.generate(prompts, PARAMS)]
-    assert asked.count(True) > 20
+    assert asked.count(True) == 9  # of 12 steps
     assert asked.count(False) == 3  # the last step of each
     monkeypatch.setattr(engine._executor, "runs_ahead", False)
     assert ahead == [(t.prompt, t.id, t.finish_reason) for t in engine.generate(prompts, PARAMS)]
-    assert asked.count(False) > 20
+    assert asked.count(False) == 3 + 12
 
 
 def ends(engine: Engine, ids: list[int], last: list[int]) -> list[int]:
@@ -132,15 +132,18 @@ def changes_order(engine: Engine, ids: list[int], last: list[int]) -> list[int]:
     [ends, begins, is_told_another, goes_back, is_replaced, asks_for_logits, changes_order],
 )
 def test_a_step_that_nobody_wants_leaves_nothing_behind(engine: Engine, change: Any) -> None:
+    backend: Any = engine.backend
+    if backend.kernels.runtime.properties.wave_size == 64:
+        pytest.skip("what the host does is the same for both sizes of waves")
     found = []
     for ahead in (True, False):
         ids, last = begun(engine, 3)
         tokens = []
-        for step in range(9):
+        for step in range(7):
             draws = [GREEDY] * len(ids)
             last = engine.decode_tokens(ids, last, draws, draws if ahead else None)
             tokens.append(last)
-            if step in (2, 5):
+            if step in (2, 4):
                 assert queued(engine) == ahead
                 last = change(engine, ids, last)
         logits = engine.decode(ids, last)
