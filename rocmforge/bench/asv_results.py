@@ -36,6 +36,7 @@ MEASURE = (
     "--show-stderr HEAD~2..HEAD"
 )
 """The command that measures commits, as the README has it."""
+MOST_SETS = 1 << 17  # of parameters, of one benchmark
 _SPREAD = ("result", "samples", "stats_ci_99_a", "stats_ci_99_b", "stats_repeat")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _RESULT_NAME = re.compile(r"([0-9a-f]{8})-(.+)\.json")
@@ -294,6 +295,10 @@ def _results(
     choices = cells["params"]
     if not isinstance(choices, list) or not all(is_strings(choice) for choice in choices):
         raise ResultFileError(path, f"params of {name}", got=choices, wanted="lists of strings")
+    count = math.prod(map(len, choices))
+    if count > MOST_SETS:
+        wanted = f"at most {MOST_SETS:,} combinations"
+        raise ResultFileError(path, f"params of {name}", got=f"{count:,}", wanted=wanted)
     combinations = list(itertools.product(*choices))
     if len(set(combinations)) != len(combinations):
         raise ResultFileError(path, f"params of {name}", got=choices, wanted="no value twice")

@@ -32,6 +32,7 @@ from rocmforge.hardware import Hardware, hardware_tag
 
 SCHEMA_VERSION = 1
 SAMPLE_DIGITS = 6
+STORE = "rocmforge bench run --profile full --save-baseline"
 HARDWARE_KEYS = (
     *("gpu_name", "gpu_architecture", "rocm_version", "hip_version"),
     *("cpu_arch", "os", "python_version"),
@@ -55,6 +56,11 @@ _WANTED = {
     str: f"str of at most {LONGEST} characters or null",
 }
 _CHANGED = "uncommitted_changes"
+
+
+def no_baseline(hardware: Hardware) -> str:
+    """Say that a kind of machine has no baseline, and which command stores one."""
+    return f"no baseline for this machine ({hardware_tag(hardware)}) yet: {STORE} stores one"
 
 
 def baseline_path(folder: Path, hardware: Hardware) -> Path:

@@ -264,7 +264,7 @@ def compare(
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     rows = []
     for label, (was, now) in pairs.items():
-        limit = [threshold, *(value for name, value in own.items() if name.match(label))][-1]
+        limit = threshold_of(label, threshold, own)
         known = _usable((noise or {}).get(label), now) if now else None
         floor = known.floor if known else floors.get(label)
         if label in found and was and now:
@@ -292,6 +292,21 @@ def compare(
             *_unknown_noise(pairs, tested, noise or {}, floors),
         ),
     )
+
+
+def threshold_of(label: str, default: float, own: Mapping[re.Pattern[str], float]) -> float:
+    """Return the threshold of a benchmark: that of the last expression that matches its beginning.
+
+    Parameters
+    ----------
+    label
+        ``name(parameters)``.
+    default
+        Where none matches.
+    own
+        Thresholds by expression.
+    """
+    return [default, *(value for name, value in own.items() if name.match(label))][-1]
 
 
 def _row(

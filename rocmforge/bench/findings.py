@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from rocmforge.bench.change_points import FEWEST, Values
-from rocmforge.bench.compare import THRESHOLD
+from rocmforge.bench.compare import THRESHOLD, threshold_of
 from rocmforge.bench.decision import ALPHA, slowdown
 from rocmforge.bench.history import History, Series
 from rocmforge.bench.machine_speed import explanation, middle_rates, unrecorded
@@ -125,9 +125,9 @@ def judge(
     alpha = min(MOST_ALPHA, ALPHA / len(judged))
     found: list[Finding] = []
     for series in judged:
-        limit = [threshold, *(v for name, v in own.items() if name.match(series.label))][-1]
+        limit = threshold_of(series.label, threshold, own)
         known = (noise or {}).get(series.label)
-        floor = math.log1p(_floor(series, known, history.floors.get(series.label, 0.0)))
+        floor = math.log1p(noise_floor(series, known, history.floors.get(series.label, 0.0)))
         values = _logarithms(series)
         worse = worsenings(values, math.log1p(limit), floor, alpha, series.exact)
         found.extend(_finding(series, one, limit) for one in worse)
@@ -135,10 +135,10 @@ def judge(
     return sorted(found, key=lambda f: (order.index(f.state), -f.factor, f.series.label, f.bad))
 
 
-def _floor(series: Series, noise: Noise | None, of_processes: float) -> float:
-    """Largest change between runs of one commit, if it was measured with the same code.
+def noise_floor(series: Series, noise: Noise | None, of_processes: float) -> float:
+    """Return the largest change between runs of one commit, if the same code was measured.
 
-    Else what processes of one run differ by.
+    Else what processes of one run differ by, `of_processes`.
     """
     if noise is None or noise.unit != series.unit:
         return of_processes

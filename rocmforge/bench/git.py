@@ -7,6 +7,7 @@ machine, commit and date.
 from __future__ import annotations
 
 import subprocess
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,21 @@ def ask_git(repository: Path | None, *words: str, errors: str = "replace") -> st
     except FileNotFoundError:
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What git says of a commit: its subject, and its author's date as ISO 8601 has it."""
+
+    subject: str
+    authored: str
+
+
+def known_commits(repository: Path | None) -> dict[str, Commit]:
+    """Return every commit of a repository by its hash; empty without git."""
+    said = ask_git(repository, "log", "--all", "-z", "--encoding=UTF-8", "--format=%H %aI %s") or ""
+    found = (entry.split(" ", 2) for entry in said.split("\0") if entry)
+    return {name: Commit(subject, authored) for name, authored, subject in found}
 
 
 def find_commit(repository: Path | None, name: str) -> str | None:

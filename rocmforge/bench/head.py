@@ -15,7 +15,14 @@ from rich.console import Console
 from rocmforge import env
 from rocmforge.bench import asv, exits, project
 from rocmforge.bench.asv_log import absent_lines, failed_lines
-from rocmforge.bench.baseline import baseline_path, load_baseline, refuse_smaller, save_baseline
+from rocmforge.bench.baseline import (
+    STORE,
+    baseline_path,
+    load_baseline,
+    no_baseline,
+    refuse_smaller,
+    save_baseline,
+)
 from rocmforge.bench.compare import Comparison, Row
 from rocmforge.bench.confirm import suspects
 from rocmforge.bench.dashboard.publish import publish
@@ -78,12 +85,12 @@ def gate_head(args: argparse.Namespace) -> int:
     console = plain_console()
     found, comparison = measure_and_show(args, console, judging=True, refusing=True)
     refused = refuse_marked(found, console)
-    stored = baseline_path(BASELINES, found.results.hardware)
+    none = no_baseline(found.results.hardware)
     if comparison is None and found.failed:
-        console.print(f"gate      FAIL: {len(found.failed)} failed (exit 1); no baseline {stored}")
+        console.print(f"gate      FAIL: {len(found.failed)} failed (exit 1); {none}")
         return exits.FAILED
     if comparison is None:
-        raise MeasurementError(f"no baseline {stored} to compare with")
+        raise MeasurementError(none)
     why_not = "most of this run was disturbed" if refused else None
     why_not = why_not if args.confirm else "--no-confirm"
     comparison = _settled(comparison, found, why_not, console)
@@ -162,12 +169,11 @@ def measure_and_show(
     publish(config, RESULTS, WORK / "html", BASELINES, found.log, console.print)
     _print_absent(found, console)
     _print_notes(found, console)
-    store = "run --profile full --save-baseline stores"
     if comparison is None:
-        console.print(f"baseline  none of {found.machine} is committed: {store} one")
+        console.print(f"baseline  {no_baseline(found.results.hardware)}")
     elif mismatches:
         console.print(f"baseline  {stored}: not compared: {'; '.join(map(str, mismatches))}")
-        console.print(f"          it is of another machine: {store} this one's")
+        console.print(f"          it is of another machine: {STORE} stores this one's")
     else:
         console.print(f"baseline  {stored}: {counts_line(comparison)}")
         console.print(f"          {saved_line(save(comparison))}")

@@ -10,11 +10,12 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rocmforge.bench.asv import known_thresholds
 from rocmforge.bench.asv_results import ResultsDirectory
-from rocmforge.bench.baseline import load_baseline
+from rocmforge.bench.baseline import baseline_path, load_baseline, no_baseline
 from rocmforge.bench.compare import THRESHOLD, Comparison, compare
 from rocmforge.bench.defaults import BASELINES, CONFIG, FILES
 from rocmforge.bench.documents import to_json, to_junit, to_markdown
@@ -99,7 +100,17 @@ def judge_stored(args: argparse.Namespace) -> int:
         return show(judged(before, after, args), args)
     newest = commits[0] if commits else results.newest()
     after = read_one(results, newest, args.max_load, args.environment)
-    return show(judged(load_baseline(args.baseline), after, args), args)
+    found = judged(load_baseline(args.baseline), after, args)
+    return show(_pointed_home(found, after.hardware), args)
+
+
+def _pointed_home(found: Comparison, hardware: Hardware) -> Comparison:
+    """Where the baseline is of another machine, name this one's, or the command that stores it."""
+    if not found.mismatches:
+        return found
+    own = baseline_path(BASELINES, hardware)
+    hint = f"this machine's baseline: {own}" if own.exists() else no_baseline(hardware)
+    return replace(found, notes=(*found.notes, hint))
 
 
 def judge_baselines(args: argparse.Namespace) -> int:

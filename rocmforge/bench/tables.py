@@ -56,7 +56,7 @@ COMPARISON_COLUMNS = (
 COMPARISON_NUMERIC = ("before", "after", "ratio", "99 % interval")
 FINE = (Verdict.NEW, Verdict.OK, Verdict.SKIPPED, Verdict.HARDWARE_MISMATCH)
 """Verdicts on which nobody has to act: they are counted, and listed only where all rows are."""
-OTHER_HARDWARE = "compare runs of one machine, or store a baseline of this one: --save-baseline"
+OTHER_HARDWARE = "nothing was compared: the two are of different machines"
 _STYLES = {
     Verdict.REGRESSION: "bold red",
     Verdict.FAILED: "bold red",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asv_tree import A, AsvTree, B, Bench
+from tool_modules import tool_module
 
 
 @pytest.fixture
@@ -43,3 +45,29 @@ def two_commits(tree: AsvTree) -> AsvTree:
     tree.run(A, fast, samples=samples(fast), date=1_700_000_000_000)
     tree.run(B, slow, samples=samples(slow), date=1_700_000_100_000)
     return tree
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """Debian's Chromium, without a window; skips where it or playwright is absent.
+
+    A process can have one at a time: it ends with the file that uses it.
+    """
+    pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[dev]'")
+    load = tool_module("dashboard_load", "studies")
+    if load.CHROMIUM is None:
+        pytest.skip("no chromium on PATH: apt-get install chromium")
+    with load.browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def own_pages(tmp_path_factory: pytest.TempPathFactory, repo: Path) -> Path:
+    """The folder of the pages of what is committed in results/ and baselines/."""
+    pytest.importorskip("asv")
+    from rocmforge.bench.dashboard.publish import publish
+
+    folder = tmp_path_factory.mktemp("own")
+    config, log = repo / "asv.conf.json", folder / "log"
+    publish(config, repo / "results", folder / "html", repo / "baselines", log, lambda _: None)
+    return folder / "html"

@@ -57,7 +57,7 @@ def commits_in(root: Path, count: int) -> list[str]:
     """Make a repository of empty commits; return the hashes, oldest first."""
     stream = "".join(
         f"commit refs/heads/main\ncommitter t <t@example.org> {1_700_000_000 + 100 * at} +0000\n"
-        f"data 10\nchange <{at}>\n\n"
+        f"data {9 + len(str(at))}\nchange <{at}>\n\n"
         for at in range(count)
     )
     for command in (["init", "-q", "-b", "main", "."], ["fast-import", "--quiet"]):

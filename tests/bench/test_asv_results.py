@@ -340,3 +340,12 @@ def test_any_value_replaced_by_nonsense_is_read_or_refused(two_commits: AsvTree)
     assert all(str(path) in refusal for refusal in refusals)
     assert len(refusals) > 200
     assert read > 50
+
+
+def test_a_product_of_parameters_without_bound_is_refused(tmp_path: Path) -> None:
+    tree = AsvTree(tmp_path)
+    many = {f"p{at}": [str(value) for value in range(200)] for at in range(5)}
+    tree.benchmark("suite.time_it", params=many)
+    path = tree.run(A, {"suite.time_it": None})
+    with pytest.raises(ResultFileError, match=r"got 320,000,000,000, wanted at most 131,072"):
+        read_result_file(path, read_benchmarks(tmp_path / "benchmarks.json"))

@@ -193,6 +193,26 @@ def test_hardware_mismatch_is_4_and_names_the_field(two_commits: AsvTree, bench:
     assert "hardware mismatch  " not in done.stdout  # one sentence, no row for each benchmark
 
 
+def test_a_machine_without_a_baseline_hears_how_to_store_one(
+    two_commits: AsvTree, bench: Bench
+) -> None:
+    """A virtual machine that hides AVX-512 is told so, and shown no row of another's."""
+    hidden = {**MACHINE, "cpu_isa": "avx2"}
+    two_commits.run(B, {"rope.time_rope": 9.0}, machine=hidden)
+    assert bench(BASELINES, "save", "--commit", "aaaa", "--out", "b.json").returncode == 0
+    done = bench(CHECK, "--baseline", "b.json", "bbbb")
+    assert done.returncode == 4, done.stderr
+    assert "hardware differs: cpu_isa: avx512 → avx2" in done.stdout
+    said = "no baseline for this machine (cpu-amd-epyc-zen4-avx2-2c) yet: rocmforge bench run "
+    assert f"{said}--profile full --save-baseline stores one" in done.stdout
+    assert "hardware mismatch  " not in done.stdout
+    assert bench(BASELINES, "save", "--commit", "bbbb").returncode == 0
+    done = bench(CHECK, "--baseline", "b.json", "bbbb")
+    own = "baselines/cpu-amd-epyc-zen4-avx2-2c/baseline.json"
+    assert f"this machine's baseline: {own}" in done.stdout
+    assert bench(CHECK, "--baseline", own, "bbbb").returncode == 0
+
+
 def test_a_baseline_is_not_replaced_by_less(two_commits: AsvTree, bench: Bench) -> None:
     assert bench(BASELINES, "save", "--commit", "aaaa", "--out", "b.json").returncode == 0
     two_commits.run(B, {"rope.time_rope": 1.0})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -13,59 +13,17 @@ pytest.importorskip("asv")
 pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[dev]'")
 
 from dashboard_site import Site, make_site
+from dashboard_tab import Tab
 from tool_modules import tool_module
 
 load = tool_module("dashboard_load", "studies")
 if load.CHROMIUM is None:
     pytest.skip("no chromium on PATH: apt-get install chromium", allow_module_level=True)
 
-BENCHMARKS, COMMITS, SLACK_MS, WAIT_MS = 60, 20, 5000, 15_000
 GRAPH = "asv.html#inference.Prompt.track_ttft_ms?machine=box&p-model='1.1B-Q4_0'&p-tokens=128"
-ROWS = "[...document.querySelector('{}').tBodies[0].rows].filter(row => !row.hidden)"
 INK = """() => [...document.querySelectorAll('#main-graph canvas')].map(canvas =>
   canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)
     .data.filter((byte, at) => at % 4 == 3 && byte).length)"""
-
-
-@dataclass
-class Tab:
-    """A page that may ask only its own server; keeps what went wrong in it."""
-
-    page: Any
-    address: str
-    problems: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.page.set_default_timeout(WAIT_MS)
-        self.page.route("**/*", self._only_local)
-        self.page.on("pageerror", lambda error: self.problems.append(f"error {error}"))
-        self.page.on(
-            "console",
-            lambda said: said.type in ("error", "warning") and self.problems.append(said.text),
-        )
-        self.page.on(
-            "response",
-            lambda got: got.status >= 400 and self.problems.append(f"{got.status} {got.url}"),
-        )
-
-    def _only_local(self, route: Any) -> None:
-        if route.request.url.startswith((self.address, "data:")):
-            route.continue_()
-        else:
-            self.problems.append(f"outside: {route.request.url}")
-            route.abort()
-
-    def open(self, name: str, shown: str = "body") -> Any:
-        self.page.goto("about:blank")
-        self.page.goto(self.address + name)
-        self.page.wait_for_selector(shown)
-        return self.page
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with load.browser() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +54,8 @@ def tab(chromium: Any, address: str) -> Iterator[Tab]:
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("index.html", "table#speeds"),
-        ("commits.html", "table#commits"),
+        ("index.html", ".card"),
+        ("commits.html", "tbody tr"),
         ("asv.html#/", ".benchmark-container canvas"),
         ("asv.html#/summarylist", "#summarylist-body tbody tr"),
         ("asv.html#/regressions", "#regressions-body tbody tr"),
@@ -159,48 +117,51 @@ def test_asvs_list_sorts(tab: Tab) -> None:
     assert turned == sorted(names, reverse=True) != names
 
 
+def cells(page: Any, column: int) -> list[str]:
+    """The texts of a column of the speeds."""
+    found: list[str] = page.locator(f"#rows tbody tr > :nth-child({column})").all_text_contents()
+    return found
+
+
 def test_our_filter_leaves_rows_with_all_of_the_words(tab: Tab) -> None:
-    page = tab.open("index.html", "table#speeds")
-    page.fill("input[data-filters=speeds]", "box ttft 128")
-    assert page.evaluate(f"{ROWS.format('#speeds')}.map(row => row.cells[4].innerText)") == [
-        "prompt of 128, cpu"
-    ]
-    assert page.locator(".filter", has_text="Filter speeds").inner_text().endswith("rows")
-    page.fill("input[data-filters=speeds]", "")
-    assert page.evaluate(f"{ROWS.format('#speeds')}.length") > 10
+    page = tab.drawn("models.html#machine=box")
+    page.fill("#controls input[type=search]", "ttft 128")
+    page.wait_for_url("**filter=ttft*")
+    page.wait_for_function("document.querySelectorAll('#rows tbody tr').length == 1")
+    assert cells(page, 3) == ["prompt of 128, cpu"]
+    page.fill("#controls input[type=search]", "")
+    page.wait_for_function("document.querySelectorAll('#rows tbody tr').length > 1")
 
 
 def test_our_tables_sort_by_value(tab: Tab) -> None:
-    page = tab.open("index.html", "table#speeds")
-    page.click("#speeds th:has-text('Value') button")
-    cells = f"{ROWS.format('#speeds')}.map(row => row.cells[5].dataset.v)"
-    rising = [float(value) for value in page.evaluate(cells) if value]
-    assert rising == sorted(rising)
-    assert page.get_attribute("#speeds th:has-text('Value')", "aria-sort") == "ascending"
-    page.click("#speeds th:has-text('Value') button")
-    falling = [float(value) for value in page.evaluate(cells) if value]
-    assert falling == sorted(falling, reverse=True)
-    assert page.evaluate(cells)[-1] == ""  # n/a last either way
+    page = tab.drawn("models.html#machine=box&phase=prefill")
+    page.click("#rows th:has-text('Value') button")
+    tab.settle()
+    assert page.url.endswith("order=Value")
+    assert cells(page, 4) == ["900 tokens/s", "1,200 tokens/s"]
+    assert page.get_attribute("#rows th:has-text('Value')", "aria-sort") == "ascending"
+    page.keyboard.press("Enter")  # the focus has stayed on the heading
+    tab.settle()
+    assert page.url.endswith("order=-Value")
+    assert cells(page, 4) == ["1,200 tokens/s", "900 tokens/s"]
 
 
-def test_the_keyboard_reaches_everything_and_shows_where_it_is(tab: Tab) -> None:
-    page = tab.open("index.html", "table#speeds")
-    seen = set()
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        kind, outline = page.evaluate(
-            "(at => [at.tagName, getComputedStyle(at).outlineStyle])(document.activeElement)"
-        )
-        assert outline != "none", kind
-        seen.add(kind)
-    assert {"A", "BUTTON", "INPUT", "SUMMARY"} <= seen
-    page.focus("#speeds th:has-text('Model') button")
-    page.keyboard.press("Enter")
-    assert page.get_attribute("#speeds th:has-text('Model')", "aria-sort") == "ascending"
+def test_a_long_table_draws_its_first_rows_until_all_are_asked_for(tab: Tab) -> None:
+    page = tab.drawn("models.html")
+    page.evaluate("""() => {
+      const columns = [{ name: "Number", number: true, of: (row) => row }];
+      const rows = Array.from({ length: 1000 }, (_, at) => at);
+      document.getElementById("rows").replaceChildren(rocmforge.table("Long", columns, rows));
+    }""")
+    assert page.locator("#rows tbody tr").count() == 300
+    page.get_by_role("button", name="Show all 1,000 rows").click()
+    assert page.locator("#rows tbody tr").count() == 1000
+    assert page.locator("#rows tbody tr").last.inner_text() == "999"
+    assert page.get_by_role("button", name="Show all").count() == 0
 
 
 def test_links_resolve(tab: Tab) -> None:
-    page = tab.open("index.html", "table#speeds")
+    page = tab.open("index.html", ".card")
     links = set(page.evaluate("[...document.querySelectorAll('a[href]')].map(a => a.href)"))
     inside = {link for link in links if link.startswith(f"{tab.address}index.html#")}
     for link in inside:
@@ -210,55 +171,20 @@ def test_links_resolve(tab: Tab) -> None:
         assert link.startswith(tab.address)
         name, _, route = link.removeprefix(tab.address).partition("#")
         assert page.evaluate("name => fetch(name).then(got => got.status)", name) == 200
-        benchmark = route.partition("?")[0]
         pages = ("", "/", "/summarylist", "/regressions")
-        assert benchmark in pages or benchmark in known, link
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280, 1400])
-def test_the_summary_fits_the_screen(chromium: Any, address: str, width: int, scheme: str) -> None:
-    context = chromium.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
-    page = Tab(context.new_page(), address).open("index.html", "table#speeds")
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    cut = "[...document.querySelectorAll('.card .wide')].map(at => at.scrollWidth - at.clientWidth)"
-    assert page.evaluate(cut) == [0, 0]
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
-    context.close()
-
-
-def test_the_summary_works_as_a_file(chromium: Any, site: Site) -> None:
-    context = chromium.new_context()
-    tab = Tab(context.new_page(), f"{site.html.as_uri()}/")
-    page = tab.open("index.html", "table#speeds")
-    page.fill("input[data-filters=speeds]", "sm-90-card 7B Q8_0 decode")
-    assert page.evaluate(f"{ROWS.format('#speeds')}.length") == 3
-    page.click("#speeds th:has-text('Value') button")
-    assert page.locator("svg.chart circle").count() > 0
-    assert tab.problems == []
-    context.close()
+        if name == "asv.html":
+            assert route in pages, link
+        if name == "history.html" and route:
+            assert parse_qs(route)["benchmark"][0] in known, link
 
 
 def test_the_graphs_opened_as_a_file_say_what_to_do(chromium: Any, site: Site) -> None:
     context = chromium.new_context()
-    page = Tab(context.new_page(), f"{site.html.as_uri()}/").open("index.html", "table#speeds")
-    page.click("nav a:has-text('Graphs')")
+    page = Tab(context.new_page(), f"{site.html.as_uri()}/").open("index.html", ".card")
+    page.click("nav a:has-text('graphs')")
     page.wait_for_selector("#error.in")
     said = page.inner_text("#error")
     assert "The graphs need a web server" in said
     assert f"python3 -m http.server --bind 127.0.0.1 --directory '{site.html}/'" in said
     assert "gone down" not in said
     context.close()
-
-
-def test_pages_of_many_benchmarks_load_quickly(
-    chromium: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A smaller case than the 500 by 200 of studies/dashboard_load.py, by the same way."""
-    pages = load.published(tmp_path, BENCHMARKS, COMMITS)
-    with load.serve(pages) as served:
-        times = load.load_times(chromium, served, BENCHMARKS)
-    with capsys.disabled():
-        print("", ", ".join(f"{name} {value:.0f} ms" for name, value in times.items()))
-    assert {name: value for name, value in times.items() if value > SLACK_MS} == {}

@@ -17,21 +17,17 @@ from rocmforge.bench.dashboard.machines import (
     Machine,
     Run,
     latest,
+    load_run,
     read_machines,
     read_runs,
     two_newest,
     with_more,
 )
-from rocmforge.bench.dashboard.render import write_pages
-from rocmforge.bench.dashboard.roofline_chart import WIDTH, Chart, charts
+from rocmforge.bench.dashboard.render import Site, write_pages
+from rocmforge.bench.dashboard.roofline_data import roofline_data
 from rocmforge.bench.dashboard.run_environments import environment_summary
 from rocmforge.bench.dashboard.speeds import (
-    DECODE,
     PHASES,
-    PREFILL,
-    TTFT,
-    Speed,
-    headlines,
     speeds,
     split_model,
 )
@@ -125,64 +121,14 @@ def test_what_the_newest_run_did_not_measure_is_a_line_and_not_missing(
 
 
 def test_the_roofline_shows_all_that_any_run_or_the_baseline_has(
-    partly_measured: Machine, tmp_path: Path
+    partly_measured: Machine,
 ) -> None:
-    write_pages(tmp_path, [partly_measured], tmp_path)
-    text = (tmp_path / "index.html").read_text()
-    for shown in (
-        "Q4_0, matmul, 1 token: 25 %",
-        "Q6_K, matmul, 1 token: 100 %",
-        "Q8_0, matmul, 1 token: 80 %",
-    ):
-        assert f"<title>{shown} of the roofline" in text
-    assert "no roofline benchmark was measured" not in text
-    assert "aaaaaaaa, 2023-11-14; bbbbbbbb, 2023-11-14" in text
-
-
-def speed(phase: str, setting: str, device: str, value: float, date: str) -> Speed:
-    source = "interleaved with llama.cpp" if "thread" in device else "baseline"
-    unit = "ms" if phase == TTFT else "tokens/s"
-    direction = Direction.LOWER if unit == "ms" else Direction.HIGHER
-    return Speed(
-        model="1.1B",
-        format="Q4_0",
-        phase=phase,
-        setting=setting,
-        device=device,
-        value=value,
-        unit=unit,
-        direction=direction,
-        commit=A,
-        date=date,
-        source=source,
-    )
-
-
-def test_a_card_shows_one_setting_of_the_best_number_of_threads() -> None:
-    rows = [
-        speed(DECODE, "one sequence", "1 thread", 56.4, "2026-11-22T01"),
-        speed(PREFILL, "prompt of 512", "2 threads", 557.0, "2026-11-22T02"),
-        speed(PREFILL, "prompt of 128", "2 threads", 572.9, "2026-11-22T03"),
-        speed(DECODE, "one sequence", "2 threads", 93.7, "2026-11-22T03"),
-        speed(PREFILL, "prompt of 512", "cpu", 600.0, "2026-11-22T04"),
-        speed(TTFT, "prompt of 512", "cpu", 900.0, "2026-11-22T04"),
-    ]
-    for listed in (rows, rows[::-1]):
-        (best,) = headlines(listed).values()
-        assert [one.value for one in best.values()] == [900.0, 572.9, 93.7]
-        assert [*best] == [TTFT, PREFILL, DECODE]
-    faster_alone = [replace(rows[0], value=99.0), *rows[1:], replace(rows[1], device="1 thread")]
-    (best,) = headlines(faster_alone).values()
-    assert {one.device for phase, one in best.items() if phase != TTFT} == {"1 thread"}
-
-
-def test_the_cards_name_the_threads(repo: Path, tmp_path: Path) -> None:
-    known = read_benchmarks(repo / "results" / "benchmarks.json")
-    machines = read_machines(repo / "results", repo / "baselines", {}, known)
-    write_pages(tmp_path, machines, tmp_path)
-    cards = (tmp_path / "index.html").read_text().partition('<section id="speed">')[0]
-    assert "one sequence, 2 threads" in cards
-    assert "one sequence, 1 thread" not in cards
+    (box,) = roofline_data([partly_measured])["machines"]
+    assert {(one["what"], one["value"], one["commit"]) for one in box["shares"]} == {
+        ("Q4_0", 0.25, A[:8]),
+        ("Q6_K", 1.0, B[:8]),
+        ("Q8_0", 0.8, A[:8]),
+    }
 
 
 def test_a_run_under_an_override_is_called_so(tree: AsvTree, tmp_path: Path) -> None:
@@ -192,31 +138,11 @@ def test_a_run_under_an_override_is_called_so(tree: AsvTree, tmp_path: Path) -> 
         tree.run(A, {"a.time_a": 1.0}, machine=machine)
     known = read_benchmarks(tree.results / "benchmarks.json")
     machines = read_machines(tree.results, tmp_path / "baselines", {}, known)
-    write_pages(tmp_path, machines, tmp_path)
-    titles = re.findall(r"<h3[^>]*>(Radeon[^<]*)<", (tmp_path / "index.html").read_text())
+    runs = {m.tag: [load_run(one, known) for one in m.runs] for m in machines}
+    write_pages(tmp_path, Site(machines, runs, {}, tmp_path / "baselines", {}))
+    titles = re.findall(r"<h2[^>]*>(Radeon[^<]*)<", (tmp_path / "index.html").read_text())
     overridden = "Radeon RX 6700 XT under HSA_OVERRIDE_GFX_VERSION=10.3.0"
     assert titles == ["Radeon RX 6700 XT", overridden]
-
-
-def roofline(tree: AsvTree, value: float) -> Chart:
-    name = "roofline.Matmul.track_inverse_roofline_fraction"
-    tree.benchmark(name, "times ideal")
-    tree.run(A, {name: value})
-    run = ResultsDirectory(tree.results).load(A)
-    (chart,) = charts((result, run) for result in run.results)
-    return chart
-
-
-def test_the_axis_of_the_roofline(tree: AsvTree) -> None:
-    assert [text for text, _ in roofline(tree, 2.0).ticks] == [
-        f"{percent} %" for percent in (0, 25, 50, 75, 100)
-    ]
-    for value in (1e-7, 5e-324, -1.0):
-        chart = roofline(tree, value)
-        assert len(chart.ticks) < 15
-        assert "100 %" in dict(chart.ticks)
-        ((_, _, (point,)),) = chart.rows
-        assert 0 <= point.low <= point.high <= WIDTH
 
 
 def test_runs_come_in_the_order_of_their_commits(tree: AsvTree) -> None:
@@ -249,11 +175,9 @@ def test_a_failed_benchmark_is_there_and_says_so(tree: AsvTree, tmp_path: Path) 
     (speed,) = speeds(machine)
     assert (speed.model, speed.format, speed.setting) == ("tiny", None, "batch 1")
     assert (speed.value, speed.absent) == (None, "failed")
-    assert headlines([speed]) == {}
     assert len(latest(machine)) == 1
     assert machine.newest
     assert environment_summary(machine.newest)["GPU throttling"] == "n/a"
-    assert charts(latest(machine).values()) == []
 
 
 @pytest.mark.parametrize(

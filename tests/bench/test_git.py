@@ -13,7 +13,15 @@ pytest.importorskip("asv")
 from dashboard_site import Site, make_site
 
 from rocmforge.bench.asv_results import ResultsDirectory
-from rocmforge.bench.git import ask_git, commit_hash, committed_files, find_commit, head, run_git
+from rocmforge.bench.git import (
+    ask_git,
+    commit_hash,
+    committed_files,
+    find_commit,
+    head,
+    known_commits,
+    run_git,
+)
 from rocmforge.bench.history import first_parents
 
 BYTES = b"\xff\xfe m\xfcde"
@@ -59,7 +67,8 @@ def test_the_dashboard_is_published_and_shows_what_can_be_shown(site: Site) -> N
 
 def test_a_measured_commit_with_such_a_subject_is_shown(site: Site) -> None:
     from rocmforge.bench.asv_results import read_benchmarks
-    from rocmforge.bench.dashboard.machines import read_machines
+    from rocmforge.bench.dashboard.machines import load_run, read_machines
+    from rocmforge.bench.dashboard.render import Site as Shown
     from rocmforge.bench.dashboard.render import _commits
 
     newest = git(site.root, "rev-parse", "main").decode()
@@ -71,9 +80,11 @@ def test_a_measured_commit_with_such_a_subject_is_shown(site: Site) -> None:
     renamed.write_text(stored)
     try:
         machines = read_machines(site.results, site.root / "baselines", {}, benchmarks)
-        subjects = {one["commit"]: one["subject"] for one in _commits(machines, site.root)}
+        runs = {m.tag: [load_run(run, benchmarks) for run in m.runs] for m in machines}
     finally:
         renamed.unlink()
+    shown = Shown(machines, runs, known_commits(site.root), site.root / "baselines", {})
+    subjects = {one["commit"]: one["subject"] for one in _commits(shown)}
     assert subjects[newest] == SUBJECT.decode("utf-8", "replace")
     assert subjects[site.commits[0]] == "change <0>"
 

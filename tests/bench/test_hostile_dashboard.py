@@ -16,8 +16,9 @@ from documents import changed, places
 
 from rocmforge.bench.asv_results import ResultsDirectory, read_benchmarks
 from rocmforge.bench.baseline import save_baseline
-from rocmforge.bench.dashboard.machines import read_machines
-from rocmforge.bench.dashboard.render import write_pages
+from rocmforge.bench.dashboard.data_files import FOLDER
+from rocmforge.bench.dashboard.machines import load_run, read_machines
+from rocmforge.bench.dashboard.render import Site, write_pages
 from rocmforge.bench.run_environment import with_stored_environments
 from rocmforge.errors import ResultFileError, RocmforgeError
 
@@ -117,12 +118,14 @@ def write(path: Path, content: Any) -> None:
 
 
 def show(folder: Path) -> str:
-    """Make our pages; return the summary."""
-    results = folder / "results"
+    """Make our pages; return all of them, with the data that they load."""
+    results, pages = folder / "results", folder / "pages"
     known = read_benchmarks(results / "benchmarks.json")
     machines = read_machines(results, folder / "baselines", {}, known)
-    write_pages(folder / "pages", machines, folder / "no repository")
-    return (folder / "pages" / "index.html").read_text(encoding="utf-8")
+    runs = {m.tag: [load_run(run, known) for run in m.runs] for m in machines}
+    write_pages(pages, Site(machines, runs, {}, folder / "baselines", {}))
+    written = [*pages.glob("*.html"), *(pages / FOLDER).rglob("*.js")]
+    return "".join(path.read_text(encoding="utf-8") for path in written)
 
 
 def refusal(folder: Path) -> str | None:
@@ -137,11 +140,11 @@ def refusal(folder: Path) -> str | None:
 def test_whole_files_are_shown(folder: Path) -> None:
     text = show(folder)
     for words in (
-        "10 tokens/s",
         "interleaved with llama.cpp",
         "format by format",
-        "heat",
-        "67 % of the roof",
+        "card throttled: heat",
+        '"value":10.0',  # tokens/s of gpu_speed.json
+        '"value":0.666667',  # of the roofline
     ):
         assert words in text
 

@@ -370,9 +370,12 @@ def test_the_whole_way(project: Path, capfd: pytest.CaptureFixture[str]) -> None
     figure = project / "benchmarks" / "figure.txt"
     baseline = project / "baselines" / hardware_tag() / "baseline.json"
 
+    assert main(["gate", "--bench", r"^tiny\.track_ms"]) == 3
+    assert "rocmforge bench gate: no baseline for this machine" in capfd.readouterr().err
     assert main(["run", "--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
     shown = capfd.readouterr().out
-    assert f"none of {hardware_tag()} is committed" in shown
+    none = f"no baseline for this machine ({hardware_tag()}) yet: "
+    assert f"baseline  {none}rocmforge bench run --profile full --save-baseline stores one" in shown
     assert "tiny\n  track_ms cpu" in re.sub(r" +\n", "\n", shown)
     assert "2.004 ms" in shown
     stored = load_baseline(baseline)

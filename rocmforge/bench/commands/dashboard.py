@@ -13,8 +13,8 @@ examples:
   rocmforge bench dashboard                               what is committed in results/, baselines/
   rocmforge bench dashboard --config .asv/asv.conf.json   what was measured here
 
-The pages need a web server (.venv/bin/asv preview is one) but for the summary, which opens as a
-file too. Where the exit code is not 0, the older pages stay.
+The pages open as files. asv's own graphs need a web server; .venv/bin/asv preview is one. Where the
+exit code is not 0, the older pages stay.
 """
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rocmforge.bench.asv_results import BenchmarkInfo
+from rocmforge.bench.dashboard.first_selections import write_selections
 from rocmforge.bench.files import read_json, write_bytes
 from rocmforge.bench.results import Direction
 from rocmforge.errors import ResultFileError
@@ -21,15 +22,15 @@ from rocmforge.errors import ResultFileError
 ASV_PAGE = "asv.html"
 COMMIT_URL = "commits.html#"
 HIGHER = "higher is better"
-SCRIPT = "directions.js"
+SCRIPT, STYLE, SELECTIONS = "graphs.js", "graphs.css", "first_selections.js"
 _NAV = '<li id="nav-li-" class="active">'
 _HEAD_END = "</head>"
-_STYLE = (
-    ".navbar-nav > li > a, #title { padding-left: 10px; padding-right: 10px }"
-    "#title { font-size: 15px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis;"
-    " max-width: max(8em, calc(100vw - 830px)) }"
-)
-"""Makes room in asv's bar for one more link: where it breaks, it hides what is below."""
+_GRAPH = '<div id="graph">'
+_ADDED_TO_HEAD = f"""<meta name="viewport" content="width=device-width, initial-scale=1">
+    <link href="{STYLE}" rel="stylesheet">
+    <script src="{SELECTIONS}"></script>
+    <script src="{SCRIPT}"></script>
+  """
 
 
 def showable(name: str, entry: Mapping[str, Any]) -> bool:
@@ -39,7 +40,7 @@ def showable(name: str, entry: Mapping[str, Any]) -> bool:
 
 
 def adapt(pages: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> None:
-    """Rename asv's page, link back to ours, and say which way each metric is better.
+    """Rename asv's page, link back to ours, make room for its legend, say what is better higher.
 
     Parameters
     ----------
@@ -56,8 +57,9 @@ def adapt(pages: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> None:
     page = pages / "index.html"
     text = page.read_text(encoding="utf-8")
     for place, added in (
-        (_NAV, '<li><a href="index.html">Summary</a></li>\n\t'),
-        (_HEAD_END, f'<script src="{SCRIPT}"></script>\n    <style>{_STYLE}</style>\n  '),
+        (_NAV, '<li><a href="index.html">Overview</a></li>\n\t'),
+        (_HEAD_END, _ADDED_TO_HEAD),
+        (_GRAPH, '<div id="legend"></div>\n        '),
     ):
         if text.count(place) != 1:
             raise ResultFileError(page, "asv's page", got=f"no {place}", wanted="that of asv 0.6.6")
@@ -67,29 +69,30 @@ def adapt(pages: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> None:
     feed = pages / "regressions.xml"
     links = feed.read_text(encoding="utf-8").replace("index.html#", f"{ASV_PAGE}#")
     feed.write_text(links, encoding="utf-8")
+    write_selections(pages, pages / SELECTIONS)
     _adapt_index(pages / "index.json", benchmarks)
     _fill_gaps(pages)
 
 
 def _fill_gaps(pages: Path) -> None:
-    """Say of what a machine never measured that there is no value: asv's page asks for all."""
+    """Say that there is no value where a machine, or every commit of a branch, has none.
+
+    asv's page asks for all of them.
+    """
     from asv.graph import Graph
 
     index = read_json(pages / "index.json")
     revision = max(map(int, index["revision_to_hash"]), default=0)
-    for machine in index["graph_param_list"]:
+    for machine in [*index["graph_param_list"], {"summary": ""}]:
         for name in index["benchmarks"]:
             path = pages / f"{Graph.get_file_path(machine, name)}.json"
             if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps([[revision, None]]), encoding="utf-8")
 
 
 def _adapt_index(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> None:
-    """Units say what is better higher; what asv shows as HTML is escaped.
-
-    Names of parameters are also part of the graphs' addresses: one that holds markup gets no
-    buttons, and its graphs stay.
-    """
+    """Units say what is better higher; what asv shows as HTML is escaped."""
     index = read_json(path)
     for name, entry in index["benchmarks"].items():
         entry["code"] = html.escape(str(entry.get("code", "")))
@@ -102,8 +105,5 @@ def _adapt_index(path: Path, benchmarks: Mapping[str, BenchmarkInfo]) -> None:
         index["machines"][name] = {
             html.escape(key): html.escape(str(value)) for key, value in machine.items()
         }
-    index["params"] = {
-        key: values for key, values in index["params"].items() if key == html.escape(key)
-    }
     index["tags"] = {html.escape(tag): revision for tag, revision in index["tags"].items()}
     write_bytes(path, json.dumps(index).encode())

@@ -196,13 +196,13 @@ def _read(
 ) -> Machine:
     runs = read_runs(results / tag)
     last, before_last = two_newest(runs)
-    newest = _load(last, benchmarks) if last else None
-    previous = _load(before_last, benchmarks) if before_last else None
+    newest = load_run(last, benchmarks) if last else None
+    previous = load_run(before_last, benchmarks) if before_last else None
     folder = baselines / tag
     stored = folder / "baseline.json"
     baseline = load_baseline(stored) if stored.exists() else None
     gpu_speed, formats = (_report(folder / f"{name}.json") for name in ("gpu_speed", "formats"))
-    earlier = [_load(run, benchmarks) for run in with_more(runs, last)]
+    earlier = [load_run(run, benchmarks) for run in with_more(runs, last)]
     known = newest or baseline
     hardware = known.hardware if known else _named_by(gpu_speed)
     noise = known_noise(baselines, hardware)
@@ -234,7 +234,8 @@ def _read(
     )
 
 
-def _load(run: Run, benchmarks: Mapping[str, BenchmarkInfo]) -> ResultSet:
+def load_run(run: Run, benchmarks: Mapping[str, BenchmarkInfo]) -> ResultSet:
+    """Read a run, with the environments of its processes."""
     return with_stored_environments(read_result_file(run.path, benchmarks))
 
 

@@ -16,13 +16,14 @@ from typing import Any
 
 from rocmforge.atomic import naming_full_disk, whole_folder
 from rocmforge.bench.asv import command, read_config, refuse_no_expression, thresholds_of
-from rocmforge.bench.asv_results import BENCHMARKS_VERSION, BenchmarkInfo, read_benchmarks
-from rocmforge.bench.dashboard.asv_pages import COMMIT_URL, adapt, showable
-from rocmforge.bench.dashboard.machines import read_machines, read_runs
-from rocmforge.bench.dashboard.render import write_pages
+from rocmforge.bench.asv_results import BenchmarkInfo, read_benchmarks
+from rocmforge.bench.dashboard.asv_pages import COMMIT_URL, adapt
+from rocmforge.bench.dashboard.machines import load_run, read_machines
+from rocmforge.bench.dashboard.render import Site, write_pages
+from rocmforge.bench.dashboard.staging import stage
 from rocmforge.bench.dashboard.vendored import use_vendored
-from rocmforge.bench.files import read_versioned_json, write_json
-from rocmforge.bench.git import find_commit
+from rocmforge.bench.files import write_json
+from rocmforge.bench.git import find_commit, known_commits
 from rocmforge.bench.results import Direction
 from rocmforge.errors import ResultFileError
 
@@ -73,8 +74,10 @@ def publish(
     thresholds = thresholds_of(settings, config)
     repository = _repository(settings, config)
     benchmarks = read_benchmarks(results / "benchmarks.json")
+    machines = read_machines(results, baselines, thresholds, benchmarks)
+    runs = {m.tag: [load_run(run, benchmarks) for run in m.runs] for m in machines}
     with whole_folder(html) as work:
-        count, left_out = _stage(results, work / "results")
+        count, left_out = stage(results, work / "results")
         if left_out:
             say(f"asv's pages go without {len(left_out)} names that hold markup: {left_out[0]}")
         _write_config(settings, config.parent, work, repository, benchmarks)
@@ -84,43 +87,14 @@ def publish(
         pages = work / "new"
         adapt(pages, benchmarks)
         use_vendored(pages)
-        say(f"done in {time.monotonic() - begin:.1f} s; the summary of all machines …")
-        machines = read_machines(results, baselines, thresholds, benchmarks)
-        write_pages(pages, machines, repository)
+        say(f"done in {time.monotonic() - begin:.1f} s; our pages …")
+        known = known_commits(repository)
+        write_pages(pages, Site(machines, runs, known, baselines, thresholds))
     return html / "index.html"
 
 
 def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and next(folder.iterdir(), None) is None
-
-
-def _stage(results: Path, target: Path) -> tuple[int, list[str]]:
-    """Link the results into a folder of their own, with the benchmarks that asv can show.
-
-    It cannot show those that nothing has measured, for which it would look in vain, nor those
-    whose names hold markup.
-
-    Returns
-    -------
-    tuple
-        The number of result files, and the names left out for their markup.
-    """
-    path = results / "benchmarks.json"
-    entries = read_versioned_json(path, BENCHMARKS_VERSION)
-    measured: set[str] = set()
-    count = 0
-    for machine in sorted(results.glob("*/machine.json")):
-        folder = target / machine.parent.name
-        folder.mkdir(parents=True)
-        for file in machine.parent.glob("*.json"):
-            (folder / file.name).symlink_to(file.resolve())
-        for run in read_runs(machine.parent):
-            measured |= run.benchmarks
-            count += 1
-    known = {key: entry for key, entry in entries.items() if key in measured}
-    kept = {key: entry for key, entry in known.items() if showable(key, entry)}
-    write_json(target / path.name, {**kept, "version": BENCHMARKS_VERSION})
-    return count, [key for key in known if key not in kept]
 
 
 def _repository(settings: Mapping[str, Any], config: Path) -> Path:

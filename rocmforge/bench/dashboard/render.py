@@ -1,71 +1,137 @@
-"""Writes our pages: the summary of all machines, and the list of measured commits.
+"""Writes our pages and what they draw.
 
 The templates in page/ escape everything: anybody may have written the files that names and machines
-come from.
+come from. What scripts draw lies in data/ (`data_files.py`).
 """
 
 from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rocmforge import env
 from rocmforge.bench import formatting
-from rocmforge.bench.compare import Comparison, Row
-from rocmforge.bench.dashboard.asv_pages import ASV_PAGE, showable
-from rocmforge.bench.dashboard.machines import Machine, Report, latest
-from rocmforge.bench.dashboard.roofline_chart import charts
-from rocmforge.bench.dashboard.run_environments import environment_summary, marks
-from rocmforge.bench.dashboard.speeds import HEADLINES, headlines, speeds
-from rocmforge.bench.git import ask_git
-from rocmforge.bench.results import Result, ResultSet
-from rocmforge.bench.tables import FINE, comparison_cells, summary_line, worst_first
+from rocmforge.bench.dashboard import overview
+from rocmforge.bench.dashboard.asv_pages import ASV_PAGE
+from rocmforge.bench.dashboard.compare_data import compare_data
+from rocmforge.bench.dashboard.conditions_data import conditions_data
+from rocmforge.bench.dashboard.confirmed_data import confirmed_data
+from rocmforge.bench.dashboard.data_files import write_data
+from rocmforge.bench.dashboard.formats_data import formats_data
+from rocmforge.bench.dashboard.history_data import history_data
+from rocmforge.bench.dashboard.kernels_data import kernels_data
+from rocmforge.bench.dashboard.machines import Machine, Report
+from rocmforge.bench.dashboard.roofline_data import roofline_data
+from rocmforge.bench.dashboard.run_environments import environment_summary
+from rocmforge.bench.dashboard.scaling_data import scaling_data
+from rocmforge.bench.dashboard.speeds import DECODE, Speed, speeds
+from rocmforge.bench.dashboard.ttft_data import ttft_data
+from rocmforge.bench.git import Commit
+from rocmforge.bench.results import ResultSet
 
 PAGE = Path(__file__).resolve().parent / "page"
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """A comparison in words; ``line`` says why there is none where there are no rows."""
+class Page:
+    """A page: page/NAME.html, and page/NAME.js where it is drawn by a script."""
 
+    name: str
     title: str
-    line: str
-    notes: Sequence[str] = ()
-    rows: Sequence[dict[str, Any]] = ()
-    outcome: str = formatting.NA
 
 
-def write_pages(pages: Path, machines: Sequence[Machine], repository: Path) -> None:
-    """Write our pages into the folder of asv's.
+PAGES = (
+    Page("index", "Overview"),
+    Page("history", "History"),
+    Page("compare", "Compare"),
+    Page("models", "Models"),
+    Page("roofline", "Roofline"),
+    Page("formats", "Formats"),
+    Page("ttft", "First token"),
+    Page("scaling", "Batch and depth"),
+    Page("kernels", "Kernels"),
+    Page("conditions", "Conditions"),
+    Page("commits", "Commits"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """All that is shown.
 
     Parameters
     ----------
-    pages
-        Has asv's pages; gets ours.
     machines
-        All there is to show.
-    repository
-        Where git knows the commits' subjects.
+        Every machine that has anything.
+    runs
+        The runs of each by its tag, oldest commit first.
+    commits
+        What git knows of commits, by hash.
+    baselines
+        Where baselines and noise lie.
+    thresholds
+        Of asv's configuration.
     """
+
+    machines: Sequence[Machine]
+    runs: Mapping[str, Sequence[ResultSet]]
+    commits: Mapping[str, Commit]
+    baselines: Path
+    thresholds: Mapping[str, float]
+
+
+def write_pages(pages: Path, site: Site) -> None:
+    """Write our pages, and their data, into the folder of asv's."""
+    found = [speeds(machine) for machine in site.machines]
+    headline = overview.choose_headline(found)
+    cards = [
+        _card(machine, rows, site.runs[machine.tag], headline)
+        for machine, rows in zip(site.machines, found, strict=True)
+    ]
+    content: dict[str, dict[str, Any]] = {
+        "index": {"cards": cards, "headline": headline},
+        "commits": {"commits": _commits(site)},
+    }
     made = datetime.now(timezone.utc).isoformat(timespec="minutes")
-    views = [_view(machine) for machine in machines]
-    for name, content in (
-        ("index.html", {"machines": views, "phases": tuple(HEADLINES)}),
-        ("commits.html", {"commits": _commits(machines, repository)}),
-    ):
-        text = _templates().get_template(name).render(made=made, **content)
-        (pages / name).write_text(text, encoding="utf-8")
+    for page in PAGES:
+        script = (PAGE / f"{page.name}.js").exists()
+        shared = {**asdict(page), "pages": PAGES, "made": made, "script": script}
+        text = _templates().get_template(f"{page.name}.html")
+        rendered = text.render(**shared, **content.get(page.name, {}))
+        (pages / f"{page.name}.html").write_text(rendered, encoding="utf-8")
     for file in PAGE.iterdir():
         if file.suffix in (".css", ".js"):
             shutil.copyfile(file, pages / file.name)
+    write_data(pages, "index", {card["tag"]: card["spark"] for card in cards})
+    rows = [
+        {"tag": m.tag, **asdict(row)}
+        for m, own in zip(site.machines, found, strict=True)
+        for row in own
+    ]
+    write_data(pages, "models", rows)
+    for name, drawn in _data(site):
+        write_data(pages, name, drawn)
+
+
+def _data(site: Site) -> Iterator[tuple[str, Any]]:
+    """What scripts draw: the name and the content of each data file."""
+    machines, runs = site.machines, site.runs
+    yield from history_data(machines, runs, site.commits, site.baselines, site.thresholds)
+    yield from compare_data(machines, runs, site.thresholds)
+    yield "confirmed", confirmed_data(machines, site.baselines)
+    yield "roofline", roofline_data(machines)
+    yield "formats", formats_data(machines)
+    yield "ttft", ttft_data(machines)
+    yield "scaling", scaling_data(machines)
+    yield "kernels", kernels_data([run for found in runs.values() for run in found])
+    yield "conditions", conditions_data(machines, runs)
 
 
 @functools.cache
@@ -77,35 +143,36 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.globals |= {"asv_page": ASV_PAGE, "na": formatting.NA, "formatting": formatting}
+    pages.globals |= {
+        "asv_page": ASV_PAGE,
+        "na": formatting.NA,
+        "formatting": formatting,
+        "figure": overview.figure,
+    }
     return pages
 
 
-def _view(machine: Machine) -> dict[str, Any]:
-    """Everything that the summary says of one machine."""
-    rows = speeds(machine)
-    runs = {"newest run": machine.newest, "one before": machine.previous}
-    runs["baseline"] = machine.baseline
-    said = {name: environment_summary(run) for name, run in runs.items() if run}
-    fields = {
-        field: [column[field] for column in said.values()]
-        for field in next(iter(said.values()), ())
-    }
-    results = latest(machine)
+def _card(
+    machine: Machine,
+    rows: Sequence[Speed],
+    runs: Sequence[ResultSet],
+    headline: overview.Headline | None,
+) -> dict[str, Any]:
+    """Everything that the overview says of one machine."""
+    said = environment_summary(machine.newest) if machine.newest else {}
+    figures = headline.figures(rows) if headline else {}
+    decode = figures.get(DECODE)
     return {
         "tag": machine.tag,
         "title": _title(machine),
-        "hardware": _hardware(machine),
+        "verdicts": overview.verdicts(machine),
+        "figures": figures,
+        "peers": overview.beside_peer(rows, headline, figures) if headline else {},
+        "share": overview.roofline_share(machine, headline, decode) if headline else None,
+        "spark": overview.sparkline(runs, headline),
+        "conditions": overview.conditions(machine.newest, said),
         "sources": _sources(machine),
-        "speeds": rows,
-        "headlines": headlines(rows),
-        "charts": charts(results.values()),
-        "changes": _all_changes(machine),
-        "runs": list(said),
-        "environments": {name: row for name, row in fields.items() if {*row} != {formatting.NA}},
-        "unrecorded": [name for name, row in fields.items() if {*row} == {formatting.NA}],
-        "marks": {name: marks(run) for name, run in runs.items() if run},
-        "results": [_result(machine, *found) for found in results.values()],
+        "hardware": _hardware(machine),
     }
 
 
@@ -153,94 +220,19 @@ def _reported(report: Report | None) -> str:
     return formatting.NA if report is None else formatting.measured(report.commit, report.date)
 
 
-def _all_changes(machine: Machine) -> list[Changes]:
-    if machine.newest is None:
-        return [Changes("newest run", f"{formatting.NA}: no run in the results")]
-    return [
-        _changes("newest run since the one before", machine, machine.since_previous),
-        _changes("newest run since the stored baseline", machine, machine.since_baseline),
-    ]
-
-
-def _changes(title: str, machine: Machine, comparison: Comparison | None) -> Changes:
-    if comparison is None:
-        return Changes(title, f"{formatting.NA}: nothing to compare with")
-    listed = [row for row in worst_first(comparison) if row.verdict not in FINE]
-    return Changes(
-        title=title,
-        line=summary_line(comparison),
-        notes=[
-            f"before: {comparison.commits[0][:8]}, after: {comparison.commits[1][:8]}",
-            *(f"hardware differs: {difference}" for difference in comparison.mismatches),
-            *comparison.notes,
-        ],
-        rows=[_changed(machine, row) for row in listed],
-        outcome=comparison.outcome.name.lower(),
-    )
-
-
-def _changed(machine: Machine, row: Row) -> dict[str, Any]:
-    _, _, params, before, after, ratio, interval, unit, _ = comparison_cells(row, row.threshold)
-    return {
-        "verdict": row.verdict.value,
-        "name": row.name,
-        "params": params.replace("'", ""),
-        "link": _link(machine, row.name, row.params),
-        "before": before,
-        "after": after,
-        "unit": unit,
-        "ratio": row.ratio,
-        "ratio_text": ratio,
-        "interval": interval or formatting.NA,
-        "better": formatting.better(row.direction),
-        "threshold": f"{100 * row.threshold:g} %",
-        "note": row.note,
-    }
-
-
-def _result(machine: Machine, result: Result, results: ResultSet) -> dict[str, Any]:
-    unit = result.unit or ""
-    plain = formatting.plain_params(result)
-    params = dict(zip(result.param_names, result.params, strict=True))
-    return {
-        "name": result.name,
-        "params": ", ".join(f"{name}={value}" for name, value in plain.items()),
-        "link": _link(machine, result.name, params),
-        "value": result.value,
-        "text": formatting.value_and_unit(result.value, unit),
-        "interval": formatting.interval(*formatting.ends(result.summary), unit),
-        "samples": result.summary.iterations if result.summary else None,
-        "better": formatting.better(result.direction),
-        "error": result.error,
-        "marked": result.marked,
-        "status": result.status.value,
-        "measured": formatting.measured(
-            result.commit or results.commit,
-            formatting.iso(result.started_at or results.commit_date),
-        ),
-    }
-
-
-def _link(machine: Machine, name: str, params: dict[str, str]) -> str | None:
-    """Address of asv's graph of one benchmark on one machine; None: asv has none."""
-    known = any(name in run.benchmarks for run in machine.runs)
-    if not known or not showable(name, {"params": [*params.values()]}):
-        return None
-    pairs = [("machine", machine.tag), *((f"p-{key}", value) for key, value in params.items())]
-    chosen = "&".join(f"{quote(key, safe='')}={quote(value, safe='')}" for key, value in pairs)
-    return f"{ASV_PAGE}#{quote(name, safe='')}?{chosen}"
-
-
-def _commits(machines: Sequence[Machine], repository: Path) -> list[dict[str, Any]]:
+def _commits(site: Site) -> list[dict[str, Any]]:
     """Every measured commit, newest first, with its subject and the machines."""
-    said = ask_git(repository, "log", "--all", "-z", "--encoding=UTF-8", "--format=%H %s") or ""
-    subjects = dict(entry.split(" ", 1) for entry in said.split("\0") if entry)
     found: dict[str, dict[str, Any]] = {}
-    for machine in machines:
-        for run in machine.runs:
-            new = {"date": run.date, "tags": [], "subject": subjects.get(run.commit, formatting.NA)}
+    for tag, runs in site.runs.items():
+        for run in runs:
+            known = site.commits.get(run.commit)
+            new = {
+                "date": run.commit_date or 0,
+                "tags": [],
+                "subject": known.subject if known else formatting.NA,
+            }
             commit = found.setdefault(run.commit, new)
-            commit["tags"] += [machine.tag] * (machine.tag not in commit["tags"])
+            commit["tags"] += [tag] * (tag not in commit["tags"])
     ordered = sorted(found.items(), key=lambda item: -item[1]["date"])
     return [
         {"commit": name, **said, "date": formatting.iso(said["date"])} for name, said in ordered

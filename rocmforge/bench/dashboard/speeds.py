@@ -7,10 +7,11 @@ that failed or was skipped is a row without a value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from rocmforge.bench.dashboard.machines import Machine, Report, latest
+from rocmforge.bench.dashboard.points import usable
 from rocmforge.bench.files import finite_number
 from rocmforge.bench.formatting import ends, iso, plain_params
 from rocmforge.bench.results import Direction, ResultSet, Status
@@ -27,12 +28,8 @@ PHASES = {
     "inference.Size.track_decode_ms_per_token": (DECODE, "a token"),
 }
 """Benchmark to phase and setting; the words in braces are its parameters."""
-HEADLINES = {
-    TTFT: ("prompt of 512", "prompt of 128", "the same prompt again"),
-    PREFILL: ("prompt of 512", "prompt of 128", "a token of the prompt"),
-    DECODE: ("one sequence", "batch 1", "context of 128", "a token"),
-}
-"""Settings that stand for a phase where one number must do, the best first."""
+RATES = "_ms_per_token"
+"""End of the names whose milliseconds a token become tokens/s: one unit for all that is alike."""
 _MODEL = re.compile(r"(.+?)[-.]((?:I?Q|B?F|MXFP)\d.*)")
 
 
@@ -82,40 +79,6 @@ def speeds(machine: Machine) -> list[Speed]:
     ]
 
 
-def headlines(rows: list[Speed]) -> dict[tuple[str, str | None], dict[str, Speed]]:
-    """Choose one speed for each model and phase, of those that `HEADLINES` names.
-
-    Decode is chosen first: of the best setting the fastest row, which is the machine's best number
-    of threads. The other phases are of the same device, source and report where it has them.
-    """
-    models: dict[tuple[str, str | None], dict[str, list[Speed]]] = {}
-    for row in rows:
-        if row.value is not None and row.setting in HEADLINES[row.phase]:
-            of_model = models.setdefault((row.model, row.format), {})
-            of_model.setdefault(row.phase, []).append(row)
-    ordered = sorted(models.items(), key=lambda item: (item[0][0], item[0][1] or ""))
-    return {model: _headline(phases) for model, phases in ordered}
-
-
-def _headline(phases: Mapping[str, list[Speed]]) -> dict[str, Speed]:
-    """One row for each phase, in the order of `HEADLINES`."""
-
-    def order(row: Speed) -> tuple[int, float]:
-        value = row.value or 0.0
-        slowness = -value if row.direction is Direction.HIGHER else value
-        return HEADLINES[row.phase].index(row.setting), slowness
-
-    first = next(phase for phase in reversed(HEADLINES) if phase in phases)
-    lead = min(phases[first], key=order)
-
-    def farness(row: Speed) -> tuple[bool, bool, bool, tuple[int, float]]:
-        unlike = (row.device != lead.device, row.source != lead.source, row.date != lead.date)
-        return (*unlike, order(row))
-
-    best = {phase: min(found, key=farness) for phase, found in phases.items()}
-    return {phase: best[phase] for phase in HEADLINES if phase in best}
-
-
 def split_model(name: str) -> tuple[str, str | None]:
     """Split ``1.1B-Q4_K_M`` into the model and its format; None: the name has none."""
     stem = name.removesuffix(".gguf")
@@ -131,22 +94,31 @@ def _of_results(machine: Machine) -> Iterator[Speed]:
         phase, setting = PHASES[result.name]
         model, kind = split_model(params["model"])
         low, high = ends(result.summary)
+        value, unit, direction = result.value, result.unit or "", result.direction
+        if result.name.endswith(RATES):
+            value, low, high = (1000 / x if x else None for x in (value, high, low))
+            unit, direction = "tokens/s", Direction.HIGHER
+        absent = None if result.status is Status.OK else result.status.value
+        if result.value is not None and not usable(value):
+            value, absent = None, "its value is no speed"
+        if not (usable(low) and usable(high)):
+            low = high = None
         yield Speed(
             model=model,
             format=kind,
             phase=phase,
             setting=setting.format_map(_Named(params)),
             device=params.get("device"),
-            value=result.value,
-            unit=result.unit or "",
-            direction=result.direction,
+            value=value,
+            unit=unit,
+            direction=direction,
             commit=result.commit or results.commit,
             date=iso(result.started_at or results.commit_date),
             source=_source(machine, results),
             low=low,
             high=high,
             marked=result.marked,
-            absent=None if result.status is Status.OK else result.status.value,
+            absent=absent,
         )
 
 
@@ -228,7 +200,7 @@ def _of_gpu(report: Report) -> Iterator[Speed]:
         parts = model["seconds_with_full_compile_cache"].items()
         rows += [(TTFT, what, value, "s") for what, value in parts if "prompt" in what]
         for row in rows:
-            yield _plain(report, name, kind, row)
+            yield replace(_plain(report, name, kind, row), device="gpu")
 
 
 def _of_formats(report: Report) -> Iterator[Speed]:

@@ -31,6 +31,8 @@ VENDORED = {
     "https://cdn.jsdelivr.net/npm/bootstrap@3.1.1/dist/css/bootstrap.min.css": "bootstrap.min.css",
 }
 """Address to file name; vendor/README.md says where each file comes from."""
+OWN = frozenset({"d3.min.js", "plot.umd.min.js"})
+"""What our own pages draw with."""
 
 _TAG = re.compile(
     r"""<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)\s*=\s*["']?"""

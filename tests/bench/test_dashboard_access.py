@@ -1,0 +1,81 @@
+"""Every page of ours, as it is published, for those who read it otherwise.
+
+axe-core, the contrast of all text in light and dark, a phone's width, the keyboard's focus; no
+error in the console, and no request that leaves. Tables that stand behind a click are opened first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("asv")
+
+import page_audit
+from dashboard_tab import DRAWN, READY, Tab
+
+from rocmforge.bench.dashboard.render import PAGE, PAGES
+
+OPENED = "() => document.querySelectorAll('details').forEach(at => { at.open = true })"
+FOCUS = """() => {
+  const at = document.activeElement, style = getComputedStyle(at)
+  const seen = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2
+  return [at.tagName, at === document.body || seen ? '' : at.outerHTML.slice(0, 80)]
+}"""
+
+
+def opened(chromium: Any, pages: Path, name: str, width: int) -> Tab:
+    context = chromium.new_context(viewport={"width": width, "height": 900})
+    tab = Tab(context.new_page(), f"{pages.as_uri()}/")
+    page = tab.open(f"{name}.html")
+    if (PAGE / f"{name}.js").exists():
+        page.wait_for_function(READY)
+    return tab
+
+
+@pytest.mark.parametrize("width", page_audit.WIDTHS)
+@pytest.mark.parametrize("name", [page.name for page in PAGES])
+def test_nothing_is_wrong_with_a_page(
+    chromium: Any, own_pages: Path, name: str, width: int
+) -> None:
+    tab = opened(chromium, own_pages, name, width)
+    closed = page_audit.width_problems(tab.page)
+    tab.page.evaluate(OPENED)
+    tab.page.wait_for_function(DRAWN)
+    assert [*closed, *page_audit.problems_of(tab.page)] == []
+    assert tab.problems == []
+    tab.page.context.close()
+
+
+@pytest.mark.parametrize("name", [page.name for page in PAGES])
+def test_the_keyboard_shows_where_it_is(chromium: Any, own_pages: Path, name: str) -> None:
+    tab = opened(chromium, own_pages, name, 1280)
+    kinds = set()
+    for _ in range(25):
+        tab.page.keyboard.press("Tab")
+        kind, unseen = tab.page.evaluate(FOCUS)
+        assert unseen == ""
+        kinds.add(kind)
+    assert "A" in kinds
+    assert kinds & {"SELECT", "INPUT", "BUTTON", "SUMMARY"} or name == "commits"
+    tab.page.context.close()
+
+
+def test_each_chart_says_what_it_shows_and_has_its_numbers(chromium: Any, own_pages: Path) -> None:
+    seen = 0
+    for page in PAGES:
+        tab = opened(chromium, own_pages, page.name, 1280)
+        tab.page.wait_for_function(DRAWN)
+        for chart in tab.page.query_selector_all(".plot > svg"):
+            assert chart.get_attribute("role") == "img"
+            assert len(chart.get_attribute("aria-label")) > 20
+            seen += 1
+        tables = tab.page.query_selector_all("table")
+        assert all(table.query_selector("th[scope=col]") for table in tables)
+        assert all(table.query_selector("caption") for table in tables)
+        if tab.page.query_selector("figure:not(.spark) > .plot > svg"):
+            assert tables
+        tab.page.context.close()
+    assert seen >= len(PAGES) // 2
