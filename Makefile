@@ -1,5 +1,5 @@
 # make bench    benchmark this machine and compare with its baseline (PROFILE=standard or full: more)
-# make test     run the tests              make test-all   these, and the sweeps: every AMD target …
+# make test     run the tests              make test-all   these, all AMD targets, broken files …
 # make coverage the same as test-all, with line coverage
 # make check    lint, types, formatting    make clean      remove what make made, not what it measured
 # make dashboard           results and baselines as pages that work offline, in .asv/html
@@ -23,7 +23,8 @@ test: .venv/ready-test
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow and not sanitizer"
 
 test-all: test
-	$(BIN)/python -m pytest $(PYTEST) -m "slow and not sanitizer" tests/gpu tests/profiling
+	$(BIN)/python -m pytest $(PYTEST) -m "slow and not sanitizer" tests/gpu
+	$(BIN)/python -m pytest $(PYTEST) -m "slow and not sanitizer" tests/profiling
 	$(BIN)/python -m pytest -q -m "slow and not sanitizer" --ignore tests/gpu --ignore tests/profiling # these measure
 
 coverage: .venv/ready-test

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rocmforge.cpu.cache import PagedKVCache
 from rocmforge.engine import Engine
-from rocmforge.errors import OutOfMemoryError
+from rocmforge.errors import OutOfMemoryError, UnsupportedModelError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.model.config import ModelConfig
@@ -27,7 +27,16 @@ from rocmforge.timing import WARMUP_MOST, collect
 
 from .checks import open_engine
 from .devices import DEVICES, device_name
-from .models import DEMO, LARGE, MODELS, model_path, refuse_slow
+from .models import (
+    DEMO,
+    EXPERTS,
+    LARGE,
+    MODELS,
+    WHOLE_EXPERTS,
+    WINDOWED,
+    model_path,
+    refuse_slow,
+)
 from .samples import ROUNDS, track
 
 PROMPTS = (32, 128, 256, 512, 2048)
@@ -71,7 +80,7 @@ def engine(
             page_size=page_size,
             whole_cache=True,
         )
-    except OutOfMemoryError as error:
+    except (OutOfMemoryError, UnsupportedModelError) as error:
         raise NotImplementedError(f"{model}: {error}") from error
 
 
@@ -268,6 +277,32 @@ class Size:
 
     track_prefill_ms_per_token.unit = "ms"
     track_decode_ms_per_token.unit = "ms"
+
+
+class Experts(Size):
+    """The same for a mixture of experts, and with eight sequences, which choose more of them."""
+
+    params = (tuple(EXPERTS), DEVICES)
+
+    def setup(self, model: str, device: str) -> None:
+        self.engine = engine(model, device, 256, 8)
+
+    def track_decode_8_ms_per_token(self, model: str, device: str) -> dict[str, Any]:
+        return track([1e3 * s / 8 for s in decode_seconds(self.engine, 8)])
+
+    track_decode_8_ms_per_token.unit = "ms"
+
+
+class WholeExperts(Experts):
+    """The same with all layers, on GPUs."""
+
+    params = (tuple(WHOLE_EXPERTS), ("gpu",))
+
+
+class Windows(Context):
+    """A model whose layers, but every sixth, see 512 tokens: what a context costs it."""
+
+    params = (tuple(WINDOWED), (0, 4096, 16384), KV_DTYPES[:1], DEVICES)
 
 
 class Energy:

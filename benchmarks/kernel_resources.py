@@ -1,4 +1,4 @@
-"""Resources of the GPU kernels on each AMD architecture: registers, waves, width of loads, size.
+"""Resources of the GPU kernels on each AMD architecture: registers, LDS, waves, loads, size.
 
 clang 19 compiles them, so that any machine notices a kernel that takes more registers, begins to
 spill, leaves a SIMD unit with fewer waves or loads in smaller pieces; without clang 19 everything
@@ -13,14 +13,19 @@ from typing import Any
 from rocmforge.errors import DeviceError
 
 FILES = (
+    "add_experts.hip",
     "add_scale.hip",
     "argmax.hip",
     "attention.hip",
     "attention_prompt.hip",
     "embed.hip",
+    "expert_gate_up.hip",
+    "expert_matmul.hip",
     "gate_up_swiglu.hip",
     "gate_up_swiglu_batch.hip",
+    "group_experts.hip",
     "kv_append.hip",
+    "layernorm.hip",
     "matmul.hip",
     "matmul_batch.hip",
     "matmul_dot4.hip",
@@ -30,7 +35,9 @@ FILES = (
     "rope.hip",
     "rope_attention.hip",
     "rope_kv_append.hip",
+    "route.hip",
     "sample.hip",
+    "softcap.hip",
     "softmax.hip",
     "swiglu.hip",
 )
@@ -86,6 +93,10 @@ class KernelResources:
         """Vector registers of the kernel that takes most."""
         return max(found.vgprs for found in kernels(file, architecture))
 
+    def track_lds_bytes(self, file: str, architecture: str) -> int:
+        """LDS of a block, of the kernel that takes most, without what a launch adds."""
+        return max(found.lds_bytes for found in kernels(file, architecture))
+
     def track_spilled_registers(self, file: str, architecture: str) -> int:
         """Registers that did not fit, of all kernels together."""
         return sum(found.vgpr_spills + found.sgpr_spills for found in kernels(file, architecture))
@@ -99,6 +110,7 @@ class KernelResources:
         return min(found.occupancy for found in compiled(file, architecture))
 
     track_vgprs.unit = "registers"  # type: ignore[attr-defined]
+    track_lds_bytes.unit = "bytes"  # type: ignore[attr-defined]
     track_spilled_registers.unit = "registers"  # type: ignore[attr-defined]
     track_code_bytes.unit = "bytes"  # type: ignore[attr-defined]
     track_occupancy.unit = "waves"  # type: ignore[attr-defined]

@@ -16,11 +16,29 @@ GENERATED = {
     "0.5B-Q4_K_M": ("0.5B", "Q4_K_M"),
     "1.1B-Q4_K_M": ("1.1B", "Q4_K_M"),
     "tiny-Q4_K_M": ("tiny", "Q4_K_M"),
+    "tiny-moe-Q4_K_M": ("tiny-moe", "Q4_K_M"),
 }
-"""Models that the suite makes for itself: name → preset and mix. `tiny` is for the tests."""
+"""Models that the suite makes for itself: name → preset and mix. Tiny ones are for the tests."""
 
 LARGE = ("3B-Q4_K_M", "7B-Q4_K_M", "8B-Q4_K_M", "13B-Q4_K_M")
 """Preset and mix of models that are made at first use, where memory and disk allow."""
+
+EXPERTS = {
+    "30B-A3B-4L-Q4_K_M": ("30B-A3B", "Q4_K_M", 4),
+    "gpt-oss-20B-4L-MXFP4": ("gpt-oss-20B", "MXFP4", 4),
+}
+"""Mixtures of experts of 2 GB, made at first use: name → preset, mix and layers."""
+
+WHOLE_EXPERTS = {
+    "30B-A3B-Q4_K_M": ("30B-A3B", "Q4_K_M", None),
+    "gpt-oss-20B-MXFP4": ("gpt-oss-20B", "MXFP4", None),
+}
+"""The same with all layers, of 13 to 19 GB."""
+
+WINDOWED = {"gemma3-1B-Q4_K_M": ("gemma3-1B", "Q4_K_M", None)}
+"""A model with attention windows, of 0.8 GB, made at first use."""
+
+_MADE: dict[str, tuple[str, str, int | None]] = {**EXPERTS, **WHOLE_EXPERTS, **WINDOWED}
 
 USER_MODEL = env.test_model()
 DEMO = "demo-Q8_0"  # the trained model that comes with the package
@@ -41,16 +59,16 @@ def model_path(name: str) -> Path:
         return USER_MODEL
     if name == DEMO:
         return demo_model()
-    if name in LARGE:
+    if name in (*LARGE, *_MADE):
         return large_model(name)
     preset, mix = GENERATED[name]
     return cached_model(preset, mix)
 
 
 def large_model(name: str) -> Path:
-    """Make a model of LARGE at first use; NotImplementedError where disk or memory is too small."""
-    preset, mix = name.split("-", 1)
-    wanted = plan_model(preset, mix).nbytes + SPARE_BYTES
+    """Make a large model at first use; NotImplementedError where disk or memory is too small."""
+    preset, mix, layers = _MADE.get(name) or (*name.split("-", 1), None)
+    wanted = plan_model(preset, mix, layers=layers).nbytes + SPARE_BYTES
     memory = psutil.virtual_memory().available
     if memory < wanted:
         raise NotImplementedError(
@@ -63,7 +81,7 @@ def large_model(name: str) -> Path:
         raise NotImplementedError(
             f"{name}: got {disk / 1e9:.0f} GB of disk, wanted {wanted / 1e9:.0f}"
         )
-    return cached_model(preset, mix)
+    return cached_model(preset, mix, layers=layers)
 
 
 def refuse_slow(name: str, device: str) -> None:

@@ -54,15 +54,17 @@ def model_ops() -> Sequence[Op]:
     """The model's pass, before anything is fused; its matrices have formats and no weights."""
     plan = plan_model(*GENERATED[MODEL])
     config = plan.preset.config
-    fields = [field.name for field in dataclasses.fields(LayerWeights)]
+    fields = [field.name for field in dataclasses.fields(LayerWeights) if field.name != "index"]
     layers = tuple(
-        LayerWeights(**{field: _weight(plan, f"blk.{layer}.{field}") for field in fields})
+        LayerWeights(
+            index=layer, **{field: _weight(plan, f"blk.{layer}.{field}") for field in fields}
+        )
         for layer in range(config.n_layers)
     )
     norm, output = _weight(plan, "output_norm"), _weight(plan, "output")
-    weights = ModelWeights(None, None, layers, norm, output)  # type: ignore[arg-type]
+    weights = ModelWeights(None, None, layers, norm, None, output)  # type: ignore[arg-type]
     embedding = Embedding(np.empty((1, 1), np.uint8), FORMATS["F16"])
-    return decoder_graph(config, weights, embedding).ops
+    return decoder_graph(config, weights, embedding, config.ctx_train).ops
 
 
 def _weight(plan: ModelPlan, field: str) -> Any:

@@ -29,10 +29,30 @@ struct Input {
 };
 
 // The activations of a launch: `tokens` rows of `columns` numbers.
+#if !defined(EXPERTS)
 struct Batch {
     Input in;
     int columns, tokens;
+
+    DEVICE uint32_t row(int token) const { return token; }
 };
+#else
+// Of experts: those that their jobs read (experts.h), `sharing` jobs one after another the same.
+struct Batch {
+    Input in;
+    int columns, tokens, sharing;
+#if GATHER
+    const int* jobs;
+
+    DEVICE uint32_t number(int token) const { return jobs[minimum(token, tokens - 1)]; }
+#else
+    int job;
+
+    DEVICE uint32_t number(int) const { return job; }
+#endif
+    DEVICE uint32_t row(int token) const { return number(token) / static_cast<uint32_t>(sharing); }
+};
+#endif
 
 // Four floats, zeros where the row has none left. Rows are aligned to 16 only if their columns are
 // a multiple of 4.
@@ -81,7 +101,7 @@ struct Activations {
         const int full = token < batch.tokens ? (count + kSlotUnits - 1) / kSlotUnits : 0;
         const int start = first * P::kColumns;
         const int end = minimum(batch.columns - start, full * kSlotColumns);
-        const uint32_t row = static_cast<uint32_t>(token) * batch.columns + start;
+        const uint32_t row = batch.row(token) * batch.columns + start;
         for (int slot = own; slot < slots; slot += kTokenThreads) {
             const int column = slot * kSlotColumns;
             fill_slot(batch, token * kChunkSlots + slot, row + column, end - column);

@@ -11,11 +11,12 @@
 //
 // The grid does not depend on the lengths, which are read from device memory; so one captured
 // launch serves sequences that grow. A short sequence uses fewer splits than there are, and the
-// blocks of the others exit at once.
+// blocks of the others exit at once. A window leaves the tokens before it out of the splits.
 #pragma once
 
 #include "output.h"
 #include "pages.h"
+#include "softcap.h"
 
 #if !defined(HEAD_DIM) || !defined(KV) || !defined(QUERIES) || !defined(TOKENS) || \
     !defined(WAVES) || !defined(LEAST) || !defined(RESIDENT)
@@ -96,23 +97,26 @@ struct AttentionArgs {
     float* outputs;
     float* stats;
     uint32_t* arrivals;
+    const float* sinks;  // (H,) one more score of each head, without a value; null: none
     Output out;
     int heads, kv_heads, page_bits, max_pages, splits, dtype;  // dtype: a number of Dtype
-    float scale;
+    int window;            // tokens that a query sees at most; 0: all
+    float scale, softcap;  // softcap: scores become softcap * tanh(score / softcap); 0: they stay
 };
 
 // The tokens that a block takes: first to last - 1 of sequence s. It is split number `index` of
-// `used`.
+// `used`. Tokens before `hidden` lie outside the window; the splits begin at a step's first token.
 struct Split {
-    int s, index, used, length, first, last;
+    int s, index, used, length, hidden, first, last;
 
     DEVICE explicit Split(const AttentionArgs& a) {
         s = block_z();
         index = block_x();
         length = a.lengths[s];
-        const int tokens = split_tokens(length, a.splits);
-        used = maximum((length + tokens - 1) / tokens, 1);  // without tokens, the first gives zeros
-        first = index * tokens;
+        hidden = a.window > 0 ? maximum(length - a.window, 0) : 0;
+        const int begin = hidden / kStep * kStep, tokens = split_tokens(length - begin, a.splits);
+        used = maximum((length - begin + tokens - 1) / tokens, 1);  // without tokens, the first
+        first = begin + index * tokens;                             // gives zeros
         last = minimum(first + tokens, length);
     }
 };
@@ -194,17 +198,21 @@ struct Steps {
     DEVICE void look_up_next() { look_up(minimum(start + kRound, split.last - 1)); }
 };
 
-// The scores of this lane's tokens for each query; -infinity from token `last` on.
-DEVICE void score(const float (&q)[QUERIES][8], const KV::Eight (&keys)[TOKENS], int start,
-                  int slot, int last, float (&scores)[QUERIES][TOKENS]) {
+// The scores of this lane's tokens for each query; -infinity of tokens that lie outside the split
+// or before the window.
+DEVICE void score(const AttentionArgs& a, const Split& split, const float (&q)[QUERIES][8],
+                  const KV::Eight (&keys)[TOKENS], int start, float (&scores)[QUERIES][TOKENS]) {
     UNROLL for (int u = 0; u < TOKENS; ++u) {
         float key[8];
         KV::widen(keys[u], key);
+        const int token = start + u * kSlots + lane_slot();
+        const bool seen = token < split.last && token >= split.hidden;
         UNROLL for (int h = 0; h < QUERIES; ++h) {
             float sum = 0.0f;
             UNROLL for (int i = 0; i < 8; ++i) sum += q[h][i] * key[i];
             sum = wave_sum<kLanes>(sum);
-            scores[h][u] = start + u * kSlots + slot < last ? sum : -infinity();
+            if (a.softcap > 0.0f) sum = soft_capped(sum, a.softcap);
+            scores[h][u] = seen ? sum : -infinity();
         }
     }
 }
@@ -306,12 +314,14 @@ DEVICE void weigh_splits(const AttentionArgs& a, const Split& split, const HeadG
             top = maximum(top, largest[i]);
         }
         top = wave_max(top);
+        if (a.sinks != nullptr) top = maximum(top, a.sinks[group.first + h]);
         UNROLL for (int i = 0; i < kOwn; ++i) {
             const float factor = fast_exp(largest[i] - top);
             factors.of[h][lane() + i * WAVE] = factor;
             total += factor * totals[i];
         }
         total = wave_sum(total);
+        if (a.sinks != nullptr) total += fast_exp(a.sinks[group.first + h] - top);
         if (lane() == 0) factors.total[h] = total;
     }
 }
@@ -384,13 +394,22 @@ DEVICE FourDims merge_shares(const BlockStates& all, int h, int d) {
     return merged;
 }
 
+// Adds a head's sink to the state of all its tokens.
+DEVICE void add_sink(const AttentionArgs& a, int head, FourDims& state) {
+    const float sink = a.sinks[head], top = maximum(state.largest, sink);
+    const float factor = fast_exp(state.largest - top);
+    state.total = state.total * factor + fast_exp(sink - top);
+    UNROLL for (int i = 0; i < 4; ++i) state.out[i] *= factor;
+}
+
 // From the states of the block's waves to the output, or to this split's part of it.
 DEVICE void finish(const AttentionArgs& a, const Split& split, const HeadGroup& group,
                    BlockStates& all) {
     const bool alone = split.used == 1;
     if (!alone && !gather_splits(a, split, group, all)) return;
     each_four_dims(group.count, [&](int h, int d, bool inside) {
-        const FourDims merged = alone ? merge_waves(all, h, d) : merge_shares(all, h, d);
+        FourDims merged = alone ? merge_waves(all, h, d) : merge_shares(all, h, d);
+        if (alone && a.sinks != nullptr && inside) add_sink(a, group.first + h, merged);
         float x[4];
         UNROLL for (int i = 0; i < 4; ++i) {
             x[i] = inside && split.length > 0 ? merged.out[i] / merged.total : 0.0f;
@@ -411,7 +430,7 @@ DEVICE void attend(const AttentionArgs& a, const Split& split, const HeadGroup& 
         steps.look_up_next();
 
         float weights[QUERIES][TOKENS];
-        score(q, steps.keys, steps.start, lane_slot(), split.last, weights);
+        score(a, split, q, steps.keys, steps.start, weights);
         UNROLL for (int h = 0; h < QUERIES; ++h) states[h].add_scores(weights[h]);
         accumulate(weights, steps.values, states);
     }

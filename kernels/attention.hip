@@ -7,6 +7,7 @@
 //   lengths     (S,) int: tokens of each sequence; 0 gives an output of zeros
 //   outputs     (S, H, splits, D) float: each split's weighted sum of values, not yet divided
 //   stats       (S, H, splits, 2) float: each split's largest score and sum of weights
+//   sinks       (H,) float: one more score of each head, without a value; null: none
 //   arrivals    (S, G * ceil(H / G / QUERIES)) counters that hold 0, before and after; none is
 //               needed for one split
 //   out         (S, H * D) float, f16 or Q8 (output.h), aligned to 16; Q8 needs D to be a multiple

@@ -1,6 +1,7 @@
 // attention_prompt: out = softmax(scale * q k^T) v with a causal mask, for many queries per
 // sequence (prefill), through the paged KV cache, on the matrix units. Query j of n stands at
-// position length - n + j of its sequence and sees the tokens up to there.
+// position length - n + j of its sequence and sees the tokens up to there, or the last `window` of
+// them. Scores may have a soft cap, and heads a sink, as in attend.h.
 //
 //   q           (T, H, D) float, aligned to 16; scaled, then rounded to f16
 //   k, v        (pages, G, P, D), and k_scales, v_scales (pages, G, P, D / 32): see pages.h; used
@@ -23,6 +24,7 @@
 // Launched by rocmforge/gpu/ops/attention_prompt.py.
 #include "output.h"
 #include "pages.h"
+#include "softcap.h"
 #include "tile.h"
 
 #if !defined(HEAD_DIM) || !defined(KV) || !defined(KEYS) || !defined(WAVES) || \
@@ -69,9 +71,11 @@ struct AttentionPromptArgs {
     const int* page_table;
     const int* lengths;
     const int* starts;
+    const float* sinks;
     Output out;
     int heads, kv_heads, page_bits, max_pages, dtype;  // dtype: a number of Dtype
-    float scale;
+    int window;
+    float scale, softcap;
 };
 
 // The queries that a block takes: row `first` and the next ones of sequence s, for one head. Rows
@@ -93,12 +97,15 @@ struct Rows {
 struct Reach {
     int length, before;
     int block_end, wave_end;  // no row of the block, or of the wave, sees this token or later ones
+    int begin;                // of the first step that rows of the block see
     int wave_first;           // row
 
     DEVICE Reach(const AttentionPromptArgs& a, const Rows& rows) {
         length = a.lengths[rows.s];
         before = length - rows.count;
         block_end = before + minimum(rows.first + kQueries, rows.count);
+        const int hidden = a.window > 0 ? maximum(before + rows.first + 1 - a.window, 0) : 0;
+        begin = hidden / KEYS * KEYS;
         wave_first = rows.first + static_cast<int>(wave()) * 16;
         wave_end = wave_first < rows.count ? before + minimum(wave_first + 16, rows.count) : 0;
     }
@@ -225,12 +232,24 @@ DEVICE void score(const f16* keys, const f16* queries, QueryTiles& query_tiles, 
     }
 }
 
-// Scores of tokens from visible[c] on become -infinity: query c of the lane comes before them.
-DEVICE void mask(int at, const int (&visible)[kColumns], Scores& scores) {
+// Scores of tokens from visible[c] on become -infinity: query c of the lane comes before them. So
+// do those of tokens before its window.
+DEVICE void mask(int at, const int (&visible)[kColumns], int window, Scores& scores) {
     UNROLL for (int t = 0; t < kKeyTiles; ++t) {
         UNROLL for (int v = 0; v < Map::kValues; ++v) {
             const int token = at + 16 * t + Map::row(lane(), v);
-            if (token >= visible[Map::column_index(v)]) scores[t].values[v] = -infinity();
+            const int end = visible[Map::column_index(v)];
+            if (token >= end || (window > 0 && token < end - window)) {
+                scores[t].values[v] = -infinity();
+            }
+        }
+    }
+}
+
+DEVICE void cap(float softcap, Scores& scores) {
+    UNROLL for (int t = 0; t < kKeyTiles; ++t) {
+        UNROLL for (int v = 0; v < Map::kValues; ++v) {
+            scores[t].values[v] = soft_capped(scores[t].values[v], softcap);
         }
     }
 }
@@ -367,16 +386,21 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
             reach.before + minimum(reach.wave_first + Map::column(lane(), v), rows.count - 1) + 1;
     }
 
-    load_keys(0);
+    load_keys(reach.begin);
     store_keys();
     block_sync();
-    for (int at = 0; at < reach.block_end; at += KEYS) {
+    for (int at = reach.begin; at < reach.block_end; at += KEYS) {
         Scores scores;
         if constexpr (LOAD_AHEAD) load_values(at);
         if (at < reach.wave_end) {
             score(keys, queries, query_tiles, scores);
-            // Only where some token of the step comes after the wave's first query.
-            if (at + KEYS > reach.before + reach.wave_first + 1) mask(at, visible, scores);
+            if (a.softcap > 0.0f) cap(a.softcap, scores);
+            // Only where some token of the step comes after the wave's first query, or lies before
+            // the window of its last one.
+            const bool late = at + KEYS > reach.before + reach.wave_first + 1;
+            if (late || (a.window > 0 && at < reach.wave_end - a.window)) {
+                mask(at, visible, a.window, scores);
+            }
             state.add_scores(scores, out);
         }
         if constexpr (!LOAD_AHEAD) load_values(at);
@@ -392,7 +416,13 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
     // The sums become factors: out / total is stored.
     const auto add = [](float x, float y) { return x + y; };
     UNROLL for (int c = 0; c < kColumns; ++c) {
-        state.total[c] = 1.0f / over_column(state.total[c], add);
+        float total = over_column(state.total[c], add), factor = 1.0f;
+        if (a.sinks != nullptr) {
+            const float sink = a.sinks[rows.head], top = maximum(state.largest[c], sink);
+            factor = fast_exp(state.largest[c] - top);
+            total = total * factor + fast_exp(sink - top);
+        }
+        state.total[c] = factor / total;
     }
     float* const lines = reinterpret_cast<float*>(memory) + wave() * 16 * kLine;
     UNROLL for (int i = 0; i < kDimTiles; ++i) {

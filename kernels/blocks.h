@@ -107,17 +107,34 @@ struct Q8_0 {
 };
 static_assert(sizeof(Q8_0) == 34, "8.5 bits a weight");
 
-struct IQ4_NL {
+// Denser near 0, where most weights are.
+struct NonLinear {
+    static constexpr int8_t kLut[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                        1,    13,   25,  38,  53,  69,  89,  113};
+};
+
+struct IQ4_NL : NonLinear {
     static constexpr int kColumns = 32, kSub = 32, kBits = 4, kZero = 0;
     static constexpr bool kHasOffset = false;
     static constexpr Scale kScale = Scale::kHalf;
-    static constexpr int8_t kLut[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                        1,    13,   25,  38,  53,  69,  89,  113};
     uint16_t d;
     uint8_t qs[16];
     BLOCKS_FUNCTION void codes(int, uint8_t* out) const { split_nibbles(qs, out); }
 };
 static_assert(sizeof(IQ4_NL) == 18, "4.5 bits a weight");
+
+struct IQ4_XS : NonLinear {
+    static constexpr int kColumns = 256, kSub = 32, kBits = 4, kZero = 0;
+    static constexpr bool kHasOffset = false;
+    static constexpr Scale kScale = Scale::kHalfInt;
+    uint16_t d, high;
+    uint8_t low[4], qs[128];
+    BLOCKS_FUNCTION void codes(int g, uint8_t* out) const { split_nibbles(qs + 16 * g, out); }
+    BLOCKS_FUNCTION int scale_code(int s) const {
+        return ((low[s / 2] >> 4 * (s % 2) & 15) | (high >> 2 * s & 3) << 4) - 32;
+    }
+};
+static_assert(sizeof(IQ4_XS) == 136, "4.25 bits a weight");
 
 struct MXFP4 {
     static constexpr int kColumns = 32, kSub = 32, kBits = 4, kZero = 0;

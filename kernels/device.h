@@ -12,10 +12,7 @@
 #endif
 
 #if defined(ROCMFORGE_HOST)
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-using std::memcpy;
+#define memcpy __builtin_memcpy  // no header: reading one takes longer than compiling a kernel
 #elif defined(__CUDACC__)
 #define ROCMFORGE_CUDA 1
 #elif defined(__HIP__)
@@ -51,7 +48,6 @@ static_assert(WAVE == __AMDGCN_WAVEFRONT_SIZE__, "WAVE does not fit the target")
 
 // ---- types -------------------------------------------------------------------------------------
 
-#if !defined(ROCMFORGE_HOST)
 using int8_t = signed char;  // hiprtc may define some of these already, as the same types
 using uint8_t = unsigned char;
 using int16_t = short;
@@ -62,9 +58,6 @@ using uint32_t = unsigned int;
 using u64 = unsigned long long;
 #else
 using u64 = unsigned long;
-#endif
-#else
-using u64 = uint64_t;
 #endif
 
 // An f16 as it lies in memory. Arithmetic is done in float.
@@ -105,7 +98,7 @@ struct HostRuntime {
     const HostThread* (*self)();
     void (*block_barrier)();
     // Every lane of the wave must call. Each gives a value and gets that of lane `source`.
-    uint64_t (*exchange)(uint64_t value, unsigned source);
+    u64 (*exchange)(u64 value, unsigned source);
 };
 extern "C" {
 __attribute__((weak, visibility("default"))) const HostRuntime* rocmforge_host;
@@ -317,25 +310,25 @@ DEVICE uint32_t pack_halves(float low, float high) {
 
 #if defined(ROCMFORGE_HOST)
 DEVICE float fast_exp(float x) {
-    return std::exp(x);
+    return __builtin_expf(x);
 }
 DEVICE float fast_log(float x) {
-    return std::log(x);
+    return __builtin_logf(x);
 }
 DEVICE float reciprocal_sqrt(float x) {
-    return 1.0f / std::sqrt(x);
+    return 1.0f / __builtin_sqrtf(x);
 }
 DEVICE float round_even(float x) {
-    return std::nearbyint(x);
+    return __builtin_nearbyintf(x);
 }
 DEVICE float absolute(float x) {
-    return std::fabs(x);
+    return __builtin_fabsf(x);
 }
 DEVICE float maximum(float x, float y) {
-    return std::fmax(x, y);
+    return __builtin_fmaxf(x, y);
 }
 DEVICE float minimum(float x, float y) {
-    return std::fmin(x, y);
+    return __builtin_fminf(x, y);
 }
 #elif defined(ROCMFORGE_AMD)
 #if __has_builtin(__builtin_amdgcn_exp2f)

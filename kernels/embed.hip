@@ -1,5 +1,5 @@
-// embed: out[t] = row tokens[t] of the token table as float32, and where wanted its RMSNorm,
-// normed[t] = out[t] / sqrt(mean(out[t]^2) + eps) * weight.
+// embed: out[t] = scale * row tokens[t] of the token table as float32, and where wanted its
+// RMSNorm, normed[t] = out[t] / sqrt(mean(out[t]^2) + eps) * weight.
 //
 //   table   (V, row bytes) blocks or numbers of FORMAT as in a GGUF file, aligned to 16; only
 //           `codes` is used. If PACKED, the matrix (V, K) in the layout of packed.h
@@ -23,7 +23,7 @@ struct EmbedArgs {
     float* out;
     Output normed;
     int columns, dtype;
-    float eps;
+    float eps, scale;
 };
 
 constexpr int kStep = 4 * kRawThreads;
@@ -68,6 +68,7 @@ DEVICE float copy_row(const EmbedArgs& a, u64 token, u64 start, bool aligned) {
                     static_cast<float>(Weights::kSigned ? static_cast<int8_t>(code) : code);
                 x[i] = scales.scale[j / kWordsOfSub] * number;
                 if constexpr (Weights::kHasOffset) x[i] += scales.offset[j / kWordsOfSub];
+                x[i] *= a.scale;
             }
         }
         UNROLL
@@ -93,7 +94,10 @@ DEVICE float copy_row(const EmbedArgs& a, u64 token, u64 start, bool aligned) {
             float x[4];
             raw.values(from, column, columns, x);
             UNROLL
-            for (int i = 0; i < 4; ++i) squares += x[i] * x[i];
+            for (int i = 0; i < 4; ++i) {
+                x[i] *= a.scale;
+                squares += x[i] * x[i];
+            }
             store_columns<Dtype::F32>(out, start + first + column, columns - column, aligned, x);
         }
     }

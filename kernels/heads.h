@@ -74,34 +74,50 @@ DEVICE void load_partners(const float* from, int rotated, bool valid, Head& y) {
     }
 }
 
-// Rotates x, whose partners are y. cos and sin are rows of rotated / 2 floats.
+// cos and sin of the angles of one token by which the lane's dims rotate, the same for every head.
 template <bool kInterleaved>
-DEVICE void rotate(const float* cos, const float* sin, int rotated, const Head& y, Head& x) {
+struct Angles {
+    static constexpr int kCount = kOwnPartners<kInterleaved> ? VECTOR / 2 : VECTOR;
+    float cos[ITEMS][kCount], sin[ITEMS][kCount];
+
+    // `cosines` and `sines` are tables of (context, rotated / 2).
+    DEVICE Angles(const float* cosines, const float* sines, int position, int rotated) {
+        const int half = rotated / 2;
+        const u64 row = static_cast<u64>(position) * half;
+        UNROLL
+        for (int i = 0; i < ITEMS; ++i) {
+            const int dim = head_dim(i);
+            UNROLL
+            for (int j = 0; j < kCount; ++j) cos[i][j] = sin[i][j] = 0.0f;
+            if (dim >= rotated) continue;
+            const int pair = kInterleaved ? dim / 2 : (dim < half ? dim : dim - half);
+            load_floats(cosines + row + pair, cos[i]);
+            load_floats(sines + row + pair, sin[i]);
+        }
+    }
+};
+
+// Rotates x, whose partners are y.
+template <bool kInterleaved>
+DEVICE void rotate(const Angles<kInterleaved>& angles, int rotated, const Head& y, Head& x) {
     UNROLL
     for (int i = 0; i < ITEMS; ++i) {
         const int dim = head_dim(i);
         if (dim >= rotated) continue;
         if constexpr (kOwnPartners<kInterleaved>) {
-            const u32x2 c = load<u32x2>(cos + dim / 2), s = load<u32x2>(sin + dim / 2);
-            const float cosines[2] = {bit_cast<float>(c.x), bit_cast<float>(c.y)};
-            const float sines[2] = {bit_cast<float>(s.x), bit_cast<float>(s.y)};
             UNROLL
-            for (int j = 0; j < 2; ++j) {
-                float &a = x[i][2 * j], &b = x[i][2 * j + 1 < VECTOR ? 2 * j + 1 : 0];
-                const float turned = a * cosines[j] - b * sines[j];
-                b = a * sines[j] + b * cosines[j];
+            for (int j = 0; j < Angles<kInterleaved>::kCount; ++j) {
+                float &a = x[i][2 * j], &b = x[i][2 * j + 1];
+                const float turned = a * angles.cos[i][j] - b * angles.sin[i][j];
+                b = a * angles.sin[i][j] + b * angles.cos[i][j];
                 a = turned;
             }
         } else {
-            const int half = rotated / 2;
-            const int at = kInterleaved ? dim / 2 : (dim < half ? dim : dim - half);
-            const bool first = kInterleaved ? dim % 2 == 0 : dim < half;
-            float c[VECTOR], s[VECTOR];
-            load_floats(cos + at, c);
-            load_floats(sin + at, s);
+            const bool first = kInterleaved ? dim % 2 == 0 : dim < rotated / 2;
             UNROLL
             for (int j = 0; j < VECTOR; ++j) {
-                x[i][j] = x[i][j] * c[j] + (first ? -s[j] : s[j]) * y[i][j];
+                const float sine = first ? -angles.sin[i][j] : angles.sin[i][j];
+                x[i][j] = x[i][j] * angles.cos[i][j] + sine * y[i][j];
             }
         }
     }

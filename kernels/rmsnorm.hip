@@ -1,8 +1,7 @@
-// rmsnorm: out = x / sqrt(mean(x^2) + eps) * weight over each row of x. Where there is a residual,
-// x += residual comes first.
+// rmsnorm: out = x / sqrt(mean(x^2) + eps) * weight over each row of x, or that added to `base`.
 //
-//   x         (rows, columns) float; with a residual, the sum is stored back
-//   residual  (rows, columns) float, or null
+//   x         (rows, columns) float
+//   base      (rows, columns) float, or null; may be out
 //   weight    (columns,) float
 //   out       (rows, columns) float, f16 or Q8 as OUT says (output.h); float may be x itself
 // All are aligned to 16.
@@ -18,8 +17,8 @@
 #endif
 
 struct RmsnormArgs {
-    float* x;
-    const float* residual;
+    const float* x;
+    const float* base;
     const float* weight;
     Output out;
     int rows;
@@ -27,20 +26,11 @@ struct RmsnormArgs {
     float eps;
 };
 
-// Loads a vector of x; adds the residual and stores the sum. Zeros where the thread has none.
+// Loads a vector of x. Zeros where the thread has none.
 DEVICE void load_vector(const RmsnormArgs& a, const RowPart& part, int i, float (&x)[VECTOR]) {
     UNROLL
     for (int j = 0; j < VECTOR; ++j) x[j] = 0.0f;
-    if (!part.has(i)) return;
-    const u64 at = part.start + part.column(i);
-    load_floats(a.x + at, x);
-    if (a.residual != nullptr) {
-        float more[VECTOR];
-        load_floats(a.residual + at, more);
-        UNROLL
-        for (int j = 0; j < VECTOR; ++j) x[j] += more[j];
-        store_floats(a.x + at, x);
-    }
+    if (part.has(i)) load_floats(a.x + part.start + part.column(i), x);
 }
 
 DEVICE void load_weight(const RmsnormArgs& a, const RowPart& part, int i, float (&weight)[VECTOR]) {
@@ -53,18 +43,27 @@ DEVICE void store_normalized(const RmsnormArgs& a, const RowPart& part, int i, f
                              const float (&weight)[VECTOR], float (&x)[VECTOR]) {
     UNROLL
     for (int j = 0; j < VECTOR; ++j) x[j] *= inverse * weight[j];
+    if (a.base != nullptr && part.has(i)) {
+        float more[VECTOR];
+        load_floats(a.base + part.start + part.column(i), more);
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) x[j] += more[j];
+    }
     store_as<Dtype::OUT>(a.out, part.start + part.column(i), x, part.has(i));
 }
 
-KERNEL(rmsnorm, RmsnormArgs, THREADS) {
+KERNEL_AHEAD(rmsnorm, RmsnormArgs, THREADS) {
     SHARED float scratch[kWaves];
     const RowPart part(a.rows, a.columns);
-    float held[ITEMS][VECTOR], weight[ITEMS][VECTOR];  // loaded early, beside x
+    float held[ITEMS][VECTOR],
+        weight[ITEMS][VECTOR];  // the weights come from memory: they go first
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) load_weight(a, part, i, weight[i]);
+    await_earlier();
     float squares = 0.0f;
     UNROLL
     for (int i = 0; i < ITEMS; ++i) {
         load_vector(a, part, i, held[i]);
-        load_weight(a, part, i, weight[i]);
         UNROLL
         for (int j = 0; j < VECTOR; ++j) squares += held[i][j] * held[i][j];
     }
@@ -79,8 +78,8 @@ KERNEL(rmsnorm, RmsnormArgs, THREADS) {
     UNROLL
     for (int i = 0; i < ITEMS; ++i) store_normalized(a, part, i, inverse, weight[i], held[i]);
     for (int i = ITEMS; i < part.most_items(); ++i) {
-        float x[VECTOR] = {}, more[VECTOR];
-        if (part.has(i)) load_floats(a.x + part.start + part.column(i), x);
+        float x[VECTOR], more[VECTOR];
+        load_vector(a, part, i, x);
         load_weight(a, part, i, more);
         store_normalized(a, part, i, inverse, more, x);
     }

@@ -29,13 +29,11 @@ KERNEL(rope, RopeArgs, THREADS) {
     const u64 token = block_x();
     const bool valid = head_index() < a.heads;
     float* at = a.x + (token * a.heads + head_index()) * a.dims;
-    const u64 angles = static_cast<u64>(a.positions[token]) * (a.rotated / 2);
+    const Angles<INTERLEAVED != 0> angles(a.cos, a.sin, a.positions[token], a.rotated);
     Head x, partners;
     load_head(at, a.dims, valid, x);
     load_partners<INTERLEAVED != 0>(at, a.rotated, valid, partners);
-    if (valid) {
-        rotate<INTERLEAVED != 0>(a.cos + angles, a.sin + angles, a.rotated, partners, x);
-    }
+    if (valid) rotate(angles, a.rotated, partners, x);
     wave_sync();  // all lanes have read the head
     if (valid) store_head(at, a.dims, x);
 }

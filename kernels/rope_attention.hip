@@ -12,7 +12,8 @@
 // Each block rotates its own queries. The blocks of a sequence's last split write the last token to
 // the pages, and read it from there: all that share a KV head write the same bytes. Where AHEAD is
 // 1, the first step's keys and values are loaded before the wait for earlier launches, for earlier
-// passes wrote them; if the last token is among them, they are loaded again.
+// passes wrote them; if the last token is among them, they are loaded again. The angles of the
+// rotation never wait: nothing in a pass writes them.
 //
 // Grid and limits as attention.hip; R even, at most D.
 // Launched by rocmforge/gpu/ops/rope_attention.py.
@@ -44,23 +45,21 @@ struct Queries {
 };
 
 // Normalizes and rotates the lane's part of a head that is at `from`, if it is one of q or k.
-DEVICE void turn(const RopeAttentionArgs& a, int s, const float* from, const float* norm,
-                 bool exists, bool turned, Head& x) {
+DEVICE void turn(const RopeAttentionArgs& a, const Angles<kInterleaved>& angles, const float* from,
+                 const float* norm, bool exists, bool turned, Head& x) {
     Head partners;
     load_head(from, HEAD_DIM, exists, x);
     load_partners<kInterleaved>(from, a.rotated, exists && turned, partners);
     if constexpr (NORM) {
         normalize<kInterleaved>(norm, HEAD_DIM, a.rotated, a.eps, x, partners);
     }
-    if (!turned) return;
-    const u64 angles = static_cast<u64>(a.positions[s]) * (a.rotated / 2);
-    rotate<kInterleaved>(a.cos + angles, a.sin + angles, a.rotated, partners, x);
+    if (turned) rotate(angles, a.rotated, partners, x);
 }
 
 // Rotates and scales the block's queries; in a last split, also appends the last token. SPAN lanes
 // take a head, in the order queries, key, value.
 DEVICE void prepare(const RopeAttentionArgs& args, const Split& split, const HeadGroup& group,
-                    const Steps& steps, Queries& queries) {
+                    const Steps& steps, const Angles<kInterleaved>& angles, Queries& queries) {
     const AttentionArgs& a = args.attention;
     const bool newest = split.length > 0 && split.last == split.length;
     const int heads = QUERIES + (newest ? 2 : 0);
@@ -73,7 +72,7 @@ DEVICE void prepare(const RopeAttentionArgs& args, const Split& split, const Hea
         const float* const from = (query ? a.q : key ? args.k : args.v) + head * HEAD_DIM;
         const float* const norm = query ? args.q_norm : key ? args.k_norm : nullptr;
         Head x;
-        turn(args, split.s, from, norm, exists, query || key, x);
+        turn(args, angles, from, norm, exists, query || key, x);
         append_head<KV>(key ? a.k : a.v, key ? a.k_scales : a.v_scales,
                         newest ? steps.row(split.length - 1) : 0, HEAD_DIM, x, exists && !query);
         if (!query || !exists) continue;
@@ -92,8 +91,9 @@ KERNEL_RESIDENT(rope_attention, RopeAttentionArgs, kThreads, RESIDENT) {
     const HeadGroup group(a.attention);
     Steps steps(a.attention, split, group.kv_head);
     if (AHEAD && steps.start < split.last) steps.load();
+    const Angles<kInterleaved> angles(a.cos, a.sin, a.positions[split.s], a.rotated);
     await_earlier();
-    prepare(a, split, group, steps, queries);
+    prepare(a, split, group, steps, angles, queries);
     block_sync();
     const bool stale = steps.start + kStep >= split.length;  // the last token is in the step
     if (AHEAD && stale && steps.start < split.last) steps.load();

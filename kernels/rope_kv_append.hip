@@ -69,8 +69,8 @@ KERNEL(rope_kv_append, RopeKvAppendArgs, THREADS) {
                                 a.dims, a.rotated, a.eps, x, partners);
     }
     if (query || key) {
-        const u64 angles = static_cast<u64>(a.positions[token]) * (a.rotated / 2);
-        rotate<kInterleaved>(a.cos + angles, a.sin + angles, a.rotated, partners, x);
+        const Angles<kInterleaved> angles(a.cos, a.sin, a.positions[token], a.rotated);
+        rotate(angles, a.rotated, partners, x);
     }
     wave_sync();  // all lanes have read the head
     if (query) store_head(a.q + at, a.dims, x);

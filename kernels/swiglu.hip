@@ -1,4 +1,4 @@
-// swiglu: out = gate * sigmoid(gate) * up, element by element.
+// swiglu: out = gate * sigmoid(gate) * up, element by element, or another activation (swiglu.h).
 //
 //   gate, up  (rows, columns) float
 //   out       (rows, columns) float, f16 or Q8 as OUT says (output.h); float may be gate or up
@@ -21,6 +21,7 @@ struct SwigluArgs {
     Output out;
     int rows;
     int columns;
+    int activation;
 };
 
 KERNEL(swiglu, SwigluArgs, THREADS) {
@@ -29,6 +30,6 @@ KERNEL(swiglu, SwigluArgs, THREADS) {
     load_elements(a.gate, first_element(), count, gate);
     load_elements(a.up, first_element(), count, up);
     UNROLL
-    for (int i = 0; i < kVector; ++i) gate[i] = swiglu(gate[i], up[i]);
+    for (int i = 0; i < kVector; ++i) gate[i] = gated(a.activation, gate[i], up[i]);
     store_elements<Dtype::OUT>(a.out, first_element(), count, gate);
 }

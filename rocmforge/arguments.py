@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -60,6 +61,7 @@ _INFO_EXAMPLES = """
 examples:
   rocmforge info model.gguf
   rocmforge info model.gguf --json | jq .bits_per_weight
+  rocmforge info --supported
 
 Reads only the header. For a model that cannot be run it says why; the exit code is still 0.
 """
@@ -152,6 +154,12 @@ def parser() -> argparse.ArgumentParser:
     chat = command("chat", "talk with a model that has a chat template", _CHAT_EXAMPLES)
     _add_model(chat)
     chat.add_argument("--system", metavar="TEXT", help="system message that opens the conversation")
+    chat.add_argument(
+        "--template-variables",
+        type=_json_object,
+        metavar="JSON",
+        help="what the chat template reads besides: '{\"enable_thinking\": false}' for Qwen 3",
+    )
     _add_sampling(chat)
     _add_engine(chat)
 
@@ -187,6 +195,11 @@ def parser() -> argparse.ArgumentParser:
 
     info = command("info", "describe a GGUF file", _INFO_EXAMPLES)
     _add_model(info)
+    info.add_argument(
+        "--supported",
+        action="store_true",
+        help="list the architectures, formats and tokenizers that run here, and no file",
+    )
     info.add_argument("--json", action="store_true", help="print JSON")
 
     tune = command("tune", "find the fastest constants of the kernels on a GPU", _TUNE_EXAMPLES)
@@ -337,6 +350,14 @@ def _positive(text: str) -> float:
         if 0 < number < math.inf:
             return number
     raise argparse.ArgumentTypeError(f"got {text!r}, wanted a number above 0")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+    raise argparse.ArgumentTypeError(f"got {text!r}, wanted a JSON object, as '{{\"a\": true}}'")
 
 
 def _device(value: str) -> str:

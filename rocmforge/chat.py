@@ -7,7 +7,7 @@ the replies.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -140,6 +140,8 @@ class Conversation:
         How every reply is sampled.
     system
         Text of the system message that opens the conversation; None: no such message.
+    variables
+        Of the chat template, see `Tokenizer.apply_chat_template`.
 
     Attributes
     ----------
@@ -159,8 +161,10 @@ class Conversation:
         tokenizer: Tokenizer,
         params: SamplingParams,
         system: str | None = None,
+        variables: Mapping[str, object] | None = None,
     ) -> None:
         self._sequence = KeptSequence(engine)
+        self._variables = variables
         self._tokenizer = tokenizer
         self._params = params
         self._opening = opening(system)
@@ -221,7 +225,7 @@ class Conversation:
         return without(bisect_left(range(pairs), True, key=lambda dropped: length(dropped) <= most))
 
     def _prompt(self, messages: list[dict[str, str]]) -> tuple[str, list[int]]:
-        prompt = self._tokenizer.apply_chat_template(messages)
+        prompt = self._tokenizer.apply_chat_template(messages, variables=self._variables)
         return prompt, self._encode(prompt)
 
     def _reply(

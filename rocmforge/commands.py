@@ -27,7 +27,7 @@ from rocmforge.errors import DeviceError
 from rocmforge.generation import GeneratedToken, GenerationStats
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.info import ModelInfo, read_info
+from rocmforge.info import ModelInfo, read_info, supported
 from rocmforge.profiling.process_memory import peak_memory_bytes
 from rocmforge.quantities import human_count, human_size
 from rocmforge.sampling_params import SamplingParams
@@ -148,13 +148,15 @@ def chat(args: argparse.Namespace) -> int:
     tokenizer = Tokenizer.from_gguf(args.model)
     sampling = {**_chat_sampling(args.model), **args.sampling}
     # Fail before the weights load if there is no template, or it refuses a system message.
-    tokenizer.apply_chat_template([*opening(args.system), {"role": "user", "content": "?"}])
+    question = [*opening(args.system), {"role": "user", "content": "?"}]
+    tokenizer.apply_chat_template(question, variables=args.template_variables)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     unanswered = False
     with _load(args) as engine:
         longest = max(1, min(CHAT_TOKENS, engine.ctx // CHAT_SHARE))
         params = SamplingParams(**{"max_tokens": longest, **sampling})
-        conversation = Conversation(engine, tokenizer, params, args.system)
+        variables = args.template_variables
+        conversation = Conversation(engine, tokenizer, params, args.system, variables)
         if interactive:
             say(f"{Path(args.model).name}, context {engine.ctx} tokens; /help, /reset, /exit")
         for line in _lines(interactive):
@@ -239,7 +241,9 @@ def _answer(
 
 
 def info(args: argparse.Namespace) -> int:
-    """Describe a file, also one that cannot be run."""
+    """Describe a file, also one that cannot be run; or what can be."""
+    if args.supported:
+        return _print_supported(args.json)
     found = read_info(args.model)
     if args.json:
         print_json(found.as_json())
@@ -249,7 +253,12 @@ def info(args: argparse.Namespace) -> int:
     if found.formats:
         print()
         rows = [
-            (s.format, str(s.tensors), human_count(s.parameters), human_size(s.nbytes))
+            (
+                s.format,
+                str(s.tensors),
+                human_count(s.parameters),
+                "unknown" if s.nbytes is None else human_size(s.nbytes),
+            )
             for s in found.formats
         ]
         print_table(("format", "tensors", "parameters", "size"), rows)
@@ -264,26 +273,52 @@ def info(args: argparse.Namespace) -> int:
 
 
 def _facts(found: ModelInfo) -> Iterator[tuple[str, str]]:
-    yield "file", f"{found.path} ({human_size(found.file_bytes)}, GGUF {found.gguf_version})"
+    parts = f" in {found.file_parts} parts" if found.file_parts > 1 else ""
+    size = f"{human_size(found.file_bytes)}{parts}, GGUF {found.gguf_version}"
+    yield "file", f"{found.path} ({size})"
     yield "name", found.name or "not stated"
     yield "architecture", found.architecture or "not stated"
-    yield "runs here", "yes" if found.problem is None else f"no: {found.problem}"
+    yield "runs here", f"no: {'; '.join(found.problems)}" if found.problems else "yes"
     if found.parameters:
         yield "parameters", f"{human_count(found.parameters)} in {found.tensors} tensors"
-        yield "bits per weight", f"{found.bits_per_weight:.2f}"
+        bits = found.bits_per_weight
+        yield "bits per weight", "unknown" if bits is None else f"{bits:.2f}"
     if found.config is not None:
         c = found.config
         heads = f"{c.n_heads} heads and {c.n_kv_heads} KV heads of {c.head_dim}"
         yield "shape", f"{c.n_layers} layers, width {c.d_model}, feed-forward {c.d_ff}, {heads}"
-        window = " (its attention window)" if c.sliding_window else ""
-        yield "trained context", f"{c.ctx_train} tokens{window}"
+        if c.experts is not None:
+            yield "experts", f"{c.experts.count} a layer, {c.experts.used} of them for each token"
+            if c.experts.shared:
+                yield "shared expert", f"{c.experts.shared} wide, for every token"
+        yield "trained context", f"{c.ctx_train} tokens"
+        if c.window is not None:
+            every = c.window.global_every
+            layers = f"all layers but one of every {every}" if every else "all layers"
+            yield "window", f"attention to the last {c.window.size} tokens in {layers}"
         yield "rope scaling", _rope_scaling(found)
         yield "KV per token", f"{human_size(found.kv_bytes_per_token or 0)} (f16)"
+    elif found.stated:
+        yield "stated", ", ".join(f"{value} {name}" for name, value in found.stated.items())
     kind = found.tokenizer or "of no stated kind"
     used = found.pre_tokenizer if kind == "gpt2" else None  # SentencePiece has none
     pre = f", pre-tokenizer {used}" if used else ""
     yield "vocabulary", f"{found.vocab_size} tokens, {kind}{pre}" if found.vocab_size else "none"
     yield "chat template", "yes" if found.chat_template else "no"
+
+
+def _print_supported(as_json: bool) -> int:
+    found = supported()
+    if as_json:
+        print_json(found)
+        return 0
+    for name in ("architectures", "formats", "tokenizers"):
+        rows = [tuple(str(value) for value in row.values()) for row in found[name]]
+        print_table([key.replace("_", " ") for key in found[name][0]], rows)
+        print()
+    names = ", ".join(row["pre_tokenizer"] for row in found["pre_tokenizers"])
+    print(f"pre-tokenizers of byte-level BPE: {names}")
+    return 0
 
 
 def _rope_scaling(found: ModelInfo) -> str:

@@ -6,6 +6,7 @@ any number of sequences. `model/decoder.py` says what a pass computes.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,8 +21,9 @@ from rocmforge.devices import open_backend
 from rocmforge.errors import EngineInUseError
 from rocmforge.generation import Generation
 from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format
+from rocmforge.gguf.header import TensorInfo
 from rocmforge.gguf.quants import dequantize, quantize
-from rocmforge.gguf.reader import GGUFFile, TensorInfo
+from rocmforge.gguf.reader import GGUFFile
 from rocmforge.kv.page_table import pages_for_context
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
@@ -176,7 +178,7 @@ class Engine:
                 fmt = _stored(info, wanted)
                 if wanted is not None:
                     raw = _requantized(raw, info.format, fmt)
-                packed = backend.pack(raw, fmt, info.shape[1], lambda: file.release(info.name))
+                packed = backend.pack(raw, fmt, info.shape[-1], lambda: file.release(info.name))
                 weight_bytes += packed.nbytes
                 return packed
 
@@ -184,14 +186,14 @@ class Engine:
                 table = weights.token_embd
                 tied = weights.output if config.tied_output and wanted is None else None
                 embedding = Embedding(file.tensor(table.name), table.format, tied)
-                return decoder_graph(config, weights, embedding)
+                return decoder_graph(config, weights, embedding, size)
 
             def expect(unpacked: ModelWeights[TensorInfo]) -> None:
-                shapes = unpacked.map(lambda i: MatrixShape(_stored(i, wanted).name, *i.shape))
+                shapes = unpacked.map(lambda i: _matrix_shape(i, _stored(i, wanted)))
                 backend.expect(shapes.matrices())
-                backend.compile_ahead(graph_of(shapes.different_layers()), cache, size)
+                backend.compile_ahead(graph_of(shapes.different_layers(config)), cache, size)
 
-            weights = load_weights(file, config, pack, progress, expect)
+            weights = load_weights(file, config, pack, progress, expect, size)
             executor = backend.executor(graph_of(weights), cache, size)
             resources.callback(executor.close)
             executor.prepare(compile_progress)
@@ -613,7 +615,12 @@ def _stored(info: TensorInfo, wanted: Format | None) -> Format:
     """Return the format that a matrix is packed in: the file's, or the one to quantize it to."""
     if wanted is None:
         return info.format
-    return FORMATS[K_FALLBACK[wanted.name]] if info.shape[1] % wanted.block_len else wanted
+    return FORMATS[K_FALLBACK[wanted.name]] if info.shape[-1] % wanted.block_len else wanted
+
+
+def _matrix_shape(info: TensorInfo, stored: Format) -> MatrixShape:
+    """Of a matrix, or of experts' matrices one below the other."""
+    return MatrixShape(stored.name, math.prod(info.shape[:-1]), info.shape[-1])
 
 
 def _requantized(raw: NDArray[np.uint8], old: Format, new: Format) -> NDArray[np.uint8]:

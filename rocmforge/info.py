@@ -12,10 +12,25 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocmforge.errors import RocmforgeError, shorten
-from rocmforge.gguf.reader import GGUFFile, StringArray
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.gguf.header import StringArray
+from rocmforge.gguf.reader import GGUFFile
+from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
+from rocmforge.model.weights import tensor_problems
+from rocmforge.text.subwords import PRE_TOKENIZERS
+from rocmforge.text.vocabulary import TOKENIZERS
 
 CONTEXTS = (1024, 2048, 4096)
+_STATED = {
+    "layers": "block_count",
+    "wide": "embedding_length",
+    "heads": "attention.head_count",
+    "KV heads": "attention.head_count_kv",
+    "experts": "expert_count",
+    "experts for each token": "expert_used_count",
+    "tokens of context": "context_length",
+}
 KV_BYTES = 2  # of one stored number: f16, the default
 
 
@@ -28,13 +43,13 @@ class FormatShare:
     format
         Its name.
     tensors, parameters, nbytes
-        How many there are, weights in them, bytes in the file.
+        How many there are, weights in them, bytes in the file; None where nobody knows the format.
     """
 
     format: str
     tensors: int
     parameters: int
-    nbytes: int
+    nbytes: int | None
 
 
 @dataclass(frozen=True)
@@ -62,14 +77,16 @@ class ModelInfo:
 
     Parameters
     ----------
-    path, file_bytes, gguf_version
-        The file.
+    path, file_bytes, file_parts, gguf_version
+        The file; the bytes are of all parts of a split one.
     architecture, name
         As the file states them; None where it does not.
     config
-        The model's shape; None where `problem` says why there is none.
-    problem
-        Why the file cannot be run; None where its header shows no reason.
+        The model's shape; None where `problems` say why there is none.
+    stated
+        Layers, width and so on as the metadata state them, unchecked.
+    problems
+        Every reason why the file cannot be run that its header shows; none: it can be.
     formats
         The formats of its tensors, most bytes first.
     rope_factors
@@ -84,11 +101,13 @@ class ModelInfo:
 
     path: str
     file_bytes: int
+    file_parts: int
     gguf_version: int
     architecture: str | None
     name: str | None
     config: ModelConfig | None
-    problem: str | None
+    stated: dict[str, int]
+    problems: tuple[str, ...]
     formats: tuple[FormatShare, ...]
     rope_factors: bool
     vocab_size: int
@@ -108,13 +127,14 @@ class ModelInfo:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(share.nbytes for share in self.formats)
+        """Bytes of all tensors of a known format."""
+        return sum(share.nbytes or 0 for share in self.formats)
 
     @property
     def bits_per_weight(self) -> float | None:
-        """8 · weight_bytes / parameters; None without tensors."""
-        return 8 * self.weight_bytes / self.parameters if self.parameters else None
+        """8 · weight_bytes / parameters; None without tensors, or where some have no known size."""
+        known = self.formats and all(share.nbytes is not None for share in self.formats)
+        return 8 * self.weight_bytes / self.parameters if known else None
 
     @property
     def kv_bytes_per_token(self) -> int | None:
@@ -141,7 +161,7 @@ class ModelInfo:
         computed = ("tensors", "parameters", "weight_bytes", "bits_per_weight")
         return {
             **asdict(self),
-            "supported": self.problem is None,
+            "supported": not self.problems,
             **{name: getattr(self, name) for name in computed},
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "contexts": [asdict(size) for size in self.contexts],
@@ -154,20 +174,28 @@ def read_info(path: str | os.PathLike[str]) -> ModelInfo:
     Raises
     ------
     GGUFError
-        It is no GGUF file that can be read, or has tensors of an unknown format.
+        It is no GGUF file that can be read.
     """
-    with GGUFFile(path) as file:
-        config, problem = _config(file)
+    with GGUFFile(path, every_format=True) as file:
+        formats = _formats(file)
+        config, problems = _config(file)
+        problems += [
+            f"{share.format} in {share.tensors} tensor{'s' if share.tensors > 1 else ''}"
+            for share in formats
+            if share.format not in FORMATS
+        ]
         tokens = file.metadata.get("tokenizer.ggml.tokens")
         return ModelInfo(
             path=str(file.path),
             file_bytes=file.nbytes,
+            file_parts=file.parts,
             gguf_version=file.version,
             architecture=_text(file, "general.architecture"),
             name=_text(file, "general.name"),
             config=config,
-            problem=problem,
-            formats=_formats(file),
+            stated=_stated(file),
+            problems=(*problems, *_tokenizer_problems(file)),
+            formats=formats,
             rope_factors="rope_freqs.weight" in file.tensors,
             vocab_size=len(tokens) if isinstance(tokens, StringArray) else 0,
             tokenizer=_text(file, "tokenizer.ggml.model"),
@@ -176,12 +204,29 @@ def read_info(path: str | os.PathLike[str]) -> ModelInfo:
         )
 
 
-def _config(file: GGUFFile) -> tuple[ModelConfig | None, str | None]:
+def _config(file: GGUFFile) -> tuple[ModelConfig | None, list[str]]:
     try:
         config = ModelConfig.from_gguf(file)
     except RocmforgeError as error:
-        return None, str(error).removeprefix(f"{file.path}: ")
-    return config, None if file.tensors else "the file has no tensors, only a vocabulary"
+        return None, [str(error).removeprefix(f"{file.path}: ")]
+    if not file.tensors:
+        return config, ["the file has no tensors, only a vocabulary"]
+    return config, tensor_problems(file, config)
+
+
+def _stated(file: GGUFFile) -> dict[str, int]:
+    arch = file.metadata.get("general.architecture")
+    values = {name: file.metadata.get(f"{arch}.{key}") for name, key in _STATED.items()}
+    return {name: value for name, value in values.items() if type(value) is int}
+
+
+def _tokenizer_problems(file: GGUFFile) -> list[str]:
+    kind, pre = _text(file, "tokenizer.ggml.model"), _text(file, "tokenizer.ggml.pre")
+    if kind not in (None, "none", *TOKENIZERS):
+        return [f"tokenizer {kind}"]
+    if kind == "gpt2" and pre is not None and pre not in PRE_TOKENIZERS:
+        return [f"pre-tokenizer {pre}"]
+    return []
 
 
 def _formats(file: GGUFFile) -> tuple[FormatShare, ...]:
@@ -190,8 +235,31 @@ def _formats(file: GGUFFile) -> tuple[FormatShare, ...]:
     for name in names:
         own = [info for info in file.tensors.values() if info.format.name == name]
         weights = sum(math.prod(info.shape) for info in own)
-        shares.append(FormatShare(name, len(own), weights, sum(info.nbytes for info in own)))
-    return tuple(sorted(shares, key=lambda share: (-share.nbytes, share.format)))
+        known = all(info.format.block_bytes for info in own)
+        nbytes = sum(info.nbytes for info in own) if known else None
+        shares.append(FormatShare(name, len(own), weights, nbytes))
+    return tuple(sorted(shares, key=lambda share: (-(share.nbytes or 0), share.format)))
+
+
+def supported() -> dict[str, list[dict[str, Any]]]:
+    """Return what runs here: architectures, formats, kinds of tokenizers and pre-tokenizers."""
+    return {
+        "architectures": [
+            {
+                "architecture": row.name,
+                "families": row.families,
+                "experts": {"never": "no", "optional": "possible", "always": "yes"}[row.mixture],
+            }
+            for row in ARCHITECTURES.values()
+        ],
+        "formats": [
+            {"format": fmt.name, "bits_per_weight": fmt.bits_per_weight}
+            for fmt in FORMATS.values()
+            if fmt.ggml_type is not None
+        ],
+        "tokenizers": [{"tokenizer": name, "kind": kind} for name, kind in TOKENIZERS.items()],
+        "pre_tokenizers": [{"pre_tokenizer": name} for name in sorted(PRE_TOKENIZERS)],
+    }
 
 
 def _text(file: GGUFFile, key: str) -> str | None:

@@ -19,14 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge import env
-from rocmforge.array_types import Bytes, Floats
+from rocmforge.array_types import Bytes, Floats, Ints
 from rocmforge.atomic import whole_file
 from rocmforge.cpu import _cpu
 from rocmforge.cpu.executor import OnHost
 from rocmforge.engine import Engine
 from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import Format
-from rocmforge.gguf.reader import GGUFFile, TensorInfo
+from rocmforge.gguf.header import TensorInfo
+from rocmforge.gguf.reader import GGUFFile
 from rocmforge.kv.batch import Queries, Slots
 from rocmforge.kv.page_table import pages_for_context
 from rocmforge.model.config import ModelConfig
@@ -35,7 +36,7 @@ from rocmforge.model.weights import load_weights
 from rocmforge.ops import reference
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
-from rocmforge.plan.graph import Embedding
+from rocmforge.plan.graph import Activation, Embedding
 from rocmforge.plan.protocols import Precision
 
 _CHUNK_WEIGHTS = 8 << 20  # weights dequantized to float64 at a time: 64 MiB
@@ -108,25 +109,88 @@ class ReferenceBackend(OnHost):
         outs: Sequence[Floats],
         biases: Sequence[Floats | None] | None = None,
         accumulate: bool = False,
+        scale: float = 1.0,
     ) -> None:
-        """outs[i] (T, N_i) = or += x (T, K) · weights[i]ᵀ + biases[i], some rows at a time."""
+        """outs[i] (T, N_i) = or += scale · (x · weights[i]ᵀ + biases[i]), some rows at a time."""
         for i, (w, out) in enumerate(zip(weights, outs, strict=True)):
             bias = biases[i] if biases else None
             step = max(1, _CHUNK_WEIGHTS // w.columns)
             for at in range(0, w.rows, step):
                 rows = slice(at, at + step)
-                part = reference.matmul(
+                part = scale * reference.matmul(
                     x, Matrix(w.data[rows], w.format), None if bias is None else bias[rows]
                 )
                 out[:, rows] = out[:, rows] + part if accumulate else part
 
     def gate_up_swiglu(
-        self, x: Floats, gate: ReferenceMatrix, up: ReferenceMatrix, out: Floats
+        self,
+        x: Floats,
+        gate: ReferenceMatrix,
+        up: ReferenceMatrix,
+        activation: Activation,
+        out: Floats,
     ) -> None:
         """Out (T, N) = swiglu(x · gateᵀ, x · upᵀ)."""
         other = np.empty_like(out)
         self.matmul(x, [gate, up], [out, other])
-        self.swiglu(out, other, out)
+        self.swiglu(out, other, out, activation)
+
+    def route(
+        self,
+        scores: Floats,
+        normalized: bool,
+        sigmoid: bool,
+        scale: float,
+        bias: Floats | None,
+        experts: Ints,
+        shares: Floats,
+    ) -> None:
+        """Choose k of E experts by scores (T, E)."""
+        chosen = experts.shape[1]
+        experts[:], shares[:] = reference.route(scores, chosen, normalized, sigmoid, scale, bias)
+
+    def expert_gate_up_swiglu(
+        self,
+        x: Floats,
+        gate: ReferenceMatrix,
+        up: ReferenceMatrix,
+        biases: tuple[Floats | None, Floats | None],
+        activation: Activation,
+        experts: Ints,
+        count: int,
+        out: Floats,
+    ) -> None:
+        """Out (T, k · F) = swiglu(x · gateᵀ, x · upᵀ)."""
+        other = np.empty_like(out)
+        self.expert_matmul(x, gate, biases[0], experts, count, out)
+        self.expert_matmul(x, up, biases[1], experts, count, other)
+        self.swiglu(out, other, out, activation)
+
+    def expert_matmul(
+        self,
+        x: Floats,
+        weight: ReferenceMatrix,
+        bias: Floats | None,
+        experts: Ints,
+        count: int,
+        out: Floats,
+    ) -> None:
+        """Out (T, k · N) = x · weightᵀ + bias, of x (T, K) or (T, k · K), expert by expert."""
+        rows = weight.rows // count
+        ins = np.broadcast_to(
+            x.reshape(len(x), -1, weight.columns), (*experts.shape, weight.columns)
+        )
+        outs = out.reshape(*experts.shape, rows)
+        for expert in range(count):
+            at = experts == expert
+            one = slice(expert * rows, (expert + 1) * rows)
+            own = Matrix(weight.data[one], weight.format)
+            if at.any():
+                outs[at] = reference.matmul(ins[at], own, None if bias is None else bias[one])
+
+    def add_experts(self, parts: Floats, shares: Floats, x: Floats) -> None:
+        """X (T, K) += Σ_i shares (T, k) · parts (T, k · K)."""
+        x[:] = x + reference.add_experts(parts, shares)
 
     def matmul_precision(self, fmt: str, tokens: int) -> Precision:
         """Exact."""
@@ -140,9 +204,17 @@ class ReferenceBackend(OnHost):
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
         out[:] = reference.dequantize(Matrix(np.ascontiguousarray(raw), fmt))
 
-    def rmsnorm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
-        """Out (rows, K) = x / √(mean(x²) + eps) · weight."""
-        out[:] = reference.rmsnorm(x, weight, eps)
+    def rmsnorm(
+        self, x: Floats, weight: Floats, eps: float, out: Floats, accumulate: bool = False
+    ) -> None:
+        """Out (rows, K) = or += x / √(mean(x²) + eps) · weight."""
+        out[:] = reference.rmsnorm(x, weight, eps) + (out if accumulate else 0.0)
+
+    def layernorm(
+        self, x: Floats, weight: Floats, bias: Floats | None, eps: float, out: Floats
+    ) -> None:
+        """Out (rows, K) = (x − mean) / √(variance + eps) · weight + bias."""
+        out[:] = reference.layernorm(x, weight, bias, eps)
 
     def rope(self, x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None:
         """Rotate pairs of x (T, heads, D) in place."""
@@ -152,9 +224,19 @@ class ReferenceBackend(OnHost):
         """Out (rows, columns) = softmax of each row."""
         out[:] = reference.softmax(x)
 
-    def swiglu(self, gate: Floats, up: Floats, out: Floats) -> None:
-        """Out = gate · sigmoid(gate) · up."""
-        out[:] = reference.swiglu(gate, up)
+    def swiglu(
+        self, gate: Floats, up: Floats, out: Floats, activation: Activation = "silu"
+    ) -> None:
+        """Out = gate · sigmoid(gate) · up, or as another `Activation` has it."""
+        out[:] = reference.swiglu(gate, up, activation)
+
+    def gelu(self, x: Floats, out: Floats) -> None:
+        """Out = gelu(x)."""
+        out[:] = reference.gelu(x)
+
+    def softcap(self, x: Floats, cap: float, out: Floats) -> None:
+        """Out = cap · tanh(x / cap)."""
+        out[:] = reference.softcap(x, cap)
 
     def kv_append(
         self, k: Floats, v: Floats, k_pages: NDArray[Any], v_pages: NDArray[Any], slots: Slots
@@ -170,9 +252,12 @@ class ReferenceBackend(OnHost):
         queries: Queries,
         scale: float,
         out: Floats,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Floats | None = None,
     ) -> None:
         """Causal attention of q (T, H, D) over one layer's pages."""
-        out[:] = reference.attention(q, k_pages, v_pages, queries, scale)
+        out[:] = reference.attention(q, k_pages, v_pages, queries, scale, window, softcap, sinks)
 
     def record(self, calls: Callable[[], None]) -> Callable[[], None]:
         """Run ops, and return what runs them again."""
@@ -191,7 +276,8 @@ def reference_logits(path: str | os.PathLike[str], ids: Sequence[int]) -> NDArra
     path
         GGUF file.
     ids
-        (T,) token ids, at least one.
+        (T,) token ids, at least one. LongRoPE's factors for long contexts are taken where there
+        are more of them than the original context.
 
     Returns
     -------
@@ -213,12 +299,14 @@ def reference_logits(path: str | os.PathLike[str], ids: Sequence[int]) -> NDArra
         )
 
         def pack(info: TensorInfo, raw: Bytes) -> ReferenceMatrix:
-            return backend.pack(raw, info.format, info.shape[1])
+            return backend.pack(raw, info.format, info.shape[-1])
 
-        weights = load_weights(file, config, pack)
+        weights = load_weights(file, config, pack, ctx=tokens.size)
         table = weights.token_embd
         embedding = Embedding(file.tensor(table.name), table.format)
-        executor = backend.executor(decoder_graph(config, weights, embedding), cache, tokens.size)
+        executor = backend.executor(
+            decoder_graph(config, weights, embedding, tokens.size), cache, tokens.size
+        )
         rows = np.arange(tokens.size, dtype=np.int32)
         return executor.forward(tokens, [cache.table.add_sequence()], [tokens.size], rows)
 
@@ -259,13 +347,14 @@ def _cached_logits(
     stat = model.stat()
     key = f"{model}\n{stat.st_size}\n{stat.st_mtime_ns}\n{list(ids)}{kernels}"
     name = hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16]
-    target = env.cache_dir() / "logits" / f"{name}.npy"
+    target = env.cache_dir().absolute() / "logits" / f"{name}.npy"
     if not os.path.isfile(target):
         env.cache_folder("logits")
         kind = "exact" if kernels else "reference"
         command = [sys.executable, "-m", "rocmforge.testing", kind, str(model), str(target)]
         done = subprocess.run(
             [*command, *map(str, ids)],
+            cwd=Path(__file__).resolve().parents[1],  # -m takes the package of the current folder
             capture_output=True,
             text=True,
             check=False,

@@ -299,7 +299,7 @@ def test_messages_are_dropped_after_few_looks(
     rendered = []
     apply = tokenizer.apply_chat_template
     monkeypatch.setattr(
-        tokenizer, "apply_chat_template", lambda m: rendered.append(len(m)) or apply(m)
+        tokenizer, "apply_chat_template", lambda m, **_: rendered.append(len(m)) or apply(m)
     )
     list(conversation.ask("Hello"))
     assert conversation.dropped > 100

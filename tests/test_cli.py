@@ -438,8 +438,8 @@ def test_chat_samples_as_asked_else_as_the_file_says_else_by_its_own_defaults(
     used: list[SamplingParams] = []
 
     class Spy(Conversation):
-        def __init__(self, engine: Any, tokenizer: Any, params: Any, system: Any) -> None:
-            super().__init__(engine, tokenizer, params, system)
+        def __init__(self, engine: Any, tokenizer: Any, params: Any, *rest: Any) -> None:
+            super().__init__(engine, tokenizer, params, *rest)
             used.append(params)
 
     file = MagicMock()

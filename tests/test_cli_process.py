@@ -248,7 +248,8 @@ def test_chat_at_a_terminal(model: str) -> None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
                 break
-        assert process.returncode == 130
+        # One that comes once Python has ended its own work ends the process by the signal.
+        assert process.returncode in (130, -signal.SIGINT)
         assert "Traceback" not in process.stderr.read().decode()
     finally:
         process.kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import io
 import re
 import subprocess
@@ -44,6 +45,7 @@ def listed(text: str) -> list[str]:
     return [path for step in steps for path in PATH.findall(step)]
 
 
+@functools.cache
 def code_of(path: Path) -> str:
     """A file's text without comments and docstrings."""
     text = path.read_text("utf-8")
@@ -117,7 +119,7 @@ def test_readme_names_every_format_and_architecture(repo: Path) -> None:
     for first, last in re.findall(r"(\w+) to (\w+)", readme):
         if first in names and last in names:
             readme += " ".join(names[names.index(first) : names.index(last) + 1])
-    words = set(re.findall(r"\w+", readme))
+    words = set(re.findall(r"[\w-]+", readme))
     assert [name for name in (*names, *ARCHITECTURES) if name not in words] == []
 
 

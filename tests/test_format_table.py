@@ -48,7 +48,7 @@ def test_the_block_in_c_has_its_size(fmt: Format, repo: Path) -> None:
     header = (repo / "kernels/blocks.h").read_text()
     sizes = re.findall(rf"static_assert\(sizeof\({fmt.name}\) == (\d+)", header)
     assert sizes == [str(fmt.block_bytes)]
-    columns = re.search(rf"struct {fmt.name} \{{.*?kColumns = (\d+)", header, re.S)
+    columns = re.search(rf"struct {fmt.name}(?: : \w+)? \{{.*?kColumns = (\d+)", header, re.S)
     assert columns
     assert int(columns[1]) == fmt.block_len
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from model.gguf_files import write_gguf
@@ -14,6 +16,7 @@ from rocmforge.engine import Engine
 from rocmforge.errors import GGUFError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.info import ContextSize, read_info
+from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.synthetic import make_model, plan_model
 
 
@@ -24,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_sizes_add_up(model: Path) -> None:
     info, plan = read_info(model), plan_model("tiny", "Q4_K_M")
-    assert info.problem is None
+    assert info.problems == ()
     assert (info.architecture, info.name) == ("llama", "synthetic tiny Q4_K_M")
     assert info.file_bytes == model.stat().st_size
     assert (info.parameters, info.weight_bytes) == (plan.weights, plan.nbytes)
@@ -70,12 +73,87 @@ def test_no_tensor_is_touched(model: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_unsupported_architecture_is_described(tmp_path: Path) -> None:
     info = read_info(write_gguf(tmp_path / "m.gguf", architecture="mamba"))
     assert info.architecture == "mamba"
-    assert info.problem == "architecture 'mamba' is not supported; supported: llama, qwen2, qwen3"
+    (problem,) = info.problems
+    assert problem.startswith("architecture 'mamba' is not supported; supported: llama, qwen2, ")
+    assert info.stated["layers"] == 2
     assert info.config is None
     assert info.parameters == 32 * 64
     assert info.bits_per_weight == 32
     assert info.kv_bytes_per_token is None
     assert info.contexts == ()
+
+
+def test_every_reason_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kind = gguf.GGMLQuantizationType.IQ3_S
+    rows = np.zeros((96, 110), np.uint8)
+    tensors = {
+        "blk.0.ffn_up.weight": rows,
+        "blk.1.ffn_up.weight": rows,
+        "strange": np.zeros(3, "f4"),
+    }
+    general = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "of-tomorrow",
+        "tokenizer.ggml.tokens": ["a"] * 32,
+    }
+    formats = dict.fromkeys(("blk.0.ffn_up.weight", "blk.1.ffn_up.weight"), kind)
+    file = write_gguf(tmp_path / "m.gguf", general=general, tensors=tensors, formats=formats)
+    info = read_info(file)
+    missing, unknown, wrong, form, pre = info.problems
+    assert missing.startswith("missing tensors: token_embd.weight")
+    assert unknown.startswith("unknown tensors: strange")
+    assert "blk.0.ffn_up.weight (got (96, 256)" in wrong
+    assert form == "IQ3_S in 2 tensors"
+    assert pre == "pre-tokenizer of-tomorrow"
+    assert {share.format: share.nbytes for share in info.formats}["IQ3_S"] == 2 * rows.size
+    assert main(["info", str(file)]) == 0
+    assert "IQ3_S in 2 tensors; pre-tokenizer of-tomorrow" in capsys.readouterr().out
+    with pytest.raises(GGUFError, match=r"21 \(IQ3_S\).*wanted one of .*`rocmforge info`"):
+        GGUFFile(file)
+
+
+def test_a_type_that_nobody_knows_has_a_number_and_no_size(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "m.gguf", tensors={"t": np.zeros((2, 32), "f4")})
+    data = file.read_bytes()
+    at = data.rindex((32).to_bytes(8, "little") + (2).to_bytes(8, "little")) + 16
+    file.write_bytes(data[:at] + (77).to_bytes(4, "little") + data[at + 4 :])
+    info = read_info(file)
+    assert [(s.format, s.tensors, s.nbytes) for s in info.formats] == [("type 77", 1, None)]
+    assert info.bits_per_weight is None
+    assert main(["info", str(file)]) == 0
+
+
+def test_experts_are_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = make_model(tmp_path / "m.gguf", "tiny-moe", "Q4_K_M", layers=1)
+    assert read_info(path).problems == ()
+    assert main(["info", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "8 a layer, 2 of them for each token" in out
+
+
+def test_what_is_supported_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--supported", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["architecture"] for row in found["architectures"]] == list(ARCHITECTURES)
+    assert {"format": "Q4_K", "bits_per_weight": 4.5} in found["formats"]
+    assert main(["info", "--supported"]) == 0
+    out = capsys.readouterr().out
+    assert "Mixtral" in out
+    assert "llama-bpe" in out
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_broken_header_is_described_or_named(tmp_path: Path, seed: int) -> None:
+    path = make_model(tmp_path / "m.gguf", "tiny-moe", "Q4_K_M", layers=1)
+    data, rng = bytearray(path.read_bytes()), np.random.default_rng(seed)
+    header = bytes(data[:4000])
+    for _ in range(100):
+        for at in rng.integers(0, len(header), rng.integers(1, 4)):
+            data[at] = rng.choice([0, 1, 0x7F, 0xFF, int(rng.integers(256))])
+        path.write_bytes(data)
+        with suppress(GGUFError):
+            read_info(path).as_json()
+        data[: len(header)] = header
 
 
 def test_a_hostile_name_does_not_fill_the_screen(
@@ -93,7 +171,7 @@ def test_a_hostile_name_does_not_fill_the_screen(
 def test_a_vocabulary_alone_is_described(tmp_path: Path) -> None:
     general = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "c"]}
     info = read_info(write_gguf(tmp_path / "m.gguf", general=general, tensors={}))
-    assert info.problem == "the file has no tensors, only a vocabulary"
+    assert info.problems == ("the file has no tensors, only a vocabulary",)
     assert (info.vocab_size, info.tokenizer, info.pre_tokenizer) == (3, "gpt2", None)
     assert (info.parameters, info.bits_per_weight, info.formats) == (0, None, ())
     assert info.chat_template is False

@@ -149,6 +149,13 @@ def test_ops_of_a_gpu_stand_beside_gpu_speed_and_the_roofline(tool: Any) -> None
     assert "| `attention` | 5.00 |" in shown
     assert "| all steps over the whole pass | 0.90 |" in shown
     assert "| Q8_0 | 8.00 | n/a | n/a | 2.50 |" in tool.op_tables(baseline, None)
+    newer = tool_module("gpu_tables").Measured(
+        "c" * 40, {"matmul.Quantized.time_matmul('Q8_0', 1, 'gpu')": 7e-3}
+    )
+    shown = tool.op_tables(baseline, None, newer)
+    assert "asv cccccccc. 4096" in shown
+    assert "| Q8_0 | 7.00 | n/a | n/a | n/a |" in shown
+    assert "at aaaaaaaa, device time" in shown
     baseline["metadata"]["hardware"] = {"gpu_architecture": None}
     assert tool.op_tables(baseline, None) == ""
 
@@ -210,7 +217,10 @@ def test_formats_stand_beside_the_median_of_all(tool: Any) -> None:
     assert "| Q4_0 | 1.20 | +0 % | 153.60 | +0 % |" in rows
     assert "| Q4_K | 1.80 | +50 % | 153.60 | +0 % |" in rows
     del entries[tool.ROOFLINE.format("Q8_0", 128)]
-    assert tool._rooflines({"baselines": entries, "metadata": meta}) == ""
+    others = tool._rooflines({"baselines": entries, "metadata": meta}).splitlines()
+    assert [row for row in rows if "Q8_0" not in row] == others
+    few = {label: entry for label, entry in entries.items() if "_K" in label}
+    assert tool._rooflines({"baselines": few, "metadata": meta}) == ""
 
 
 def test_lesser_instruction_sets_stand_beside_the_best(tool: Any) -> None:

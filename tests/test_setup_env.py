@@ -80,8 +80,9 @@ def test_each_step_is_shown_with_its_time_and_how_far_the_compiler_is(
     os.close(reader)
     assert first.startswith("rocmforge: building")
     assert re.search(r"  tools that build: \d+ s$", steps[0])
-    assert "\r\033[K  CPU kernels and the package, 2 s: 12 of 50: rope.cpp, avx2" in "\r".join(
-        steps
+    shown = "\r".join(steps)
+    assert re.search(
+        r"\r\033\[K  CPU kernels and the package, \d s: 12 of 50: rope.cpp, avx2", shown
     )
     assert re.search(r"  CPU kernels and the package: \d+ s$", steps[-1])
     assert (tmp_path / ".venv/ready").exists()

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from markdown_table import table
 
+from rocmforge.bench.asv_results import BenchmarkInfo, read_result_file
+from rocmforge.bench.dashboard.machines import read_runs
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.matrix import stream_bytes
 
@@ -75,7 +81,10 @@ def _rate(speeds: dict[str, float], key: str) -> str:
 
 def readme_models(report: dict[str, Any]) -> str:
     """Decode and prefill of one GPU's models."""
-    intro = f"On one {report['gpu']}, median tokens/s ([more](docs/PERFORMANCE.md#on-gpus)):"
+    measured = f"commit {report['commit'][:8]}, {report['date'][:10]}"
+    intro = (
+        f"One {report['gpu']}, {measured}; median tokens/s, [more](docs/PERFORMANCE.md#on-gpus):"
+    )
     prompt, depth = "512", "128"
     rows = [
         (
@@ -94,28 +103,79 @@ def stored_median(entry: dict[str, Any]) -> float:
     return next(float(value) for name, value in entry["metrics"].items() if name[:4] == "p50_")
 
 
-def op_tables(baseline: dict[str, Any], speeds: dict[str, Any] | None) -> str:
-    """Products by asv, by gpu_speed.py and beside the roofline, and the steps of passes."""
-    meta, entries = baseline["metadata"], baseline["baselines"]
+@dataclass(frozen=True)
+class Measured:
+    """Medians by label, of one commit: milliseconds of what is a time, else as its name says."""
+
+    commit: str
+    medians: Mapping[str, float]
+
+
+def stored(baseline: dict[str, Any]) -> Measured:
+    """What a baseline has."""
+    entries = baseline["baselines"]
+    medians = {label: stored_median(entry) for label, entry in entries.items()}
+    return Measured(baseline["metadata"]["commit"], medians)
+
+
+def newest_products(
+    folder: Path, benchmarks: Mapping[str, BenchmarkInfo], since: str
+) -> Measured | None:
+    """Return the newest run among a machine's results that has the products; None without one.
+
+    Runs of commits that are older than `since`, as ISO 8601 has it, do not count.
+    """
+    name, first = GEMV.split("(", 1)[0], datetime.fromisoformat(since).timestamp()
+    for run in reversed(read_runs(folder)):
+        if run.date < 1000 * first:
+            break
+        results = read_result_file(run.path, benchmarks).results if name in run.benchmarks else ()
+        medians = {
+            r.label: r.value * (1e3 if r.unit == "seconds" else 1)
+            for r in results
+            if r.value is not None
+        }
+        if GEMV.format("Q4_K") in medians:
+            return Measured(run.commit, medians)
+    return None
+
+
+def op_tables(
+    baseline: dict[str, Any], speeds: dict[str, Any] | None, products: Measured | None = None
+) -> str:
+    """Products by asv, by gpu_speed.py and beside the roofline, and the steps of passes.
+
+    Parameters
+    ----------
+    baseline
+        Of a GPU; of other machines there is no table.
+    speeds
+        What gpu_speed.py wrote, if anything.
+    products
+        The newest run that has the products, if it is newer than the baseline.
+    """
+    meta = baseline["metadata"]
     if not meta["hardware"]["gpu_architecture"]:
         return ""
-    products = _product_rows(entries, speeds)
-    steps = _step_rows(entries)
-    if not products or not steps:
+    own = stored(baseline)
+    products = products or own
+    rows, steps = _product_rows(products.medians, speeds), _step_rows(own.medians)
+    if not rows or not steps:
         return ""
     heads = ("format", "asv, µs", "gpu_speed, µs", "asv / gpu_speed", "times ideal")
     other = f", gpu_speed {speeds['commit'][:8]}" if speeds else ""
     shape = f"{GEMV_SHAPE} × {GEMV_SHAPE} weights times one token"
     lines = [
-        f"`{meta['hardware_tag']}`, asv {meta['commit'][:8]}{other}. {shape}:",
-        *("", *table(heads, products)),
-        *("", "Steps of the passes of 1.1B-Q4_K_M, device time of one call, µs:"),
-        *("", *table(("step", *_passes(entries)), steps)),
+        f"`{meta['hardware_tag']}`, asv {products.commit[:8]}{other}. {shape}:",
+        *("", *table(heads, rows)),
+        "",
+        f"Steps of the passes of 1.1B-Q4_K_M at {own.commit[:8]}, device time of one call, µs:",
+        *("", *table(("step", *_passes(own.medians)), steps)),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _product_rows(entries: dict[str, Any], speeds: dict[str, Any] | None) -> list[list[str]]:
+def _product_rows(medians: Mapping[str, float], speeds: dict[str, Any] | None) -> list[list[str]]:
     rates = {
         row["format"]: row["gb_per_second"]
         for row in (speeds or {}).get("gemv", ())
@@ -123,35 +183,33 @@ def _product_rows(entries: dict[str, Any], speeds: dict[str, Any] | None) -> lis
     }
     rows = []
     for name in FORMATS:
-        entry, ideal = entries.get(GEMV.format(name)), entries.get(ROOFLINE.format(name))
-        if entry is None:
+        own, ideal = medians.get(GEMV.format(name)), medians.get(ROOFLINE.format(name))
+        if own is None:
             continue
-        own, other = 1e3 * stored_median(entry), "n/a"
-        ratio, times = "n/a", f"{stored_median(ideal):.2f}" if ideal else "n/a"
+        other, ratio, times = "n/a", "n/a", "n/a" if ideal is None else f"{ideal:.2f}"
         if name in rates:
-            alone = stream_bytes(name, GEMV_SHAPE, GEMV_SHAPE)
-            seconds = sum(alone) / rates[name] / 1e9
-            other, ratio = f"{1e6 * seconds:.2f}", f"{own / 1e6 / seconds:.2f}"
-        rows.append([name, f"{own:.2f}", other, ratio, times])
+            alone = 1e6 * sum(stream_bytes(name, GEMV_SHAPE, GEMV_SHAPE)) / rates[name] / 1e9
+            other, ratio = f"{alone:.2f}", f"{1e3 * own / alone:.2f}"
+        rows.append([name, f"{1e3 * own:.2f}", other, ratio, times])
     return rows
 
 
-def _passes(entries: dict[str, Any]) -> list[str]:
-    return list(dict.fromkeys(hit[2] for label in entries if (hit := STEP.fullmatch(label))))
+def _passes(medians: Mapping[str, float]) -> list[str]:
+    return list(dict.fromkeys(hit[2] for label in medians if (hit := STEP.fullmatch(label))))
 
 
-def _step_rows(entries: dict[str, Any]) -> list[list[str]]:
+def _step_rows(medians: Mapping[str, float]) -> list[list[str]]:
     """A row for each step, and what all steps of a pass take over the pass itself."""
-    found = {hit.groups(): entries[x] for x in entries if (hit := STEP.fullmatch(x))}
-    passes = _passes(entries)
+    found = {hit.groups(): medians[x] for x in medians if (hit := STEP.fullmatch(x))}
+    passes = _passes(medians)
     rows = [
         [f"`{step}`", *(_microseconds(found.get((step, one))) for one in passes)]
         for step in dict.fromkeys(step for step, _ in found)
     ]
-    wholes = [entries.get(WHOLE.format(one)) for one in passes]
-    shares = [f"{stored_median(whole):.2f}" if whole else "n/a" for whole in wholes]
+    wholes = [medians.get(WHOLE.format(one)) for one in passes]
+    shares = ["n/a" if whole is None else f"{whole:.2f}" for whole in wholes]
     return [*rows, ["all steps over the whole pass", *shares]] if rows else []
 
 
-def _microseconds(entry: dict[str, Any] | None) -> str:
-    return f"{1e3 * stored_median(entry):.2f}" if entry else "n/a"
+def _microseconds(median: float | None) -> str:
+    return "n/a" if median is None else f"{1e3 * median:.2f}"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.gguf.reader import TensorInfo
+from rocmforge.gguf.header import TensorInfo
 from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape
 from rocmforge.gpu.compiler import Build, BuildRecorder
 from rocmforge.gpu.fusion import pass_steps
@@ -169,9 +169,8 @@ def _graph(plan: ModelPlan) -> Graph:
         lambda info, _: DeviceMatrix.at(0, info.format.name, *info.shape),
     )
     info = weights.token_embd
-    return decoder_graph(
-        plan.preset.config, weights, Embedding(file.tensor(info.name), info.format)
-    )
+    config, embedding = plan.preset.config, Embedding(file.tensor(info.name), info.format)
+    return decoder_graph(config, weights, embedding, config.ctx_train)
 
 
 class _NoFile:

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from estimate_radeon import radeon_tables
-from gpu_tables import op_tables, readme_models, speed_tables, stored_median
+from gpu_tables import newest_products, op_tables, readme_models, speed_tables, stored_median
 from markdown_table import table, table_row
 from measured_commits import lost_commits
 
+from rocmforge.bench.asv_results import read_benchmarks
 from rocmforge.bench.baseline import metric_suffix
 from rocmforge.bench.files import read_json, write_bytes
 from rocmforge.bench.formatting import NA, digits, scale_for
@@ -28,6 +29,7 @@ from rocmforge.bench.tables import MARK
 from rocmforge.gguf.formats import FORMATS as WEIGHT_FORMATS
 
 REPO = Path(__file__).resolve().parent.parent
+RESULTS = REPO / "results"
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
 FORMATS = "*/formats.json"  # what compare_formats.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
@@ -70,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (
             docs / "PERFORMANCE.md",
             "ops",
-            "".join(map(op_tables, baselines, map(_speeds, baselines))),
+            "".join(map(_ops, baselines)),
         ),
         (docs / "PERFORMANCE.md", "suites", _suites_table(baselines, coverage())),
         (docs / "PERFORMANCE.md", "rooflines", "\n".join(map(_rooflines, baselines))),
@@ -113,10 +115,14 @@ def _read(pattern: str) -> list[dict[str, Any]]:
     return [read_json(path) for path in _paths(pattern)]
 
 
-def _speeds(baseline: dict[str, Any]) -> dict[str, Any] | None:
-    """What gpu_speed.py measured on the same kind of machine."""
-    found = _read(f"{baseline['metadata']['hardware_tag']}/{Path(GPUS).name}")
-    return found[0] if found else None
+def _ops(baseline: dict[str, Any]) -> str:
+    """The ops of a GPU's baseline, with what gpu_speed.py and newer runs have of its machine."""
+    meta = baseline["metadata"]
+    tag = meta["hardware_tag"]
+    speeds = _read(f"{tag}/{Path(GPUS).name}")
+    known = read_benchmarks(RESULTS / "benchmarks.json")
+    products = newest_products(RESULTS / tag, known, since=meta["commit_date"])
+    return op_tables(baseline, speeds[0] if speeds else None, products)
 
 
 def _replace(document: str, name: str, text: str) -> str:
@@ -205,7 +211,10 @@ def _suites_table(baselines: list[dict[str, Any]], rows: list[tuple[str, str]]) 
 
 
 def _rooflines(baseline: dict[str, Any]) -> str:
-    """How many times as long as the ideal products of each format take on a CPU."""
+    """How many times as long as the ideal products of each format take on a CPU.
+
+    Nothing of a baseline with few formats: the median of those would say little.
+    """
     meta, entries = baseline["metadata"], baseline["baselines"]
     if meta["hardware"]["gpu_architecture"]:
         return ""
@@ -215,7 +224,8 @@ def _rooflines(baseline: dict[str, Any]) -> str:
             entry = entries.get(ROOFLINE.format(fmt, tokens))
             if entry:
                 found.setdefault(tokens, {})[fmt] = stored_median(entry)
-    if [len(times) for times in found.values()] != 2 * [len(WEIGHT_FORMATS)]:
+    measured = [fmt for fmt in WEIGHT_FORMATS if all(fmt in times for times in found.values())]
+    if len(found) < 2 or len(measured) < len(WEIGHT_FORMATS) // 2:
         return ""
     usual = {tokens: percentile(sorted(times.values()), 0.5) for tokens, times in found.items()}
     cells = [
@@ -226,7 +236,7 @@ def _rooflines(baseline: dict[str, Any]) -> str:
                 for n in found
             ),
         ]
-        for fmt in WEIGHT_FORMATS
+        for fmt in measured
     ]
     heads = ("format", "one token", "from the median", "128 tokens", "from the median")
     intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"

@@ -45,16 +45,64 @@ class Kernels:
         outs: Sequence[_Floats],
         biases: Sequence[_Floats | None],
         accumulate: bool,
+        scale: float,
         exact: bool,
     ) -> None: ...
     def gate_up_swiglu(
-        self, x: _Floats, gate: PackedMatrix, up: PackedMatrix, out: _Floats, exact: bool
+        self,
+        x: _Floats,
+        gate: PackedMatrix,
+        up: PackedMatrix,
+        activation: str,
+        out: _Floats,
+        exact: bool,
     ) -> None: ...
+    def expert_matmul(
+        self,
+        x: _Floats,
+        weight: PackedMatrix,
+        bias: _Floats | None,
+        experts: _Ints,
+        count: int,
+        out: _Floats,
+        exact: bool,
+    ) -> None: ...
+    def expert_gate_up_swiglu(
+        self,
+        x: _Floats,
+        gate: PackedMatrix,
+        up: PackedMatrix,
+        gate_bias: _Floats | None,
+        up_bias: _Floats | None,
+        activation: str,
+        experts: _Ints,
+        count: int,
+        out: _Floats,
+        exact: bool,
+    ) -> None: ...
+    def route(
+        self,
+        scores: _Floats,
+        normalized: bool,
+        sigmoid: bool,
+        scale: float,
+        bias: _Floats | None,
+        experts: _Ints,
+        shares: _Floats,
+    ) -> None: ...
+    def add_experts(self, parts: _Floats, shares: _Floats, x: _Floats) -> None: ...
     def dequantize(self, raw: NDArray[np.uint8], fmt: str, out: _Floats) -> None: ...
-    def rmsnorm(self, x: _Floats, weight: _Floats, eps: float, out: _Floats) -> None: ...
+    def rmsnorm(
+        self, x: _Floats, weight: _Floats, eps: float, out: _Floats, accumulate: bool
+    ) -> None: ...
+    def layernorm(
+        self, x: _Floats, weight: _Floats, bias: _Floats | None, eps: float, out: _Floats
+    ) -> None: ...
     def rope(self, x: _Floats, cos: _Floats, sin: _Floats, interleaved: bool) -> None: ...
     def softmax(self, x: _Floats, out: _Floats) -> None: ...
-    def swiglu(self, gate: _Floats, up: _Floats, out: _Floats) -> None: ...
+    def swiglu(self, gate: _Floats, up: _Floats, activation: str, out: _Floats) -> None: ...
+    def gelu(self, x: _Floats, out: _Floats) -> None: ...
+    def softcap(self, x: _Floats, cap: float, out: _Floats) -> None: ...
     def kv_append(
         self,
         k: _Floats,
@@ -73,6 +121,9 @@ class Kernels:
         lengths: _Ints,
         starts: _Ints,
         scale: float,
+        window: int,
+        softcap: float,
+        sinks: _Floats | None,
         out: _Floats,
     ) -> None: ...
     def record(self, calls: Callable[[], None]) -> Recording: ...

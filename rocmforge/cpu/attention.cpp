@@ -1,5 +1,6 @@
 // attention: causal softmax(scale q k^T) v over the paged KV cache, one pass with a running
-// maximum.
+// maximum. A window hides tokens that lie further back, a soft cap bends scores, and a sink is one
+// more score without a value.
 //
 // A work item is up to 32 query rows that share a KV head: row i of the item is query i / (H / G),
 // head g * (H / G) + i % (H / G). It walks the sequence's pages once. Scores have tokens as lanes
@@ -13,6 +14,7 @@
 
 #include "isa_ops.h"
 #include "simd.h"
+#include "swiglu.h"
 
 namespace rocmforge::ROCMFORGE_ISA {
 
@@ -39,7 +41,8 @@ struct Scratch {
     alignas(64) float v[kMaxPage * kMaxHeadDim];
     alignas(64) float largest[kRows];
     float total[kRows][kLanes];  // of the weights of tokens 16 apart
-    int64_t visible[kRows];      // tokens of the sequence that the row may see
+    int64_t first[kRows];        // of the tokens of the sequence that the row may see
+    int64_t visible[kRows];      // one past the last of them
 };
 
 inline float to_float(float x) {
@@ -109,16 +112,25 @@ void for_each_row_block(int first, int rows, Function&& f) {
 
 // Turns the scores of a page, the tokens start.., into exp(score - running maximum), zero where a
 // row may not see; `factor` brings the rows' earlier sums to the new maximum.
-void soften(int rows, int64_t start, int64_t page, Scratch& s, float* factor) {
+void soften(int rows, int64_t start, int64_t page, float softcap, Scratch& s, float* factor) {
     constexpr float nothing = -std::numeric_limits<float>::infinity();
     alignas(64) float highest[kRows];
     std::fill_n(highest, kRows, nothing);
     // Of 16 tokens of the page from t on: x of those that row r sees, y of the others.
     const auto where_seen = [&](int r, int64_t t, F32 x, F32 y) {
         const int64_t seen = std::clamp<int64_t>(s.visible[r] - start - t, 0, kLanes);
-        return where_greater(set1(static_cast<float>(seen)), load(kPlaces), x, y);
+        const F32 shown = where_greater(set1(static_cast<float>(seen)), load(kPlaces), x, y);
+        const int64_t hidden = s.first[r] - start - t;
+        if (hidden <= 0) return shown;
+        const auto before = static_cast<float>(std::min<int64_t>(hidden, kLanes));
+        return where_greater(set1(before), load(kPlaces), y, shown);
     };
     for (int r = 0; r < rows; ++r) {
+        if (softcap != 0.0f) {
+            for (int64_t t = 0; t < page; t += kLanes) {
+                store(s.scores[r] + t, soft_capped(load(s.scores[r] + t), softcap));
+            }
+        }
         F32 high = set1(s.largest[r]);
         for (int64_t t = 0; t < page; t += kLanes) {
             high = max(high, where_seen(r, t, load(s.scores[r] + t), set1(nothing)));
@@ -199,22 +211,23 @@ void load_page(const Element* k, const Element* v, const AttentionArgs& a, int64
 // Adds the first n tokens of a page, the sequence's tokens start.., to the rows' outputs.
 template <class Element>
 void add_page(const Element* k, const Element* v, int64_t start, int64_t n, int64_t page, int rows,
-              int64_t dims, int64_t padded_dims, Scratch& s) {
+              int64_t dims, int64_t padded_dims, float softcap, Scratch& s) {
     alignas(64) float factor[kRows];
     for_each_row_block(0, rows, [&](int r, auto block) {
         multiply_rows<block.value>(s.q + r, k, dims, page, nullptr, s.scores + r);
     });
-    soften(rows, start, page, s, factor);
+    soften(rows, start, page, softcap, s, factor);
     for_each_row_block(0, rows, [&](int r, auto block) {
         multiply_rows<block.value>(s.scores + r, v, n, padded_dims, factor + r, s.out + r);
     });
 }
 
-// Adds the pages of sequence `seq` before token `reach`, as they lie where that costs less than to
-// make them float32 first: where no head dims are to be padded, and each element is used once.
+// Adds the pages of sequence `seq` from token `begin` to `reach`, as they lie where that costs less
+// than to make them float32 first: where no head dims are to be padded, and each element is used
+// once.
 template <class Element>
-void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t reach, int rows,
-               int64_t padded_dims, Scratch& s) {
+void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t begin, int64_t reach,
+               int rows, int64_t padded_dims, Scratch& s) {
     constexpr bool coded = std::is_same_v<Element, Code>;
     const bool once = std::is_same_v<Element, float> || coded || rows <= kRowBlock;
     const bool as_it_is = padded_dims == a.head_dim && once;
@@ -225,7 +238,8 @@ void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t reach, in
         const char* const at = static_cast<const char*>(cache) + (page * a.kv_heads + g) * size;
         return reinterpret_cast<const Element*>(at);
     };
-    for (int64_t start = 0; start < reach; start += a.page_size) {
+    const int64_t first = begin / a.page_size * a.page_size;
+    for (int64_t start = first; start < reach; start += a.page_size) {
         const Element* const k = page_of(a.k, start);
         const Element* const v = page_of(a.v, start);
         const int64_t n = std::min(a.page_size, reach - start);
@@ -237,12 +251,13 @@ void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t reach, in
         }
         if constexpr (!coded) {
             if (as_it_is) {
-                add_page(k, v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);
+                add_page(k, v, start, n, a.page_size, rows, a.head_dim, padded_dims, a.softcap, s);
                 continue;
             }
         }
         load_page(k, v, a, padded_dims, s);
-        add_page<float>(s.k, s.v, start, n, a.page_size, rows, a.head_dim, padded_dims, s);
+        add_page<float>(s.k, s.v, start, n, a.page_size, rows, a.head_dim, padded_dims, a.softcap,
+                        s);
     }
 }
 
@@ -255,7 +270,7 @@ void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int
         const int64_t token = a.starts[seq] + row / group;
         return (token * a.heads + g * group + row % group) * a.head_dim;
     };
-    int64_t reach = 0;
+    int64_t begin = std::numeric_limits<int64_t>::max(), reach = 0;
     std::fill_n(s.largest, kRows, -std::numeric_limits<float>::infinity());
     for (int r = 0; r < rows; ++r) {
         const float* q = a.q + offset_of(first + r);
@@ -263,7 +278,13 @@ void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int
         for (int64_t d = 0; d < padded_dims; ++d) s.out[r][d] = 0.0f;
         store(s.total[r], set1(0.0f));
         s.visible[r] = a.lengths[seq] - queries + (first + r) / group + 1;
+        s.first[r] = a.window ? std::max<int64_t>(0, s.visible[r] - a.window) : 0;
+        begin = std::min(begin, s.first[r]);
         reach = std::max(reach, s.visible[r]);
+        if (a.sinks) {
+            s.largest[r] = a.sinks[g * group + (first + r) % group];
+            s.total[r][0] = 1.0f;
+        }
     }
     // Columns past the head dim are read as lanes; they must not hold a stale NaN.
     if (padded_dims != a.head_dim) std::memset(s.v, 0, sizeof s.v);
@@ -271,7 +292,7 @@ void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int
     const auto add = a.type == PageType::Q8_0  ? add_pages<Code>
                      : a.type == PageType::F16 ? add_pages<Half>
                                                : add_pages<float>;
-    add(a, seq, g, reach, rows, padded_dims, s);
+    add(a, seq, g, begin, reach, rows, padded_dims, s);
     for (int r = 0; r < rows; ++r) {
         float* out = a.out + offset_of(first + r);
         const float inverse = 1.0f / sum(load(s.total[r]));

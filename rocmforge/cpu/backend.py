@@ -15,11 +15,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rocmforge import env
-from rocmforge.array_types import Bytes, Floats
+from rocmforge.array_types import Bytes, Floats, Ints
 from rocmforge.cpu.executor import OnHost
 from rocmforge.errors import DeviceError, MeasurementError
 from rocmforge.gguf.formats import PLAIN_FORMATS, Format
 from rocmforge.kv.batch import Queries, Slots
+from rocmforge.plan.graph import Activation
 from rocmforge.plan.protocols import Precision
 
 try:
@@ -136,17 +137,68 @@ class CpuBackend(OnHost):
         outs: Sequence[Floats],
         biases: Sequence[Floats | None] | None = None,
         accumulate: bool = False,
+        scale: float = 1.0,
     ) -> None:
-        """outs[i] (T, N_i) = or += x (T, K) · weights[i]ᵀ + biases[i]."""
+        """outs[i] (T, N_i) = or += scale · (x (T, K) · weights[i]ᵀ + biases[i])."""
         self._kernels.matmul(
-            x, weights, outs, biases or [None] * len(weights), accumulate, self.exact
+            x, weights, outs, biases or [None] * len(weights), accumulate, scale, self.exact
         )
 
     def gate_up_swiglu(
-        self, x: Floats, gate: _cpu.PackedMatrix, up: _cpu.PackedMatrix, out: Floats
+        self,
+        x: Floats,
+        gate: _cpu.PackedMatrix,
+        up: _cpu.PackedMatrix,
+        activation: Activation,
+        out: Floats,
     ) -> None:
         """Out (T, N) = swiglu(x · gateᵀ, x · upᵀ), a tile of both at a time."""
-        self._kernels.gate_up_swiglu(x, gate, up, out, self.exact)
+        self._kernels.gate_up_swiglu(x, gate, up, activation, out, self.exact)
+
+    def route(
+        self,
+        scores: Floats,
+        normalized: bool,
+        sigmoid: bool,
+        scale: float,
+        bias: Floats | None,
+        experts: Ints,
+        shares: Floats,
+    ) -> None:
+        """Choose k of E experts by scores (T, E)."""
+        self._kernels.route(scores, normalized, sigmoid, scale, bias, experts, shares)
+
+    def expert_gate_up_swiglu(
+        self,
+        x: Floats,
+        gate: _cpu.PackedMatrix,
+        up: _cpu.PackedMatrix,
+        biases: tuple[Floats | None, Floats | None],
+        activation: Activation,
+        experts: Ints,
+        count: int,
+        out: Floats,
+    ) -> None:
+        """Out (T, k · F) = swiglu(x · gateᵀ, x · upᵀ), tokens of one expert together."""
+        self._kernels.expert_gate_up_swiglu(
+            x, gate, up, *biases, activation, experts, count, out, self.exact
+        )
+
+    def expert_matmul(
+        self,
+        x: Floats,
+        weight: _cpu.PackedMatrix,
+        bias: Floats | None,
+        experts: Ints,
+        count: int,
+        out: Floats,
+    ) -> None:
+        """Out (T, k · N) = x (T, k · K) · weightᵀ + bias, tokens of one expert together."""
+        self._kernels.expert_matmul(x, weight, bias, experts, count, out, self.exact)
+
+    def add_experts(self, parts: Floats, shares: Floats, x: Floats) -> None:
+        """X (T, K) += Σ_i shares (T, k) · parts (T, k · K)."""
+        self._kernels.add_experts(parts, shares, x)
 
     def matmul_precision(self, fmt: str, tokens: int) -> Precision:
         """int8 if quantized, unless exact was asked for; else exact, or bf16 if asked for."""
@@ -162,9 +214,17 @@ class CpuBackend(OnHost):
         """Out (rows, columns) = the weights of GGUF rows (rows, row_bytes)."""
         self._kernels.dequantize(raw, fmt.name, out)
 
-    def rmsnorm(self, x: Floats, weight: Floats, eps: float, out: Floats) -> None:
-        """Out (rows, K) = x / √(mean(x²) + eps) · weight."""
-        self._kernels.rmsnorm(x, weight, eps, out)
+    def rmsnorm(
+        self, x: Floats, weight: Floats, eps: float, out: Floats, accumulate: bool = False
+    ) -> None:
+        """Out (rows, K) = or += x / √(mean(x²) + eps) · weight."""
+        self._kernels.rmsnorm(x, weight, eps, out, accumulate)
+
+    def layernorm(
+        self, x: Floats, weight: Floats, bias: Floats | None, eps: float, out: Floats
+    ) -> None:
+        """Out (rows, K) = (x − mean) / √(variance + eps) · weight + bias."""
+        self._kernels.layernorm(x, weight, bias, eps, out)
 
     def rope(self, x: Floats, cos: Floats, sin: Floats, interleaved: bool) -> None:
         """Rotate pairs of x (T, heads, D) in place."""
@@ -174,9 +234,19 @@ class CpuBackend(OnHost):
         """Out (rows, columns) = softmax of each row."""
         self._kernels.softmax(x, out)
 
-    def swiglu(self, gate: Floats, up: Floats, out: Floats) -> None:
-        """Out = gate · sigmoid(gate) · up."""
-        self._kernels.swiglu(gate, up, out)
+    def swiglu(
+        self, gate: Floats, up: Floats, out: Floats, activation: Activation = "silu"
+    ) -> None:
+        """Out = gate · sigmoid(gate) · up, or as another `Activation` has it."""
+        self._kernels.swiglu(gate, up, activation, out)
+
+    def gelu(self, x: Floats, out: Floats) -> None:
+        """Out = gelu(x)."""
+        self._kernels.gelu(x, out)
+
+    def softcap(self, x: Floats, cap: float, out: Floats) -> None:
+        """Out = cap · tanh(x / cap)."""
+        self._kernels.softcap(x, cap, out)
 
     def kv_append(
         self, k: Floats, v: Floats, k_pages: NDArray[Any], v_pages: NDArray[Any], slots: Slots
@@ -192,10 +262,15 @@ class CpuBackend(OnHost):
         queries: Queries,
         scale: float,
         out: Floats,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Floats | None = None,
     ) -> None:
         """Causal attention of q (T, H, D) over one layer's pages."""
-        table, lengths, starts = queries.page_table, queries.lengths, queries.starts
-        self._kernels.attention(q, k_pages, v_pages, table, lengths, starts, scale, out)
+        where = queries.page_table, queries.lengths, queries.starts
+        self._kernels.attention(
+            q, k_pages, v_pages, *where, scale, window or 0, softcap or 0.0, sinks, out
+        )
 
     def record(self, calls: Callable[[], None]) -> Callable[[], None]:
         """Run ops, and return what runs them again without Python between them."""

@@ -34,6 +34,7 @@ namespace {
 
 template <class T, int dims>
 using Array = nb::ndarray<T, nb::ndim<dims>, nb::c_contig, nb::device::cpu>;
+using Bias = std::optional<Array<const float, 1>>;
 using Pages = nb::ndarray<nb::c_contig, nb::device::cpu>;  // float16, float32, or int8 of Q8_0
 
 void require(bool ok, const char* what) {
@@ -48,6 +49,13 @@ Format format_named(const std::string& name) {
         if (name == kFormatNames[i]) return static_cast<Format>(i);
     }
     throw std::invalid_argument("no CPU kernel for format " + name);
+}
+
+Activation activation_named(const std::string& name) {
+    if (name == "silu") return Activation::Silu;
+    if (name == "gelu") return Activation::Gelu;
+    if (name == "clamped") return Activation::Clamped;
+    throw std::invalid_argument("no CPU kernel for activation " + name);
 }
 
 // While an op runs: other Python threads may go on, but not into the same pool and workspace.
@@ -122,9 +130,8 @@ class Kernels {
     }
 
     void matmul(Array<const float, 2> x, const std::vector<const PackedMatrix*>& weights,
-                const std::vector<Array<float, 2>>& outs,
-                const std::vector<std::optional<Array<const float, 1>>>& biases, bool accumulate,
-                bool exact) {
+                const std::vector<Array<float, 2>>& outs, const std::vector<Bias>& biases,
+                bool accumulate, float scale, bool exact) {
         require(weights.size() == outs.size() && weights.size() == biases.size(),
                 "matmul: as many outs and biases as weights");
         std::vector<Target> targets;
@@ -134,13 +141,56 @@ class Kernels {
                     "matmul: bias must be (rows,)");
             targets.push_back({weights[i], biases[i], outs[i]});
         }
-        run_matmul("matmul", x, targets, accumulate, exact, false);
+        run_matmul("matmul", x, targets, {accumulate, scale, exact, std::nullopt});
     }
 
     void gate_up_swiglu(Array<const float, 2> x, const PackedMatrix& gate, const PackedMatrix& up,
-                        Array<float, 2> out, bool exact) {
+                        const std::string& activation, Array<float, 2> out, bool exact) {
         run_matmul("gate_up_swiglu", x, {{&gate, std::nullopt, out}, {&up, std::nullopt, out}},
-                   false, exact, true);
+                   {false, 1.0f, exact, activation_named(activation)});
+    }
+
+    void expert_matmul(Array<const float, 2> x, const PackedMatrix& weight, const Bias& bias,
+                       Array<const int32_t, 2> experts, int64_t count, Array<float, 2> out,
+                       bool exact) {
+        run_experts("expert_matmul", x, {{&weight, bias, out}}, experts, count,
+                    {false, 1.0f, exact, std::nullopt});
+    }
+
+    void expert_gate_up_swiglu(Array<const float, 2> x, const PackedMatrix& gate,
+                               const PackedMatrix& up, const Bias& gate_bias, const Bias& up_bias,
+                               const std::string& activation, Array<const int32_t, 2> experts,
+                               int64_t count, Array<float, 2> out, bool exact) {
+        run_experts("expert_gate_up_swiglu", x, {{&gate, gate_bias, out}, {&up, up_bias, out}},
+                    experts, count, {false, 1.0f, exact, activation_named(activation)});
+    }
+
+    void route(Array<const float, 2> scores, bool normalized, bool sigmoid, float scale,
+               const Bias& bias, Array<int32_t, 2> experts, Array<float, 2> shares) {
+        require(scores.shape(0) == experts.shape(0) && scores.shape(0) == shares.shape(0) &&
+                    experts.shape(1) == shares.shape(1),
+                "route: scores (T, E), experts (T, k) and shares (T, k) differ");
+        require(experts.shape(1) >= 1 && experts.shape(1) <= scores.shape(1) &&
+                    scores.shape(1) <= static_cast<size_t>(kMaxExperts),
+                "route: 1 to E of at most 1024 experts");
+        require(!bias || bias->shape(0) == scores.shape(1), "route: bias must be (E,)");
+        run([this, scores, normalized, sigmoid, scale, bias, experts, shares] {
+            ops_->route({scores.data(), static_cast<int64_t>(scores.shape(0)),
+                         static_cast<int64_t>(scores.shape(1)),
+                         static_cast<int64_t>(experts.shape(1)), normalized, sigmoid, scale,
+                         bias ? bias->data() : nullptr, experts.data(), shares.data(), *pool_});
+        });
+    }
+
+    void add_experts(Array<const float, 2> parts, Array<const float, 2> shares, Array<float, 2> x) {
+        require(parts.shape(0) == x.shape(0) && shares.shape(0) == x.shape(0) &&
+                    shares.shape(1) >= 1 && parts.shape(1) == shares.shape(1) * x.shape(1),
+                "add_experts: parts (T, k * K), shares (T, k) and x (T, K) differ");
+        run([this, parts, shares, x] {
+            ops_->add_experts({parts.data(), shares.data(), static_cast<int64_t>(x.shape(0)),
+                               static_cast<int64_t>(shares.shape(1)),
+                               static_cast<int64_t>(x.shape(1)), x.data(), *pool_});
+        });
     }
 
     void dequantize(Array<const uint8_t, 2> raw, const std::string& format, Array<float, 2> out) {
@@ -154,14 +204,13 @@ class Kernels {
     }
 
     void rmsnorm(Array<const float, 2> x, Array<const float, 1> weight, float eps,
-                 Array<float, 2> out) {
-        require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1) &&
-                    weight.shape(0) == x.shape(1) && x.shape(1) >= 1,
-                "rmsnorm: shapes differ");
-        run([this, x, weight, eps, out] {
-            ops_->rmsnorm(x.data(), weight.data(), eps, static_cast<int64_t>(x.shape(0)),
-                          static_cast<int64_t>(x.shape(1)), out.data(), *pool_);
-        });
+                 Array<float, 2> out, bool accumulate) {
+        run_norm("rmsnorm", ops_->rmsnorm, x, weight, std::nullopt, eps, out, accumulate);
+    }
+
+    void layernorm(Array<const float, 2> x, Array<const float, 1> weight, const Bias& bias,
+                   float eps, Array<float, 2> out) {
+        run_norm("layernorm", ops_->layernorm, x, weight, bias, eps, out, false);
     }
 
     void rope(Array<float, 3> x, Array<const float, 2> cos, Array<const float, 2> sin,
@@ -185,11 +234,26 @@ class Kernels {
         });
     }
 
-    void swiglu(Array<const float, 2> gate, Array<const float, 2> up, Array<float, 2> out) {
+    void swiglu(Array<const float, 2> gate, Array<const float, 2> up, const std::string& activation,
+                Array<float, 2> out) {
         require(gate.size() == up.size() && gate.size() == out.size(), "swiglu: shapes differ");
-        run([this, gate, up, out] {
-            ops_->swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), out.data(),
-                         *pool_);
+        run([this, gate, up, kind = activation_named(activation), out] {
+            ops_->swiglu(gate.data(), up.data(), static_cast<int64_t>(gate.size()), kind,
+                         out.data(), *pool_);
+        });
+    }
+
+    void gelu(Array<const float, 2> x, Array<float, 2> out) {
+        require(x.size() == out.size(), "gelu: shapes differ");
+        run([this, x, out] {
+            ops_->gelu(x.data(), static_cast<int64_t>(x.size()), out.data(), *pool_);
+        });
+    }
+
+    void softcap(Array<const float, 2> x, float cap, Array<float, 2> out) {
+        require(x.size() == out.size() && cap > 0.0f, "softcap: shapes differ, or no positive cap");
+        run([this, x, cap, out] {
+            ops_->softcap(x.data(), static_cast<int64_t>(x.size()), cap, out.data(), *pool_);
         });
     }
 
@@ -239,8 +303,11 @@ class Kernels {
 
     void attention(Array<const float, 3> q, const Pages& k_pages, const Pages& v_pages,
                    Array<const int32_t, 2> page_table, Array<const int32_t, 1> lengths,
-                   Array<const int32_t, 1> starts, float scale, Array<float, 3> out) {
+                   Array<const int32_t, 1> starts, float scale, int64_t window, float softcap,
+                   const Bias& sinks, Array<float, 3> out) {
         check_pages(k_pages, v_pages);
+        require(window >= 0 && softcap >= 0.0f && (!sinks || sinks->shape(0) == q.shape(1)),
+                "attention: window and soft cap must not be negative, sinks one a head");
         require(q.shape(2) == head_dim(k_pages) && q.shape(2) <= 256,
                 "attention: head dim differs");
         require(k_pages.shape(3) <= 64, "attention: page size must be at most 64");
@@ -249,14 +316,16 @@ class Kernels {
         const size_t sequences = lengths.shape(0);
         require(page_table.shape(0) == sequences && starts.shape(0) == sequences + 1,
                 "attention: one page table row and start a sequence");
-        run([this, q, k_pages, v_pages, page_table, lengths, starts, scale, out] {
+        run([this, q, k_pages, v_pages, page_table, lengths, starts, scale, window, softcap, sinks,
+             out] {
             check_sequences(static_cast<int32_t>(q.shape(0)), k_pages, page_table, lengths, starts);
             ops_->attention(
                 {q.data(), k_pages.data(), v_pages.data(), page_type(k_pages), page_table.data(),
                  lengths.data(), starts.data(), static_cast<int64_t>(lengths.shape(0)),
                  static_cast<int64_t>(page_table.shape(1)), static_cast<int64_t>(q.shape(1)),
                  static_cast<int64_t>(k_pages.shape(1)), static_cast<int64_t>(q.shape(2)),
-                 static_cast<int64_t>(k_pages.shape(3)), scale, out.data(), *pool_});
+                 static_cast<int64_t>(k_pages.shape(3)), scale, window, softcap,
+                 sinks ? sinks->data() : nullptr, out.data(), *pool_});
         });
     }
 
@@ -297,12 +366,34 @@ class Kernels {
 
     struct Target {
         const PackedMatrix* weight;
-        std::optional<Array<const float, 1>> bias;
+        Bias bias;
         Array<float, 2> out;
     };
 
+    // How products are made, and what becomes of them.
+    struct Product {
+        bool accumulate;
+        float scale;
+        bool exact;
+        std::optional<Activation> gated;
+    };
+
+    void run_norm(const char* op, void (*norm)(const NormArgs&), Array<const float, 2> x,
+                  Array<const float, 1> weight, const Bias& bias, float eps, Array<float, 2> out,
+                  bool accumulate) {
+        require(x.shape(0) == out.shape(0) && x.shape(1) == out.shape(1) &&
+                    weight.shape(0) == x.shape(1) && x.shape(1) >= 1 &&
+                    (!bias || bias->shape(0) == x.shape(1)),
+                op, "shapes differ");
+        run([this, norm, x, weight, bias, eps, out, accumulate] {
+            norm({x.data(), weight.data(), bias ? bias->data() : nullptr, eps,
+                  static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(x.shape(1)), accumulate,
+                  out.data(), *pool_});
+        });
+    }
+
     void run_matmul(const char* op, Array<const float, 2> x, const std::vector<Target>& wanted,
-                    bool accumulate, bool exact, bool swiglu) {
+                    const Product& product) {
         std::vector<MatmulTarget> targets;
         std::vector<nb::object> kept;  // the matrices, for as long as the op may run again
         for (const Target& target : wanted) {
@@ -315,18 +406,63 @@ class Kernels {
             targets.push_back(
                 {view, target.bias ? target.bias->data() : nullptr, target.out.data()});
         }
-        run([this, x, wanted, targets, kept, accumulate, exact, swiglu] {
-            const auto tokens = static_cast<int64_t>(x.shape(0));
-            const auto columns = static_cast<int64_t>(x.shape(1));
-            const size_t need = ops_->matmul_workspace(tokens, columns, exact);
-            if (!workspace_ || workspace_->bytes() < need) {
-                workspace_.reset();
-                workspace_ = std::make_unique<HugeBuffer>(need);
-            }
-            ops_->matmul({x.data(), tokens, columns, targets.data(),
-                          static_cast<int>(targets.size()), accumulate, exact, swiglu,
-                          workspace_->data(), *pool_});
+        run([this, x, wanted, targets, kept, product] {
+            multiply({x.data(), static_cast<int64_t>(x.shape(0)), static_cast<int64_t>(x.shape(1)),
+                      nullptr, targets.data(), static_cast<int>(targets.size()), product.accumulate,
+                      product.scale, product.exact, product.gated ? &*product.gated : nullptr,
+                      nullptr, *pool_});
         });
+    }
+
+    // out (T, k * N) of x (T, K), which all k read, or (T, k * K); with two weights their SwiGLU.
+    void run_experts(const char* op, Array<const float, 2> x, const std::vector<Target>& wanted,
+                     Array<const int32_t, 2> experts, int64_t count, const Product& product) {
+        require(count >= 1 && count <= kMaxExperts, op, "1 to 1024 experts");
+        const size_t tokens = experts.shape(0), chosen = experts.shape(1);
+        std::vector<MatmulTarget> targets;
+        std::vector<nb::object> kept;
+        for (const Target& target : wanted) {
+            const PackedView view = target.weight->view();
+            const auto columns = static_cast<size_t>(view.columns);
+            require(view.rows % count == 0 && view.rows / count % kTileRows == 0, op,
+                    "each expert must have a multiple of 16 rows");
+            require(chosen >= 1 && x.shape(0) == tokens &&
+                        (x.shape(1) == columns || x.shape(1) == chosen * columns),
+                    op, "x must be (tokens, columns) or (tokens, chosen * columns)");
+            require(target.out.shape(0) == tokens &&
+                        target.out.shape(1) == chosen * static_cast<size_t>(view.rows / count),
+                    op, "out must be (tokens, chosen * rows of an expert)");
+            require(!target.bias || static_cast<int64_t>(target.bias->shape(0)) == view.rows, op,
+                    "bias must be (experts * rows,)");
+            kept.push_back(nb::find(target.weight));
+            targets.push_back(
+                {view, target.bias ? target.bias->data() : nullptr, target.out.data()});
+        }
+        const int64_t columns = targets[0].weight.columns;
+        const bool shared = static_cast<int64_t>(x.shape(1)) == columns;
+        const ExpertRows rows{experts.data(), shared ? static_cast<int64_t>(chosen) : 1, count};
+        run([this, op, x, wanted, experts, targets, kept, columns, rows, product] {
+            for (size_t r = 0; r < experts.size(); ++r) {
+                require(rows.experts[r] >= 0 && rows.experts[r] < rows.count, op,
+                        "expert out of range");
+            }
+            multiply({x.data(), static_cast<int64_t>(experts.size()), columns, &rows,
+                      targets.data(), static_cast<int>(targets.size()), product.accumulate,
+                      product.scale, product.exact, product.gated ? &*product.gated : nullptr,
+                      nullptr, *pool_});
+        });
+    }
+
+    // With a workspace of its own, which grows.
+    void multiply(MatmulArgs args) {
+        const size_t need =
+            ops_->matmul_workspace(args.tokens, args.columns, args.experts != nullptr, args.exact);
+        if (!workspace_ || workspace_->bytes() < need) {
+            workspace_.reset();
+            workspace_ = std::make_unique<HugeBuffer>(need);
+        }
+        args.workspace = workspace_->data();
+        ops_->matmul(args);
     }
 
     void check_row_bytes(const Array<const uint8_t, 2>& raw, Format format, int64_t columns) const {
@@ -424,23 +560,39 @@ NB_MODULE(_cpu, m) {
         .def("empty", &Kernels::empty, "fmt"_a, "rows"_a, "columns"_a, "pairs"_a)
         .def("pack", &Kernels::pack, "out"_a, "raw"_a.noconvert(), "first_row"_a)
         .def("matmul", &Kernels::matmul, "x"_a.noconvert(), "weights"_a, "outs"_a.noconvert(),
-             "biases"_a.noconvert(), "accumulate"_a, "exact"_a)
+             "biases"_a.noconvert(), "accumulate"_a, "scale"_a, "exact"_a)
         .def("gate_up_swiglu", &Kernels::gate_up_swiglu, "x"_a.noconvert(), "gate"_a, "up"_a,
-             "out"_a.noconvert(), "exact"_a)
+             "activation"_a, "out"_a.noconvert(), "exact"_a)
+        .def("expert_matmul", &Kernels::expert_matmul, "x"_a.noconvert(), "weight"_a,
+             "bias"_a.noconvert().none(), "experts"_a.noconvert(), "count"_a, "out"_a.noconvert(),
+             "exact"_a)
+        .def("expert_gate_up_swiglu", &Kernels::expert_gate_up_swiglu, "x"_a.noconvert(), "gate"_a,
+             "up"_a, "gate_bias"_a.noconvert().none(), "up_bias"_a.noconvert().none(),
+             "activation"_a, "experts"_a.noconvert(), "count"_a, "out"_a.noconvert(), "exact"_a)
+        .def("route", &Kernels::route, "scores"_a.noconvert(), "normalized"_a, "sigmoid"_a,
+             "scale"_a, "bias"_a.noconvert().none(), "experts"_a.noconvert(),
+             "shares"_a.noconvert())
+        .def("add_experts", &Kernels::add_experts, "parts"_a.noconvert(), "shares"_a.noconvert(),
+             "x"_a.noconvert())
         .def("dequantize", &Kernels::dequantize, "raw"_a.noconvert(), "fmt"_a, "out"_a.noconvert())
         .def("rmsnorm", &Kernels::rmsnorm, "x"_a.noconvert(), "weight"_a.noconvert(), "eps"_a,
-             "out"_a.noconvert())
+             "out"_a.noconvert(), "accumulate"_a)
+        .def("layernorm", &Kernels::layernorm, "x"_a.noconvert(), "weight"_a.noconvert(),
+             "bias"_a.noconvert().none(), "eps"_a, "out"_a.noconvert())
         .def("rope", &Kernels::rope, "x"_a.noconvert(), "cos"_a.noconvert(), "sin"_a.noconvert(),
              "interleaved"_a)
         .def("softmax", &Kernels::softmax, "x"_a.noconvert(), "out"_a.noconvert())
-        .def("swiglu", &Kernels::swiglu, "gate"_a.noconvert(), "up"_a.noconvert(),
+        .def("swiglu", &Kernels::swiglu, "gate"_a.noconvert(), "up"_a.noconvert(), "activation"_a,
              "out"_a.noconvert())
+        .def("gelu", &Kernels::gelu, "x"_a.noconvert(), "out"_a.noconvert())
+        .def("softcap", &Kernels::softcap, "x"_a.noconvert(), "cap"_a, "out"_a.noconvert())
         .def("kv_append", &Kernels::kv_append, "k"_a.noconvert(), "v"_a.noconvert(),
              "k_pages"_a.noconvert(), "v_pages"_a.noconvert(), "pages"_a.noconvert(),
              "offsets"_a.noconvert())
         .def("attention", &Kernels::attention, "q"_a.noconvert(), "k_pages"_a.noconvert(),
              "v_pages"_a.noconvert(), "page_table"_a.noconvert(), "lengths"_a.noconvert(),
-             "starts"_a.noconvert(), "scale"_a, "out"_a.noconvert())
+             "starts"_a.noconvert(), "scale"_a, "window"_a, "softcap"_a,
+             "sinks"_a.noconvert().none(), "out"_a.noconvert())
         .def("record", &Kernels::record, "calls"_a)
         .def("replay", &Kernels::replay, "recording"_a)
         .def("read_buffer", &Kernels::read_buffer, "nbytes"_a)

@@ -26,17 +26,25 @@ from rocmforge.kv.batch import Batch, Queries, Slots, extend
 from rocmforge.plan.cost import Cost, Costs
 from rocmforge.plan.fusion import Rule, fuse, gate_up_swiglu
 from rocmforge.plan.graph import (
+    Activation,
+    AddExperts,
     Attention,
     Embed,
+    ExpertGateUp,
+    ExpertMatmul,
     GateUpSwiglu,
+    Gelu,
     Graph,
     KvAppend,
+    Layernorm,
     Matmul,
     Op,
     Rmsnorm,
     Rope,
     Rotation,
+    Route,
     SelectOutputs,
+    Softcap,
     Swiglu,
     Tensor,
     rotations,
@@ -66,8 +74,89 @@ class HostBackend(Backend[W], Protocol[W]):
         They then read what their arrays hold by that time. It keeps arrays and matrices alive.
         """
 
-    def gate_up_swiglu(self, x: Floats, gate: W, up: W, out: Floats) -> None:
+    def matmul(
+        self,
+        x: Floats,
+        weights: Sequence[W],
+        outs: Sequence[Floats],
+        biases: Sequence[Floats | None] | None = None,
+        accumulate: bool = False,
+        scale: float = 1.0,
+    ) -> None:
+        """As of `Backend`, times `scale`."""
+
+    def rmsnorm(
+        self, x: Floats, weight: Floats, eps: float, out: Floats, accumulate: bool = False
+    ) -> None:
+        """As of `Backend`; `accumulate`: added to out."""
+
+    def swiglu(
+        self, gate: Floats, up: Floats, out: Floats, activation: Activation = "silu"
+    ) -> None:
+        """As of `Backend`, or with another activation."""
+
+    def attention(
+        self,
+        q: Floats,
+        k_pages: NDArray[Any],
+        v_pages: NDArray[Any],
+        queries: Queries,
+        scale: float,
+        out: Floats,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Floats | None = None,
+    ) -> None:
+        """As of `Backend`, with what the record `Attention` has besides."""
+
+    def layernorm(
+        self, x: Floats, weight: Floats, bias: Floats | None, eps: float, out: Floats
+    ) -> None:
+        """Out (rows, K) = (x − mean) / √(variance + eps) · weight + bias."""
+
+    def gelu(self, x: Floats, out: Floats) -> None:
+        """Out (rows, columns) = gelu(x)."""
+
+    def softcap(self, x: Floats, cap: float, out: Floats) -> None:
+        """Out (rows, columns) = cap · tanh(x / cap)."""
+
+    def gate_up_swiglu(
+        self, x: Floats, gate: W, up: W, activation: Activation, out: Floats
+    ) -> None:
         """Out (T, N) = swiglu(x · gateᵀ, x · upᵀ) of x (T, K) and two matrices (N, K)."""
+
+    def route(
+        self,
+        scores: Floats,
+        normalized: bool,
+        sigmoid: bool,
+        scale: float,
+        bias: Floats | None,
+        experts: Ints,
+        shares: Floats,
+    ) -> None:
+        """Choose k of E experts by scores (T, E), as the record `Route` has it."""
+
+    def expert_gate_up_swiglu(
+        self,
+        x: Floats,
+        gate: W,
+        up: W,
+        biases: tuple[Floats | None, Floats | None],
+        activation: Activation,
+        experts: Ints,
+        count: int,
+        out: Floats,
+    ) -> None:
+        """Out (T, k · F) of x (T, K) and the matrices (F, K) of experts (T, k) of `count`."""
+
+    def expert_matmul(
+        self, x: Floats, weight: W, bias: Floats | None, experts: Ints, count: int, out: Floats
+    ) -> None:
+        """Out (T, k · N) of x (T, k · K) and the matrices (N, K) of experts (T, k) of `count`."""
+
+    def add_experts(self, parts: Floats, shares: Floats, x: Floats) -> None:
+        """X (T, K) += Σ_i shares (T, k) · parts (T, k · K)."""
 
 
 class OnHost:
@@ -368,6 +457,10 @@ class _Run:
         rows = self.tokens.size if tensor.rows == "tokens" else self.rows.size
         return self.executor.buffer(tensor.name, rows, tensor.columns)
 
+    def indices(self, tensor: Tensor) -> Ints:
+        """A tensor whose numbers are int32 in the memory of float32."""
+        return self.array(tensor).view(np.int32)
+
     def heads(self, tensor: Tensor, head_dim: int) -> Floats:
         """A tensor as (T, heads, D)."""
         return self.array(tensor).reshape(self.tokens.size, -1, head_dim)
@@ -382,11 +475,13 @@ class _Run:
         match op:
             case Matmul():
                 outs = [array(out) for out in op.outs]
-                backend.matmul(array(op.x), op.weights, outs, op.biases, op.accumulate)
+                backend.matmul(array(op.x), op.weights, outs, op.biases, op.accumulate, op.scale)
             case Rmsnorm():
                 shape = (-1, op.weight.size)
                 x, out = array(op.x).reshape(shape), array(op.out).reshape(shape)
-                backend.rmsnorm(x, op.weight, op.eps, out)
+                backend.rmsnorm(x, op.weight, op.eps, out, op.accumulate)
+            case Layernorm():
+                backend.layernorm(array(op.x), op.weight, op.bias, op.eps, array(op.out))
             case Rope():
                 cos, sin = self.arrays.tables[op.rotation]
                 backend.rope(heads(op.x, op.head_dim), cos, sin, op.rotation.interleaved)
@@ -396,14 +491,47 @@ class _Run:
             case Attention():
                 q, out = heads(op.q, op.head_dim), heads(op.out, op.head_dim)
                 k_pages, v_pages = cache.k[op.layer], cache.v[op.layer]
-                backend.attention(q, k_pages, v_pages, batch, op.scale, out)
+                backend.attention(
+                    q,
+                    k_pages,
+                    v_pages,
+                    batch,
+                    op.scale,
+                    out,
+                    window=op.window,
+                    softcap=op.softcap,
+                    sinks=op.sinks,
+                )
             case GateUpSwiglu():
-                backend.gate_up_swiglu(array(op.x), op.gate, op.up, array(op.out))
+                backend.gate_up_swiglu(array(op.x), op.gate, op.up, op.activation, array(op.out))
             case Swiglu():
-                backend.swiglu(array(op.gate), array(op.up), array(op.out))
+                backend.swiglu(
+                    array(op.gate), array(op.up), array(op.out), activation=op.activation
+                )
+            case Gelu():
+                backend.gelu(array(op.x), array(op.out))
+            case Softcap():
+                backend.softcap(array(op.x), op.cap, array(op.x))
+            case Route():
+                scores, which, shares = array(op.scores), self.indices(op.experts), array(op.shares)
+                kind = op.normalized, op.sigmoid
+                backend.route(scores, *kind, op.scale, op.bias, which, shares)
+            case ExpertGateUp():
+                x, which, out = array(op.x), self.indices(op.experts), array(op.out)
+                biases = op.gate_bias, op.up_bias
+                backend.expert_gate_up_swiglu(
+                    x, op.gate, op.up, biases, op.activation, which, op.count, out
+                )
+            case ExpertMatmul():
+                x, which, out = array(op.x), self.indices(op.experts), array(op.out)
+                backend.expert_matmul(x, op.weight, op.bias, which, op.count, out)
+            case AddExperts():
+                backend.add_experts(array(op.parts), array(op.shares), array(op.x))
             case Embed():
-                table = op.embedding
-                backend.dequantize(table.rows[self.tokens], table.format, array(op.out))
+                table, out = op.embedding, array(op.out)
+                backend.dequantize(table.rows[self.tokens], table.format, out)
+                if op.scale != 1.0:
+                    out *= np.float32(op.scale)
             case SelectOutputs():
                 # Rows are in range; mode "raise" would write to a copy first.
                 np.take(array(op.x), self.rows, axis=0, out=array(op.out), mode="clip")

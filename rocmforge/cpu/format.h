@@ -16,7 +16,7 @@ namespace rocmforge {
 #define ROCMFORGE_QUANTIZED_FORMATS(X)      \
     X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) \
     X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) \
-    X(IQ4_NL) X(MXFP4) X(MXFP6_E2M3)
+    X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(MXFP6_E2M3)
 #define ROCMFORGE_FORMATS(X) \
     X(F32) X(F16) X(BF16)    \
     ROCMFORGE_QUANTIZED_FORMATS(X) X(MXFP6_E3M2)

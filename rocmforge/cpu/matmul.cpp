@@ -1,13 +1,16 @@
-// matmul: out (T, N) = x (T, K) * weight (N, K)^T + bias, over one or several packed weights.
-// gate_up_swiglu: out = swiglu(x * gate^T, x * up^T), a tile of both at a time.
+// matmul: out (T, N) = scale * (x (T, K) * weight (N, K)^T + bias), over one or several packed
+// weights. gate_up_swiglu: out = swiglu(x * gate^T, x * up^T), a tile of both at a time.
 //
 // int8 path: x is rounded to int8 in blocks of 32 columns, or of 128 where the weights' blocks have
 // 256, codes multiply in int32, and each sub-block's sum is scaled in float32. Exact path: weights
 // are expanded to float32 and multiply x as it is; dense weights (F32, F16, BF16, MXFP6_E3M2)
 // always take it, unless they were packed as pairs of bfloat16: then x is rounded to such pairs.
 // First the activations are prepared (panels.h), then they share the tiles of 16 rows
-// (matmul_kernels.h, multiply_pairs.h).
+// (matmul_kernels.h, multiply_pairs.h). Tokens of one expert are sorted together, and multiplied
+// with its tiles alone.
 #include <algorithm>
+#include <numeric>
+#include <vector>
 
 #include "isa_ops.h"
 #include "matmul_kernels.h"
@@ -21,9 +24,21 @@ namespace {
 constexpr int64_t kQuantizeGroups = 32;  // groups of one work item when preparing x
 constexpr int64_t kAloneGroups = 512;    // so few are prepared before a second thread would begin
 
+// Tokens t0..t1 that are multiplied with the same rows of the weights, those of `expert`. Their
+// panels begin at padded token `padded`. Only the last of these has padding, so that a token's sums
+// stand at its place in the block. `prepares` is false where another block fills these panels.
+struct Block {
+    int64_t t0, t1, padded, expert;
+    bool prepares;
+
+    int64_t tokens() const { return t1 - t0; }
+};
+
 // Everything that a work item reads: the prepared activations and what to do with them.
 struct Job {
     const MatmulArgs& args;
+    const int32_t* order;  // of experts: the rows of out, sorted by expert
+    int64_t experts, sharing;
     int64_t groups;
     uint8_t* fine_panels;  // panels one after another, in the order of their first tokens
     uint8_t* coarse_panels;
@@ -37,23 +52,27 @@ struct Job {
                      width);
     }
     float* dense(int64_t padded_first) const { return dense_panels + padded_first * args.columns; }
+    int64_t row(int64_t t) const { return order ? order[t] : t; }  // of out
+    int64_t rows(const MatmulTarget& target) const { return target.weight.rows / experts; }
+    int64_t tiles(const MatmulTarget& target) const { return (rows(target) - 1) / kLanes + 1; }
     int64_t pairs() const { return (args.columns + 1) / 2; }
     int32_t* pair(int64_t padded_first) const { return pair_panels + padded_first * pairs(); }
 };
 
-// A work item: one tile of 16 rows times the tokens t0..t1, whose panels begin at padded token
-// `padded`. Only the last of them has padding, so that a token's sums stand at its place in the
-// item.
+// A work item: one tile of 16 rows, of the block's expert, times a block.
 struct Item {
-    int64_t tile, t0, t1, padded;
+    const Block& block;
+    int64_t tile;
 
-    int64_t tokens() const { return t1 - t0; }
+    int64_t tokens() const { return block.tokens(); }
+    int64_t padded() const { return block.padded; }
 };
 
 // What becomes of the sums of an item, panel by panel as they are complete: so the results of one
 // are written while the next is multiplied. Without a target they stay where they are; with those
-// of a gate, their SwiGLU is written.
+// of a gate, what the activation makes of both is written.
 struct Sink {
+    const Job& job;
     const Item& item;
     const MatmulTarget* target;
     const float* gate;
@@ -61,16 +80,20 @@ struct Sink {
 
     void take(const float* acc, int64_t at, int width) const {
         if (!target) return;
-        const int64_t rows = target->weight.rows, first = item.tile * kLanes;
+        const int64_t rows = job.rows(*target), first = item.tile * kLanes;
         const int n = static_cast<int>(std::min<int64_t>(kLanes, rows - first));
-        alignas(64) float bias[kLanes] = {}, part[kLanes];
-        if (target->bias) std::copy_n(target->bias + first, n, bias);
-        const int64_t last = std::min(item.t0 + at + width, item.t1);
-        for (int64_t t = item.t0 + at; t < last; ++t) {
-            const int64_t from = (t - item.t0) * kLanes;
-            float* to = target->out + t * rows + first;
-            F32 value = load(acc + from) + load(bias);
-            if (gate) value = swiglu(load(gate + from), value);
+        alignas(64) float bias[kLanes] = {}, gate_bias[kLanes] = {}, part[kLanes];
+        const auto take_bias = [&](const MatmulTarget& of, float* to) {
+            if (of.bias) std::copy_n(of.bias + item.block.expert * rows + first, n, to);
+        };
+        take_bias(job.args.gated ? job.args.targets[1] : *target, bias);
+        if (gate) take_bias(*target, gate_bias);
+        const int64_t t0 = item.block.t0, last = std::min(t0 + at + width, item.block.t1);
+        for (int64_t t = t0 + at; t < last; ++t) {
+            const int64_t from = (t - t0) * kLanes;
+            float* to = target->out + job.row(t) * rows + first;
+            F32 value = (load(acc + from) + load(bias)) * set1(job.args.scale);
+            if (gate) value = gated(*job.args.gated, load(gate + from) + load(gate_bias), value);
             if (n == kLanes) {
                 store(to, accumulate ? load(to) + value : value);
                 continue;
@@ -92,20 +115,22 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
             for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
                 visit_width(width, [&](auto w) {
                     dense_panel<w.value>(weights, n * kGroup,
-                                         job.dense(item.padded + at) + g0 * kGroup * width, g0 == 0,
-                                         acc + at * kLanes);
+                                         job.dense(item.padded() + at) + g0 * kGroup * width,
+                                         g0 == 0, acc + at * kLanes);
                 });
                 if (g0 + n == job.groups) sink.take(acc, at, width);
             });
         }
         return;
     }
-    if (one_panel(item.tokens())) {
-        const int width = panel_width(item.tokens());
-        const Panel panel = job.panel<kCoarse<Block>>(item.padded, width);
-        visit_width(width,
-                    [&](auto w) { multiply_tile<Block, w.value>(tile, job.groups, panel, acc); });
-        return sink.take(acc, 0, width);
+    if (is_straight(item.tokens())) {
+        return for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
+            const Panel panel = job.panel<kCoarse<Block>>(item.padded() + at, width);
+            visit_width(width, [&](auto w) {
+                multiply_tile<Block, w.value>(tile, job.groups, panel, acc + at * kLanes);
+            });
+            sink.take(acc, at, width);
+        });
     }
     Expanded expanded;
     for (int64_t g0 = 0; g0 < job.groups; g0 += kChunkGroups) {
@@ -114,7 +139,7 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
         for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
             visit_width(width, [&](auto w) {
                 gemm_panel<Block, w.value>(expanded, n,
-                                           job.panel<kCoarse<Block>>(item.padded + at, width), g0,
+                                           job.panel<kCoarse<Block>>(item.padded() + at, width), g0,
                                            acc + at * kLanes);
             });
             if (g0 + n == job.groups) sink.take(acc, at, width);
@@ -127,7 +152,7 @@ void run_dense(const Job& job, const uint8_t* tile, const Item& item, float* acc
                const Sink& sink) {
     for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
         visit_width(width, [&](auto w) {
-            dense_tile<w.value, Element>(tile, job.args.columns, job.dense(item.padded + at),
+            dense_tile<w.value, Element>(tile, job.args.columns, job.dense(item.padded() + at),
                                          acc + at * kLanes);
         });
         sink.take(acc, at, width);
@@ -139,7 +164,7 @@ void run_pairs(const Job& job, const uint8_t* tile, const Item& item, float* acc
                const Sink& sink) {
     for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
         multiply_pairs(width, reinterpret_cast<const int32_t*>(tile), job.pairs(),
-                       job.pair(item.padded + at), acc + at * kLanes);
+                       job.pair(item.padded() + at), acc + at * kLanes);
         sink.take(acc, at, width);
     });
 }
@@ -151,9 +176,11 @@ bool is_dense(Format format) {
 }
 
 // acc [tokens][16] = the products of an item; each panel's go to `sink`.
-void multiply(const Job& job, const PackedView& weight, const Item& item, float* acc,
+void multiply(const Job& job, const MatmulTarget& target, const Item& item, float* acc,
               const Sink& sink) {
-    const uint8_t* tile = weight.data + static_cast<size_t>(item.tile) * weight.tile_bytes;
+    const PackedView& weight = target.weight;
+    const auto at = static_cast<size_t>(item.block.expert * job.tiles(target) + item.tile);
+    const uint8_t* tile = weight.data + at * weight.tile_bytes;
     switch (weight.format) {
         case Format::F32:
             return run_dense<float>(job, tile, item, acc, sink);
@@ -177,13 +204,13 @@ void multiply(const Job& job, const PackedView& weight, const Item& item, float*
 void run_item(const Job& job, const MatmulTarget& target, const Item& item) {
     constexpr int64_t size = (kTokenBlock + kMaxWidth) * kLanes;
     alignas(64) float acc[size];
-    if (!job.args.swiglu) {
-        const Sink sink{item, &target, nullptr, job.args.accumulate};
-        return multiply(job, target.weight, item, acc, sink);
+    if (!job.args.gated) {
+        const Sink sink{job, item, &target, nullptr, job.args.accumulate};
+        return multiply(job, target, item, acc, sink);
     }
     alignas(64) float gate[size];
-    multiply(job, target.weight, item, gate, {item, nullptr, nullptr, false});
-    multiply(job, job.args.targets[1].weight, item, acc, {item, &target, gate, false});
+    multiply(job, target, item, gate, {job, item, nullptr, nullptr, false});
+    multiply(job, job.args.targets[1], item, acc, {job, item, &target, gate, false});
 }
 
 // The kinds of panels that the weights of a call read.
@@ -210,16 +237,18 @@ void prepare_int8(const Job& job, const float* const* x, int64_t padded, int wid
     }
 }
 
-// Fills the panels of the tokens t0..t1 for the groups g0..g1.
-void prepare(const Job& job, int64_t t0, int64_t t1, int64_t padded, int64_t g0, int64_t g1,
-             const Kinds& kinds) {
-    const int64_t columns = job.args.columns;
-    const bool biased = kBiasedTokens && !one_panel(t1 - t0);
-    for_each_panel(t0, t1, [&](int64_t t, int width) {
+// Fills the panels of a block for the groups g0..g1.
+void prepare(const Job& job, const Block& block, int64_t g0, int64_t g1, const Kinds& kinds) {
+    const int64_t columns = job.args.columns, t1 = block.t1;
+    const bool biased = kBiasedTokens && !is_straight(block.tokens());
+    int64_t padded = block.padded;
+    for_each_panel(block.t0, t1, [&](int64_t t, int width) {
         float* x_dense = job.dense(padded);
         int32_t* x_pairs = job.pair(padded);
         const float* rows[kMaxWidth] = {};  // those of padding stay null
-        for (int i = 0; i < width && t + i < t1; ++i) rows[i] = job.args.x + (t + i) * columns;
+        for (int i = 0; i < width && t + i < t1; ++i) {
+            rows[i] = job.args.x + job.row(t + i) / job.sharing * columns;
+        }
         if (kinds.fine) prepare_int8<false>(job, rows, padded, width, g0, g1, biased);
         if (kinds.coarse) prepare_int8<true>(job, rows, padded, width, g0, g1, biased);
         for (int i = 0; i < width; ++i) {
@@ -250,10 +279,53 @@ void add_kind(Kinds& kinds, Format format, bool exact) {
     }
 }
 
+// Adds the blocks of the tokens t0..t1, which read the same weights; returns the next padded token.
+int64_t add_blocks(std::vector<Block>& blocks, int64_t t0, int64_t t1, int64_t padded,
+                   int64_t expert) {
+    for (; t0 < t1; t0 += kTokenBlock) {
+        const int64_t end = std::min(t0 + kTokenBlock, t1);
+        blocks.push_back({t0, end, padded, expert, true});
+        padded += padded_tokens(end - t0);
+    }
+    return padded;
+}
+
+// Fills `order` with the rows of out, sorted by expert, and adds the blocks of each expert; returns
+// the padded tokens of all. Experts with one token each share its panel: so does each of decode.
+int64_t sort_by_expert(const MatmulArgs& args, std::vector<int32_t>& order,
+                       std::vector<Block>& blocks) {
+    const ExpertRows& rows = *args.experts;
+    std::vector<int64_t> ends(static_cast<size_t>(rows.count) + 1);
+    for (int64_t r = 0; r < args.tokens; ++r) ++ends[static_cast<size_t>(rows.experts[r]) + 1];
+    std::partial_sum(ends.begin(), ends.end(), ends.begin());
+    order.resize(static_cast<size_t>(args.tokens));
+    for (int64_t r = 0; r < args.tokens; ++r) {
+        const auto place =
+            ends[static_cast<size_t>(rows.experts[r])]++;  // first a start, then an end
+        order[static_cast<size_t>(place)] = static_cast<int32_t>(r);
+    }
+    std::vector<int64_t> alone(static_cast<size_t>(args.tokens / rows.sharing), -1);
+    int64_t padded = 0, begin = 0;
+    for (int64_t e = 0; e < rows.count; ++e) {
+        const int64_t end = ends[static_cast<size_t>(e)];
+        if (end - begin == 1) {
+            int64_t& panel =
+                alone[static_cast<size_t>(order[static_cast<size_t>(begin)] / rows.sharing)];
+            blocks.push_back({begin, end, panel < 0 ? padded : panel, e, panel < 0});
+            if (panel < 0) panel = padded++;
+        } else {
+            padded = add_blocks(blocks, begin, end, padded, e);
+        }
+        begin = end;
+    }
+    return padded;
+}
+
 }  // namespace
 
-size_t matmul_workspace(int64_t tokens, int64_t columns, bool exact) {
-    const auto padded = static_cast<size_t>(padded_tokens(tokens));
+size_t matmul_workspace(int64_t tokens, int64_t columns, bool experts, bool exact) {
+    // Each expert's last panel is padded by at most three eighths, so that twice is enough.
+    const auto padded = static_cast<size_t>(experts ? 2 * tokens : padded_tokens(tokens));
     const auto groups = static_cast<size_t>((columns + kGroup - 1) / kGroup);
     const size_t dense = padded * static_cast<size_t>(columns) * sizeof(float);
     const size_t pairs = padded * static_cast<size_t>((columns + 1) / 2) * sizeof(int32_t);
@@ -261,42 +333,42 @@ size_t matmul_workspace(int64_t tokens, int64_t columns, bool exact) {
 }
 
 void matmul(const MatmulArgs& args) {
+    std::vector<int32_t> order;
+    std::vector<Block> blocks;
+    const int64_t padded = args.experts ? sort_by_expert(args, order, blocks)
+                                        : add_blocks(blocks, 0, args.tokens, 0, 0);
+    const int64_t groups = (args.columns + kGroup - 1) / kGroup;
+    const size_t int8 = args.exact ? 0 : static_cast<size_t>(padded * groups) * kPanelBytes;
+    Job job{args, nullptr, 1, 1, groups, args.workspace, args.workspace + int8, nullptr, nullptr};
+    if (args.experts) {
+        job.order = order.data();
+        job.experts = args.experts->count;
+        job.sharing = args.experts->sharing;
+    }
+    job.dense_panels = reinterpret_cast<float*>(args.workspace + 2 * int8);
+    job.pair_panels = reinterpret_cast<int32_t*>(job.dense_panels + padded * args.columns);
     Kinds kinds;
     int64_t tiles = 0;
     for (int i = 0; i < args.n_targets; ++i) {
         add_kind(kinds, args.targets[i].weight.format, args.exact);
-        if (args.swiglu && i > 0) continue;  // its tiles go with those of the first
-        tiles += (args.targets[i].weight.rows + kLanes - 1) / kLanes;
+        if (args.gated && i > 0) continue;  // its tiles go with those of the first
+        tiles += job.tiles(args.targets[i]);
     }
-    const int64_t groups = (args.columns + kGroup - 1) / kGroup;
-    const int64_t padded = padded_tokens(args.tokens);
-    const size_t int8 = args.exact ? 0 : static_cast<size_t>(padded * groups) * kPanelBytes;
-    Job job{args, groups, args.workspace, args.workspace + int8, nullptr, nullptr};
-    job.dense_panels = reinterpret_cast<float*>(args.workspace + 2 * int8);
-    job.pair_panels = reinterpret_cast<int32_t*>(job.dense_panels + padded * args.columns);
 
-    const int64_t blocks = (args.tokens + kTokenBlock - 1) / kTokenBlock;
+    const auto n_blocks = static_cast<int64_t>(blocks.size());
     const int64_t pieces = (groups + kQuantizeGroups - 1) / kQuantizeGroups;
-    const int64_t full_block = padded_tokens(kTokenBlock);
-    const int64_t work = blocks * pieces;
+    const int64_t work = n_blocks * pieces;
     const bool alone = args.tokens * groups <= kAloneGroups;
     parallel_for(args.pool, work, alone ? work : 1, [&](int64_t item) {
-        const int64_t b = item / pieces, g0 = item % pieces * kQuantizeGroups;
-        prepare(job, b * kTokenBlock, std::min((b + 1) * kTokenBlock, args.tokens), b * full_block,
-                g0, std::min(g0 + kQuantizeGroups, groups), kinds);
+        const int64_t g0 = item % pieces * kQuantizeGroups;
+        const Block& block = blocks[static_cast<size_t>(item / pieces)];
+        if (block.prepares) prepare(job, block, g0, std::min(g0 + kQuantizeGroups, groups), kinds);
     });
-    const int64_t items = blocks * tiles;
-    parallel_for(args.pool, items, 1, [&](int64_t item) {
-        const int64_t b = item / tiles;
+    parallel_for(args.pool, n_blocks * tiles, 1, [&](int64_t item) {
         int64_t tile = item % tiles;
         const MatmulTarget* target = args.targets;
-        for (;; ++target) {
-            const int64_t own = (target->weight.rows + kLanes - 1) / kLanes;
-            if (tile < own) break;
-            tile -= own;
-        }
-        const int64_t t0 = b * kTokenBlock, t1 = std::min(t0 + kTokenBlock, args.tokens);
-        run_item(job, *target, {tile, t0, t1, b * full_block});
+        for (; tile >= job.tiles(*target); ++target) tile -= job.tiles(*target);
+        run_item(job, *target, {blocks[static_cast<size_t>(item / tiles)], tile});
     });
 }
 

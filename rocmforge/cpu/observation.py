@@ -8,11 +8,15 @@ from typing import Any, overload
 
 from rocmforge.plan.cost import Costs, Places
 from rocmforge.plan.graph import (
+    AddExperts,
     Attention,
     Embed,
+    ExpertGateUp,
+    ExpertMatmul,
     GateUpSwiglu,
     Matmul,
     Op,
+    Route,
     SelectOutputs,
     Tensor,
     op_name,
@@ -22,6 +26,10 @@ from rocmforge.plan.protocols import Backend, Precision
 
 FILES: dict[type[Op], str] = {
     GateUpSwiglu: "rocmforge/cpu/matmul.cpp",
+    ExpertGateUp: "rocmforge/cpu/matmul.cpp",
+    ExpertMatmul: "rocmforge/cpu/matmul.cpp",
+    Route: "rocmforge/cpu/experts.cpp",
+    AddExperts: "rocmforge/cpu/experts.cpp",
     Embed: "rocmforge/cpu/dequantize.cpp",
     SelectOutputs: "rocmforge/cpu/executor.py",
 }
@@ -104,8 +112,10 @@ def facts(
             return backend.attention_precision(max(costs.counts))
         if isinstance(op, Matmul):
             matrix = op.weights[0]
-        elif isinstance(op, GateUpSwiglu):
+        elif isinstance(op, GateUpSwiglu | ExpertGateUp):
             matrix = op.gate
+        elif isinstance(op, ExpertMatmul):
+            matrix = op.weight
         else:
             return "exact"
         rows = tokens if op.x.rows == "tokens" else outputs

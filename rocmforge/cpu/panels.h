@@ -50,9 +50,10 @@ inline int64_t padded_tokens(int64_t tokens) {
     return padded;
 }
 
-// Whether so many tokens are one panel, which is multiplied straight from the packed codes.
-inline bool one_panel(int64_t tokens) {
-    return panel_width(tokens) >= tokens;
+// Whether the panels of so many tokens are multiplied straight from the packed codes: one, or two
+// of the widest. More of them share an expansion of the codes.
+inline bool is_straight(int64_t tokens) {
+    return panel_width(tokens) >= tokens || (kMaxWidth == kLanes && tokens <= 2 * kMaxWidth);
 }
 
 // Bytes that one token takes in a group of an int8 panel: see Panel.

@@ -1,4 +1,4 @@
-// rmsnorm: out = x / sqrt(mean(x^2) + eps) * weight, over rows of `columns` floats.
+// rmsnorm: out = or += x / sqrt(mean(x^2) + eps) * weight, over rows of `columns` floats.
 //
 // Sixteen partial sums of squares keep the rounding error of long rows small.
 // May run in place.
@@ -9,12 +9,12 @@
 
 namespace rocmforge::ROCMFORGE_ISA {
 
-void rmsnorm(const float* x, const float* weight, float eps, int64_t rows, int64_t columns,
-             float* out, ThreadPool& pool) {
-    const int64_t piece = (kPieceFloats + columns - 1) / columns;
-    parallel_for(pool, rows, piece, [&](int64_t r) {
-        const float* in = x + r * columns;
-        float* to = out + r * columns;
+void rmsnorm(const NormArgs& args) {
+    const int64_t columns = args.columns, piece = (kPieceFloats + columns - 1) / columns;
+    const float* weight = args.weight;
+    parallel_for(args.pool, args.rows, piece, [&](int64_t r) {
+        const float* in = args.x + r * columns;
+        float* to = args.out + r * columns;
         F32 squares = set1(0.0f);
         int64_t k = 0;
         for (; k + kLanes <= columns; k += kLanes) {
@@ -28,12 +28,16 @@ void rmsnorm(const float* x, const float* weight, float eps, int64_t rows, int64
             for (k = 0; k < columns; ++k) total += static_cast<double>(in[k]) * in[k];
         }
         const auto inverse =
-            static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(columns) + eps));
+            static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(columns) + args.eps));
         k = 0;
         for (; k + kLanes <= columns; k += kLanes) {
-            store(to + k, load(in + k) * set1(inverse) * load(weight + k));
+            const F32 value = load(in + k) * set1(inverse) * load(weight + k);
+            store(to + k, args.accumulate ? load(to + k) + value : value);
         }
-        for (; k < columns; ++k) to[k] = in[k] * inverse * weight[k];
+        for (; k < columns; ++k) {
+            const float value = in[k] * inverse * weight[k];
+            to[k] = args.accumulate ? to[k] + value : value;
+        }
     });
 }
 

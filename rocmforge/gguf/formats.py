@@ -104,6 +104,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format("Q5_K", 256, 176, 13),
             Format("Q6_K", 256, 210, 14),
             Format("IQ4_NL", 32, 18, 20),
+            Format("IQ4_XS", 256, 136, 23),
             Format("MXFP4", 32, 17, 39),
             Format("MXFP6_E2M3", 32, 25, None),
             Format("MXFP6_E3M2", 32, 25, None),
@@ -122,6 +123,7 @@ K_FALLBACK: Mapping[str, str] = MappingProxyType(
         "Q4_K": "Q5_0",
         "Q5_K": "Q5_1",
         "Q6_K": "Q8_0",
+        "IQ4_XS": "IQ4_NL",
     }
 )
 """What llama.cpp stores instead of a K format when the columns are no multiple of 256."""
@@ -129,6 +131,49 @@ K_FALLBACK: Mapping[str, str] = MappingProxyType(
 _BY_GGML_TYPE: Mapping[int, Format] = MappingProxyType(
     {fmt.ggml_type: fmt for fmt in FORMATS.values() if fmt.ggml_type is not None}
 )
+
+_OTHERS: Mapping[int, Format] = MappingProxyType(
+    {
+        fmt.ggml_type: fmt
+        for fmt in (
+            Format("Q8_1", 32, 40, 9),
+            Format("Q8_K", 256, 292, 15),
+            Format("IQ2_XXS", 256, 66, 16),
+            Format("IQ2_XS", 256, 74, 17),
+            Format("IQ3_XXS", 256, 98, 18),
+            Format("IQ1_S", 256, 50, 19),
+            Format("IQ3_S", 256, 110, 21),
+            Format("IQ2_S", 256, 82, 22),
+            Format("I8", 1, 1, 24),
+            Format("I16", 1, 2, 25),
+            Format("I32", 1, 4, 26),
+            Format("I64", 1, 8, 27),
+            Format("F64", 1, 8, 28),
+            Format("IQ1_M", 256, 56, 29),
+            Format("TQ1_0", 256, 54, 34),
+            Format("TQ2_0", 256, 66, 35),
+            Format("NVFP4", 64, 36, 40),
+            Format("Q1_0", 128, 18, 41),
+        )
+        if fmt.ggml_type is not None
+    }
+)
+"""The other types of ggml, which can be described but do not run."""
+
+
+def ggml_type_name(type_id: int) -> str:
+    """Return a tensor type as people know it: "23 (IQ4_XS)", or the number alone."""
+    fmt = _BY_GGML_TYPE.get(type_id) or _OTHERS.get(type_id)
+    return str(type_id) if fmt is None else f"{type_id} ({fmt.name})"
+
+
+def described_format(type_id: int) -> Format:
+    """Return the format of any type id, one that does not run included.
+
+    One that nobody knows has its number for a name, and blocks of 0 bytes.
+    """
+    fmt = _BY_GGML_TYPE.get(type_id) or _OTHERS.get(type_id)
+    return fmt or Format(f"type {type_id}", 1, 0, type_id)
 
 
 def format_of_ggml_type(type_id: int) -> Format:
@@ -146,6 +191,6 @@ def format_of_ggml_type(type_id: int) -> Format:
     """
     fmt = _BY_GGML_TYPE.get(type_id)
     if fmt is None:
-        known = ", ".join(f"{i} ({f.name})" for i, f in sorted(_BY_GGML_TYPE.items()))
-        raise ValueError(f"ggml tensor type: got {type_id}, wanted one of {known}")
+        known = ", ".join(map(ggml_type_name, sorted(_BY_GGML_TYPE)))
+        raise ValueError(f"ggml tensor type: got {ggml_type_name(type_id)}, wanted one of {known}")
     return fmt

@@ -31,7 +31,7 @@ _DIVISORS = (*np.linspace(-140, -100, 9).tolist(), *np.linspace(90, 130, 9).toli
 """Candidate scales: the largest weight / divisor, around the table's two ends."""
 
 
-def _nearest(x: Floats, inverse_scale: Floats) -> Bytes:
+def nearest(x: Floats, inverse_scale: Floats) -> Bytes:
     """Return the code whose value is nearest to x · inverse_scale; of x's shape."""
     v = x * (2 * inverse_scale)
     v += np.float32(256)
@@ -39,24 +39,32 @@ def _nearest(x: Floats, inverse_scale: Floats) -> Bytes:
     return _NEAREST[v.astype(np.int16)]
 
 
-def encode_iq4_nl(x: Floats) -> Bytes:
-    """Encode ``(n, 32)`` weights as ``(n, 18)`` bytes: f16 scale, then 16 bytes of two codes.
+def fitted_scale(x: Floats) -> Floats:
+    """Return the scale of each column of ``(32, n)`` weights, ``(n,)``.
 
-    Byte l holds weight l in its low nibble and weight l + 16 in its high one. Each candidate
-    scale is fitted to its codes by least squares: d = Σxv / Σv², which leaves Σx² − (Σxv)² / Σv².
+    Each candidate is fitted to its codes by least squares: d = Σxv / Σv², which leaves
+    Σx² − (Σxv)² / Σv².
     """
-    x = np.ascontiguousarray(x.T)
     inverse = reciprocal(peak(x))
     best_gain = np.zeros_like(inverse)
     best_scale = np.zeros_like(inverse)
     for divisor in _DIVISORS:
-        v = _TABLE[_nearest(x, inverse * np.float32(divisor))]
+        v = _TABLE[nearest(x, inverse * np.float32(divisor))]
         xv = column_dot(x, v)
         scale = xv * reciprocal(column_dot(v, v))
         gain = xv * scale
         better = gain > best_gain
         best_gain[better] = gain[better]
         best_scale[better] = scale[better]
-    d = half_scale(best_scale)
-    q = _nearest(x, reciprocal(d.astype(np.float32)))
+    return best_scale
+
+
+def encode_iq4_nl(x: Floats) -> Bytes:
+    """Encode ``(n, 32)`` weights as ``(n, 18)`` bytes: f16 scale, then 16 bytes of two codes.
+
+    Byte l holds weight l in its low nibble and weight l + 16 in its high one.
+    """
+    x = np.ascontiguousarray(x.T)
+    d = half_scale(fitted_scale(x))
+    q = nearest(x, reciprocal(d.astype(np.float32)))
     return np.concatenate([half_bytes(d), (q[:16] | q[16:] << 4).T], axis=1)

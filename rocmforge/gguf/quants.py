@@ -15,6 +15,7 @@ import numpy as np
 
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.iq4_nl import encode_iq4_nl
+from rocmforge.gguf.iq4_xs import encode_iq4_xs
 from rocmforge.gguf.mx import (
     decode_mxfp6_e2m3,
     decode_mxfp6_e3m2,
@@ -47,6 +48,7 @@ _ENCODERS: Mapping[str, Callable[[Floats], Bytes]] = MappingProxyType(
         "Q5_K": encode_q5_k,
         "Q6_K": encode_q6_k,
         "IQ4_NL": encode_iq4_nl,
+        "IQ4_XS": encode_iq4_xs,
         "MXFP4": encode_mxfp4,
         "MXFP6_E2M3": encode_mxfp6_e2m3,
         "MXFP6_E3M2": encode_mxfp6_e3m2,

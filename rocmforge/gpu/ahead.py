@@ -9,7 +9,7 @@ from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import pack
-from rocmforge.plan.graph import Embed, Graph, Matmul, Op
+from rocmforge.plan.graph import Embed, ExpertGateUp, ExpertMatmul, Graph, Matmul, Op
 
 
 def builds_ahead(graph: Graph, kernels: Kernels, cache: DeviceKVCache, ctx: int) -> list[Build]:
@@ -23,8 +23,7 @@ def builds_ahead(graph: Graph, kernels: Kernels, cache: DeviceKVCache, ctx: int)
         The device; nothing is compiled.
     """
     ops = [_unplaced(op) for op in graph.ops]
-    matrices = (m for op in ops if isinstance(op, Matmul) for m in op.weights)
-    packed = dict.fromkeys(m.format for m in matrices if pack.is_needed(m))
+    packed = dict.fromkeys(m.format for op in ops for m in _matrices(op) if pack.is_needed(m))
     builds = [Build(pack.FILE, pack.LAYOUTS, {"FORMAT": name}, hot=False) for name in packed]
     executor = GpuExecutor(Graph(ops, graph.logits), kernels, cache, ctx)
     try:
@@ -33,11 +32,27 @@ def builds_ahead(graph: Graph, kernels: Kernels, cache: DeviceKVCache, ctx: int)
         executor.close()
 
 
+def _matrices(op: Op) -> tuple[DeviceMatrix, ...]:
+    match op:
+        case Matmul():
+            return op.weights
+        case ExpertGateUp():
+            return op.gate, op.up
+        case ExpertMatmul():
+            return (op.weight,)
+        case _:
+            return ()
+
+
 def _unplaced(op: Op) -> Op:
     """Return an op whose matrices lie nowhere yet."""
     match op:
         case Matmul():
             return replace(op, weights=tuple(DeviceMatrix.at(0, *w) for w in op.weights))
+        case ExpertGateUp():
+            return replace(op, gate=DeviceMatrix.at(0, *op.gate), up=DeviceMatrix.at(0, *op.up))
+        case ExpertMatmul():
+            return replace(op, weight=DeviceMatrix.at(0, *op.weight))
         case Embed(embedding=embedding) if embedding.packed is not None:
             packed = DeviceMatrix.at(0, *embedding.packed)
             return replace(op, embedding=replace(embedding, packed=packed))

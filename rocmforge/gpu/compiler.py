@@ -6,7 +6,6 @@ those of the installed package. `Runtime.compile` is the vendor's compiler.
 
 from __future__ import annotations
 
-import importlib.resources
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rocmforge import env
-from rocmforge.errors import DeviceError
 from rocmforge.gpu.code_cache import CodeCache, cache_key
 from rocmforge.gpu.kernel_arguments import Arguments
+from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
@@ -32,7 +31,6 @@ Defines = Mapping[str, int | str]
 
 COMPILE_THREADS = 8
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _Variant = tuple[str, tuple[tuple[str, int | str], ...]]
 
 
@@ -61,30 +59,6 @@ class Build:
 def wave_size(architecture: str) -> int:
     """Lanes of a wave: 64 on gfx9, 32 on every later AMD architecture and on NVIDIA."""
     return 64 if re.fullmatch(r"gfx9[0-9a-f]{2}", architecture) else 32
-
-
-def kernels_folder() -> Traversable:
-    """Return the folder of the kernel sources inside the installed package."""
-    return importlib.resources.files("rocmforge") / "kernels"
-
-
-def read_kernel(folder: Traversable, file: str) -> tuple[str, dict[str, str]]:
-    """Return a kernel file's text and the headers that it includes, directly or not, by name.
-
-    Raises
-    ------
-    DeviceError
-        The file or a header is not in the folder.
-    """
-    source = _read(folder, file, "rocmforge")
-    headers: dict[str, str] = {}
-    waiting = [(name, file) for name in _INCLUDE.findall(source)]
-    while waiting:
-        name, by = waiting.pop()
-        if name not in headers:
-            headers[name] = _read(folder, name, by)
-            waiting += [(inner, name) for inner in _INCLUDE.findall(headers[name])]
-    return source, headers
 
 
 def compile_options(wave: int, defines: Defines | None) -> list[str]:
@@ -293,13 +267,3 @@ class BuildRecorder:
 
 def _variant(file: str, defines: Defines | None) -> _Variant:
     return file, tuple(sorted((defines or {}).items()))
-
-
-def _read(folder: Traversable, name: str, by: str) -> str:
-    try:
-        return (folder / name).read_text("utf-8")
-    except OSError as error:
-        raise DeviceError(
-            f"kernel file {name}, which {by} needs, is not in {folder}: the installation is "
-            "incomplete; install rocmforge again"
-        ) from error

@@ -29,13 +29,8 @@ from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu.choose_device import check_architecture
 from rocmforge.gpu.code_cache import CodeCache, cache_key
 from rocmforge.gpu.code_object import KernelResources, read_code_object
-from rocmforge.gpu.compiler import (
-    Build,
-    compile_options,
-    kernels_folder,
-    read_kernel,
-    wave_size,
-)
+from rocmforge.gpu.compiler import Build, compile_options, wave_size
+from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
 
 CLANG = "clang-19"
 ARCHITECTURES = ("gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx90a", "gfx942")

@@ -63,7 +63,7 @@ def gpu_rules(
     reading
         Dtypes in which an op reads a tensor, of `Lowering.reading`.
     fused
-        The rules wanted. `select_rmsnorm` always is: no kernel selects rows alone.
+        The rules wanted. `select_norm` always is: no kernel selects rows alone.
     """
     every: dict[Fusion, fusion.Rule] = {
         "embed_rmsnorm": fusion.embed_rmsnorm,
@@ -71,7 +71,7 @@ def gpu_rules(
         "rope_kv_append": fusion.rope_kv_append,
         "gate_up_swiglu": _gate_up_swiglu(shape, reading),
     }
-    return [fusion.select_rmsnorm, *(every[name] for name in FUSIONS if name in fused)]
+    return [fusion.select_norm, *(every[name] for name in FUSIONS if name in fused)]
 
 
 def _rope_attention(shape: BatchShape) -> fusion.Rule:
@@ -89,7 +89,7 @@ def _gate_up_swiglu(
         op = found[0] if found else None
         if found is None or not isinstance(op, GateUpSwiglu):
             return None
-        if op.gate.kernel_format != op.up.kernel_format:
+        if op.gate.kernel_format != op.up.kernel_format or op.activation != "silu":
             return None
         if shape.tokens > GEMV_ROWS:
             later = fusion.readers(ops[found[1] :], op.out)

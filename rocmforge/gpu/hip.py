@@ -20,6 +20,7 @@ from rocmforge.gpu.packages import TESTED_HIP, hip_requirement, nearest_hip
 from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
 from rocmforge.hardware import find_rocm
 
+_FIRST_CALL = threading.Lock()
 _OPTIONS = ("-O3",)
 
 
@@ -91,7 +92,8 @@ def compiler_version() -> str:
         hip-python or ROCm is not installed.
     """
     _, hiprtc = _bindings()
-    major, minor = _checked(hiprtc.hiprtcVersion)
+    with _FIRST_CALL:  # hip-python loads the library then, and not twice at once
+        major, minor = _checked(hiprtc.hiprtcVersion)
     return f"hiprtc {major}.{minor} {' '.join(_OPTIONS)}"
 
 

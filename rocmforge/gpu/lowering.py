@@ -19,19 +19,24 @@ from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step
 from rocmforge.gpu.matrix import DENSE
-from rocmforge.gpu.ops import matmul_batch
+from rocmforge.gpu.ops import experts, matmul_batch
 from rocmforge.gpu.ops.attention import choose_splits, scratch_bytes
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
 from rocmforge.plan.graph import (
     Attention,
     EmbedRmsnorm,
+    ExpertGateUp,
+    ExpertMatmul,
     GateUpSwiglu,
+    Gelu,
+    Layernorm,
     Matmul,
     Op,
     Rmsnorm,
     RopeAttention,
     Rotation,
+    SelectLayernorm,
     SelectRmsnorm,
     Swiglu,
     Tensor,
@@ -99,6 +104,11 @@ class Lowering:
         def dtypes(op: Op, tensor: Tensor) -> Sequence[str]:
             if isinstance(op, GateUpSwiglu):
                 return (self.activation_dtype(op.gate.format, shape.tokens),)
+            if isinstance(op, ExpertGateUp) and tensor == op.x:
+                formats = (op.gate.format, op.up.format)
+                return tuple(dict.fromkeys(self.activation_dtype(f, 1) for f in formats))
+            if isinstance(op, ExpertMatmul) and tensor == op.x:
+                return (self.activation_dtype(op.weight.format, 1),)
             if isinstance(op, Matmul) and tensor == op.x:
                 rows = shape.rows(tensor)
                 found = (self.activation_dtype(w.format, rows) for w in op.weights)
@@ -114,9 +124,11 @@ class Lowering:
             width = op.writes[0].columns if op.writes else 0
             whole = (Q8,) if width % arrays.GROUP == 0 else ()
             match op:
-                case Rmsnorm() if op.x == op.out:
+                case Rmsnorm() if op.x == op.out or op.accumulate:
                     return (F32,)
-                case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm() | Swiglu():
+                case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm() | Swiglu() | Gelu():
+                    return (F32, F16, *whole)
+                case Layernorm() | SelectLayernorm():
                     return (F32, F16, *whole)
                 case Attention() | RopeAttention():  # one kernel's block writes whole heads
                     heads = (Q8,) if shape.single and op.head_dim % arrays.GROUP == 0 else ()
@@ -138,7 +150,15 @@ class Lowering:
 
     def scratch_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
         """Memory that attention and products of some rows need beside their tensors."""
-        return max(self._attention_bytes(steps, shape), self._product_bytes(steps, shape))
+        return max(
+            self._attention_bytes(steps, shape),
+            self._product_bytes(steps, shape),
+            *(
+                experts.scratch_bytes(shape.tokens, step.op.experts.columns, step.op.count)
+                for step in steps
+                if isinstance(step.op, ExpertGateUp | ExpertMatmul)
+            ),
+        )
 
     def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
         most = matmul_batch.most_tokens(self.kernels.runtime.properties.architecture)

@@ -39,6 +39,7 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType(
         "Q5_K": Layout(16, 4, 2, 4),
         "Q6_K": Layout(16, 8, 2, 2),
         "IQ4_NL": Layout(16, 0, 2, 0),
+        "IQ4_XS": Layout(16, 0, 1, 2),
         "MXFP4": Layout(16, 0, 1, 0),
         "MXFP6_E2M3": Layout(32, 0, 1, 0),
     }

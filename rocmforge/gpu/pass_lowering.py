@@ -13,10 +13,12 @@ from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, Place, Step
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.ops import experts
 from rocmforge.gpu.ops.attention import attention
 from rocmforge.gpu.ops.attention_prompt import attention_prompt
 from rocmforge.gpu.ops.embed import embed
 from rocmforge.gpu.ops.kv_append import kv_append
+from rocmforge.gpu.ops.layernorm import layernorm
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
 from rocmforge.gpu.ops.matmul_batch import (
     Scratch,
@@ -34,22 +36,31 @@ from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.rope_attention import rope_attention
 from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
 from rocmforge.gpu.ops.sample import sample
+from rocmforge.gpu.ops.softcap import softcap
 from rocmforge.gpu.ops.swiglu import swiglu
 from rocmforge.plan.graph import (
+    AddExperts,
     Attention,
     Embed,
     Embedding,
     EmbedRmsnorm,
+    ExpertGateUp,
+    ExpertMatmul,
     GateUpSwiglu,
+    Gelu,
     KvAppend,
+    Layernorm,
     Matmul,
     Rmsnorm,
     Rope,
     RopeAttention,
     RopeKvAppend,
     Rotation,
+    Route,
     Sample,
+    SelectLayernorm,
     SelectRmsnorm,
+    Softcap,
     Swiglu,
     Tensor,
 )
@@ -110,13 +121,17 @@ class PassLowering:
     def _step(self, step: Step) -> Sequence[Launch]:
         match step.op:
             case Matmul() as op:
-                return self._matmul(op)
+                return self._scaled(op, self._matmul(op))
             case Rmsnorm() as op:
                 rows = self._shape.rows(op.x) * op.x.columns // op.weight.size
                 x, out = self._f32(op.x), self._out(step, op.out)
-                return [self._rmsnorm(op.weight, op.eps, x, out, rows)]
-            case SelectRmsnorm() as op:
-                return self._select_rmsnorm(op, self._out(step, op.out))
+                base = self._f32(op.out) if op.accumulate else None
+                return [self._rmsnorm(op.weight, op.eps, x, out, rows, base)]
+            case Layernorm() as op:
+                x, out = self._f32(op.x), self._out(step, op.out)
+                return [self._layernorm(op, x, out, self._shape.rows(op.x))]
+            case SelectRmsnorm() | SelectLayernorm() as op:
+                return self._select_norm(op, self._out(step, op.out))
             case RopeKvAppend() as op:
                 return [self._rope_kv_append(op)]
             case Attention() as op:
@@ -127,16 +142,28 @@ class PassLowering:
                 return [self._gate_up_swiglu(op, self._out(step, op.out))]
             case Swiglu() as op:
                 return [self._swiglu(op, self._out(step, op.out))]
+            case Gelu() as op:
+                return [self._gelu(op, self._out(step, op.out))]
+            case Softcap() as op:
+                return [self._softcap(op.x, cap=op.cap)]
             case Convert() as op:
                 return [self._quantize(op)]
             case Embed() as op:
-                return [self._embed(op.embedding, op.out)]
+                return [self._embed(op.embedding, op.out, scale=op.scale)]
             case EmbedRmsnorm() as op:
                 return [self._embed_rmsnorm(op, self._out(step, op.out))]
             case Rope() as op:
                 return [self._rope(op)]
             case KvAppend() as op:
                 return [self._kv_append(op)]
+            case Route() as op:
+                return [self._route(op)]
+            case ExpertGateUp() as op:
+                return self._expert_gate_up(op)
+            case ExpertMatmul() as op:
+                return self._expert_matmul(op)
+            case AddExperts() as op:
+                return [self._add_experts(op)]
             case Sample() as op:
                 return self._sample(op)
             case op:
@@ -146,7 +173,7 @@ class PassLowering:
         """GEMVs: one launch for all matrices whose activations have one dtype; or GEMMs."""
         rows = self._shape.rows(op.x)
         parts = [
-            (w, self._f32(out), None if bias is None else self._constant(bias))
+            (w, self._f32(out), self._optional(bias))
             for w, out, bias in zip(op.weights, op.outs, op.biases, strict=True)
         ]
         if rows > GEMV_ROWS:
@@ -223,15 +250,105 @@ class PassLowering:
 
     def _swiglu(self, op: Swiglu, out: Any) -> Launch:
         rows, columns = self._shape.rows(op.out), op.out.columns
-        gate, up = self._f32(op.gate), self._f32(op.up)
-        return swiglu(self._kernels, gate=gate, up=up, out=out, rows=rows, columns=columns)
+        return swiglu(
+            self._kernels,
+            gate=self._f32(op.gate),
+            up=self._f32(op.up),
+            out=out,
+            rows=rows,
+            columns=columns,
+            activation=op.activation,
+        )
+
+    def _gelu(self, op: Gelu, out: Any) -> Launch:
+        return swiglu(
+            self._kernels,
+            gate=self._f32(op.x),
+            up=self._f32(op.x),
+            out=out,
+            rows=self._shape.rows(op.x),
+            columns=op.x.columns,
+            activation="gelu_alone",
+        )
+
+    def _softcap(self, x: Tensor, scale: float = 1.0, cap: float = 0.0) -> Launch:
+        rows, columns = self._shape.rows(x), x.columns
+        x_at = self._f32(x)
+        return softcap(self._kernels, x=x_at, rows=rows, columns=columns, scale=scale, cap=cap)
+
+    def _scaled(self, op: Matmul, launches: Sequence[Launch]) -> Sequence[Launch]:
+        """A product with its scale s; what it is added to is divided by s first."""
+        if op.scale == 1.0:
+            return launches
+        before = [self._softcap(out, 1.0 / op.scale) for out in op.outs if op.accumulate]
+        return [*before, *launches, *(self._softcap(out, op.scale) for out in op.outs)]
+
+    def _route(self, op: Route) -> Launch:
+        return experts.route(
+            self._kernels,
+            scores=self._f32(op.scores),
+            bias=self._optional(op.bias),
+            experts=self._f32(op.experts),
+            shares=self._f32(op.shares),
+            tokens=self._shape.tokens,
+            count=op.count,
+            chosen=op.chosen,
+            normalized=op.normalized,
+            sigmoid=op.sigmoid,
+            scale=op.scale,
+        )
+
+    def _jobs(self, op: ExpertGateUp | ExpertMatmul) -> experts.Jobs:
+        return experts.Jobs(
+            self._kernels,
+            experts=self._f32(op.experts),
+            tokens=self._shape.tokens,
+            chosen=op.experts.columns,
+            count=op.count,
+            scratch=self._scratch,
+        )
+
+    def _expert_gate_up(self, op: ExpertGateUp) -> Sequence[Launch]:
+        return experts.expert_gate_up(
+            self._jobs(op),
+            x=self._as(op.x, self._lowering.activation_dtype(op.gate.format, 1)),
+            gate=op.gate,
+            up=op.up,
+            gate_bias=self._optional(op.gate_bias),
+            up_bias=self._optional(op.up_bias),
+            out=self._f32(op.out),
+            activation=op.activation,
+        )
+
+    def _expert_matmul(self, op: ExpertMatmul) -> Sequence[Launch]:
+        return experts.expert_matmul(
+            self._jobs(op),
+            x=self._as(op.x, self._lowering.activation_dtype(op.weight.format, 1)),
+            weight=op.weight,
+            bias=self._optional(op.bias),
+            out=self._f32(op.out),
+        )
+
+    def _add_experts(self, op: AddExperts) -> Launch:
+        return experts.add_experts(
+            self._kernels,
+            parts=self._f32(op.parts),
+            shares=self._f32(op.shares),
+            x=self._f32(op.x),
+            tokens=self._shape.tokens,
+            chosen=op.shares.columns,
+            columns=op.x.columns,
+        )
+
+    def _optional(self, array: Floats | None) -> int | None:
+        return None if array is None else self._constant(array)
 
     def _quantize(self, op: Convert) -> Launch:
         rows, columns = self._shape.rows(op.x), op.x.columns
         x, out = self._f32(op.x), self._as(op.x, op.dtype)
         return quantize(self._kernels, x=x, out=out, rows=rows, columns=columns)
 
-    def _embed(self, embedding: Embedding, out: Tensor, **norm: Any) -> Launch:
+    def _embed(self, embedding: Embedding, out: Tensor, **more: Any) -> Launch:
         return embed(
             self._kernels,
             table=embedding.packed or self._constant(embedding.rows),
@@ -240,24 +357,52 @@ class PassLowering:
             out=self._f32(out),
             count=self._shape.tokens,
             columns=out.columns,
-            **norm,
+            **more,
         )
 
     def _embed_rmsnorm(self, op: EmbedRmsnorm, normed: Any) -> Launch:
         weight = self._constant(op.weight)
         return self._embed(op.embedding, op.x, norm_weight=weight, eps=op.eps, normed=normed)
 
-    def _rmsnorm(self, weight: Floats, eps: float, x: int, out: Any, rows: int) -> Launch:
-        at, columns = self._constant(weight), weight.size
-        return rmsnorm(self._kernels, x=x, weight=at, out=out, rows=rows, columns=columns, eps=eps)
+    def _rmsnorm(
+        self, weight: Floats, eps: float, x: int, out: Any, rows: int, base: int | None = None
+    ) -> Launch:
+        return rmsnorm(
+            self._kernels,
+            x=x,
+            weight=self._constant(weight),
+            out=out,
+            rows=rows,
+            columns=weight.size,
+            eps=eps,
+            base=base,
+        )
 
-    def _select_rmsnorm(self, op: SelectRmsnorm, out: Any) -> Sequence[Launch]:
+    def _layernorm(self, op: Layernorm | SelectLayernorm, x: int, out: Any, rows: int) -> Launch:
+        return layernorm(
+            self._kernels,
+            x=x,
+            weight=self._constant(op.weight),
+            bias=self._optional(op.bias),
+            out=out,
+            rows=rows,
+            columns=op.x.columns,
+            eps=op.eps,
+        )
+
+    def _select_norm(self, op: SelectRmsnorm | SelectLayernorm, out: Any) -> Sequence[Launch]:
         """One launch for all rows, or one for each that is wanted."""
+
+        def norm(x: int, out: Any, rows: int) -> Launch:
+            if isinstance(op, SelectLayernorm):
+                return self._layernorm(op, x, out, rows)
+            return self._rmsnorm(op.weight, op.eps, x, out, rows)
+
         x, columns = self._f32(op.x), op.x.columns
         if self._shape.outputs is None:
-            return [self._rmsnorm(op.weight, op.eps, x, out, self._shape.tokens)]
+            return [norm(x, out, self._shape.tokens)]
         return [
-            self._rmsnorm(op.weight, op.eps, x + 4 * columns * row, out.row(i, columns), 1)
+            norm(x + 4 * columns * row, out.row(i, columns), 1)
             for i, row in enumerate(self._shape.outputs)
         ]
 
@@ -277,8 +422,8 @@ class PassLowering:
         return {
             "k": self._f32(op.k),
             "v": self._f32(op.v),
-            "q_norm": None if op.q_norm is None else self._constant(op.q_norm),
-            "k_norm": None if op.k_norm is None else self._constant(op.k_norm),
+            "q_norm": self._optional(op.q_norm),
+            "k_norm": self._optional(op.k_norm),
             "eps": op.eps,
             **self._rotation(op.rotation),
         }
@@ -329,6 +474,9 @@ class PassLowering:
             "sequences": self._shape.sequences,
             "heads": op.heads,
             "scale": op.scale,
+            "window": op.window,
+            "softcap": op.softcap,
+            "sinks": self._optional(op.sinks),
         }
 
     def _attended(self, op: Attention | RopeAttention, out: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Constants of kernels that were measured on a card, as the ops' choosers read them.
 
 `rocmforge tune` writes them to a file of its own for each card. Where a card has no file, or the
-file does not name a kernel, the op's own constants hold.
+file is of other kernel sources or does not name a kernel, the op's own constants hold.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import Any
 
 from rocmforge import env
 from rocmforge.atomic import whole_file
+from rocmforge.gpu.kernel_files import kernels_digest
 from rocmforge.gpu.runtime import DeviceProperties
 
 SCHEMA = 1
 MOST_BYTES = 1 << 20  # of a file
 LARGEST = 1024  # of a constant, or of a number of blocks
+KERNELS = "kernels"  # the field that names their sources
 
 FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -130,11 +132,12 @@ def _broken(path: Path, why: str) -> Tuning:
 
 
 def _card(properties: DeviceProperties) -> dict[str, str | int]:
-    """What a table says of the card that it was measured on."""
+    """What a table says of the card and the kernels that it was measured with."""
     return {
         "device": properties.name,
         "architecture": properties.architecture,
         "compute_units": properties.compute_units,
+        KERNELS: kernels_digest(),
     }
 
 
@@ -143,6 +146,8 @@ def _parse(table: Any, card: Mapping[str, str | int]) -> Tuning:
     if not isinstance(table, dict) or table.get("schema") != SCHEMA:
         raise ValueError(f"wanted an object of schema {SCHEMA}")
     for name, value in card.items():
+        if name == KERNELS and table.get(name) != value:
+            raise ValueError("it is of other kernel sources; `rocmforge tune` measures these")
         if table.get(name) != value:
             raise ValueError(f'"{name}": got {table.get(name)!r:.80}, wanted {value!r}')
     constants, without, date = (table.get(name) for name in ("constants", "without", "date"))

@@ -7,8 +7,9 @@ without effect is refused by name. Of the tensors, only names and shapes are rea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -16,15 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.errors import UnsupportedModelError, brief
-from rocmforge.gguf.reader import GGUFFile, StringArray
-from rocmforge.model.architectures import ARCHITECTURES, RopeLayout
+from rocmforge.gguf.header import StringArray
+from rocmforge.gguf.reader import GGUFFile
+from rocmforge.model.architectures import ARCHITECTURES, Architecture, QkNorm, RopeLayout
 from rocmforge.model.metadata import Keys
-from rocmforge.plan.protocols import MAX_HEAD_DIM
+from rocmforge.plan.protocols import EXPERT_ROWS, MAX_EXPERTS, MAX_HEAD_DIM
 
 RopeScaling = Literal["none", "linear", "yarn"]
 
 _SCALINGS: Mapping[str, RopeScaling] = MappingProxyType(
-    {"none": "none", "linear": "linear", "yarn": "yarn"}
+    # What sets LongRoPE apart are factors of the frequencies, which are tensors.
+    {"none": "none", "linear": "linear", "yarn": "yarn", "longrope": "linear"}
 )
 
 # Upper bounds far above every published model: hostile metadata must not size an allocation.
@@ -43,7 +46,7 @@ class RopeConfig:
     Parameters
     ----------
     dim
-        Rotated dimensions of a head, even; here always the whole head.
+        Rotated dimensions of a head, its first ones, even.
     base
         b in frequency[i] = b^(−2i / dim).
     layout
@@ -60,7 +63,11 @@ class RopeConfig:
     beta_fast, beta_slow
         Turns within the original context above which a pair is not interpolated at all, and
         below which it is interpolated fully (YaRN). Honoured where a file states them, although
-        llama.cpp takes its defaults, 32 and 1, for these architectures.
+        llama.cpp takes its defaults, 32 and 1, for most of these architectures.
+    log_multiplier
+        m, divides `magnitude` by 1 + 0.1 · m · ln s (YaRN).
+    temperature
+        β, by which queries grow from `original_ctx` on: `rocmforge.plan.graph.Rotation`; 0: not.
     """
 
     dim: int
@@ -72,6 +79,8 @@ class RopeConfig:
     attn_factor: float = 1.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
+    log_multiplier: float = 0.0
+    temperature: float = 0.0
 
     def frequencies(self, freq_factors: NDArray[np.floating[Any]] | None) -> NDArray[np.float64]:
         """Return the angle by which each pair turns from one position to the next.
@@ -122,40 +131,120 @@ class RopeConfig:
 
     @property
     def magnitude(self) -> float:
-        """What cos and sin are multiplied by: attn_factor, for YaRN with s > 1 · (1 + 0.1 ln s)."""
+        """What cos and sin are multiplied by.
+
+        attn_factor; for YaRN with s > 1 times (1 + 0.1 · ln s) / (1 + 0.1 · m · ln s).
+        """
         if self.scaling != "yarn" or self.factor <= 1.0:
             return self.attn_factor
-        return self.attn_factor * (1.0 + 0.1 * math.log(self.factor))
+        grown = 0.1 * math.log(self.factor)
+        return self.attn_factor * (1.0 + grown) / (1.0 + self.log_multiplier * grown)
+
+
+@dataclass(frozen=True)
+class ExpertConfig:
+    """A feed-forward part that is a mixture of experts.
+
+    Parameters
+    ----------
+    count
+        E, experts of a layer.
+    used
+        k, experts that a token goes to.
+    normalized
+        The shares of these add up to 1.
+    shared
+        Inner width of an expert that each token goes to besides; 0 without.
+    shared_gate
+        What it gives is multiplied by the sigmoid of a score.
+    """
+
+    count: int
+    used: int
+    normalized: bool
+    shared: int = 0
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True)
+class WindowConfig:
+    """Layers whose tokens see only the last ones.
+
+    Parameters
+    ----------
+    size
+        Tokens that a token sees, itself included.
+    global_every
+        Every n-th layer has no window; None: all have it.
+    rope
+        Rotary embedding of the layers with a window; None: as in the others.
+    """
+
+    size: int
+    global_every: int | None
+    rope: RopeConfig | None
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Numbers that some models multiply by; 1 and None have no effect.
+
+    Parameters
+    ----------
+    embedding, residual, logits
+        Of embedding rows, of what attention and the feed-forward part add, of the logits.
+    attention
+        Of the products of queries and keys; None: 1 / √head_dim.
+    attention_softcap, logit_softcap
+        c: x becomes c · tanh(x / c), of attention's scores and of logits; None: it stays.
+    """
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    logits: float = 1.0
+    attention: float | None = None
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a decoder-only transformer with RMSNorm, rotary positions, GQA and SwiGLU.
+    """The shape of a decoder-only transformer with rotary positions and GQA.
+
+    What does not follow from a file's metadata alone, but from its architecture, is a field of
+    `rocmforge.model.architectures.Architecture`, see `row`.
 
     Parameters
     ----------
     architecture
         A name of `ARCHITECTURES`.
     n_layers, d_model, d_ff, vocab_size
-        Blocks, width of the residual stream, inner width of the feed-forward part, tokens.
+        Blocks, width of the residual stream, inner width of the feed-forward part or of an
+        expert, tokens.
     n_heads, n_kv_heads, head_dim
         Query heads, key/value heads (a divisor of them), dimensions of each.
     ctx_train
-        Positions that may be used: the trained context, or the sliding window where that is
-        smaller, since full attention is exact up to there and wrong beyond.
+        Positions that may be used.
     norm_eps
-        Epsilon of every RMSNorm.
+        Epsilon of every norm.
     rope
         Rotary embedding.
     tied_output
         The output matrix is the token embedding.
-    qkv_bias
-        The q, k and v projections have biases.
+    biases
+        Matrices and norms that have a bias, as their tensors are called.
     qk_norm
-        Each head of q and k is RMS-normalized before rotation.
-    sliding_window
-        The file's attention window where it is what limits `ctx_train`, else None. With it,
-        positions at or above `ctx_train` must be refused.
+        q and k are RMS-normalized before rotation, each head or as a whole; None: not at all.
+    experts
+        The mixture of experts; None without.
+    unturned_every
+        Every n-th layer has no rotary embedding; None: all have it.
+    fused_qkv
+        One matrix holds the rows of q, k and v.
+    window
+        The layers with a sliding window; None: no layer has one.
+    scales
+        What is multiplied.
     """
 
     architecture: str
@@ -170,9 +259,27 @@ class ModelConfig:
     norm_eps: float
     rope: RopeConfig
     tied_output: bool
-    qkv_bias: bool
-    qk_norm: bool
-    sliding_window: int | None = None
+    biases: tuple[str, ...] = ()
+    qk_norm: QkNorm | None = None
+    experts: ExpertConfig | None = None
+    unturned_every: int | None = None
+    fused_qkv: bool = False
+    window: WindowConfig | None = None
+    scales: Scales = Scales()
+
+    @property
+    def row(self) -> Architecture:
+        """Its architecture."""
+        return ARCHITECTURES[self.architecture]
+
+    def layer_window(self, layer: int) -> WindowConfig | None:
+        """Return the window of a layer, None where it has none."""
+        every = self.window.global_every if self.window else None
+        return None if every and (layer + 1) % every == 0 else self.window
+
+    def is_turned(self, layer: int) -> bool:
+        """Return whether a layer has a rotary embedding."""
+        return self.unturned_every is None or (layer + 1) % self.unturned_every != 0
 
     @classmethod
     def from_gguf(cls, file: GGUFFile) -> ModelConfig:
@@ -195,10 +302,20 @@ class ModelConfig:
         """
         arch = _architecture(file)
         keys = Keys(file, arch)
-        keys.refuse_unsupported()
+        row = ARCHITECTURES[arch]
+        keys.refuse_unsupported(row.own_keys)
         n_layers = keys.integer("block_count", 1, _MAX_LAYERS)
         d_model = keys.integer("embedding_length", 1, _MAX_WIDTH)
-        d_ff = keys.per_layer("feed_forward_length", n_layers, _MAX_WIDTH)
+        names = file.tensors.keys()
+        experts = _experts(keys, n_layers, names)
+        inner = "expert_feed_forward_length" if experts else "feed_forward_length"
+        if not keys.has(inner):
+            inner = "feed_forward_length"
+        d_ff = keys.per_layer(inner, n_layers, _MAX_WIDTH)
+        for name, rows in ((inner, d_ff), ("embedding_length", d_model)):
+            if experts and rows % EXPERT_ROWS:
+                wanted = f"a multiple of {EXPERT_ROWS} where there are experts"
+                raise keys.unsupported(name, rows, wanted)
         n_heads = keys.per_layer("attention.head_count", n_layers, _MAX_HEADS)
         n_kv_heads = n_heads
         if keys.has("attention.head_count_kv"):
@@ -207,11 +324,12 @@ class ModelConfig:
             raise keys.error("attention.head_count_kv", n_kv_heads, f"a divisor of {n_heads} heads")
         head_dim = _head_dim(keys, d_model, n_heads)
         ctx = keys.integer("context_length", 1, _MAX_CONTEXT)
-        window = keys.integer("attention.sliding_window", 0, _MAX_CONTEXT, default=0)
-        windowed = 0 < window < ctx
-        eps = keys.number("attention.layer_norm_rms_epsilon", 0.0, 0.1)
-        names = file.tensors.keys()
-        has_bias = any(name.endswith((".attn_q.bias", ".attn_k.bias")) for name in names)
+        norm = "layer_norm_epsilon" if row.layer_norms else "layer_norm_rms_epsilon"
+        rope = _rope(keys, head_dim, ctx)
+        unturned = row.unturned_every
+        turned = "rope.scaling.finetuned"
+        if turned in row.own_keys and not file.get(f"{arch}.{turned}", bool, True):
+            unturned = 1
         return cls(
             architecture=arch,
             n_layers=n_layers,
@@ -221,13 +339,17 @@ class ModelConfig:
             head_dim=head_dim,
             d_ff=d_ff,
             vocab_size=_vocab_size(keys),
-            ctx_train=window if windowed else ctx,
-            norm_eps=eps,
-            rope=_rope(keys, head_dim, ctx),
+            ctx_train=ctx,
+            norm_eps=keys.number(f"attention.{norm}", 0.0, 0.1),
+            rope=rope,
             tied_output="output.weight" not in names,
-            qkv_bias=ARCHITECTURES[arch].qkv_bias or has_bias,
-            qk_norm=ARCHITECTURES[arch].qk_norm,
-            sliding_window=window if windowed else None,
+            biases=_biases(row, names),
+            qk_norm=row.qk_norm,
+            experts=experts,
+            unturned_every=unturned,
+            fused_qkv="blk.0.attn_qkv.weight" in names,
+            window=_window(keys, row, n_layers, ctx, rope),
+            scales=_scales(keys, row, n_layers, d_model, n_heads),
         )
 
 
@@ -243,13 +365,91 @@ def _architecture(file: GGUFFile) -> str:
         raise UnsupportedModelError(
             f"{file.path}: general.type = {brief(kind)} is not supported; supported: 'model'"
         )
-    parts = file.get("split.count", int, 1)
-    if parts > 1:
-        raise UnsupportedModelError(
-            f"{file.path}: split.count = {parts}: one part of a split model is not supported; "
-            "supported: one file (merge the parts with llama-gguf-split --merge)"
-        )
     return arch
+
+
+def _biases(row: Architecture, names: Collection[str]) -> tuple[str, ...]:
+    """Return which matrices and norms have a bias: those that must, and those that do."""
+    found = (re.fullmatch(r"(?:blk\.\d+\.)?(\w+)\.bias", name) for name in names)
+    stated = {match[1] for match in found if match}
+    always = set(row.required_biases)
+    if "blk.0.attn_qkv.weight" in names and "attn_q" in always:
+        always = always - {"attn_q", "attn_k", "attn_v"} | {"attn_qkv"}
+    return tuple(sorted(stated | always))
+
+
+def _window(
+    keys: Keys, row: Architecture, n_layers: int, ctx: int, rope: RopeConfig
+) -> WindowConfig | None:
+    size = keys.integer("attention.sliding_window", 0, _MAX_CONTEXT, default=0)
+    if not 0 < size < ctx:
+        return None
+    plain = replace(rope, scaling="none", factor=1.0, attn_factor=1.0)
+    local = plain if row.plain_windows else rope
+    base = keys.number("rope.freq_base_swa", 1.0, 1e12, default=row.window_base or rope.base)
+    local = replace(local, base=base)
+    every = _global_every(keys, row, n_layers)
+    return WindowConfig(size, every, None if local == rope else local)
+
+
+def _global_every(keys: Keys, row: Architecture, n_layers: int) -> int | None:
+    """Return n where every n-th layer sees all tokens, None where none does."""
+    name = "attention.sliding_window_pattern"
+    pattern = keys.file.metadata.get(f"{keys.arch}.{name}") if name in row.own_keys else None
+    every = row.global_every
+    if isinstance(pattern, np.ndarray):  # one value for each layer, true where it has a window
+        windowed = [bool(value) for value in pattern[:n_layers]]
+        every = windowed.index(False) + 1 if False in windowed else None
+        wanted = [every is None or (i + 1) % every != 0 for i in range(n_layers)]
+        if windowed != wanted:
+            supported = f"{n_layers} values, false in every n-th layer"
+            raise keys.unsupported(name, pattern.tolist(), supported)
+    elif pattern is not None:
+        every = keys.integer(name, 0, _MAX_LAYERS) or None
+    if row.unturned_every is not None and row.global_every == row.unturned_every != every:
+        raise keys.unsupported(name, every, f"{row.unturned_every} in this architecture")
+    return every
+
+
+def _scales(keys: Keys, row: Architecture, n_layers: int, d_model: int, n_heads: int) -> Scales:
+    def scale(key: str) -> float:
+        return keys.optional(key, 1.0) if key in row.own_keys else 1.0
+
+    def cap(key: str) -> float | None:
+        return (keys.optional(key) or None) if key in row.own_keys else None
+
+    attention = cap("attention.scale")
+    if n_layers == row.wide_queries:
+        attention = (d_model // n_heads) ** -0.5
+    logits = scale("logit_scale")
+    return Scales(
+        embedding=math.sqrt(d_model) if row.scaled_embedding else scale("embedding_scale"),
+        residual=scale("residual_scale"),
+        logits=1.0 / logits if row.divided_logits else logits,
+        attention=attention,
+        attention_softcap=cap("attn_logit_softcapping"),
+        logit_softcap=cap("final_logit_softcapping"),
+    )
+
+
+def _experts(keys: Keys, n_layers: int, names: Collection[str]) -> ExpertConfig | None:
+    count, used = (
+        keys.per_layer(f"expert_{name}", n_layers, MAX_EXPERTS, low=0, default=0)
+        for name in ("count", "used_count")
+    )
+    row = ARCHITECTURES[keys.arch]
+    if not count and not used and row.mixture != "always":
+        return None
+    if row.mixture == "never":
+        raise keys.unsupported("expert_count", count, "0 in this architecture")
+    if not 1 <= used <= count:
+        raise keys.error("expert_used_count", used, f"1 to expert_count, which is {count}")
+    width = "expert_shared_feed_forward_length"
+    shared = keys.integer(width, 0, _MAX_WIDTH, default=0) if width in row.own_keys else 0
+    gate = "blk.0.ffn_gate_inp_shexp.weight"
+    if not shared and gate in names and "blk.0.ffn_up_shexp.weight" in keys.file.tensors:
+        shared = keys.file.tensors["blk.0.ffn_up_shexp.weight"].shape[0]
+    return ExpertConfig(count, used, row.normalized_shares, shared, bool(shared) and gate in names)
 
 
 def _head_dim(keys: Keys, d_model: int, n_heads: int) -> int:
@@ -293,11 +493,13 @@ def _vocab_size(keys: Keys) -> int:
 
 def _rope(keys: Keys, head_dim: int, ctx: int) -> RopeConfig:
     dim = keys.integer("rope.dimension_count", 0, _MAX_WIDTH, default=head_dim)
-    if dim != head_dim:
-        raise keys.unsupported("rope.dimension_count", dim, f"the whole head ({head_dim})")
+    if not 2 <= dim <= head_dim or dim % 2:
+        wanted = f"an even number from 2 to the head dim, {head_dim}"
+        raise keys.error("rope.dimension_count", dim, wanted)
     kind = keys.file.get(f"{keys.arch}.rope.scaling.type", str, "linear")
-    if kind not in _SCALINGS:
-        raise keys.unsupported("rope.scaling.type", kind, ", ".join(_SCALINGS))
+    known = [name for name in _SCALINGS if name != "longrope" or ARCHITECTURES[keys.arch].long_rope]
+    if kind not in known:
+        raise keys.unsupported("rope.scaling.type", kind, ", ".join(known))
     # A factor without a type means linear, and a factor of 0 means that there is none; both
     # are llama.cpp's reading. rope.scale_linear is the key's name in old files.
     name = "rope.scaling.factor" if keys.has("rope.scaling.factor") else "rope.scale_linear"
@@ -307,10 +509,15 @@ def _rope(keys: Keys, head_dim: int, ctx: int) -> RopeConfig:
     scaling = _SCALINGS[kind]
     if scaling == "none" or (scaling == "linear" and factor == 1.0):
         scaling, factor = "none", 1.0
+    row = ARCHITECTURES[keys.arch]
+
+    def own(key: str) -> float:
+        return keys.optional(key) if key in row.own_keys else 0.0
+
     return RopeConfig(
         dim=dim,
         base=keys.number("rope.freq_base", 1.0, 1e12, default=10000.0),
-        layout=ARCHITECTURES[keys.arch].rope_layout,
+        layout=row.rope_layout,
         scaling=scaling,
         factor=factor,
         original_ctx=keys.integer(
@@ -319,4 +526,6 @@ def _rope(keys: Keys, head_dim: int, ctx: int) -> RopeConfig:
         attn_factor=keys.number("rope.scaling.attn_factor", 0.0, _MAX_FACTOR, default=1.0),
         beta_fast=keys.number("rope.scaling.yarn_beta_fast", 0.0, _MAX_FACTOR, default=32.0),
         beta_slow=keys.number("rope.scaling.yarn_beta_slow", 0.0, _MAX_FACTOR, default=1.0),
+        log_multiplier=own("rope.scaling.yarn_log_multiplier"),
+        temperature=own("attention.temperature_scale"),
     )

@@ -6,7 +6,7 @@ name; none is ignored silently. `config` says what the honoured ones mean.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -26,6 +26,9 @@ _HONOURED = frozenset(
         "block_count",
         "context_length",
         "embedding_length",
+        "expert_count",
+        "expert_feed_forward_length",
+        "expert_used_count",
         "feed_forward_length",
         "rope.dimension_count",
         "rope.freq_base",
@@ -56,11 +59,14 @@ _ONLY: Mapping[str, tuple[bool | int | float | str, ...]] = MappingProxyType(
         "attention.clamp_kqv": (0.0,),
         "attention.max_alibi_bias": (0.0,),
         "attention.scale": (0.0,),
+        "attention.temperature_scale": (0.0,),
         "attn_logit_softcapping": (0.0,),
         "embedding_scale": (0.0, 1.0),
-        "expert_count": (0,),
+        "expert_gating_func": (1,),
         "expert_shared_count": (0,),
-        "expert_used_count": (0,),
+        "expert_shared_feed_forward_length": (0,),
+        "expert_weights_norm": (False,),
+        "expert_weights_scale": (0.0, 1.0),
         "final_logit_softcapping": (0.0,),
         "hidden_activation": ("silu", "swish"),
         "leading_dense_block_count": (0,),
@@ -124,25 +130,40 @@ class Keys:
             raise self.error(key, value, f"a number above {above:g}, at most {high:g}")
         return value
 
-    def per_layer(self, key: str, n_layers: int, high: int) -> int:
-        """Return a positive integer that may stand as an array, one per layer, all equal."""
+    def per_layer(
+        self, key: str, n_layers: int, high: int, low: int = 1, default: int | None = None
+    ) -> int:
+        """Return an integer that may stand as an array, one per layer, all equal."""
         if not isinstance(self.file.metadata.get(f"{self.arch}.{key}"), np.ndarray):
-            return self.integer(key, 1, high)
+            return self.integer(key, low, high, default)
         values = self.file.get(f"{self.arch}.{key}", np.ndarray)
         if values.dtype.kind not in "iu" or len(values) != n_layers:
             raise self.error(key, f"{len(values)} {values.dtype}", f"{n_layers} integers")
         if (values != values[0]).any():
             raise self.unsupported(key, values.tolist(), "the same value in every layer")
-        if not 1 <= values[0] <= high:
-            raise self.error(key, values[0], f"integers from 1 to {high}")
+        if not low <= values[0] <= high:
+            raise self.error(key, values[0], f"integers from {low} to {high}")
         return int(values[0])
 
-    def refuse_unsupported(self) -> None:
-        """Raise UnsupportedModelError for the first key that is not honoured and has an effect."""
+    def optional(self, key: str, default: float = 0.0) -> float:
+        """Return a scale of 0 or more, finite; `default` where the key is missing or 0."""
+        value = self.file.get(f"{self.arch}.{key}", float, default)
+        if not 0.0 <= value <= 1e9:
+            raise self.error(key, value, "a number from 0 to 1e9")
+        return value or default
+
+    def refuse_unsupported(self, also: Collection[str]) -> None:
+        """Raise UnsupportedModelError for the first key that is not honoured and has an effect.
+
+        Parameters
+        ----------
+        also
+            Keys that this architecture honours and others do not.
+        """
         prefix = f"{self.arch}."
         for full, value in self.file.metadata.items():
             key = full.removeprefix(prefix)
-            if key == full or key in _HONOURED or key in _WITHOUT_EFFECT:
+            if key == full or key in _HONOURED or key in _WITHOUT_EFFECT or key in also:
                 continue
             if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
                 value = value[0].item()

@@ -55,6 +55,7 @@ _FILE_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "Q5_K_M": ("Q5_K", 17),
         "Q6_K": ("Q6_K", 18),
         "IQ4_NL": ("IQ4_NL", 25),
+        "IQ4_XS": ("IQ4_XS", 30),
         "MXFP4": ("MXFP4", 38),
     }
 )
@@ -105,13 +106,14 @@ def tensor_format(mix: Mix, config: ModelConfig, name: str, shape: tuple[int, ..
     config
         The model; its layers and heads enter the rules.
     name, shape
-        Of the tensor, ``(rows, columns)`` for a matrix. Vectors are F32.
+        Of the tensor, ``(rows, columns)`` for a matrix, ``(experts, rows, columns)`` for experts.
+        Vectors, biases of experts and their scores' matrix are F32.
     """
-    if len(shape) == 1:
+    if len(shape) == 1 or name.endswith((".bias", ".ffn_gate_inp.weight")):
         return "F32"
-    wanted = mix.base if mix.pure else _by_rule(mix, config, name, shape[1])
+    wanted = mix.base if mix.pure else _by_rule(mix, config, name, shape[-1])
     for choice in (wanted, K_FALLBACK.get(wanted, wanted)):
-        if shape[1] % FORMATS[choice].block_len == 0:
+        if shape[-1] % FORMATS[choice].block_len == 0:
             return choice
     return "F16"
 
@@ -126,11 +128,13 @@ def _by_rule(mix: Mix, config: ModelConfig, name: str, columns: int) -> str:
     if is_embedding:
         return mix.base
     _, layer, part, _ = name.split(".")
+    if part == "attn_qkv":
+        return {"Q3_K_M": "Q4_K", "Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}.get(mix.name, mix.base)
     if part == "attn_v":
         return _of_attn_v(mix, config, int(layer))
     if part == "attn_output":
         return {"Q2_K": "Q3_K", "Q3_K_M": "Q4_K"}.get(mix.name, mix.base)
-    if part == "ffn_down":
+    if part in ("ffn_down", "ffn_down_exps"):
         return _of_ffn_down(mix, config, int(layer))
     return mix.base
 
@@ -148,7 +152,7 @@ def _of_attn_v(mix: Mix, config: ModelConfig, layer: int) -> str:
         chosen = "Q4_K" if grouped else "Q3_K"
     elif mix.name == "Q3_K_M":
         chosen = "Q5_K" if layer < 2 else "Q4_K"
-    elif mix.name == "IQ4_NL" and grouped:
+    elif mix.name in ("IQ4_NL", "IQ4_XS") and grouped:
         chosen = "Q5_K"
     elif mix.name in ("Q4_K_M", "Q5_K_M") and _more_bits(layer, config.n_layers):
         chosen = "Q6_K"
@@ -164,7 +168,7 @@ def _of_ffn_down(mix: Mix, config: ModelConfig, layer: int) -> str:
         return "Q3_K"
     if mix.name == "Q3_K_M":
         return "Q5_K" if layer < n_layers // 16 else "Q4_K"
-    if mix.name == "IQ4_NL" and layer < n_layers // 8:
+    if mix.name in ("IQ4_NL", "IQ4_XS") and layer < n_layers // 8:
         return "Q5_K"
     if mix.name in ("Q4_K_M", "Q5_K_M") and _more_bits(layer, n_layers):
         return "Q6_K"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.model.architectures import ARCHITECTURES
-from rocmforge.model.config import ModelConfig, RopeConfig
+from rocmforge.model.config import ExpertConfig, ModelConfig, RopeConfig, Scales, WindowConfig
 
 Vocabulary = Literal["llama-spm", "llama-bpe", "qwen2"]
 
@@ -71,8 +71,6 @@ def _llama(
         norm_eps=1e-5,
         rope=RopeConfig(dim=head_dim, base=base, layout="interleaved", original_ctx=ctx),
         tied_output=tied,
-        qkv_bias=False,
-        qk_norm=False,
     )
 
 
@@ -89,19 +87,32 @@ def with_architecture(config: ModelConfig, architecture: str) -> ModelConfig:
     Raises
     ------
     ValueError
-        If `architecture` is another.
+        If `architecture` is another, or always has experts and the shape has none.
     """
     if architecture not in ARCHITECTURES:
         raise ValueError(
             f"architecture: got {architecture!r}, wanted one of {', '.join(ARCHITECTURES)}"
         )
     row = ARCHITECTURES[architecture]
+    experts = config.experts
+    if experts is None and row.mixture == "always":
+        raise ValueError(
+            f"architecture: got {architecture}, wanted one for a model without experts, "
+            "or a preset with experts"
+        )
+    if experts is not None:
+        normalized = replace(experts, normalized=row.normalized_shares)
+        experts = None if row.mixture == "never" else normalized
     return replace(
         config,
         architecture=row.name,
         rope=replace(config.rope, layout=row.rope_layout),
-        qkv_bias=row.qkv_bias,
+        biases=tuple(sorted(row.required_biases)),
         qk_norm=row.qk_norm,
+        experts=experts,
+        unturned_every=row.unturned_every,
+        tied_output=config.tied_output or row.always_tied,
+        scales=Scales(embedding=math.sqrt(config.d_model) if row.scaled_embedding else 1.0),
     )
 
 
@@ -114,15 +125,63 @@ _LLAMA_32_3B = _llama(28, 3072, (24, 8), 8192, 128256, 131072, base=5e5, tied=Tr
 _LLAMA_3_8B = _llama(32, 4096, (32, 8), 14336, 128256, 8192, base=5e5)
 _LLAMA_3_70B = _llama(80, 8192, (64, 8), 28672, 128256, 8192, base=5e5)
 
+_QWEN3_30B_A3B = with_architecture(
+    replace(
+        _llama(48, 2048, (32, 4), 768, 151936, 40960),
+        head_dim=128,
+        rope=RopeConfig(dim=128, base=1e6, layout="halves", original_ctx=40960),
+        norm_eps=1e-6,
+        experts=ExpertConfig(128, 8, normalized=True),
+    ),
+    "qwen3moe",
+)
+_MIXTRAL_8X7B = replace(
+    _llama(32, 4096, (32, 8), 14336, 32000, 32768, base=1e6),
+    experts=ExpertConfig(8, 2, normalized=True),
+)
+_GEMMA3_1B = replace(
+    with_architecture(_llama(26, 1152, (4, 1), 6912, 262144, 32768, base=1e6), "gemma3"),
+    head_dim=256,
+    rope=RopeConfig(dim=256, base=1e6, layout="halves", original_ctx=32768),
+    norm_eps=1e-6,
+    tied_output=True,
+    window=WindowConfig(512, 6, RopeConfig(dim=256, base=1e4, layout="halves", original_ctx=32768)),
+)
+_GPT_OSS_20B = with_architecture(
+    replace(
+        _llama(24, 2880, (64, 8), 2880, 201088, 131072),
+        head_dim=64,
+        rope=RopeConfig(
+            dim=64,
+            base=150000.0,
+            layout="halves",
+            scaling="yarn",
+            factor=32.0,
+            original_ctx=4096,
+        ),
+        experts=ExpertConfig(32, 4, normalized=True),
+        window=WindowConfig(128, 2, None),
+    ),
+    "gpt-oss",
+)
+_TINY = _llama(4, 256, (4, 2), 512, 1024, 2048)
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         preset.name: preset
         for preset in (
-            Preset("tiny", "for tests", _llama(4, 256, (4, 2), 512, 1024, 2048), "llama-spm"),
+            Preset("tiny", "for tests", _TINY, "llama-spm"),
+            Preset(
+                "tiny-moe",
+                "for tests",
+                replace(_TINY, d_ff=256, experts=ExpertConfig(8, 2, normalized=True)),
+                "llama-spm",
+            ),
             Preset("0.5B", "Qwen2 0.5B", _QWEN2_HALF_B, "qwen2"),
             Preset(
                 "1.1B", "TinyLlama 1.1B", _llama(22, 2048, (32, 4), 5632, 32000, 2048), "llama-spm"
             ),
+            Preset("gemma3-1B", "Gemma 3 1B, with attention windows", _GEMMA3_1B, "llama-spm"),
             Preset("1B", "Llama 3.2 1B", _LLAMA_32_1B, "llama-bpe", rope_factor=32.0),
             Preset("3B", "Llama 3.2 3B", _LLAMA_32_3B, "llama-bpe", rope_factor=32.0),
             Preset("7B", "Llama 2 7B", _llama(32, 4096, (32, 32), 11008, 32000, 4096), "llama-spm"),
@@ -130,6 +189,9 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             Preset(
                 "13B", "Llama 2 13B", _llama(40, 5120, (40, 40), 13824, 32000, 4096), "llama-spm"
             ),
+            Preset("gpt-oss-20B", "gpt-oss 20B, a mixture of experts", _GPT_OSS_20B, "qwen2"),
+            Preset("30B-A3B", "Qwen3 30B A3B, a mixture of experts", _QWEN3_30B_A3B, "qwen2"),
+            Preset("8x7B", "Mixtral 8x7B, a mixture of experts", _MIXTRAL_8X7B, "llama-spm"),
             Preset("70B", "Llama 3 70B", _LLAMA_3_70B, "llama-bpe"),
         )
     }

@@ -56,6 +56,7 @@ _LAYOUTS: Mapping[str, _Layout] = MappingProxyType(
         "Q5_K": _Layout(0, offset=2, ratio=15.5, set_bits=(4, 12, 0xA0)),
         "Q6_K": _Layout(208),
         "IQ4_NL": _Layout(0),
+        "IQ4_XS": _Layout(0),
     }
 )
 

@@ -14,9 +14,11 @@ from gguf import GGUFValueType
 from numpy.typing import NDArray
 
 from rocmforge.atomic import whole_file
+from rocmforge.gguf import parts
 from rocmforge.gguf.formats import FORMATS, Format
+from rocmforge.gguf.header import StringArray, Value
 from rocmforge.gguf.quants import dequantize, quantize
-from rocmforge.gguf.reader import GGUFFile, StringArray, Value
+from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import find_mix, tensor_format
@@ -28,6 +30,7 @@ _REPLACED = (  # written anew, or implied by the writer
     "general.alignment",
     "general.file_type",
     "general.quantization_version",
+    *parts.KEYS,  # what is written is whole
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -215,7 +216,7 @@ def _with_rope_factor(preset: Preset, factor: float) -> Preset:
 
 
 def _plan(preset: Preset, mix: Mix) -> ModelPlan:
-    shapes = tensor_shapes(preset.config, rope_freqs=preset.rope_factor is not None)
+    shapes = tensor_shapes(preset.config, ("rope_freqs.weight",) if preset.rope_factor else ())
     tensors = {
         name: (shape, FORMATS[tensor_format(mix, preset.config, name, shape)])
         for name, shape in shapes.items()
@@ -259,7 +260,20 @@ def _metadata(
 
 
 def _config_metadata(config: ModelConfig) -> dict[str, MetadataValue]:
+    extra: dict[str, MetadataValue] = {}
+    if config.experts is not None:
+        extra["expert_count"] = config.experts.count
+        extra["expert_used_count"] = config.experts.used
+        extra["expert_feed_forward_length"] = config.d_ff
+    if config.window is not None:
+        extra["attention.sliding_window"] = config.window.size
+    if config.rope.scaling != "none":
+        extra["rope.scaling.type"] = config.rope.scaling
+        extra["rope.scaling.factor"] = config.rope.factor
+        extra["rope.scaling.original_context_length"] = config.rope.original_ctx
+    norm = "layer_norm_epsilon" if config.row.layer_norms else "layer_norm_rms_epsilon"
     return {
+        **extra,
         "block_count": config.n_layers,
         "context_length": config.ctx_train,
         "embedding_length": config.d_model,
@@ -269,7 +283,7 @@ def _config_metadata(config: ModelConfig) -> dict[str, MetadataValue]:
         "attention.head_count_kv": config.n_kv_heads,
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.norm_eps,
+        f"attention.{norm}": config.norm_eps,
         "rope.dimension_count": config.rope.dim,
         "rope.freq_base": config.rope.base,
     }
@@ -308,15 +322,15 @@ def _tensor_bytes(
     preset: Preset, name: str, shape: tuple[int, ...], fmt: Format, seed: int
 ) -> Iterator[Bytes]:
     source = RandomBytes(seed, name)
-    if len(shape) == 2:
+    if len(shape) >= 2 and not name.endswith(".bias"):
         untied = name == "token_embd.weight" and not preset.config.tied_output
-        std = 1.0 if untied else shape[1] ** -0.5
-        yield from random_blocks(fmt, shape[0] * shape[1], std, source)
+        std = 1.0 if untied else shape[-1] ** -0.5
+        yield from random_blocks(fmt, math.prod(shape), std, source)
         return
     if name == "rope_freqs.weight" and preset.rope_factor is not None:
         vector = llama3_freq_factors(preset.config.rope, preset.rope_factor)
     elif name.endswith(".bias"):
-        vector = 0.1 * normal(source, shape[0])
+        vector = 0.1 * normal(source, math.prod(shape))
     else:
         vector = 1.0 + 0.1 * normal(source, shape[0])
     yield vector.astype("<f4").view(np.uint8)

@@ -7,7 +7,8 @@ that its matmul reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 
 from rocmforge.errors import ModelError
 from rocmforge.gguf.formats import PLAIN_FORMATS
+from rocmforge.gguf.header import TensorInfo
 from rocmforge.gguf.quants import dequantize
-from rocmforge.gguf.reader import GGUFFile, TensorInfo
-from rocmforge.model.architectures import ARCHITECTURES
+from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.config import ModelConfig
 from rocmforge.plan.protocols import Progress
 
@@ -28,50 +29,115 @@ Pack = Callable[[TensorInfo, NDArray[np.uint8]], W]
 Vector = NDArray[np.float32]
 
 _LISTED = 12
-_MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-_OPTIONAL = ("attn_q_bias", "attn_k_bias", "attn_v_bias", "attn_q_norm", "attn_k_norm")
+_MATRICES = (
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_output",
+    "ffn_router",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+    "shared_router",
+    "shared_gate",
+    "shared_up",
+    "shared_down",
+)
+_ROPE_FREQS = "rope_freqs.weight"  # Llama 3
+_LONG_ROPE = ("rope_factors_short.weight", "rope_factors_long.weight")
+_VECTORS = {  # fields of a block that it may lack, and the tensors that they come from
+    "attn_norm": "attn_norm.weight",
+    "attn_norm_bias": "attn_norm.bias",
+    "attn_q_bias": "attn_q.bias",
+    "attn_k_bias": "attn_k.bias",
+    "attn_v_bias": "attn_v.bias",
+    "attn_q_norm": "attn_q_norm.weight",
+    "attn_k_norm": "attn_k_norm.weight",
+    "attn_sinks": "attn_sinks.weight",
+    "attn_output_bias": "attn_output.bias",
+    "attn_post_norm": "post_attention_norm.weight",
+    "ffn_norm": "ffn_norm.weight",
+    "ffn_norm_bias": "ffn_norm.bias",
+    "ffn_router_bias": "ffn_gate_inp.bias",
+    "ffn_gate_bias": "ffn_gate.bias",
+    "ffn_up_bias": "ffn_up.bias",
+    "ffn_down_bias": "ffn_down.bias",
+    "ffn_post_norm": "post_ffw_norm.weight",
+}
 
 
 @dataclass(frozen=True)
 class LayerWeights(Generic[W]):
-    """One block. D head dim, H query heads, G kv heads, K = d_model, F = d_ff.
+    """One block. D head dim, H query heads, G kv heads, K = d_model, F = d_ff, E experts.
 
     Parameters
     ----------
-    attn_norm, ffn_norm
-        ``(K,)`` float32, RMSNorm weights.
+    index
+        Its number, from 0.
     attn_q, attn_k, attn_v, attn_output
         Packed ``(H·D, K)``, ``(G·D, K)``, ``(G·D, K)``, ``(K, H·D)``.
-    attn_q_bias, attn_k_bias, attn_v_bias
-        ``(H·D,)``, ``(G·D,)``, ``(G·D,)`` float32; None without biases.
-    attn_q_norm, attn_k_norm
-        ``(D,)`` float32, RMSNorm weights of each head; None without.
     ffn_gate, ffn_up, ffn_down
-        Packed ``(F, K)``, ``(F, K)``, ``(K, F)``.
+        Packed ``(F, K)``, ``(F, K)``, ``(K, F)``; with experts ``(E·F, K)``, ``(E·F, K)``,
+        ``(E·K, F)``, one below the other. The gate is None without.
+    ffn_router
+        Packed ``(E, K)``: the scores of the experts; None without.
+    shared_router, shared_gate, shared_up, shared_down
+        Of an expert that each token goes to: packed ``(1, K)``, its score, and as `ffn_gate`,
+        `ffn_up` and `ffn_down`; None without.
+    attn_norm, attn_post_norm, ffn_norm, ffn_post_norm
+        ``(K,)`` float32, weights of the norms before and after each part; None without.
+    attn_q_norm, attn_k_norm
+        ``(D,)`` float32, RMSNorm weights of each head, or of all heads together ``(H·D,)``,
+        ``(G·D,)``; None without.
+    attn_sinks
+        ``(H,)`` float32; None without.
+    attn_norm_bias and the like
+        float32, as many as the norm has weights or the matrix has rows; None without.
     """
 
-    attn_norm: Vector
+    index: int
     attn_q: W
     attn_k: W
     attn_v: W
     attn_output: W
-    attn_q_bias: Vector | None
-    attn_k_bias: Vector | None
-    attn_v_bias: Vector | None
-    attn_q_norm: Vector | None
-    attn_k_norm: Vector | None
-    ffn_norm: Vector
-    ffn_gate: W
+    ffn_gate: W | None
     ffn_up: W
     ffn_down: W
+    ffn_router: W | None = None
+    shared_router: W | None = None
+    shared_gate: W | None = None
+    shared_up: W | None = None
+    shared_down: W | None = None
+    attn_norm: Vector | None = None
+    attn_norm_bias: Vector | None = None
+    attn_q_bias: Vector | None = None
+    attn_k_bias: Vector | None = None
+    attn_v_bias: Vector | None = None
+    attn_q_norm: Vector | None = None
+    attn_k_norm: Vector | None = None
+    attn_sinks: Vector | None = None
+    attn_output_bias: Vector | None = None
+    attn_post_norm: Vector | None = None
+    ffn_norm: Vector | None = None
+    ffn_norm_bias: Vector | None = None
+    ffn_router_bias: Vector | None = None
+    ffn_gate_bias: Vector | None = None
+    ffn_up_bias: Vector | None = None
+    ffn_down_bias: Vector | None = None
+    ffn_post_norm: Vector | None = None
 
     def matrices(self) -> tuple[W, ...]:
         """The matrices, in the order in which a forward pass uses them."""
-        return tuple(getattr(self, name) for name in _MATRICES)
+        found = (getattr(self, name) for name in _MATRICES)
+        return tuple(matrix for matrix in found if matrix is not None)
 
     def map(self, function: Callable[[W], V]) -> LayerWeights[V]:
         """Return the block with something else for each matrix."""
-        changed: dict[str, Any] = {name: function(getattr(self, name)) for name in _MATRICES}
+        changed: dict[str, Any] = {
+            name: function(matrix)
+            for name in _MATRICES
+            if (matrix := getattr(self, name)) is not None
+        }
         return cast(LayerWeights[V], replace(self, **changed))
 
 
@@ -84,11 +150,11 @@ class ModelWeights(Generic[W]):
     token_embd
         ``(V, K)``: where the embedding lies in the file; rows are dequantized on demand.
     rope_freqs
-        ``(D / 2,)`` float32, positive, divides the rotary frequencies; None without.
+        ``(R / 2,)`` float32, positive, divides the rotary frequencies; None without.
     layers
         The blocks, first to last.
-    output_norm
-        ``(K,)`` float32, RMSNorm weights before the output.
+    output_norm, output_norm_bias
+        ``(K,)`` float32, of the norm before the output; no bias: None.
     output
         Packed ``(V, K)``; of the token embedding where the output is tied to it.
     """
@@ -97,6 +163,7 @@ class ModelWeights(Generic[W]):
     rope_freqs: Vector | None
     layers: tuple[LayerWeights[W], ...]
     output_norm: Vector
+    output_norm_bias: Vector | None
     output: W
 
     def matrices(self) -> tuple[W, ...]:
@@ -109,51 +176,107 @@ class ModelWeights(Generic[W]):
         changed["output"] = function(self.output)
         return cast(ModelWeights[V], replace(self, **changed))
 
-    def different_layers(self) -> ModelWeights[W]:
-        """Return the model with one of each kind of block: with equal matrices and like vectors."""
-        kinds = {
-            (layer.matrices(), *(getattr(layer, name) is None for name in _OPTIONAL)): layer
-            for layer in reversed(self.layers)
-        }
+    def different_layers(self, config: ModelConfig) -> ModelWeights[W]:
+        """Return the model with one of each kind of block.
+
+        Blocks of a kind have equal matrices, vectors of the same names, the same window, and all
+        or none of them a rotary embedding.
+        """
+
+        def kind(layer: LayerWeights[W]) -> tuple[Any, ...]:
+            place = config.layer_window(layer.index), config.is_turned(layer.index)
+            vectors = (getattr(layer, name) is None for name in _VECTORS)
+            return (layer.matrices(), *place, *vectors)
+
+        kinds = {kind(layer): layer for layer in reversed(self.layers)}
         return replace(self, layers=tuple(reversed(kinds.values())))
 
 
-def tensor_shapes(config: ModelConfig, *, rope_freqs: bool) -> dict[str, tuple[int, ...]]:
+def rope_tables(config: ModelConfig, names: Container[str]) -> tuple[str, ...]:
+    """Return which tables of rotary frequency factors of the architecture are among some names.
+
+    In another architecture such a tensor is unknown, and an error says so.
+    """
+    row = config.row
+    own = (_ROPE_FREQS,) if row.rope_factors else _LONG_ROPE if row.long_rope else ()
+    return tuple(name for name in own if name in names)
+
+
+def tensor_shapes(config: ModelConfig, tables: Sequence[str] = ()) -> dict[str, tuple[int, ...]]:
     """Return name and shape of every tensor that a model of this configuration consists of.
 
     Parameters
     ----------
     config
         The model.
-    rope_freqs
-        Whether the file carries rotary frequency factors (Llama 3), which no key announces.
+    tables
+        Its tables of rotary frequency factors, see `rope_tables`: no key announces them.
 
     Returns
     -------
-    GGUF tensor names to shapes in numpy order, ``(rows, columns)`` for matrices, in the order in
-    which a forward pass uses them.
+    GGUF tensor names to shapes in numpy order, ``(rows, columns)`` for matrices and ``(experts,
+    rows, columns)`` for those of experts, in the order in which a forward pass uses them.
     """
-    width, inner, head = config.d_model, config.d_ff, config.head_dim
+    width, head = config.d_model, config.head_dim
     q_rows, kv_rows = config.n_heads * head, config.n_kv_heads * head
     shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocab_size, width)}
-    if rope_freqs:
-        shapes["rope_freqs.weight"] = (config.rope.dim // 2,)
+    shapes.update(dict.fromkeys(tables, (config.rope.dim // 2,)))
+    row = config.row
+    block: dict[str, tuple[int, ...]] = {}  # names without ".weight"
+    if row.norm_places != "after":
+        block["attn_norm"] = (width,)
+    if config.fused_qkv:
+        block["attn_qkv"] = (q_rows + 2 * kv_rows, width)
+    else:
+        block.update(attn_q=(q_rows, width), attn_k=(kv_rows, width), attn_v=(kv_rows, width))
+    if config.qk_norm:
+        whole = config.qk_norm == "whole"
+        block["attn_q_norm"] = (q_rows if whole else head,)
+        block["attn_k_norm"] = (kv_rows if whole else head,)
+    if row.attention_sinks:
+        block["attn_sinks"] = (config.n_heads,)
+    block["attn_output"] = (width, q_rows)
+    if row.norm_places != "before":
+        block["post_attention_norm"] = (width,)
+    if row.norm_places != "after" and not row.parallel_parts:
+        block[row.ffn_norm_tensor] = (width,)
+    block.update(_feed_forward_shapes(config))
+    if row.norm_places != "before":
+        block["post_ffw_norm"] = (width,)
     for layer in range(config.n_layers):
-        block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (width,)}
-        for name, rows in (("attn_q", q_rows), ("attn_k", kv_rows), ("attn_v", kv_rows)):
-            block[f"{name}.weight"] = (rows, width)
-            if config.qkv_bias:
-                block[f"{name}.bias"] = (rows,)
-        if config.qk_norm:
-            block["attn_q_norm.weight"] = block["attn_k_norm.weight"] = (head,)
-        block["attn_output.weight"] = (width, q_rows)
-        block["ffn_norm.weight"] = (width,)
-        block["ffn_gate.weight"] = block["ffn_up.weight"] = (inner, width)
-        block["ffn_down.weight"] = (width, inner)
-        shapes.update({f"blk.{layer}.{name}": shape for name, shape in block.items()})
+        for name, shape in block.items():
+            shapes[f"blk.{layer}.{name}.weight"] = shape
+            if name in config.biases:  # experts have a row of it each
+                shapes[f"blk.{layer}.{name}.bias"] = shape[:-1] if len(shape) > 1 else shape
     shapes["output_norm.weight"] = (width,)
+    if "output_norm" in config.biases:
+        shapes["output_norm.bias"] = (width,)
     if not config.tied_output:
         shapes["output.weight"] = (config.vocab_size, width)
+    return shapes
+
+
+def _feed_forward_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    width, inner, experts = config.d_model, config.d_ff, config.experts
+    if experts is None:
+        gate, down = (inner, width), (width, inner)
+        if config.row.fused_gate_up:
+            return {"ffn_up": (2 * inner, width), "ffn_down": down}
+        if not config.row.has_gate:
+            return {"ffn_up": gate, "ffn_down": down}
+        return {"ffn_gate": gate, "ffn_up": gate, "ffn_down": down}
+    wide, narrow = (experts.count, inner, width), (experts.count, width, inner)
+    shapes: dict[str, tuple[int, ...]] = {
+        "ffn_gate_inp": (experts.count, width),
+        "ffn_gate_exps": wide,
+        "ffn_up_exps": wide,
+        "ffn_down_exps": narrow,
+    }
+    if experts.shared:
+        gate, down = (experts.shared, width), (width, experts.shared)
+        shapes.update(ffn_gate_shexp=gate, ffn_up_shexp=gate, ffn_down_shexp=down)
+    if experts.shared_gate:
+        shapes["ffn_gate_inp_shexp"] = (width,)
     return shapes
 
 
@@ -163,6 +286,7 @@ def load_weights(
     pack: Pack[W],
     progress: Progress | None = None,
     expect: Callable[[ModelWeights[TensorInfo]], None] | None = None,
+    ctx: int = 1,
 ) -> ModelWeights[W]:
     """Check every tensor of the file against the configuration, read vectors, pack matrices.
 
@@ -177,12 +301,14 @@ def load_weights(
         Its configuration.
     pack
         Called with a matrix's info and its bytes, ``(rows, row_bytes)`` uint8, a read-only view
-        of the mapped file; returns the packed matrix.
+        of the mapped file, experts one below the other; returns the packed matrix.
     progress
         Called after each tensor with the bytes loaded and the bytes to load.
     expect
         Called once, before the first `pack`, with all vectors, and where each matrix lies in the
-        file.
+        file; where matrices share a tensor, its rows of each.
+    ctx
+        Most tokens of a sequence; of two tables for LongRoPE it chooses one.
 
     Raises
     ------
@@ -190,25 +316,24 @@ def load_weights(
         Tensors are missing, unknown, of another shape or, for vectors, of a quantized format;
         lists them. Or a rotary frequency factor is not positive.
     """
-    # In an architecture without factors the tensor is unknown, and an error says so.
-    has_freqs = (
-        ARCHITECTURES[config.architecture].rope_factors and "rope_freqs.weight" in file.tensors
-    )
-    shapes = tensor_shapes(config, rope_freqs=has_freqs)
-    _check_total(file, shapes)
+    tables = rope_tables(config, file.tensors)
+    shapes = tensor_shapes(config, tables)
+    if problems := tensor_problems(file, config):
+        raise ModelError(f"{file.path}: {'; '.join(problems)}")
     loaded = [name for name in shapes if name != "token_embd.weight" or config.tied_output]
     loader = _Loader(file, pack, progress, sum(file.tensors[name].nbytes for name in loaded))
-    freqs = loader.vector("rope_freqs.weight") if has_freqs else None
-    if freqs is not None and not (np.isfinite(freqs) & (freqs > 0)).all():
-        raise ModelError(
-            f"{file.path}: rope_freqs.weight: got values from {freqs.min()} to {freqs.max()}, "
-            "wanted finite positive factors"
-        )
+    factors = {name: loader.factors(name) for name in tables}
+    table = _ROPE_FREQS
+    if config.row.long_rope:
+        table = _LONG_ROPE[ctx > config.rope.original_ctx]
     unpacked = ModelWeights(
         token_embd=file.tensors["token_embd.weight"],
-        rope_freqs=freqs,
-        layers=tuple(_layer(loader, config, f"blk.{i}.") for i in range(config.n_layers)),
+        rope_freqs=factors.get(table),
+        layers=tuple(_layer(loader, config, i) for i in range(config.n_layers)),
         output_norm=loader.vector("output_norm.weight"),
+        output_norm_bias=(
+            loader.vector("output_norm.bias") if "output_norm" in config.biases else None
+        ),
         output=file.tensors["token_embd.weight" if config.tied_output else "output.weight"],
     )
     if expect is not None:
@@ -225,50 +350,110 @@ class _Loader(Generic[W]):
     done: int = 0
 
     def matrix(self, info: TensorInfo) -> W:
-        packed = self.pack(info, self.file.tensor(info.name))
-        self._finish(info.name)
+        raw = self.file.tensor(info.name)
+        raw = raw.reshape(-1, raw.shape[-1])
+        first = (info.offset - self.file.tensors[info.name].offset) // raw.shape[-1]
+        packed = self.pack(info, raw[first : first + math.prod(info.shape[:-1])])
+        self._finish(info)
         return packed
+
+    def factors(self, name: str) -> Vector:
+        values = self.vector(name)
+        if not (np.isfinite(values) & (values > 0)).all():
+            raise ModelError(
+                f"{self.file.path}: {name}: got values from {values.min()} to {values.max()}, "
+                "wanted finite positive factors"
+            )
+        return values
 
     def vector(self, name: str) -> Vector:
         values: NDArray[Any] = dequantize(self.file.tensor(name), self.file.tensors[name].format)
         # A copy of its own: a view would keep the file's pages, and the map, alive.
-        own = np.array(values, dtype=np.float32)
-        self._finish(name)
+        own = np.array(values.reshape(-1), dtype=np.float32)
+        self._finish(self.file.tensors[name])
         return own
 
-    def _finish(self, name: str) -> None:
-        self.file.release(name)
-        self.done += self.file.tensors[name].nbytes
+    def _finish(self, info: TensorInfo) -> None:
+        self.file.release(info.name)
+        self.done += info.nbytes
         if self.progress is not None:
             self.progress(self.done, self.total)
 
 
-def _layer(loader: _Loader[Any], config: ModelConfig, prefix: str) -> LayerWeights[TensorInfo]:
+def _layer(loader: _Loader[Any], config: ModelConfig, index: int) -> LayerWeights[TensorInfo]:
+    tensors, row = loader.file.tensors, config.row
+    experts = "_exps" if config.experts else ""
+
     def matrix(name: str) -> TensorInfo:
-        return loader.file.tensors[f"{prefix}{name}.weight"]
+        info = tensors[f"blk.{index}.{name}.weight"]
+        return replace(info, shape=(1, *info.shape)) if len(info.shape) == 1 else info
 
-    def vector(name: str, present: bool) -> Vector | None:
-        return loader.vector(prefix + name) if present else None
+    def optional(name: str) -> TensorInfo | None:
+        return matrix(name) if f"blk.{index}.{name}.weight" in tensors else None
 
+    def vectors() -> Iterator[tuple[str, Vector]]:
+        names = {
+            **_VECTORS,
+            "ffn_norm": f"{row.ffn_norm_tensor}.weight",
+            **{f"ffn_{part}_bias": f"ffn_{part}{experts}.bias" for part in ("gate", "up", "down")},
+        }
+        if row.norm_places == "before":  # some call the norm before the feed-forward part so
+            del names["attn_post_norm"]
+        for field, name in names.items():
+            if f"blk.{index}.{name}" in tensors:
+                yield field, loader.vector(f"blk.{index}.{name}")
+
+    q_rows, kv_rows = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+    found = dict(vectors())
+    if config.fused_qkv:
+        q, k, v = _rows_of(matrix("attn_qkv"), (q_rows, kv_rows, kv_rows))
+        if "attn_qkv" in config.biases:
+            bias = loader.vector(f"blk.{index}.attn_qkv.bias")
+            parts = np.split(bias, (q_rows, q_rows + kv_rows))
+            found.update(zip(("attn_q_bias", "attn_k_bias", "attn_v_bias"), parts, strict=True))
+    else:
+        q, k, v = (matrix(f"attn_{part}") for part in "qkv")
+    up, gate = matrix(f"ffn_up{experts}"), optional(f"ffn_gate{experts}")
+    if row.fused_gate_up:
+        gate, up = _rows_of(up, (config.d_ff, config.d_ff))
+        if "ffn_up_bias" in found:
+            found["ffn_gate_bias"], found["ffn_up_bias"] = np.split(found["ffn_up_bias"], 2)
     return LayerWeights(
-        attn_norm=loader.vector(f"{prefix}attn_norm.weight"),
-        attn_q=matrix("attn_q"),
-        attn_k=matrix("attn_k"),
-        attn_v=matrix("attn_v"),
+        index=index,
+        attn_q=q,
+        attn_k=k,
+        attn_v=v,
         attn_output=matrix("attn_output"),
-        attn_q_bias=vector("attn_q.bias", config.qkv_bias),
-        attn_k_bias=vector("attn_k.bias", config.qkv_bias),
-        attn_v_bias=vector("attn_v.bias", config.qkv_bias),
-        attn_q_norm=vector("attn_q_norm.weight", config.qk_norm),
-        attn_k_norm=vector("attn_k_norm.weight", config.qk_norm),
-        ffn_norm=loader.vector(f"{prefix}ffn_norm.weight"),
-        ffn_gate=matrix("ffn_gate"),
-        ffn_up=matrix("ffn_up"),
-        ffn_down=matrix("ffn_down"),
+        ffn_gate=gate,
+        ffn_up=up,
+        ffn_down=matrix(f"ffn_down{experts}"),
+        ffn_router=optional("ffn_gate_inp"),
+        shared_router=optional("ffn_gate_inp_shexp"),
+        shared_gate=optional("ffn_gate_shexp"),
+        shared_up=optional("ffn_up_shexp"),
+        shared_down=optional("ffn_down_shexp"),
+        **found,
     )
 
 
-def _check_total(file: GGUFFile, shapes: dict[str, tuple[int, ...]]) -> None:
+def _rows_of(info: TensorInfo, counts: Sequence[int]) -> list[TensorInfo]:
+    """Matrices that stand one below the other in a tensor, each with so many rows."""
+    row_bytes = info.format.row_bytes(info.shape[-1])
+    firsts = np.cumsum([0, *counts[:-1]]).tolist()
+    return [
+        replace(
+            info,
+            shape=(count, info.shape[-1]),
+            offset=info.offset + first * row_bytes,
+            nbytes=count * row_bytes,
+        )
+        for first, count in zip(firsts, counts, strict=True)
+    ]
+
+
+def tensor_problems(file: GGUFFile, config: ModelConfig) -> list[str]:
+    """Return what is wrong with the tensors of a file for its configuration; nothing is read."""
+    shapes = tensor_shapes(config, rope_tables(config, file.tensors))
     problems: list[str] = []
     missing = [name for name in shapes if name not in file.tensors]
     unknown = [name for name in file.tensors if name not in shapes]
@@ -287,13 +472,13 @@ def _check_total(file: GGUFFile, shapes: dict[str, tuple[int, ...]]) -> None:
     quantized = [
         f"{name} (got {file.tensors[name].format.name})"
         for name, shape in present.items()
-        if len(shape) == 1 and file.tensors[name].format.name not in PLAIN_FORMATS
+        if (len(shape) == 1 or name.endswith(".bias"))
+        and file.tensors[name].format.name not in PLAIN_FORMATS
     ]
     if quantized:
         wanted = ", ".join(PLAIN_FORMATS)
         problems.append(f"vectors of a format other than {wanted}: {_listing(quantized)}")
-    if problems:
-        raise ModelError(f"{file.path}: {'; '.join(problems)}")
+    return problems
 
 
 def _listing(items: Iterable[str]) -> str:

@@ -11,26 +11,40 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rocmforge.plan.graph import (
+    AddExperts,
     Attention,
     Embed,
     Embedding,
     EmbedRmsnorm,
+    ExpertGateUp,
+    ExpertMatmul,
     GateUpSwiglu,
+    Gelu,
     KvAppend,
+    Layernorm,
     Matmul,
     Op,
     Rmsnorm,
     Rope,
     RopeAttention,
     RopeKvAppend,
+    Route,
+    SelectLayernorm,
     SelectOutputs,
     SelectRmsnorm,
+    Softcap,
     Swiglu,
     Tensor,
 )
 
 RMSNORM_FLOPS = 4
 """Of each value."""
+LAYERNORM_FLOPS = 7
+"""Of each value: mean, variance, and what it becomes."""
+SOFTCAP_FLOPS = 5
+"""Of each value."""
+ROUTE_FLOPS = 3
+"""Of each score: an exponential, a sum, a comparison."""
 SWIGLU_FLOPS = 5
 """Of each value that it writes."""
 DEQUANTIZE_FLOPS = 2
@@ -100,10 +114,12 @@ class Costs:
 
     def of(self, op: Op, reads: Places, writes: Places) -> Cost:
         """Return the cost of an op that reads and writes tensors in these dtypes."""
-        if isinstance(op, SelectOutputs | SelectRmsnorm):  # reads the rows that it selects
+        if isinstance(
+            op, SelectOutputs | SelectRmsnorm | SelectLayernorm
+        ):  # reads the rows that it selects
             reads = [(Tensor(t.name, t.columns, "outputs"), dtype) for t, dtype in reads]
         kv_tokens = {
-            Attention: sum(self.lengths),
+            Attention: self._read(op) if isinstance(op, Attention) else 0,
             KvAppend: self._tokens,
             RopeKvAppend: self._tokens,
             # what it writes of them it need not read
@@ -132,8 +148,14 @@ class Costs:
                 return sum(int(w.nbytes) for w in op.weights) + sum(biases)
             case GateUpSwiglu():
                 return int(op.gate.nbytes + op.up.nbytes)
+            case ExpertGateUp():
+                return self._expert_bytes(op.gate.nbytes + op.up.nbytes, op)
+            case ExpertMatmul():
+                return self._expert_bytes(op.weight.nbytes, op)
             case Rmsnorm() | SelectRmsnorm():
                 return int(op.weight.nbytes)
+            case Layernorm() | SelectLayernorm():
+                return int(op.weight.nbytes) + (op.bias.nbytes if op.bias is not None else 0)
             case Embed():
                 return self._embedding_bytes(op.embedding)
             case EmbedRmsnorm():
@@ -153,10 +175,24 @@ class Costs:
             case GateUpSwiglu():
                 product = matmul_flops(self._tokens, 2 * op.out.columns, op.x.columns)
                 return product + SWIGLU_FLOPS * self._values(op.out)
-            case Swiglu():
+            case Swiglu() | Gelu():
                 return SWIGLU_FLOPS * self._values(op.out)
+            case Softcap():
+                return SOFTCAP_FLOPS * self._values(op.x)
+            case Route():
+                return ROUTE_FLOPS * self._values(op.scores)
+            case ExpertGateUp():
+                product = matmul_flops(self._tokens, 2 * op.out.columns, op.x.columns)
+                return product + SWIGLU_FLOPS * self._values(op.out)
+            case ExpertMatmul():
+                columns = op.x.columns // op.experts.columns
+                return matmul_flops(self._tokens, op.out.columns, columns)
+            case AddExperts():
+                return 2 * self._values(op.parts)
             case Rmsnorm() | SelectRmsnorm():
                 return RMSNORM_FLOPS * self._values(op.out)
+            case Layernorm() | SelectLayernorm():
+                return LAYERNORM_FLOPS * self._values(op.out)
             case Embed():
                 return DEQUANTIZE_FLOPS * self._values(op.out)
             case EmbedRmsnorm():
@@ -164,19 +200,30 @@ class Costs:
             case Rope():
                 return rope_flops(self._tokens, op.x.columns // op.head_dim, op.rotation.rotated)
             case RopeAttention():
-                attention = attention_flops(self.counts, self.lengths, op.heads, op.head_dim)
-                return attention + self._turn_flops(op)
+                return self._attention_flops(op) + self._turn_flops(op)
             case RopeKvAppend():
                 return self._turn_flops(op)
             case Attention():
-                return attention_flops(self.counts, self.lengths, op.heads, op.head_dim)
+                return self._attention_flops(op)
         return 0
+
+    def _attention_flops(self, op: Attention | RopeAttention) -> int:
+        return attention_flops(self.counts, self.lengths, op.heads, op.head_dim, op.window)
+
+    def _read(self, op: Attention | RopeAttention) -> int:
+        """Tokens whose keys and values an attention reads: the windows of all queries."""
+        window = op.window or max(self.lengths)
+        counted = zip(self.counts, self.lengths, strict=True)
+        return sum(min(length, window + count - 1) for count, length in counted)
 
     def _turn_flops(self, op: RopeKvAppend | RopeAttention) -> int:
         heads = (op.q.columns + op.k.columns) // op.head_dim
         normed = (op.q_norm is not None, op.q), (op.k_norm is not None, op.k)
         norms = sum(RMSNORM_FLOPS * self._values(x) for norm, x in normed if norm)
         return rope_flops(self._tokens, heads, op.rotation.rotated) + norms
+
+    def _expert_bytes(self, nbytes: int, op: ExpertGateUp | ExpertMatmul) -> int:
+        return round(nbytes * experts_read(op.experts.columns / op.count, self._tokens))
 
     def _embedding_bytes(self, embedding: Embedding) -> int:
         return int(self._tokens * embedding.rows.shape[1])
@@ -197,13 +244,30 @@ def matmul_flops(tokens: int, rows: int, columns: int) -> int:
     return 2 * tokens * rows * columns
 
 
+def experts_read(share: float, tokens: int) -> float:
+    """Share of a layer's experts that some tokens need: 1 − (1 − share)^tokens, all as likely.
+
+    Parameters
+    ----------
+    share
+        k / E, of the experts that each token goes to.
+    tokens
+        T.
+    """
+    return float(1.0 - (1.0 - share) ** tokens)
+
+
 def rope_flops(tokens: int, heads: int, rotated: int) -> int:
     """Flops of turning R dims of (T, H, D): four products and two sums a pair."""
     return 3 * tokens * heads * rotated
 
 
 def attention_flops(
-    counts: Sequence[int], lengths: Sequence[int], heads: int, head_dim: int
+    counts: Sequence[int],
+    lengths: Sequence[int],
+    heads: int,
+    head_dim: int,
+    window: int | None = None,
 ) -> int:
     """Flops of causal attention: two matrix products over the visible pairs of query and token.
 
@@ -213,6 +277,13 @@ def attention_flops(
         Queries of each sequence, which are its last tokens, and its tokens.
     heads, head_dim
         H and D.
+    window
+        Tokens that a query sees at most; None: all before it.
     """
-    pairs = sum(n * length - n * (n - 1) // 2 for n, length in zip(counts, lengths, strict=True))
+    pairs = 0
+    for n, length in zip(counts, lengths, strict=True):
+        first = length - n + 1  # tokens that the first query sees
+        whole = length + 1 if window is None else window
+        growing = min(max(whole - first, 0), n)  # queries that see less than a window
+        pairs += growing * first + growing * (growing - 1) // 2 + (n - growing) * whole
     return 4 * pairs * heads * head_dim

@@ -15,12 +15,14 @@ from rocmforge.plan.graph import (
     EmbedRmsnorm,
     GateUpSwiglu,
     KvAppend,
+    Layernorm,
     Matmul,
     Op,
     Rmsnorm,
     Rope,
     RopeAttention,
     RopeKvAppend,
+    SelectLayernorm,
     SelectOutputs,
     SelectRmsnorm,
     Swiglu,
@@ -42,6 +44,8 @@ def rope_kv_append(ops: Sequence[Op]) -> tuple[Op, int] | None:
         at += norm is not None
         rope = ops[at] if at < len(ops) else None
         if not isinstance(rope, Rope) or (norm is not None and norm.out != rope.x):
+            return None
+        if norm is not None and norm.weight.size != rope.head_dim:  # the fused op norms each head
             return None
         norms.append(norm)
         ropes.append(rope)
@@ -87,7 +91,15 @@ def rope_attention(ops: Sequence[Op]) -> tuple[Op, int] | None:
     if attention.out == first.q or readers(ops[count:], first.q):  # the fused op leaves q as it was
         return None
     fields = {name: getattr(first, name) for name in first.__dataclass_fields__}
-    return RopeAttention(**fields, out=attention.out, scale=attention.scale), count
+    fused = RopeAttention(
+        **fields,
+        out=attention.out,
+        scale=attention.scale,
+        window=attention.window,
+        softcap=attention.softcap,
+        sinks=attention.sinks,
+    )
+    return fused, count
 
 
 def gate_up_swiglu(ops: Sequence[Op]) -> tuple[Op, int] | None:
@@ -96,12 +108,13 @@ def gate_up_swiglu(ops: Sequence[Op]) -> tuple[Op, int] | None:
         return None
     matmul, swiglu = ops[0], ops[1]
     plain = not matmul.accumulate and all(bias is None for bias in matmul.biases)
+    plain = plain and matmul.scale == 1.0
     if not plain or matmul.outs != (swiglu.gate, swiglu.up):
         return None
     if any(readers(ops[2:], out) for out in matmul.outs if out != swiglu.out):
         return None
     gate, up = matmul.weights
-    return GateUpSwiglu(matmul.x, gate, up, swiglu.out), 2
+    return GateUpSwiglu(matmul.x, gate, up, swiglu.out, swiglu.activation), 2
 
 
 def embed_rmsnorm(ops: Sequence[Op]) -> tuple[Op, int] | None:
@@ -111,17 +124,23 @@ def embed_rmsnorm(ops: Sequence[Op]) -> tuple[Op, int] | None:
     embed, norm = ops[0], ops[1]
     if norm.x != embed.out or norm.out == norm.x or norm.weight.size != norm.x.columns:
         return None
+    if embed.scale != 1.0 or norm.accumulate:
+        return None
     return EmbedRmsnorm(embed.embedding, embed.out, norm.weight, norm.eps, norm.out), 2
 
 
-def select_rmsnorm(ops: Sequence[Op]) -> tuple[Op, int] | None:
+def select_norm(ops: Sequence[Op]) -> tuple[Op, int] | None:
     """Rows whose logits are wanted, and their norm → one op."""
-    if len(ops) < 2 or not (isinstance(ops[0], SelectOutputs) and isinstance(ops[1], Rmsnorm)):
+    if len(ops) < 2 or not isinstance(ops[0], SelectOutputs):
         return None
     select, norm = ops[0], ops[1]
-    if norm.x != select.out or norm.weight.size != norm.x.columns:
+    if not isinstance(norm, Rmsnorm | Layernorm) or norm.x != select.out:
         return None
     if norm.out != select.out and readers(ops[2:], select.out):
+        return None
+    if isinstance(norm, Layernorm):
+        return SelectLayernorm(select.x, norm.weight, norm.bias, norm.eps, norm.out), 2
+    if norm.weight.size != norm.x.columns or norm.accumulate:
         return None
     return SelectRmsnorm(select.x, norm.weight, norm.eps, norm.out), 2
 

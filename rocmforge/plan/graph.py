@@ -21,6 +21,10 @@ from numpy.typing import NDArray
 from rocmforge.array_types import Floats
 from rocmforge.gguf.formats import Format
 
+Activation = Literal["silu", "gelu", "clamped"]
+"""Of a gate g that multiplies u: g · sigmoid(g) · u (SwiGLU); gelu(g) · u, GELU in tanh's form
+(GeGLU); g · sigmoid(1.702 · g) · (u + 1), of g up to 7 and u from −7 to 7 (gpt-oss)."""
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -73,11 +77,15 @@ class Rotation:
         Multiplies cos and sin.
     interleaved
         Pairs are (2i, 2i + 1), else (i, i + R / 2).
+    temperature
+        (β, n): a token at position p is turned and scaled by 1 + β · ln(1 + ⌊p / n⌋); None: not
+        scaled.
     """
 
     frequencies: NDArray[np.float64]
     magnitude: float
     interleaved: bool
+    temperature: tuple[float, int] | None = None
 
     @property
     def rotated(self) -> int:
@@ -87,8 +95,12 @@ class Rotation:
     def table(self, positions: NDArray[np.integer[Any]]) -> tuple[Floats, Floats]:
         """Cosines and sines (n, R / 2) of n positions: magnitude · cos(position · frequency)."""
         angles = positions[:, None].astype(np.float64) * self.frequencies
-        cos = (np.cos(angles) * self.magnitude).astype(np.float32)
-        sin = (np.sin(angles) * self.magnitude).astype(np.float32)
+        size: Any = self.magnitude
+        if self.temperature is not None:
+            beta, step = self.temperature
+            size = size * (1.0 + beta * np.log1p(positions[:, None] // step))
+        cos = (np.cos(angles) * size).astype(np.float32)
+        sin = (np.sin(angles) * size).astype(np.float32)
         return cos, sin
 
 
@@ -116,30 +128,58 @@ class OpRecord:
 
 @dataclass(frozen=True)
 class Embed(OpRecord):
-    """Out = the embedding's rows of the batch's tokens; a model's scale of them belongs here."""
+    """Out = scale · the embedding's rows of the batch's tokens."""
 
     WRITES = ("out",)
 
     embedding: Embedding
     out: Tensor
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class Rmsnorm(OpRecord):
-    """Out = x / √(mean(x²) + eps) · weight over each `weight.size` columns; may be in place."""
+    """Out = or += x / √(mean(x²) + eps) · weight over each `weight.size` columns; may be in place.
 
-    READS = ("x",)
+    Of x that is added to another tensor, timings call it after x.
+    """
+
     WRITES = ("out",)
 
     x: Tensor
     weight: Floats
     eps: float
     out: Tensor
+    accumulate: bool = False
 
     @property
     def label(self) -> str:
         """Its name in timings: a pass norms several tensors."""
-        return f"rmsnorm_{self.out.name}"
+        return f"rmsnorm_{self.x.name if self.accumulate else self.out.name}"
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """X, and what is added to."""
+        return (self.x, self.out) if self.accumulate else (self.x,)
+
+
+@dataclass(frozen=True)
+class Layernorm(OpRecord):
+    """Out = (x − mean(x)) / √(variance(x) + eps) · weight + bias, bias where there is one."""
+
+    READS = ("x",)
+    WRITES = ("out",)
+
+    x: Tensor
+    weight: Floats
+    bias: Floats | None
+    eps: float
+    out: Tensor
+
+    @property
+    def label(self) -> str:
+        """Its name in timings: a pass norms several tensors."""
+        return f"layernorm_{self.out.name}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +195,7 @@ class SelectOutputs(OpRecord):
 
 @dataclass(frozen=True)
 class Matmul:
-    """outs[i] = or += x · weights[i]ᵀ + biases[i], for matrices that a backend packed.
+    """outs[i] = or += scale · (x · weights[i]ᵀ + biases[i]), for matrices that a backend packed.
 
     `role` is what the model calls the product; without one it is named after what it writes.
     """
@@ -166,6 +206,7 @@ class Matmul:
     biases: tuple[Floats | None, ...]
     accumulate: bool = False
     role: str = ""
+    scale: float = 1.0
 
     @property
     def label(self) -> str:
@@ -216,7 +257,22 @@ class KvAppend(OpRecord):
 class Attention(OpRecord):
     """Out (T, H · D) = causal softmax(scale · q kᵀ) v over a layer's pages of G KV heads.
 
-    A layer's window, soft cap or sinks belong here.
+    Parameters
+    ----------
+    q, out
+        (T, H · D).
+    layer
+        Whose keys and values are read.
+    scale
+        Of the products of queries and keys.
+    kv_heads, head_dim
+        G and D.
+    window
+        Tokens that a query sees at most, the last ones and itself; None: all before it.
+    softcap
+        c: scores become c · tanh(score / c); None: they stay.
+    sinks
+        (H,) one more score for each head, without a value; None: no sinks.
     """
 
     READS = ("q",)
@@ -228,6 +284,9 @@ class Attention(OpRecord):
     scale: float
     kv_heads: int
     head_dim: int
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Floats | None = None
 
     @property
     def heads(self) -> int:
@@ -237,7 +296,7 @@ class Attention(OpRecord):
 
 @dataclass(frozen=True)
 class Swiglu(OpRecord):
-    """Out = gate · sigmoid(gate) · up; may be in place. Other activations belong here."""
+    """Out = gate · sigmoid(gate) · up, or as another `Activation` has it; may be in place."""
 
     READS = ("gate", "up")
     WRITES = ("out",)
@@ -245,6 +304,151 @@ class Swiglu(OpRecord):
     gate: Tensor
     up: Tensor
     out: Tensor
+    activation: Activation = "silu"
+
+
+@dataclass(frozen=True)
+class Gelu(OpRecord):
+    """Out = x / 2 · (1 + tanh(√(2 / π) · (x + 0.044715 · x³))); may be in place."""
+
+    READS = ("x",)
+    WRITES = ("out",)
+
+    x: Tensor
+    out: Tensor
+
+
+@dataclass(frozen=True)
+class Softcap(OpRecord):
+    """X = cap · tanh(x / cap), in place."""
+
+    READS = ("x",)
+    WRITES = ("x",)
+
+    x: Tensor
+    cap: float
+
+
+@dataclass(frozen=True)
+class Route(OpRecord):
+    """Which experts a token goes to: those of its k largest scores, the largest first.
+
+    shares = scale · softmax(scores) of the chosen, over all E experts; `sigmoid`: scale ·
+    sigmoid(score). `normalized`: divided by what they are together, so that they add up to scale.
+
+    Parameters
+    ----------
+    scores
+        (T, E).
+    experts, shares
+        (T, k): indices as int32 in the memory of a float32 each, and what their results count.
+    normalized, sigmoid, scale
+        See above.
+    bias
+        (E,) added, for choosing alone, to the scores, or to their sigmoid; None: nothing is.
+    """
+
+    READS = ("scores",)
+    WRITES = ("experts", "shares")
+
+    scores: Tensor
+    experts: Tensor
+    shares: Tensor
+    normalized: bool
+    sigmoid: bool = False
+    scale: float = 1.0
+    bias: Floats | None = None
+
+    @property
+    def count(self) -> int:
+        """E."""
+        return self.scores.columns
+
+    @property
+    def chosen(self) -> int:
+        """k."""
+        return self.experts.columns
+
+
+@dataclass(frozen=True)
+class ExpertGateUp(OpRecord):
+    """out[t, i] = swiglu(x[t] · gateᵀ, x[t] · upᵀ) with the matrices of expert experts[t, i].
+
+    Gate and up have biases where given, and `activation` says what becomes of both.
+
+    Parameters
+    ----------
+    x
+        (T, K).
+    gate, up
+        (E · F, K), packed: the experts one below the other.
+    experts
+        (T, k), of `Route`.
+    count
+        E.
+    out
+        (T, k · F).
+    gate_bias, up_bias
+        (E · F,), or None.
+    activation
+        As of `Swiglu`.
+    """
+
+    READS = ("x", "experts")
+    WRITES = ("out",)
+
+    x: Tensor
+    gate: Any
+    up: Any
+    experts: Tensor
+    count: int
+    out: Tensor
+    gate_bias: Floats | None = None
+    up_bias: Floats | None = None
+    activation: Activation = "silu"
+
+
+@dataclass(frozen=True)
+class ExpertMatmul(OpRecord):
+    """out[t, i] = x[t, i] · weightᵀ + bias with the matrix of expert experts[t, i].
+
+    Parameters
+    ----------
+    x
+        (T, k · F).
+    weight
+        (E · K, F), packed: the experts one below the other.
+    experts
+        (T, k), of `Route`.
+    count
+        E.
+    out
+        (T, k · K).
+    bias
+        (E · K,), or None.
+    """
+
+    READS = ("x", "experts")
+    WRITES = ("out",)
+
+    x: Tensor
+    weight: Any
+    experts: Tensor
+    count: int
+    out: Tensor
+    bias: Floats | None = None
+
+
+@dataclass(frozen=True)
+class AddExperts(OpRecord):
+    """X (T, K) += Σ_i shares[t, i] · parts[t, i], of parts (T, k · K)."""
+
+    READS = ("parts", "shares", "x")
+    WRITES = ("x",)
+
+    parts: Tensor
+    shares: Tensor
+    x: Tensor
 
 
 @dataclass(frozen=True)
@@ -283,6 +487,9 @@ class RopeAttention(OpRecord):
     head_dim: int
     out: Tensor
     scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Floats | None = None
 
     @property
     def heads(self) -> int:
@@ -297,7 +504,7 @@ class RopeAttention(OpRecord):
 
 @dataclass(frozen=True)
 class GateUpSwiglu(OpRecord):
-    """Fused: out = swiglu(x · gateᵀ, x · upᵀ)."""
+    """Fused: out = swiglu(x · gateᵀ, x · upᵀ), or as another `Activation` has it."""
 
     READS = ("x",)
     WRITES = ("out",)
@@ -306,6 +513,7 @@ class GateUpSwiglu(OpRecord):
     gate: Any
     up: Any
     out: Tensor
+    activation: Activation = "silu"
 
 
 @dataclass(frozen=True)
@@ -335,6 +543,20 @@ class SelectRmsnorm(OpRecord):
 
 
 @dataclass(frozen=True)
+class SelectLayernorm(OpRecord):
+    """Fused: out = LayerNorm of those rows of x whose logits are wanted."""
+
+    READS = ("x",)
+    WRITES = ("out",)
+
+    x: Tensor
+    weight: Floats
+    bias: Floats | None
+    eps: float
+    out: Tensor
+
+
+@dataclass(frozen=True)
 class Sample(OpRecord):
     """token = the id drawn from each row of logits, an int32; `parts` is memory for it."""
 
@@ -349,17 +571,25 @@ class Sample(OpRecord):
 Op = (
     Embed
     | Rmsnorm
+    | Layernorm
     | SelectOutputs
     | Matmul
     | Rope
     | KvAppend
     | Attention
     | Swiglu
+    | Gelu
+    | Softcap
+    | Route
+    | ExpertGateUp
+    | ExpertMatmul
+    | AddExperts
     | RopeKvAppend
     | RopeAttention
     | EmbedRmsnorm
     | GateUpSwiglu
     | SelectRmsnorm
+    | SelectLayernorm
     | Sample
 )
 

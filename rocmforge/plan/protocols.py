@@ -28,6 +28,12 @@ from rocmforge.plan.observation import Observer
 MAX_HEAD_DIM = 256
 """Largest D of attention; a model with more is refused when its configuration is read."""
 
+MAX_EXPERTS = 1024
+"""Most experts of a layer; the same in rocmforge/cpu/ops.h."""
+
+EXPERT_ROWS = 16
+"""The rows of each expert's matrices are a multiple of it: no tile of a packed matrix has two."""
+
 Precision = Literal["exact", "half", "bf16", "int8"]
 """How an op rounds operands: not, to float16, to bfloat16, or activations to int8."""
 
@@ -252,7 +258,13 @@ W = TypeVar("W", bound=PackedMatrix)
 
 
 class Backend(Protocol[W]):
-    """One open device."""
+    """One open device.
+
+    Attributes
+    ----------
+    name : str
+        Of the device, as users give it.
+    """
 
     name: str
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rocmforge.gpu.compiler import kernels_folder
+from rocmforge.gpu.kernel_files import kernels_folder
 from rocmforge.profiling import counters
 from rocmforge.profiling.readers.records import Dispatch, Recording
 

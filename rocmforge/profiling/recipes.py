@@ -33,7 +33,7 @@ _CATEGORIES = {
 }
 """In the order in which runs are filled: what is divided by each other is counted in one run."""
 
-_MATMULS = ("matmul", "gate_up_swiglu")  # each is also the beginning of its variants' names
+_MATMULS = ("matmul", "gate_up_swiglu", "expert_gate_up")  # parts of their variants' names
 
 # Panels of rocprof-compute: 2 summary, 7 waves, 10 instructions, 11 compute units, 12 LDS,
 # 15 address units, 16 vector L1, 17 L2.

@@ -1,7 +1,7 @@
 """What `rocmforge tune` tries: kernels whose constants a card decides, and the constants to try.
 
-A case is one key of `rocmforge.gpu.tuning.Tuning`. Its kernels multiply matrices of the shapes of a
-7B model. The shapes are those for which the ops' own constants were measured.
+A case is one key of `rocmforge.gpu.tuning.Tuning`. Its shapes are among those for which the ops'
+own constants were measured.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_prompt
+from rocmforge.gpu.ops.gemv_constants import TOKENS, row_classes
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import Constants
@@ -26,10 +27,7 @@ from rocmforge.gpu.tuning import Constants
 KINDS = MappingProxyType({"nibbles": "Q4_K", "planes": "Q6_K", "bytes": "Q8_0", "dense": "F16"})
 """A common format of each kind of `dot_rows`."""
 
-SHAPES = MappingProxyType(
-    {"few rows": (4096, 4096), "many rows": (22016, 4096), "gate_up_swiglu": (11008, 4096)}
-)
-"""Rows and columns for a GEMV; SwiGLU has two such matrices."""
+GEMVS = ("matmul", "gate_up_swiglu")
 
 BATCH_SHAPES = ((4096, 4096, False), (4096, 11008, False), (11008, 4096, True))
 """Rows, columns, and whether it is gate and up."""
@@ -147,10 +145,11 @@ class Case:
 
 def gemv_cases(properties: DeviceProperties) -> Iterator[Case]:
     """Cases of the GEMVs: ways to cut rows, formats, numbers of tokens."""
-    for op, (kind, name), tokens in itertools.product(SHAPES, KINDS.items(), dot_rows.TOKENS):
-        rows = SHAPES[op][0]
-        asked = op if op == "gate_up_swiglu" else "matmul"
-        chosen = dot_rows.choose(properties.architecture, name, rows, tokens, asked)
+    architecture = properties.architecture
+    classes = [(op, one) for op in GEMVS for one in row_classes(architecture, op)]
+    for (op, one), (kind, name), tokens in itertools.product(classes, KINDS.items(), TOKENS):
+        rows, columns = one.shape
+        chosen = dot_rows.choose(architecture, name, rows, tokens, op)
         own = {"WAVES": chosen.WAVES, "ROWS": chosen.ROWS, "UNITS": chosen.UNITS}
         tried = [
             dict(zip(own, found, strict=True))
@@ -158,11 +157,11 @@ def gemv_cases(properties: DeviceProperties) -> Iterator[Case]:
             if _gemv_fits(properties, chosen, *found)
         ]
         yield Case(
-            f"gemv {op} {kind} {tokens}",
-            f"GEMV, {op.replace('_', ' ')}, {name}, {_tokens(tokens)}",
+            f"gemv {one.name} {kind} {tokens}",
+            f"GEMV, {one.name.replace('_', ' ')}, {name}, {_tokens(tokens)}",
             own,
             [found for found in tried if found != own],
-            _gemv(op, name, tokens),
+            _gemv(op, name, rows, columns, tokens),
             rows * tokens,
             np.int8 if op == "gate_up_swiglu" and kind != "dense" else np.float32,
         )
@@ -186,9 +185,7 @@ def _gemv_fits(
     )
 
 
-def _gemv(op: str, name: str, tokens: int) -> Launches:
-    rows, columns = SHAPES[op]
-
+def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
     def launches(kernels: Any, memory: Memory) -> list[Launch]:
         matrices = memory.matrices(name, rows, columns)
         x = F32(memory.x) if matrices[0].dense else Q8.at(memory.x, dot_rows.MAX_TOKENS, columns)

@@ -40,20 +40,62 @@ _WORDS = (
     r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?\p{L}++|\p{N}{%s}"
     r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
 )
+_NUMBERED = r"|\p{N}{%s}| ?[^\s\p{L}\p{N}]++[\r\n/]*+|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
+_CONTRACTION = r"(?:'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL]))?"
+
+
+def _cased(ending: str) -> str:
+    """Words of capitals, then of other letters; those beyond ASCII count as both.
+
+    That is A*B+ or else A+B*, with A letters but a-z and B letters but A-Z, written so that nothing
+    is given back: A* to an ASCII small letter and on with B*; else A* up to its last letter beyond
+    ASCII; else capitals alone.
+    """
+    before = r"[^\r\n\p{L}\p{N}]?"
+    return "|".join(
+        before + letters + ending
+        for letters in (
+            r"[\p{L}&&[^a-z]]*+[a-z][\p{L}&&[^A-Z]]*+",
+            r"(?:[A-Z]*+[\p{L}&&[^a-zA-Z]]++)++",
+            "[A-Z]++",
+        )
+    )
+
+
+_DEEPSEEK_WORDS = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]++|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]++"
+    r"| ?[\p{P}\p{S}]++[\r\n]*+|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
+)
+_QWEN35 = (
+    r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]++|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]++[\r\n]*+|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
+)
 _PRE_TOKENIZERS = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]++", _GPT2, r"\p{N}++", "[0-9]{3}")),
     "gpt-2": PreTokenizer((_GPT2,)),
     "llama-bpe": PreTokenizer((_WORDS % "1,3",), whole_words=True, add_bos=True),
+    "deepseek-coder": PreTokenizer(
+        (r"[\r\n]", r"\s?\p{L}++", r"\s?\p{P}++", r"[一-龥ࠀ-一가-\x{d7ff}&&[^\s]]++", r"\p{N}")
+    ),
+    "deepseek-v3": PreTokenizer((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]++", _DEEPSEEK_WORDS)),
+    "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]++", _GPT2, "[0-9]{3}")),
+    "glm4": PreTokenizer((_WORDS % "1,3",), whole_words=True),
+    "gpt-4o": PreTokenizer((_cased(_CONTRACTION) + _NUMBERED % "1,3",)),
     "qwen2": PreTokenizer((_WORDS % "1",)),
+    "qwen35": PreTokenizer((_QWEN35,)),
     "smaug-bpe": PreTokenizer((_WORDS % "1,3",)),
     "smollm": PreTokenizer((r"\p{N}", _GPT2)),
+    "tekken": PreTokenizer((_cased("") + _NUMBERED % "1",), whole_words=True, add_bos=True),
 }
 # Names under which llama.cpp cuts and flags text exactly as under the name on the right.
 _ALIASES = {
     **dict.fromkeys(
         ("llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), "llama-bpe"
     ),
-    **dict.fromkeys(("dbrx",), "smaug-bpe"),
+    **dict.fromkeys(("dbrx", "chatglm-bpe"), "smaug-bpe"),
+    **dict.fromkeys(("hunyuan-dense", "joyai-llm", "hy_v4"), "deepseek-v3"),
+    **dict.fromkeys(("llama4", "kanana2", "talkie", "minimax-m2"), "gpt-4o"),
+    "glm5": "glm4",
     **dict.fromkeys(
         ("deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"),
         "qwen2",

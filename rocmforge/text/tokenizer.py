@@ -265,6 +265,7 @@ class Tokenizer:
         messages: Sequence[Mapping[str, object]],
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, object]] | None = None,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """Return `messages` as the prompt text that the model was trained on.
 
@@ -279,22 +280,30 @@ class Tokenizer:
             End with the opening of the assistant's turn.
         tools
             JSON schemas of functions, for templates that know them.
+        variables
+            What the template reads besides, as ``{"enable_thinking": False}`` (Qwen 3) or
+            ``{"reasoning_effort": "low"}`` (gpt-oss). Templates ignore what they do not know.
 
         Raises
         ------
+        ValueError
+            One of `variables` has a name that is given already.
         TokenizerError
             The file has no template, or the template fails or exceeds its limits.
         """
-        return self._template.render(
-            messages=messages,
-            tools=tools,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-            bos_token=self._text(self.bos_id),
-            eos_token=self._text(self.eos_id),
-            unk_token=self._text(self._vocabulary.unknown_id),
-            pad_token=self._text(self._vocabulary.padding_id),
-        )
+        given: dict[str, object] = {
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": self._text(self.bos_id),
+            "eos_token": self._text(self.eos_id),
+            "unk_token": self._text(self._vocabulary.unknown_id),
+            "pad_token": self._text(self._vocabulary.padding_id),
+        }
+        if taken := given.keys() & (variables or {}).keys():
+            raise ValueError(f"variables: got {min(taken)}, wanted names other than {list(given)}")
+        return self._template.render(**given, **(variables or {}))
 
     @cached_property
     def _template(self) -> ChatTemplate:

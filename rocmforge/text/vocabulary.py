@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,10 @@ from rocmforge.errors import TokenizerError, brief
 from rocmforge.text.subwords import PRE_TOKENIZERS
 
 T = TypeVar("T")
+TOKENIZERS: Mapping[str, str] = MappingProxyType(
+    {"gpt2": "byte-level BPE", "llama": "SentencePiece BPE"}
+)
+"""The kinds of vocabularies, as ``tokenizer.ggml.model`` names them."""
 
 
 class TokenType(IntEnum):
@@ -165,8 +170,10 @@ class Vocabulary:
     def from_metadata(cls, source: Metadata) -> Vocabulary:
         """Read and check everything but scores and merges, which only the encoders need."""
         model = source.scalar("tokenizer.ggml.model", str)
-        if model not in ("gpt2", "llama"):
-            raise source.fault("tokenizer.ggml.model", brief(model), "'gpt2' or 'llama'")
+        if model not in TOKENIZERS:
+            raise source.fault(
+                "tokenizer.ggml.model", brief(model), " or ".join(map(repr, TOKENIZERS))
+            )
         spm = model == "llama"
         pre = source.scalar("tokenizer.ggml.pre", str) or "default"
         if not spm and pre not in PRE_TOKENIZERS:

@@ -236,7 +236,7 @@ def test_the_bindings_check_what_would_be_written_out_of_bounds() -> None:
     other = packed(np.ones((6, 64)), "Q4_0", backend)
     for gate, up in ((weights, other), (other, weights)):
         with pytest.raises(ValueError, match="gate_up_swiglu: out must be"):
-            backend.gate_up_swiglu(x, gate, up, good)
+            backend.gate_up_swiglu(x, gate, up, "silu", good)
     rows = np.zeros((2, 8), np.float32)
     with pytest.raises(ValueError, match="rmsnorm: shapes differ"):
         backend.rmsnorm(rows, np.zeros(7, np.float32), 0.0, rows)
@@ -244,6 +244,12 @@ def test_the_bindings_check_what_would_be_written_out_of_bounds() -> None:
         backend.softmax(rows, np.zeros((2, 7), np.float32))
     with pytest.raises(ValueError, match="swiglu: shapes differ"):
         backend.swiglu(rows, rows, np.zeros((2, 7), np.float32))
+    with pytest.raises(ValueError, match="gelu: shapes differ"):
+        backend.gelu(rows, np.zeros((2, 7), np.float32))
+    with pytest.raises(ValueError, match="softcap: shapes differ"):
+        backend.softcap(rows, 1.0, np.zeros((2, 7), np.float32))
+    with pytest.raises(ValueError, match="layernorm: shapes differ"):
+        backend.layernorm(rows, np.zeros(8, "f4"), np.zeros(7, "f4"), 0.0, rows)
     with pytest.raises(ValueError, match="rope: cos and sin"):
         backend.rope(
             np.zeros((2, 1, 4), "f4"), np.zeros((2, 3), "f4"), np.zeros((2, 3), "f4"), True
@@ -268,7 +274,7 @@ def test_gate_and_up_with_swiglu_are_what_the_ops_give(
         backend.matmul(x, [gate, up], outs[:2])
         wanted = ops.swiglu(outs[0], outs[1], backend)
         guarded = np.full((tokens + 1, rows), np.float32(7))
-        backend.gate_up_swiglu(x, gate, up, guarded[:tokens])
+        backend.gate_up_swiglu(x, gate, up, "silu", guarded[:tokens])
         np.testing.assert_allclose(guarded[:tokens], wanted, rtol=1e-5, atol=1e-6)
         assert (guarded[tokens] == 7).all()
 
@@ -281,10 +287,10 @@ def test_gate_and_up_may_write_over_their_input_and_hide_no_nan(isa: str) -> Non
     for tokens in (1, 16, 40):
         x = rng.standard_normal((tokens, 64), np.float32)
         wanted = np.empty_like(x)
-        backend.gate_up_swiglu(x, gate, up, wanted)
+        backend.gate_up_swiglu(x, gate, up, "silu", wanted)
         got = x.copy()
         got[-1, 17] = np.nan
-        backend.gate_up_swiglu(got, gate, up, got)
+        backend.gate_up_swiglu(got, gate, up, "silu", got)
         np.testing.assert_array_equal(got[:-1], wanted[:-1])
         assert np.isnan(got[-1]).all()
 
@@ -297,7 +303,7 @@ def test_gate_and_up_in_bfloat16() -> None:
     x = rng.standard_normal((19, 96), np.float32)
     outs = [np.empty((19, 40), np.float32) for _ in range(3)]
     backend.matmul(x, [gate, up], outs[:2])
-    backend.gate_up_swiglu(x, gate, up, outs[2])
+    backend.gate_up_swiglu(x, gate, up, "silu", outs[2])
     wanted = ops.swiglu(outs[0], outs[1], backend)
     np.testing.assert_allclose(outs[2], wanted, rtol=1e-5, atol=1e-6)
 

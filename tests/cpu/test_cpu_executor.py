@@ -15,7 +15,7 @@ from rocmforge.cpu.backend import CpuBackend
 from rocmforge.demo import demo_model
 from rocmforge.engine import Engine
 from rocmforge.model import decoder
-from rocmforge.plan.graph import Op, Rotation
+from rocmforge.plan.graph import Op, Rope, Rotation
 
 
 def open_engine() -> Engine:
@@ -107,16 +107,22 @@ def test_scratch_memory_begins_at_a_cache_line(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_each_layer_turns_by_its_own_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = decoder._attention
+    layer_ops = decoder._Decoder.layer
     chosen: dict[int, Rotation] = {}
 
-    def other_in_layer_one(config: Any, rotation: Rotation, *given: Any) -> Iterator[Op]:
-        if (layer := given[-1]) == 1:
-            rotation = replace(rotation, frequencies=rotation.frequencies / 8, magnitude=1.5)
-        chosen[layer] = rotation
-        return plain(config, rotation, *given)
+    def other_in_layer_one(self: Any, w: Any) -> Iterator[Op]:
+        for op in layer_ops(self, w):
+            if isinstance(op, Rope):
+                rotation = op.rotation
+                if w.index == 1:
+                    rotation = replace(
+                        rotation, frequencies=rotation.frequencies / 8, magnitude=1.5
+                    )
+                chosen.setdefault(w.index, rotation)
+                op = replace(op, rotation=chosen[w.index])
+            yield op
 
-    monkeypatch.setattr(decoder, "_attention", other_in_layer_one)
+    monkeypatch.setattr(decoder._Decoder, "layer", other_in_layer_one)
     turned: list[NDArray[np.float32]] = []
     take = CpuBackend.rope
 

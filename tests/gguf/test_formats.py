@@ -7,7 +7,13 @@ import dataclasses
 import gguf
 import pytest
 
-from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, format_of_ggml_type
+from rocmforge.gguf.formats import (
+    FORMATS,
+    K_FALLBACK,
+    Format,
+    format_of_ggml_type,
+    ggml_type_name,
+)
 
 IN_GGUF = [fmt for fmt in FORMATS.values() if fmt.ggml_type is not None]
 
@@ -17,7 +23,7 @@ def test_names_are_the_ones_promised() -> None:
         *["F32", "F16", "BF16"],
         *["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"],
         *["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"],
-        *["IQ4_NL", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2"],
+        *["IQ4_NL", "IQ4_XS", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2"],
     ]
     assert all(name == fmt.name for name, fmt in FORMATS.items())
 
@@ -53,6 +59,7 @@ def test_mxfp6_is_a_scale_and_32_codes_of_6_bits(name: str) -> None:
         ("Q5_K", 5.5, 5.82),
         ("Q6_K", 6.5625, 4.88),
         ("IQ4_NL", 4.5, 7.11),
+        ("IQ4_XS", 4.25, 7.53),
         ("MXFP4", 4.25, 7.53),
         ("MXFP6_E2M3", 6.25, 5.12),
         ("MXFP6_E3M2", 6.25, 5.12),
@@ -88,8 +95,14 @@ def test_shapes_without_meaning_are_refused(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("type_id", [-1, 4, 9, 1000])
 def test_unknown_type_id_names_what_is_supported(type_id: int) -> None:
-    with pytest.raises(ValueError, match=rf"got {type_id}, wanted .*12 \(Q4_K\)"):
+    with pytest.raises(ValueError, match=rf"got {type_id}( \(Q8_1\))?, wanted .*12 \(Q4_K\)"):
         format_of_ggml_type(type_id)
+
+
+def test_every_type_of_the_gguf_package_has_its_name() -> None:
+    for kind in gguf.GGMLQuantizationType:
+        assert ggml_type_name(kind.value) == f"{kind.value} ({kind.name})"
+    assert ggml_type_name(5) == "5"
 
 
 def test_fallbacks_hold_short_rows_and_at_least_as_many_bits() -> None:
@@ -99,6 +112,7 @@ def test_fallbacks_hold_short_rows_and_at_least_as_many_bits() -> None:
         "Q4_K": "Q5_0",
         "Q5_K": "Q5_1",
         "Q6_K": "Q8_0",
+        "IQ4_XS": "IQ4_NL",
     }
     for name, other in K_FALLBACK.items():
         assert FORMATS[other].block_len == 32

@@ -24,7 +24,7 @@ BLOCKED = [name for name, fmt in FORMATS.items() if fmt.block_len > 1]
 MXFP6 = ["MXFP6_E2M3", "MXFP6_E3M2"]
 HALF_SCALED = [name for name in BLOCKED if not name.startswith("MX")]
 # These encoders are ours, so their scales must hold up in f16's subnormals too.
-OWN_HALF_SCALED = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL"]
+OWN_HALF_SCALED = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
 
 # llama.cpp's own error on Gaussian weights: relative RMS of dequantized against original.
 LLAMA_CPP_ERROR = {
@@ -35,6 +35,7 @@ LLAMA_CPP_ERROR = {
     "Q5_0": 0.0427,
     "Q4_K": 0.0713,
     "IQ4_NL": 0.0762,
+    "IQ4_XS": 0.0768,
     "Q4_1": 0.0782,
     "Q4_0": 0.0860,
     "MXFP4": 0.116,

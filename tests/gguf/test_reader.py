@@ -24,9 +24,10 @@ import numpy as np
 import pytest
 
 from rocmforge.errors import GGUFError, NoSuchFileError
-from rocmforge.gguf import reader
+from rocmforge.gguf import header
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gguf.reader import GGUFFile, StringArray, TensorInfo
+from rocmforge.gguf.header import StringArray, TensorInfo
+from rocmforge.gguf.reader import GGUFFile
 
 
 @pytest.fixture
@@ -229,10 +230,10 @@ def test_get_refuses_a_kind_that_no_value_has(sample: Path) -> None:
 
 def test_closed_file_refuses_tensors_and_keeps_the_rest(sample: Path) -> None:
     file = GGUFFile(sample)
-    data = file._map
+    assert file._parts is not None
+    data = file._parts[0].data
     file.close()
     file.close()
-    assert data is not None
     assert data.closed
     for use in (file.tensor, file.release):
         with pytest.raises(
@@ -388,10 +389,10 @@ def test_names_in_errors_are_short_and_printable(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("build", "limit"),
     [
-        (lambda n: b.one_key(b.ARRAY, b.array(b.STRING, [], n)), reader.MAX_STRINGS),
-        (lambda n: b.one_key(b.ARRAY, b.array(b.ARRAY, [], n)), reader.MAX_NESTED_ARRAYS),
-        (lambda n: b.one_key(b.ARRAY, b.array(b.BOOL, [], n)), reader.MAX_HEADER_BYTES - 49),
-        (lambda n: b.gguf(tensors=list(wide(n))), reader.MAX_TENSORS),
+        (lambda n: b.one_key(b.ARRAY, b.array(b.STRING, [], n)), header.MAX_STRINGS),
+        (lambda n: b.one_key(b.ARRAY, b.array(b.ARRAY, [], n)), header.MAX_NESTED_ARRAYS),
+        (lambda n: b.one_key(b.ARRAY, b.array(b.BOOL, [], n)), header.MAX_HEADER_BYTES - 49),
+        (lambda n: b.gguf(tensors=list(wide(n))), header.MAX_TENSORS),
     ],
     ids=["strings", "nested arrays", "header bytes", "tensors"],
 )

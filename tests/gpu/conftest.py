@@ -32,6 +32,15 @@ ASAN = os.environ.get("STANDIN_ASAN") == "1"
 _loaded: dict[str, CDLL] = {}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what is the same for both sizes of waves to `make test-all` for the second one."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        second = callspec is not None and callspec.params.get("kernels") == "standin-wave64"
+        if second and item.get_closest_marker("either_wave"):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def standin() -> dict[str, CDLL]:
     """The stand-in's libraries by name, loaded in place of ROCm's."""

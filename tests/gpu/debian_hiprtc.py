@@ -14,7 +14,8 @@ import sys
 from rocmforge.errors import CompileError
 from rocmforge.gpu import hip
 from rocmforge.gpu.code_object import read_code_object
-from rocmforge.gpu.compiler import compile_options, kernels_folder, read_kernel, wave_size
+from rocmforge.gpu.compiler import compile_options, wave_size
+from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import attention_cache
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.ops import attention as op
-from rocmforge.ops import cases
+from rocmforge.ops import cases, reference
 from rocmforge.ops.cases import AttentionCase, AttentionInputs
 
 # Largest relative RMS: the cache's numbers are used as they are, in float32, and then rounded.
@@ -43,11 +44,30 @@ def data(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
     return attention_cache.make(case, kv)
 
 
+class How(NamedTuple):
+    """What changes scores: see `rocmforge.plan.graph.Attention`; sinks by their address."""
+
+    window: int | None = None
+    softcap: float | None = None
+    sinks: int | None = None
+
+
+PLAIN = How()
+
+
 def attend(
-    gpu: Gpu, case: AttentionCase, kv: str, dtype: type = F32, splits: int = 3, **changed: object
+    gpu: Gpu,
+    case: AttentionCase,
+    kv: str,
+    dtype: type = F32,
+    splits: int = 3,
+    how: How = PLAIN,
+    held: DeviceCache | None = None,
+    **changed: object,
 ) -> NDArray[np.float32]:
     """What the kernels give for a case, as float32 (S, H, D)."""
     given, cache, _ = data(case, kv)
+    cache = held or cache
     given = dataclasses.replace(given, **changed)
     sequences, columns = len(case.lengths), case.heads * case.head_dim
     nbytes = Q8.nbytes(sequences, columns) if dtype is Q8 else sequences * columns * 4
@@ -75,6 +95,7 @@ def attend(
             scale=given.scale,
             kv=kv,
             splits=splits,
+            **how._asdict(),
         )
     )
     assert not gpu.download(arrivals, op.MAX_ARRIVALS, np.uint32).any()
@@ -111,6 +132,42 @@ def test_attention_writes_what_the_next_product_reads(
 ) -> None:
     got = attend(gpu, case, "f16", dtype)
     assert cases.relative_rms(got, data(case, "f16")[2]) <= TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("case", [CHECKS[3], EDGES[0], EDGES[3], LONG], ids=str)
+@pytest.mark.parametrize(
+    ("window", "softcap", "sinks"),
+    [(1, None, False), (16, None, True), (40, 2.0, False), (130, None, False), (None, 0.7, True)],
+)
+@pytest.mark.parametrize("splits", [1, 5])
+def test_windows_soft_caps_and_sinks(
+    gpu: Gpu,
+    case: AttentionCase,
+    window: int | None,
+    softcap: float | None,
+    sinks: bool,
+    splits: int,
+) -> None:
+    last = np.linspace(-2, 3, case.heads).astype(np.float32) if sinks else None
+    at = None if last is None else gpu.upload(last)
+    got = attend(gpu, case, "f16", splits=splits, how=How(window, softcap, at))
+    given = data(case, "f16")[0]
+    with np.errstate(invalid="ignore"):
+        wanted = reference.attention(*given.arguments, window, softcap, last)
+    assert cases.relative_rms(got, wanted) <= 2 * EXACT
+
+
+def test_keys_outside_the_window_are_not_read(gpu: Gpu) -> None:
+    """The pages of the table hold NaN there."""
+    case = AttentionCase((200,), (1,), 4, 2, 64, 16)
+    given, cache, _ = data(case, "f16")
+    wanted = attend(gpu, case, "f16", how=How(40))
+    k, v = cache.k.copy(), cache.v.copy()
+    for pages in (k, v):
+        pages[given.page_table[0, :8]] = np.nan  # tokens before 128; the query sees 160
+    spoiled = dataclasses.replace(cache, k=k, v=v)
+    got = attend(gpu, case, "f16", how=How(40), held=spoiled)
+    np.testing.assert_array_equal(got, wanted)
 
 
 def test_the_number_of_parts_does_not_matter(gpu: Gpu) -> None:

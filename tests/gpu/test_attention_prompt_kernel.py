@@ -4,6 +4,7 @@ beside page, query tile and step edges, several sequences, a prompt's second hal
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import attention_cache
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.ops import attention_prompt as op
-from rocmforge.ops import cases
+from rocmforge.ops import cases, reference
 from rocmforge.ops.cases import AttentionCase, AttentionInputs
 
 TOLERANCE = 1e-3  # queries, weights, and keys and values of other dtypes are rounded to f16
@@ -36,7 +37,7 @@ def data(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
 
 
 def attend(
-    gpu: Gpu, case: AttentionCase, kv: str, dtype: type = F32, extra_queries: int = 0
+    gpu: Gpu, case: AttentionCase, kv: str, dtype: type = F32, extra_queries: int = 0, **how: Any
 ) -> NDArray[np.float32]:
     """What the kernel gives for a case, as float32 (T, H, D)."""
     given, cache, _ = data(case, kv)
@@ -64,6 +65,7 @@ def attend(
             max_pages=given.page_table.shape[1],
             scale=given.scale,
             kv=kv,
+            **how,
         )
     )
     got = gpu.download(out.address, given.q.shape, np.float32 if dtype is F32 else np.float16)
@@ -94,3 +96,22 @@ def test_a_sequence_without_queries_is_left_out(gpu: Gpu) -> None:
     case = AttentionCase((20, 9, 18), (20, 0, 3), 2, 1, 64, 16)
     got = attend(gpu, case, "f16")
     assert cases.relative_rms(got, data(case, "f16")[2]) <= TOLERANCE
+
+
+WINDOWED = AttentionCase((127, 300), (90, 70), 4, 2, 64, 32)
+
+
+@pytest.mark.parametrize("case", [*EDGES, WINDOWED], ids=str)
+@pytest.mark.parametrize(
+    ("window", "softcap", "sinks"),
+    [(1, None, False), (16, None, True), (40, 2.0, False), (130, None, False), (None, 0.7, True)],
+)
+def test_windows_soft_caps_and_sinks(
+    gpu: Gpu, case: AttentionCase, window: int | None, softcap: float | None, sinks: bool
+) -> None:
+    last = np.linspace(-2, 3, case.heads).astype(np.float32) if sinks else None
+    at = None if last is None else gpu.upload(last)
+    got = attend(gpu, case, "f16", window=window, softcap=softcap, sinks=at)
+    with np.errstate(invalid="ignore"):
+        wanted = reference.attention(*data(case, "f16")[0].arguments, window, softcap, last)
+    assert cases.relative_rms(got, wanted) <= TOLERANCE

@@ -15,6 +15,8 @@ from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.fusion import FUSIONS
 from rocmforge.model.synthetic import make_model
 
+pytestmark = pytest.mark.either_wave
+
 MODEL = "small"
 
 

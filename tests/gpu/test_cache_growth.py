@@ -22,6 +22,8 @@ from rocmforge.model.synthetic import make_model
 from rocmforge.profiling.memory import memory_profile
 from rocmforge.sampling import SamplingParams
 
+pytestmark = pytest.mark.either_wave
+
 LAYERS = 2
 IDS = [3 + (7 * i * i + 11 * i) % 250 for i in range(21)]
 ITEM = {"f16": 2, "f32": 4, "q8_0": 1}

@@ -328,5 +328,5 @@ def test_the_tool_refuses_a_file_that_is_no_kernel(
 ) -> None:
     assert tool.main(["--arch", "gfx1100", "--file", "rmsnorm"]) == 2
     shown = capsys.readouterr()
-    assert "--file: got rmsnorm, wanted one of add_scale.hip" in shown.err
+    assert "--file: got rmsnorm, wanted one of add_experts.hip" in shown.err
     assert not shown.out

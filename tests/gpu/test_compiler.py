@@ -23,10 +23,9 @@ from rocmforge.gpu.compiler import (
     Build,
     Kernels,
     compile_options,
-    kernels_folder,
-    read_kernel,
     wave_size,
 )
+from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
 
 HEADER = "#pragma once\nstruct Args { int* out; int n; };\n"

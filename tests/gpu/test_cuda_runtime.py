@@ -15,9 +15,10 @@ from chosen_builds import chosen_builds, targets
 
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu import cuda
-from rocmforge.gpu.compiler import Build, compile_options, kernels_folder, read_kernel
+from rocmforge.gpu.compiler import Build, compile_options
 from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.kernel_arguments import Arguments
+from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
 from rocmforge.gpu.runtime import DeviceProperties
 
 ARCHITECTURES = ("sm_80", "sm_90")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model.small_models import written
 from numpy.typing import NDArray
 
 from rocmforge.engine import Engine
@@ -23,7 +24,7 @@ from rocmforge.gpu.runtime import Runtime
 from rocmforge.model import decoder
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops.cases import relative_rms
-from rocmforge.plan.graph import Op, Rotation
+from rocmforge.plan.graph import Op, Rope, Rotation
 from rocmforge.sampling import SamplingParams
 from rocmforge.testing import reference_logits
 
@@ -59,6 +60,82 @@ def test_a_prompt_in_float16(
         assert relative_rms(engine.logits(IDS), wanted[mix]) <= F16_BOUND
 
 
+@pytest.mark.parametrize("architecture", ["phi3", "smollm3"])  # one matrix for two; no rotation
+def test_what_architectures_differ_in(device: str, tmp_path: Path, architecture: str) -> None:
+    path = make_model(
+        tmp_path / "m.gguf", "tiny", "F16", seed=5, layers=4, architecture=architecture
+    )
+    logits = reference_logits(path, IDS[:12])
+    with Engine.from_gguf(path, device, ctx=64) as engine:
+        assert relative_rms(engine.logits(IDS[:12]), logits) <= F16_BOUND
+        sequence = engine.add_sequence()
+        engine.prefill(sequence, IDS[:11])
+        assert relative_rms(engine.decode([sequence], IDS[11:12])[0], logits[11]) <= F16_BOUND
+
+
+EXPERTS = {"expert_count": 5, "expert_used_count": 3}
+WINDOW = {"attention__sliding_window": 9}
+OTHERS = {
+    "gemma2": written(
+        "gemma2",
+        **WINDOW,
+        block_count=3,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=3.0,
+        attention__head_count=8,
+    ),
+    "gemma3": written("gemma3", **WINDOW, block_count=7),
+    "granite": written(
+        "granite", logit_scale=4.0, residual_scale=0.3, embedding_scale=6.0, attention__scale=0.15
+    ),
+    "glm4": written("glm4", rope__dimension_count=8, bias=True),
+    "olmo2": written("olmo2", **WINDOW, block_count=4),
+    "mistral3": written(
+        "mistral3",
+        rope__scaling__type="yarn",
+        rope__scaling__factor=4.0,
+        rope__scaling__original_context_length=8,
+        attention__temperature_scale=0.3,
+    ),
+    "gpt-oss": written(
+        "gpt-oss", **EXPERTS, **WINDOW, block_count=2, expert_feed_forward_length=96
+    ),
+    "qwen2moe": written("qwen2moe", **EXPERTS, shared=48, expert_feed_forward_length=96),
+    "starcoder2": written("starcoder2"),
+    "cohere2": written("cohere2", **WINDOW, block_count=4, logit_scale=0.25),
+    "olmoe": written("olmoe", **EXPERTS, attention__head_count_kv=4),
+    "granitemoe": written("granitemoe", **EXPERTS, residual_scale=0.3, shared=32, logit_scale=2.0),
+    "llama with a window and biases": written("llama", **WINDOW, bias=True, all_biases=True),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_windows_caps_norms_and_scales(device: str, tmp_path: Path, name: str) -> None:
+    path = OTHERS[name](tmp_path / "m.gguf")
+    ids = [3 + (7 * i * i + 11 * i) % 90 for i in range(21)]
+    logits = reference_logits(path, ids)
+    with Engine.from_gguf(path, device, ctx=64) as engine:
+        assert relative_rms(engine.logits(ids), logits) <= F16_BOUND
+        sequence = engine.add_sequence()
+        engine.prefill(sequence, ids[:11])
+        for at in (11, 12, 13, 14):
+            assert relative_rms(engine.decode([sequence], [ids[at]])[0], logits[at]) <= F16_BOUND
+
+
+@pytest.mark.parametrize("mix", ["Q4_K_M", "Q8_0", "MXFP4"])
+def test_mixtures_of_experts(device: str, tmp_path: Path, mix: str) -> None:
+    path = make_model(tmp_path / "m.gguf", "tiny-moe", mix, seed=5, layers=2)
+    logits = reference_logits(path, IDS)
+    with Engine.from_gguf(path, device, ctx=64) as engine:
+        assert relative_rms(engine.logits(IDS), logits) <= INT8_BOUND
+        sequences = [engine.add_sequence() for _ in range(2)]
+        for sequence in sequences:
+            engine.prefill(sequence, IDS[:12])
+        for at in (12, 13, 14):  # the second is captured, the third replayed
+            for row in engine.decode(sequences, [IDS[at]] * 2):
+                assert relative_rms(row, logits[at]) <= INT8_BOUND
+
+
 def test_a_prompt_where_there_are_no_matrix_units(
     device: str,
     models: dict[str, Path],
@@ -77,14 +154,19 @@ def test_each_layer_turns_by_its_own_rotation(
     wanted: dict[str, NDArray[np.float32]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = decoder._attention
+    layer_ops = decoder._Decoder.layer
+    others_by_own: dict[Rotation, Rotation] = {}  # queries and keys turn by the same
 
-    def other_in_layer_one(config: Any, rotation: Rotation, *given: Any) -> Iterator[Op]:
-        if given[-1] == 1:
-            rotation = replace(rotation, frequencies=rotation.frequencies / 8, magnitude=1.5)
-        return plain(config, rotation, *given)
+    def other_in_layer_one(self: Any, w: Any) -> Iterator[Op]:
+        for op in layer_ops(self, w):
+            if isinstance(op, Rope) and w.index == 1:
+                own = op.rotation
+                other = replace(own, frequencies=own.frequencies / 8, magnitude=1.5)
+                yield replace(op, rotation=others_by_own.setdefault(own, other))
+            else:
+                yield op
 
-    monkeypatch.setattr(decoder, "_attention", other_in_layer_one)
+    monkeypatch.setattr(decoder._Decoder, "layer", other_in_layer_one)
     others = reference_logits(models["F16"], IDS)
     assert relative_rms(others, wanted["F16"]) > 10 * F16_BOUND
     with Engine.from_gguf(models["F16"], device, ctx=64) as engine:

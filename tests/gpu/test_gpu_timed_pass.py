@@ -22,6 +22,8 @@ from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.model.synthetic import make_model
 from rocmforge.plan.graph import GateUpSwiglu, Matmul
 
+pytestmark = pytest.mark.either_wave
+
 LAYERS = 2
 PROMPT = list(range(5, 22))
 KERNEL_S, LAUNCH_S = 5e-6, 30e-6

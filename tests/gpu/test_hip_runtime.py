@@ -10,9 +10,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import CDLL
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -261,3 +264,23 @@ def test_waiting_inside_a_capture_is_an_error(standin: dict[str, CDLL]) -> None:
     with pytest.raises(DeviceError):
         runtime.end_capture(stream)
     runtime.destroy_stream(stream)
+
+
+def test_threads_that_compile_load_the_compiler_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inside, together = [0], [0]
+
+    def checked(function: object) -> tuple[int, int]:
+        inside[0] += 1
+        together[0] = max(together[0], inside[0])
+        time.sleep(0.02)
+        inside[0] -= 1
+        return 7, 2
+
+    monkeypatch.setattr(hip, "_bindings", lambda: (None, SimpleNamespace(hiprtcVersion=None)))
+    monkeypatch.setattr(hip, "_checked", checked)
+    with ThreadPoolExecutor(4) as pool:
+        found = {one.result() for one in [pool.submit(hip.compiler_version) for _ in range(8)]}
+    assert found == {"hiprtc 7.2 -O3"}
+    assert together == [1]

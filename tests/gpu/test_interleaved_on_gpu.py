@@ -12,6 +12,8 @@ from interpreters import write_interpreter
 from rocmforge.bench.interleaved import measure_pair
 from rocmforge.bench.results import Direction
 
+pytestmark = pytest.mark.either_wave
+
 pytest.importorskip("asv_runner")
 
 SUITE = '''\

@@ -17,6 +17,8 @@ from rocmforge.gpu.runtime import Runtime
 from rocmforge.model.synthetic import make_model
 from rocmforge.profiling.memory import DeviceMemory, device_memory, memory_profile
 
+pytestmark = pytest.mark.either_wave
+
 LAYERS = 2
 
 

@@ -20,6 +20,8 @@ from rocmforge.model.synthetic import make_model
 from rocmforge.plan.observation import ObservedPass
 from rocmforge.sampling import Sampler, SamplingParams, choose
 
+pytestmark = pytest.mark.either_wave
+
 IDS = [3 + (7 * i * i + 11 * i) % 250 for i in range(12)]
 PARAMS = (
     SamplingParams(),

@@ -11,6 +11,8 @@ from suite_caches import nothing_prepared
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.ops import cases
 
+pytestmark = pytest.mark.either_wave
+
 KERNEL_S = 3e-3  # planted; so long that one round is a replay
 LAUNCH_S = 1e-3
 

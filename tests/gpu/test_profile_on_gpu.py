@@ -18,6 +18,8 @@ from rocmforge.profiling.profile import Profile
 from rocmforge.profiling.run import Options, profile_model
 from rocmforge.profiling.telemetry import Telemetry
 
+pytestmark = pytest.mark.either_wave
+
 LAYERS = 2
 PROMPT, TOKENS = 18, 4
 

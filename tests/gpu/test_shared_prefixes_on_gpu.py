@@ -19,6 +19,8 @@ from rocmforge.kv import KV_DTYPES
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops.cases import relative_rms
 
+pytestmark = pytest.mark.either_wave
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -15,6 +15,8 @@ from rocmforge.profiling.roofline import Peaks
 from rocmforge.speed import measure as measuring
 from rocmforge.speed.measure import Speed, measure, speed_tests
 
+pytestmark = pytest.mark.either_wave
+
 
 @pytest.fixture(autouse=True)
 def known_peaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.model.synthetic import make_model
 from rocmforge.timing import collect
 
+pytestmark = pytest.mark.either_wave
+
 KERNEL_US, LAUNCH_S = 50.0, 30e-6  # planted
 DECODE, PROMPT = "decode at 5", "prompt of 12"
 

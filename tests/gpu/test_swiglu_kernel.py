@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import output_dtypes
 import pytest
@@ -17,12 +19,17 @@ CHECKS = (*cases.ROWS_CHECKS[:4], RowsCase(5, 896), RowsCase(1, 11008), RowsCase
 
 
 def swiglu(
-    gpu: Gpu, gate: NDArray[np.float32], up: NDArray[np.float32], dtype: output_dtypes.Dtype = F32
+    gpu: Gpu,
+    gate: NDArray[np.float32],
+    up: NDArray[np.float32],
+    dtype: output_dtypes.Dtype = F32,
+    activation: str = "silu",
 ) -> NDArray[np.float64]:
     rows, columns = gate.shape
     out = output_dtypes.make(gpu, dtype, rows, columns)
     gate_at, up_at = gpu.upload(gate), gpu.upload(up)
-    gpu.run(op.swiglu(gpu.kernels, gate=gate_at, up=up_at, out=out, rows=rows, columns=columns))
+    shape = {"rows": rows, "columns": columns}
+    gpu.run(op.swiglu(gpu.kernels, gate=gate_at, up=up_at, out=out, activation=activation, **shape))
     return output_dtypes.read(gpu, out, rows, columns)
 
 
@@ -34,6 +41,21 @@ def test_swiglu_agrees_with_the_reference(gpu: Gpu, case: RowsCase) -> None:
     for dtype in output_dtypes.fitting(case.columns):
         tolerance = case.tolerance("swiglu") + output_dtypes.TOLERANCES[dtype]
         assert cases.relative_rms(swiglu(gpu, gate, up, dtype), wanted) <= tolerance
+
+
+@pytest.mark.parametrize("activation", ["gelu", "clamped", "gelu_alone"])
+def test_other_activations(gpu: Gpu, activation: Any) -> None:
+    gate, up = RowsCase(5, 896).inputs(2)
+    gate *= 4
+    up *= 4
+    if activation == "gelu_alone":
+        wanted = reference.gelu(gate)
+    else:
+        wanted = reference.swiglu(gate, up, activation)
+    for dtype in output_dtypes.fitting(896):
+        tolerance = 1e-6 + output_dtypes.TOLERANCES[dtype]
+        got = swiglu(gpu, gate, up, dtype, activation)
+        assert cases.relative_rms(got, wanted) <= tolerance
 
 
 def test_it_may_run_in_place(gpu: Gpu) -> None:

@@ -18,6 +18,8 @@ from rocmforge.gpu.compiler import Build
 from rocmforge.gpu.cross_compile import ARCHITECTURES
 from rocmforge.hardware import Hardware
 
+pytestmark = pytest.mark.either_wave
+
 KERNELS = """#include "device.h"
 struct Args {
     const unsigned char* x;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,11 +18,15 @@ from rocmforge.gpu import replay
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.fusion import FUSIONS
 from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.ops import gemv_constants
+from rocmforge.gpu.ops.gemv_constants import class_of, row_classes
 from rocmforge.gpu.replay import Replay
 from rocmforge.gpu.tuning import UNTUNED, Constants, load_tuning, tuning_file
 from rocmforge.speed import tune as module
 from rocmforge.speed import tune_cases, tune_fusions
 from rocmforge.speed.tune import Search
+
+pytestmark = pytest.mark.either_wave
 
 Cost = Callable[[Launch], float]
 
@@ -46,18 +51,23 @@ class Planted:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Shapes that the stand-in multiplies in no time, and few cases."""
-    shapes = {"few rows": (64, 256), "many rows": (8192, 256), "gate_up_swiglu": (64, 256)}
-    monkeypatch.setattr(tune_cases, "SHAPES", MappingProxyType(shapes))
+    for table in (gemv_constants.CUDA, gemv_constants.AMD):
+        name = "CUDA" if table is gemv_constants.CUDA else "AMD"
+        tiny = {
+            op: tuple(replace(one, shape=(max(one.first, 64), 256)) for one in classes)
+            for op, classes in table.items()
+        }
+        monkeypatch.setattr(gemv_constants, name, tiny)
     monkeypatch.setattr(tune_cases, "KINDS", MappingProxyType({"nibbles": "Q4_K"}))
     monkeypatch.setattr(tune_cases, "BATCH_SHAPES", ((64, 256, False), (64, 256, True)))
     monkeypatch.setattr(tune_cases, "GEMV_TRIED", ((4, 8), (1,), (1, 2)))
     monkeypatch.setattr(tune_cases, "ROW_WAVES_TRIED", (4,))
     monkeypatch.setattr(tune_cases, "TILE_COLUMNS", 256)
-    monkeypatch.setattr(tune_cases.dot_rows, "TOKENS", (1,))
+    monkeypatch.setattr(tune_cases, "TOKENS", (1,))
     monkeypatch.setattr(tune_cases.matmul_batch, "TOKENS", (16,))
     monkeypatch.setattr(tune_cases, "MOST_BLOCKS", 2)
     monkeypatch.setattr(module, "MOST_BLOCKS", 2)
-    monkeypatch.setattr(module, "WEIGHT_BYTES", 4 << 20)
+    monkeypatch.setattr(module, "WEIGHT_BYTES", 16 << 20)  # tiles for 132 units
     monkeypatch.setattr(module, "PARTIAL_BYTES", 1 << 20)
     monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("ROCMFORGE_TUNING", raising=False)  # the benchmarks set it
@@ -75,9 +85,10 @@ def test_the_constants_with_the_least_time_win(kernels: Kernels) -> None:
     constants, found = searched(
         kernels, ["gemv"], lambda launch: 1.0 if launch.threads == 4 * wave else 2.0
     )
-    ops = ("few rows", "many rows", "gate_up_swiglu")
+    architecture = kernels.runtime.properties.architecture
+    names = [x.name for op in tune_cases.GEMVS for x in row_classes(architecture, op)]
     own = {case.key: case.own for case in tune_cases.gemv_cases(kernels.runtime.properties)}
-    assert set(own) == {f"gemv {op} nibbles 1" for op in ops}
+    assert list(own) == [f"gemv {name} nibbles 1" for name in names]
     assert set(constants) == {key for key, found in own.items() if found["WAVES"] != 4}
     assert all(one["WAVES"] == 4 for one in constants.values())
     assert all(one.best_seconds == 1.0 and one.own_seconds == 2.0 for one in found if one.changed)
@@ -178,7 +189,9 @@ def test_the_command_writes_a_table_that_later_devices_take(
     path = tuning_file(kernels.runtime.properties)
     assert document["table"] == str(path)
     assert any(one["changed"] for one in document["found"])
-    assert load_tuning(kernels.runtime.properties).get("gemv few rows nibbles 1")["WAVES"] == 4
+    architecture = kernels.runtime.properties.architecture
+    key = f"gemv {class_of(architecture, 'matmul', 64).name} nibbles 1"
+    assert load_tuning(kernels.runtime.properties).get(key)["WAVES"] == 4
     assert main(["devices"]) == 0
     assert "tuned 20" in capsys.readouterr().out
     assert main(["tune", "--device", device, "--reset"]) == 0

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from rocmforge.gpu.fusion import FUSIONS, wanted_fusions
+from rocmforge.gpu.kernel_files import kernels_digest
 from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_prompt
+from rocmforge.gpu.ops.gemv_constants import TOKENS, class_of, row_classes
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import UNTUNED, Tuning, load_tuning, save_tuning, tuning_file
 
@@ -109,6 +111,7 @@ def _broken(path: list[str], value: object) -> str:
         "device": CARD.name,
         "architecture": CARD.architecture,
         "compute_units": CARD.compute_units,
+        "kernels": kernels_digest(),
         "date": "",
         "constants": {"gemv few rows nibbles 1": {"WAVES": 8, "ROWS": 1, "UNITS": 2}},
         "without": [],
@@ -141,6 +144,7 @@ KEY = "gemv few rows nibbles 1"
         (_broken(["without"], "all"), "\"without\": got 'all', wanted a list"),
         (_broken(["device"], "RX 7600"), "\"device\": got 'RX 7600', wanted"),
         (_broken(["compute_units"], 84), '"compute_units": got 84, wanted 96'),
+        (_broken(["kernels"], "0" * 16), "of other kernel sources; `rocmforge tune` measures"),
         ("0" * ((1 << 20) + 1), "more than 1048576 bytes"),
     ],
 )
@@ -150,3 +154,20 @@ def test_a_broken_table_is_named_and_not_used(text: str, said: str) -> None:
         assert load_tuning(CARD) is UNTUNED
     assert said in str(warned[0].message)
     assert str(tuning_file(CARD)) in str(warned[0].message)
+
+
+@pytest.mark.parametrize("architecture", ["gfx1100", "sm_90"])
+@pytest.mark.parametrize("op", ["matmul", "gate_up_swiglu"])
+def test_each_class_of_rows_has_constants_that_can_be(architecture: str, op: str) -> None:
+    classes = row_classes(architecture, op)
+    assert classes[0].first == 1
+    for one in classes:
+        assert class_of(architecture, op, one.first) is one
+        assert class_of(architecture, op, one.shape[0]) is one
+        assert one.first == 1 or class_of(architecture, op, one.first - 1) is not one
+        assert set(one.chosen) == {"nibbles", "planes", "bytes", "dense"}
+        for chosen in one.chosen.values():
+            for tokens, (waves, rows, units) in zip(TOKENS, chosen, strict=True):
+                assert tokens * rows <= 32  # a lane for each result
+                assert 32 * waves <= 1024
+                assert rows * units <= 4  # what registers hold

@@ -9,7 +9,7 @@ import pytest
 
 from rocmforge.engine import Engine
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.model import config, presets, synthetic, weights
+from rocmforge.model import config, presets, synthetic
 from rocmforge.model.architectures import ARCHITECTURES, Architecture
 from rocmforge.testing import check_close, reference_logits
 
@@ -23,8 +23,10 @@ def test_rows_go_by_their_names() -> None:
 def test_a_new_row_is_all_that_a_relative_needs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    row = Architecture("relative", "halves", qkv_bias=True, qk_norm=True)
-    for module in (config, presets, synthetic, weights):
+    row = Architecture(
+        "relative", "Relatives", "halves", required_biases=("attn_q",), qk_norm="head"
+    )
+    for module in (config, presets, synthetic):
         monkeypatch.setattr(module, "ARCHITECTURES", {**ARCHITECTURES, row.name: row})
     path = synthetic.make_model(tmp_path / "m.gguf", "tiny", "Q8_0", architecture=row.name)
     with GGUFFile(path) as file:

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from gguf_files import write_gguf
 
-from rocmforge.errors import ModelError, RocmforgeError, UnsupportedModelError
+from rocmforge.errors import GGUFError, ModelError, RocmforgeError, UnsupportedModelError
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.model.config import ModelConfig, RopeConfig
+from rocmforge.model.architectures import ARCHITECTURES
+from rocmforge.model.config import ExpertConfig, ModelConfig, RopeConfig
 from rocmforge.plan.protocols import MAX_HEAD_DIM
+
+LAYERNORM = {"attention.layer_norm_epsilon": 1e-5}
 
 
 def read(path: Path, **arguments: Any) -> ModelConfig:
@@ -36,30 +39,33 @@ def test_every_field_of_a_plain_file(tmp_path: Path) -> None:
         norm_eps=float(np.float32(1e-5)),
         rope=RopeConfig(dim=16, base=10000.0, layout="interleaved", original_ctx=128),
         tied_output=True,
-        qkv_bias=False,
-        qk_norm=False,
     )
 
 
 @pytest.mark.parametrize(
     ("architecture", "layout", "bias", "norm"),
     [
-        ("llama", "interleaved", False, False),
-        ("qwen2", "halves", True, False),
-        ("qwen3", "halves", False, True),
+        ("llama", "interleaved", False, None),
+        ("qwen2", "halves", True, None),
+        ("qwen3", "halves", False, "head"),
+        ("qwen3moe", "halves", False, "head"),
+        ("olmoe", "halves", False, "whole"),
     ],
 )
 def test_what_an_architecture_implies(
-    tmp_path: Path, architecture: str, layout: str, bias: bool, norm: bool
+    tmp_path: Path, architecture: str, layout: str, bias: bool, norm: str | None
 ) -> None:
-    config = read(tmp_path, architecture=architecture)
-    assert (config.rope.layout, config.qkv_bias, config.qk_norm) == (layout, bias, norm)
+    always = {"expert_count": 8, "expert_used_count": 2}
+    keys = always if ARCHITECTURES[architecture].mixture == "always" else {}
+    config = read(tmp_path, architecture=architecture, keys=keys)
+    biases = ("attn_k", "attn_q", "attn_v") if bias else ()
+    assert (config.rope.layout, config.biases, config.qk_norm) == (layout, biases, norm)
 
 
 def test_biases_and_an_output_are_seen_in_the_tensors(tmp_path: Path) -> None:
     small = np.zeros(64, "f4")
     config = read(tmp_path, tensors={"blk.0.attn_q.bias": small, "output.weight": small})
-    assert config.qkv_bias
+    assert config.biases == ("attn_q",)
     assert not config.tied_output
 
 
@@ -84,15 +90,89 @@ def test_vocabulary_size_is_the_token_list_before_the_key(tmp_path: Path) -> Non
         read(tmp_path, keys={"vocab_size": None}, tensors=huge)
 
 
+@pytest.mark.parametrize("window", [0, 128])
+def test_a_window_that_holds_all_tokens_is_none(tmp_path: Path, window: int) -> None:
+    assert read(tmp_path, keys={"attention.sliding_window": window}).window is None
+
+
 @pytest.mark.parametrize(
-    ("window", "ctx", "stored"), [(0, 128, None), (128, 128, None), (48, 48, 48)]
+    ("architecture", "pattern", "windowed"),
+    [
+        ("llama", None, [1, 1, 1, 1, 1, 1]),
+        ("gemma2", None, [1, 0, 1, 0, 1, 0]),
+        ("gemma3", None, [1, 1, 1, 1, 1, 0]),
+        ("gemma3", 3, [1, 1, 0, 1, 1, 0]),
+        ("gemma3", [True, False] * 3, [1, 0, 1, 0, 1, 0]),
+        ("gpt-oss", [True] * 6, [1, 1, 1, 1, 1, 1]),
+        ("olmo2", 0, [1, 1, 1, 1, 1, 1]),
+    ],
 )
-def test_sliding_window_limits_the_context(
-    tmp_path: Path, window: int, ctx: int, stored: int | None
+def test_which_layers_have_a_window(
+    tmp_path: Path, architecture: str, pattern: Any, windowed: list[int]
 ) -> None:
-    config = read(tmp_path, keys={"attention.sliding_window": window})
-    assert (config.ctx_train, config.sliding_window) == (ctx, stored)
-    assert config.rope.original_ctx == 128
+    keys = {"block_count": 6, "attention.sliding_window": 48}
+    if architecture == "gpt-oss":
+        keys |= {"expert_count": 2, "expert_used_count": 1}
+    if pattern is not None:
+        keys["attention.sliding_window_pattern"] = pattern
+    config = read(tmp_path, architecture=architecture, keys=keys)
+    assert config.ctx_train == 128
+    assert [config.layer_window(i) is not None for i in range(6)] == [bool(w) for w in windowed]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "named"),
+    [
+        ("gemma3", {"attention.sliding_window_pattern": [True, False, False]}, "false in every"),
+        ("cohere2", {"attention.sliding_window_pattern": 2, **LAYERNORM}, "4 in this architecture"),
+        ("llama", {"attention.sliding_window_pattern": 2}, "unknown effect"),
+        ("llama", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping = 30"),
+        ("gemma2", {"attn_logit_softcapping": -1.0}, "wanted a number from 0 to 1e9"),
+        ("gemma2", {"final_logit_softcapping": float("nan")}, "wanted a number from 0 to 1e9"),
+        ("granite", {"residual_scale": float("inf")}, "wanted a number from 0 to 1e9"),
+        ("starcoder2", {}, "attention.layer_norm_epsilon"),
+    ],
+)
+def test_windows_and_scales_that_no_model_has(
+    tmp_path: Path, architecture: str, keys: dict[str, Any], named: str
+) -> None:
+    given = {"block_count": 3, "attention.sliding_window": 48, **keys}
+    with pytest.raises((ModelError, GGUFError), match=named):
+        read(tmp_path, architecture=architecture, keys=given)
+
+
+def test_a_mixture_of_experts(tmp_path: Path) -> None:
+    keys = {"expert_count": 8, "expert_used_count": [2, 2], "expert_feed_forward_length": 32}
+    config = read(tmp_path, architecture="qwen3moe", keys=keys)
+    assert (config.experts, config.d_ff) == (ExpertConfig(8, 2, normalized=True), 32)
+    config = read(tmp_path, keys={"expert_count": 4, "expert_used_count": 4})
+    assert (config.experts, config.d_ff) == (ExpertConfig(4, 4, normalized=True), 96)
+    olmoe = read(tmp_path, architecture="olmoe", keys=keys).experts
+    assert olmoe is not None
+    assert not olmoe.normalized
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "named"),
+    [
+        ("qwen2", {"expert_count": 8, "expert_used_count": 2}, "expert_count = 8"),
+        ("llama", {"expert_count": 8}, "expert_used_count: got 0, wanted 1 to expert_count"),
+        ("llama", {"expert_count": 8, "expert_used_count": 9}, "which is 8"),
+        ("llama", {"expert_count": 1 << 20, "expert_used_count": 2}, "from 0 to 1024"),
+        ("qwen3moe", {}, "expert_used_count: got 0"),
+        ("qwen3moe", {"expert_count": 8, "expert_used_count": [1, 2]}, "same value in every layer"),
+        (
+            "llama",
+            {"expert_count": 8, "expert_used_count": 2, "feed_forward_length": 40},
+            "feed_forward_length = 40 is not supported; supported: a multiple of 16",
+        ),
+    ],
+)
+def test_wrong_mixtures_are_named(
+    tmp_path: Path, architecture: str, keys: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ModelError, match=re.escape(named)):
+        read(tmp_path, architecture=architecture, keys=keys)
 
 
 def test_neutral_values_of_unsupported_features_pass(tmp_path: Path) -> None:
@@ -112,7 +192,6 @@ def test_neutral_values_of_unsupported_features_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "named"),
     [
-        ("expert_count", 8, "supported: 0"),
         ("attention.scale", 0.25, "0.25"),
         ("logit_scale", 0.0625, "0.0625"),
         ("residual_scale", 0.5, "0.5"),
@@ -120,7 +199,6 @@ def test_neutral_values_of_unsupported_features_pass(tmp_path: Path) -> None:
         ("final_logit_softcapping", 30.0, "30.0"),
         ("rope.scaling.type", "longrope", "none, linear, yarn"),
         ("rope.scaling.yarn_log_multiplier", 1.0, "supported: 0.0"),
-        ("rope.dimension_count", 8, "whole head (16)"),
         ("attention.value_length", 8, "length of the keys (16)"),
         ("attention.head_count_kv", [2, 4], "same value in every layer"),
         ("hidden_activation", "gelu", "silu"),
@@ -138,7 +216,6 @@ def test_unsupported_features_are_named(tmp_path: Path, key: str, value: Any, na
     ("general", "named"),
     [
         ({"general.type": "adapter"}, "'adapter'"),
-        ({"split.count": 3}, "split.count = 3"),
     ],
 )
 def test_files_that_are_no_whole_model(tmp_path: Path, general: dict[str, Any], named: str) -> None:

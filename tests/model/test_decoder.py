@@ -1,206 +1,58 @@
 """The decoder against a float64 forward pass written here, and against llama.cpp where it is.
 
-`forward` reads files by the gguf package and computes with plain numpy, whole sequences at once;
-it shares no code with rocmforge. Models are small, with F32 weights unless said otherwise.
+`plain_model` reads files by the gguf package and computes with plain numpy, whole sequences at
+once. Models are small, with F32 weights unless said otherwise.
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
-from model.gguf_files import BASE
+from model.plain_model import CTX, GEMMAS, Plain, forward
+from model.small_models import written
 from numpy.typing import NDArray
 
 from rocmforge.engine import Engine
 from rocmforge.model.synthetic import make_model
 
-Doubles = NDArray[np.float64]
 TOKENS = 75  # two pages of 32 and a part
 
 
-@dataclass(frozen=True)
-class Plain:
-    """A model file as the gguf package reads it: metadata without prefix, weights in float64."""
-
-    arch: str
-    keys: Mapping[str, Any]
-    weights: Mapping[str, Doubles]
-
-    @classmethod
-    def read(cls, path: Path) -> Plain:
-        reader = gguf.GGUFReader(path)
-        arch = reader.fields["general.architecture"].contents()
-        keys = {
-            name.removeprefix(f"{arch}."): field.contents()
-            for name, field in reader.fields.items()
-            if name.startswith(f"{arch}.")
-        }
-        weights = {
-            t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float64)
-            for t in reader.tensors
-        }
-        return cls(arch, keys, weights)
-
-
-def turn_per_position(model: Plain, dim: int) -> tuple[Doubles, float]:
-    """Angle of each pair from one position to the next, and the factor of cos and sin."""
-    keys = model.keys
-    base = keys.get("rope.freq_base", 10000.0)
-    turn = np.array([base ** -(2 * i / dim) for i in range(dim // 2)])
-    if "rope_freqs.weight" in model.weights:
-        turn = turn / model.weights["rope_freqs.weight"]
-    factor = keys.get("rope.scaling.factor", keys.get("rope.scale_linear", 0.0)) or 1.0
-    kind = keys.get("rope.scaling.type", "linear")
-    magnitude = keys.get("rope.scaling.attn_factor", 1.0)
-    if kind == "none":
-        return turn, magnitude
-    if kind == "linear":
-        return turn / factor, magnitude
-    original = keys.get("rope.scaling.original_context_length", keys["context_length"])
-
-    def pair_with_turns(turns: float) -> float:
-        # base^(-2 i / dim) * original = 2 pi turns, solved for i
-        return dim / 2 * math.log(original / (2 * math.pi * turns), base)
-
-    low = max(math.floor(pair_with_turns(keys.get("rope.scaling.yarn_beta_fast", 32.0))), 0)
-    high = math.ceil(pair_with_turns(keys.get("rope.scaling.yarn_beta_slow", 1.0)))
-    high = min(high, dim - 1)
-    for i in range(dim // 2):
-        slowed = min(max((i - low) / max(high - low, 0.001), 0.0), 1.0)
-        turn[i] *= (1 - slowed) + slowed / factor
-    return turn, magnitude * (1 + 0.1 * math.log(factor))
-
-
-def normalize(x: Doubles, weight: Doubles, eps: float) -> Doubles:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
-
-
-def forward(model: Plain, ids: list[int]) -> Doubles:
-    """Logits (T, V) after each of the ids."""
-    keys, w = model.keys, model.weights
-    heads = keys["attention.head_count"]
-    kv_heads = keys.get("attention.head_count_kv", heads)
-    dim = keys.get("attention.key_length", keys["embedding_length"] // heads)
-    eps = keys["attention.layer_norm_rms_epsilon"]
-    turn, magnitude = turn_per_position(model, dim)
-    phase = magnitude * np.exp(1j * np.arange(len(ids))[:, None, None] * turn)
-    causal = np.tril(np.ones((len(ids), len(ids)), bool))
-
-    def rotate(x: Doubles) -> Doubles:
-        if model.arch == "llama":
-            pairs = (x[..., 0::2] + 1j * x[..., 1::2]) * phase
-            return np.stack([pairs.real, pairs.imag], -1).reshape(x.shape)
-        pairs = (x[..., : dim // 2] + 1j * x[..., dim // 2 :]) * phase
-        return np.concatenate([pairs.real, pairs.imag], -1)
-
-    x = w["token_embd.weight"][ids]
-    for layer in range(keys["block_count"]):
-
-        def part(name: str, default: float = 0.0, layer: int = layer) -> Any:
-            return w.get(f"blk.{layer}.{name}", default)
-
-        h = normalize(x, part("attn_norm.weight"), eps)
-        q, k, v = (
-            (h @ part(f"attn_{n}.weight").T + part(f"attn_{n}.bias")).reshape(len(ids), -1, dim)
-            for n in "qkv"
-        )
-        if model.arch == "qwen3":
-            q = normalize(q, part("attn_q_norm.weight"), eps)
-            k = normalize(k, part("attn_k_norm.weight"), eps)
-        q, k = rotate(q), rotate(k)
-        k, v = (np.repeat(a, heads // kv_heads, axis=1) for a in (k, v))
-        scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(dim)
-        scores = np.where(causal, scores, -np.inf)
-        share = np.exp(scores - scores.max(-1, keepdims=True))
-        share /= share.sum(-1, keepdims=True)
-        mixed = np.einsum("hij,jhd->ihd", share, v).reshape(len(ids), -1)
-        x = x + mixed @ part("attn_output.weight").T
-        h = normalize(x, part("ffn_norm.weight"), eps)
-        gate = h @ part("ffn_gate.weight").T
-        x = (
-            x
-            + (gate / (1 + np.exp(-gate)) * (h @ part("ffn_up.weight").T))
-            @ part("ffn_down.weight").T
-        )
-    output = w.get("output.weight", w["token_embd.weight"])
-    return normalize(x, w["output_norm.weight"], eps) @ output.T
-
-
-def synthetic(architecture: str, mix: str = "F32", **options: Any) -> Callable[[Path], Path]:
+def synthetic(
+    architecture: str, mix: str = "F32", preset: str = "tiny", **options: Any
+) -> Callable[[Path], Path]:
     return lambda path: make_model(
-        path, "tiny", mix, seed=3, layers=2, architecture=architecture, **options
+        path, preset, mix, seed=3, layers=2, architecture=architecture, **options
     )
 
 
-def written(architecture: str, *, tied: bool = False, **keys: Any) -> Callable[[Path], Path]:
-    """A model of odd sizes, made here; keys with `__` for the dots of GGUF's."""
-    named = {key.replace("__", "."): value for key, value in keys.items()}
-    bias = named.pop("bias", architecture == "qwen2")
-    freqs = named.pop("freqs", False)
-
-    def write(path: Path) -> Path:
-        sizes = {**BASE, "context_length": 512, "vocab_size": 97, **named}
-        rng = np.random.default_rng(11)
-        width, inner = sizes["embedding_length"], sizes["feed_forward_length"]
-        heads, kv_heads = sizes["attention.head_count"], sizes["attention.head_count_kv"]
-        dim = sizes.get("attention.key_length", width // heads)
-
-        def matrix(rows: int, columns: int) -> NDArray[np.float32]:
-            return rng.standard_normal((rows, columns), np.float32) / np.float32(columns**0.5)
-
-        def vector(size: int, mean: float) -> NDArray[np.float32]:
-            return mean + rng.standard_normal(size, np.float32) / 4
-
-        tensors = {
-            "token_embd.weight": 2 * matrix(97, width),
-            "output_norm.weight": vector(width, 1),
-        }
-        if not tied:
-            tensors["output.weight"] = matrix(97, width)
-        if freqs:
-            tensors["rope_freqs.weight"] = rng.uniform(1, 8, dim // 2).astype(np.float32)
-        for layer in range(sizes["block_count"]):
-            block = {
-                "attn_norm.weight": vector(width, 1),
-                "ffn_norm.weight": vector(width, 1),
-                "attn_output.weight": matrix(width, heads * dim),
-                "ffn_gate.weight": matrix(inner, width),
-                "ffn_up.weight": matrix(inner, width),
-                "ffn_down.weight": matrix(width, inner),
-            }
-            for n, count in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-                block[f"attn_{n}.weight"] = matrix(count * dim, width)
-                if bias:
-                    block[f"attn_{n}.bias"] = vector(count * dim, 0)
-                if architecture == "qwen3" and n != "v":
-                    block[f"attn_{n}_norm.weight"] = vector(dim, 1)
-            tensors.update({f"blk.{layer}.{name}": value for name, value in block.items()})
-        writer = gguf.GGUFWriter(path, architecture)
-        writer.add_string("tokenizer.ggml.model", "none")
-        for key, value in sizes.items():
-            # llama.cpp takes no wider integers here.
-            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
-            add(f"{architecture}.{key}", value)
-        for name, array in tensors.items():
-            writer.add_tensor(name, array)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return path
-
-    return write
-
-
 YARN = {"type": "yarn", "factor": 4.0, "original_context_length": 512}
+EXPERTS = {"expert_count": 5, "expert_used_count": 3}
+INNER = {"expert_feed_forward_length": 96}
+LONG_ROPE = {
+    "long_rope": True,
+    "rope__scaling__type": "longrope",
+    "rope__scaling__attn_factor": 1.19,
+}
+WINDOW = {"attention__sliding_window": 19}
+CAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0}
+YARN_KEYS = {
+    "rope__scaling__type": "yarn",
+    "rope__scaling__factor": 4.0,
+    "rope__scaling__original_context_length": 32,
+}
+GRANITE = {
+    "logit_scale": 4.0,
+    "residual_scale": 0.3,
+    "embedding_scale": 6.0,
+    "attention__scale": 0.15,
+}
+ROPE_48 = {"rope__dimension_count": 48}
 WIDE_HEAD = {"attention__key_length": 48, "attention__value_length": 48}
 
 MODELS: Mapping[str, Callable[[Path], Path]] = {
@@ -238,7 +90,68 @@ MODELS: Mapping[str, Callable[[Path], Path]] = {
     "qwen3 tied": written("qwen3", tied=True),
     "qwen3 wide heads": written("qwen3", **WIDE_HEAD),
     "llama wide heads": written("llama", **WIDE_HEAD),
+    "llama experts": synthetic("llama", preset="tiny-moe"),
+    "llama experts rope_freqs": synthetic("llama", preset="tiny-moe", rope_factor=8.0),
+    "llama experts Q4_K_M": synthetic("llama", "Q4_K_M", preset="tiny-moe"),
+    "qwen3moe": synthetic("qwen3moe", preset="tiny-moe"),
+    "olmoe": written("olmoe", attention__head_count_kv=4, **EXPERTS),
+    "phi3": written("phi3"),
+    "phi3 partial rotation": written("phi3", rope__dimension_count=8, attention__head_count_kv=4),
+    "phi3 short": written("phi3", **LONG_ROPE, rope__scaling__original_context_length=256),
+    "phi3 long": written(
+        "phi3", **LONG_ROPE, rope__scaling__original_context_length=32, rope__dimension_count=12
+    ),
+    "llama fused, biases": written("llama", fused=True, bias=True),
+    "smollm3": written("smollm3", block_count=5, tied=True),
+    "ernie4_5": written("ernie4_5", tied=True),
+    "exaone": written("exaone", freqs=True),
+    "internlm2": written("internlm2"),
+    "llama all experts": written("llama", expert_count=3, expert_used_count=3),
+    "llama window": written("llama", **WINDOW, **WIDE_HEAD),
+    "llama all biases": written("llama", bias=True, all_biases=True),
+    "gemma": written("gemma", **WIDE_HEAD),
+    "gemma2": written("gemma2", **CAPS, **WINDOW, block_count=4),
+    "gemma2 without caps": written("gemma2", **WIDE_HEAD, final_logit_softcapping=30.0),
+    "gemma3": written("gemma3", **WINDOW, block_count=7, rope__freq_base=1e6),
+    "gemma3 linear": written(
+        "gemma3",
+        **WINDOW,
+        attention__sliding_window_pattern=2,
+        block_count=3,
+        rope__scaling__type="linear",
+        rope__scaling__factor=8.0,
+        rope__freq_base=1e6,
+        rope__freq_base_swa=5000.0,
+    ),
+    "gemma3 global": written("gemma3", final_logit_softcapping=20.0),
+    "gpt-oss": written("gpt-oss", **EXPERTS, **INNER, **WINDOW, **YARN_KEYS, block_count=3),
+    "gpt-oss wide heads": written("gpt-oss", **EXPERTS, **INNER, **WINDOW, **WIDE_HEAD, **ROPE_48),
+    "qwen2moe": written(
+        "qwen2moe", **EXPERTS, **INNER, shared=48, attention__head_count_kv=4, bias=True
+    ),
+    "granite": written("granite", **GRANITE, tied=True),
+    "granite scaled logits": written("granite", logit_scale=8.0),
+    "granitemoe": written("granitemoe", **EXPERTS, **GRANITE),
+    "granitemoe shared": written("granitemoe", **EXPERTS, **GRANITE, shared=32),
+    "olmo2": written("olmo2"),
+    "olmo2 windows": written("olmo2", **WINDOW, **YARN_KEYS, block_count=5),
+    "glm4": written("glm4", rope__dimension_count=8, bias=True),
+    "cohere2": written("cohere2", **WINDOW, block_count=5, logit_scale=0.25),
+    "command-r": written("command-r", logit_scale=0.0625),
+    "starcoder2": written("starcoder2"),
+    "starcoder2 tied": written("starcoder2", tied=True),
+    "mistral3": written(
+        "mistral3",
+        **YARN_KEYS,
+        rope__scaling__yarn_log_multiplier=0.7,
+        attention__temperature_scale=0.1,
+    ),
+    "seed_oss": written("seed_oss", bias=True, **WIDE_HEAD),
 }
+# With what llama.cpp does not read: betas of YaRN, and windows that all layers have.
+UNREAD = ("llama yarn betas", "llama window")
+# What GELU reads from a table of float16 there.
+OF_TABLES = (*GEMMAS, "starcoder2")
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +186,7 @@ def test_logits_are_those_of_a_plain_forward_pass(
 ) -> None:
     path = model_path(name)
     model = Plain.read(path)
-    with Engine.from_gguf(path, ctx=128, kv_dtype="f32") as engine:
+    with Engine.from_gguf(path, ctx=CTX, kv_dtype="f32") as engine:
         ids = some_ids(engine.config.vocab_size)
         got = engine.logits(ids)
     wanted = forward(model, ids)
@@ -281,6 +194,34 @@ def test_logits_are_those_of_a_plain_forward_pass(
     assert relative(got, wanted) < 1e-5
     # A late token feels rotation most; by itself it must agree as well.
     assert relative(got[-1], wanted[-1]) < 2e-5
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize(
+    "name", ["gemma2", "gemma3", "gpt-oss", "olmo2 windows", "cohere2", "llama window"]
+)
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16"])
+def test_pieces_and_batches_cross_a_windows_borders(
+    name: str, kv_dtype: Any, model_path: Callable[[str], Path]
+) -> None:
+    """A prompt in pieces, then single tokens beside those of another sequence."""
+    path = model_path(name)
+    tolerance = 1e-5 if kv_dtype == "f32" else 2e-3
+    with Engine.from_gguf(path, ctx=CTX, kv_dtype=kv_dtype, sequences=2, page_size=16) as engine:
+        ids = some_ids(engine.config.vocab_size)
+        wanted = forward(Plain.read(path), ids)
+        first, second = engine.add_sequence(), engine.add_sequence()
+        at = 0
+        for size in (1, 17, 3, 20, 6):
+            assert relative(engine.prefill(first, ids[at : at + size]), wanted[at + size - 1]) < (
+                tolerance
+            )
+            at += size
+        engine.prefill(second, ids[:12])
+        for step in range(at, at + 10):
+            rows = engine.decode([second, first], [ids[step - at + 12], ids[step]])
+            assert relative(rows[0], wanted[step - at + 12]) < tolerance
+            assert relative(rows[1], wanted[step]) < tolerance
 
 
 @pytest.mark.usefixtures("exact")
@@ -302,7 +243,7 @@ def test_the_comparison_would_notice_another_value(
     path = model_path(name)
     model = Plain.read(path)
     other = Plain(model.arch, {**model.keys, key: value}, model.weights)
-    with Engine.from_gguf(path, ctx=128, kv_dtype="f32") as engine:
+    with Engine.from_gguf(path, ctx=CTX, kv_dtype="f32") as engine:
         ids = some_ids(engine.config.vocab_size)
         assert relative(engine.logits(ids), forward(other, ids)) > 1e-4
 
@@ -318,7 +259,7 @@ def logits_of_llama_cpp(path: Path, ids: list[int]) -> NDArray[np.float32]:
     model = cpp.llama_model_load_from_file(str(path).encode(), model_params)
     assert model, f"llama.cpp does not load {path}"
     params = cpp.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 128
+    params.n_ctx = params.n_batch = params.n_ubatch = CTX
     params.n_threads = params.n_threads_batch = 2
     params.type_k = params.type_v = cpp.GGML_TYPE_F32
     params.flash_attn_type = 0  # off
@@ -342,12 +283,12 @@ def logits_of_llama_cpp(path: Path, ids: list[int]) -> NDArray[np.float32]:
 
 @pytest.mark.peer
 @pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("name", [n for n in MODELS if "Q4_K_M" not in n and "betas" not in n])
+@pytest.mark.parametrize("name", [n for n in MODELS if n not in UNREAD and "Q4_K_M" not in n])
 def test_logits_are_those_of_llama_cpp(name: str, model_path: Callable[[str], Path]) -> None:
     """F32 weights only: quantized ones meet rounded activations there."""
     pytest.importorskip("llama_cpp", reason="llama.cpp is not installed (extra `peer`)")
     path = model_path(name)
-    with Engine.from_gguf(path, ctx=128, kv_dtype="f32") as engine:
+    with Engine.from_gguf(path, ctx=CTX, kv_dtype="f32") as engine:
         ids = some_ids(engine.config.vocab_size)
         got = engine.logits(ids)
     theirs = logits_of_llama_cpp(path, ids)
@@ -356,8 +297,9 @@ def test_logits_are_those_of_llama_cpp(name: str, model_path: Callable[[str], Pa
         f"\n{name:24} llama.cpp to ROCmForge {relative(got, theirs):.1e}, "
         f"to float64 {relative(theirs, plain):.1e}"
     )
-    assert relative(got, theirs) < 1e-4
-    assert relative(got[-1], theirs[-1]) < 1e-4
+    tolerance = 2e-3 if name.split()[0] in OF_TABLES else 1e-4
+    assert relative(got, theirs) < tolerance
+    assert relative(got[-1], theirs[-1]) < tolerance
 
 
 @pytest.mark.peer

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from rocmforge.gguf.formats import FORMATS
+from rocmforge.gguf.header import StringArray
 from rocmforge.gguf.quants import dequantize, quantize
-from rocmforge.gguf.reader import GGUFFile, StringArray
+from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import find_mix, tensor_format
 from rocmforge.model.requantize import quantize_gguf

@@ -153,13 +153,19 @@ def test_presets_are_as_large_as_what_they_are_named_after(
 def test_preset_configs_need_no_file() -> None:
     config = preset_config("70B")
     assert 2 * config.n_layers * config.n_kv_heads * config.head_dim * 2 == 327_680
-    with pytest.raises(ValueError, match=r"preset: got '9B', wanted one of tiny, 0\.5B"):
+    with pytest.raises(ValueError, match=r"preset: got '9B', wanted one of tiny, tiny-moe, 0\.5B"):
         preset_config("9B")
     with pytest.raises(ValueError, match=r"layers: got 5, wanted 1 to 4"):
         find_preset("tiny", layers=5)
     with pytest.raises(ValueError, match=r"architecture: got 'mamba'"):
         find_preset("tiny", architecture="mamba")
-    assert find_preset("0.5B", architecture="llama").config.qkv_bias is False
+    assert not find_preset("0.5B", architecture="llama").config.biases
+    with pytest.raises(ValueError, match="got qwen3moe, wanted one for a model without experts"):
+        find_preset("tiny", architecture="qwen3moe")
+    assert find_preset("tiny-moe", architecture="qwen3").config.experts is None
+    experts = find_preset("tiny-moe", architecture="olmoe").config.experts
+    assert experts is not None
+    assert not experts.normalized
 
 
 def test_llama3_factors_follow_the_wavelength() -> None:

@@ -49,6 +49,43 @@ def test_attention_agrees_with_the_reference(case: AttentionCase, isa: str) -> N
     np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("window", "softcap", "sinks"),
+    [(1, None, False), (16, None, True), (33, 2.0, False), (64, None, False), (None, 0.7, True)],
+)
+@pytest.mark.parametrize("case", cases.ATTENTION_CHECKS + MORE, ids=str)
+def test_windows_soft_caps_and_sinks(
+    case: AttentionCase, window: int | None, softcap: float | None, sinks: bool, isa: str
+) -> None:
+    given = case.inputs()
+    last = np.linspace(-2, 3, case.heads).astype(np.float32) if sinks else None
+    with np.errstate(invalid="ignore"):
+        wanted = reference.attention(*given.arguments, window, softcap, last)
+    outs = []
+    for threads in (1, 2):
+        out = np.full_like(given.q, np.nan)
+        CpuBackend(threads, isa=isa).attention(*given.arguments, out, window, softcap, last)
+        outs.append(out)
+    assert cases.relative_rms(outs[0], wanted) <= 2 * case.tolerance("exact")
+    np.testing.assert_array_equal(*outs)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_keys_outside_the_window_are_not_read(isa: str) -> None:
+    """Their pages may be gone: here they hold NaN."""
+    case = AttentionCase((200,), (3,), 4, 2, 32, page_size=16)
+    given, out = case.inputs(), np.empty((3, 4, 32), np.float32)
+    arguments = given.arguments
+    backend = CpuBackend(1, isa=isa)
+    backend.attention(*arguments, out, 40)
+    given.k_pages[given.page_table[0, :9]] = np.nan  # tokens before 144; the first sees 158
+    given.v_pages[given.page_table[0, :9]] = np.nan
+    again = np.empty_like(out)
+    backend.attention(*arguments, again, 40)
+    np.testing.assert_array_equal(out, again)
+
+
 def test_the_tolerance_would_notice_one_token_more_or_less() -> None:
     case = cases.ATTENTION_CHECKS[2]
     given, wanted = case_data(case)

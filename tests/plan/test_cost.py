@@ -12,12 +12,17 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases
 from rocmforge.plan.cost import Cost, Costs
 from rocmforge.plan.graph import (
+    AddExperts,
     Attention,
     Embed,
     Embedding,
     EmbedRmsnorm,
+    ExpertGateUp,
+    ExpertMatmul,
     GateUpSwiglu,
+    Gelu,
     KvAppend,
+    Layernorm,
     Matmul,
     Op,
     Rmsnorm,
@@ -25,9 +30,12 @@ from rocmforge.plan.graph import (
     RopeAttention,
     RopeKvAppend,
     Rotation,
+    Route,
     Sample,
+    SelectLayernorm,
     SelectOutputs,
     SelectRmsnorm,
+    Softcap,
     Swiglu,
     Tensor,
 )
@@ -43,6 +51,8 @@ COSTS = Costs(
 X, H = Tensor("x", 16), Tensor("h", 16)
 Q, K, V = Tensor("q", 8), Tensor("k", 4), Tensor("v", 4)
 GATE, UP = Tensor("gate", 32), Tensor("up", 32)
+SCORES, EXPERTS, SHARES = Tensor("scores", 4), Tensor("experts", 2), Tensor("shares", 2)
+HIDDEN, PARTS = Tensor("hidden", 2 * 32), Tensor("parts", 2 * 16)
 LAST, LOGITS = Tensor("last", 16, "outputs"), Tensor("logits", 64, "outputs")
 NORM, HEAD_NORM = np.ones(16, np.float32), np.ones(4, np.float32)
 TABLE = Embedding(np.zeros((64, 34), np.uint8), FORMATS["Q8_0"])
@@ -90,7 +100,20 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
         13 * 100,  # the last tokens are written, the others read
         3 * 4 * 3 * 4 + 4 * 32 + 4 * 20 * 2 * 4,
     ),
+    (  # of three tokens each query sees two, so that four are read; the one sees two
+        Attention(Q, 0, H, 0.5, 1, 4, window=2),
+        0,
+        4 * 4 * (8 + 16),
+        6 * 100,
+        4 * 8 * 2 * 4,
+    ),
     (Swiglu(GATE, UP, GATE), 0, 3 * 4 * 128, 0, 5 * 128),
+    (Gelu(GATE, GATE), 0, 2 * 4 * 128, 0, 5 * 128),
+    (Softcap(LOGITS, 30.0), 0, 2 * 4 * 2 * 64, 0, 5 * 2 * 64),
+    (Layernorm(X, NORM, None, 1e-5, H), 64, 2 * 4 * 64, 0, 7 * 64),
+    (Layernorm(X, NORM, NORM, 1e-5, H), 128, 2 * 4 * 64, 0, 7 * 64),
+    (SelectLayernorm(X, NORM, NORM, 1e-5, LAST), 128, 2 * 4 * 32, 0, 7 * 32),
+    (Rmsnorm(H, NORM, 1e-5, X, accumulate=True), 64, 3 * 4 * 64, 0, 4 * 64),
     (
         GateUpSwiglu(H, MATRIX, OTHER, GATE),
         1500,
@@ -98,6 +121,22 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
         0,
         2 * 4 * 16 * 64 + 5 * 128,
     ),
+    (Route(SCORES, EXPERTS, SHARES, True), 0, 4 * 4 * (4 + 2 + 2), 0, 3 * 4 * 4),
+    (  # each expert is missed by one token with 1 / 2, by four with 1 / 16
+        ExpertGateUp(H, MATRIX, OTHER, EXPERTS, 4, HIDDEN),
+        1406,
+        4 * 4 * (16 + 2 + 64),
+        0,
+        2 * 4 * 16 * 128 + 5 * 4 * 64,
+    ),
+    (
+        ExpertMatmul(HIDDEN, MATRIX, EXPERTS, 4, PARTS),
+        938,
+        4 * 4 * (64 + 2 + 32),
+        0,
+        2 * 4 * 32 * 32,
+    ),
+    (AddExperts(PARTS, SHARES, X), 0, 4 * 4 * (32 + 2 + 16 + 16), 0, 2 * 4 * 32),
     (
         Sample(LOGITS, Tensor("parts", 8, "outputs"), Tensor("token", 1, "outputs")),
         0,
@@ -144,6 +183,8 @@ def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
     assert labels == [
         *("embed", "rmsnorm_h", "embed_rmsnorm", "select_outputs", "select_rmsnorm"),
         *("matmul_q_k", "matmul_x", "matmul_logits", "rope_q", "kv_append", "rope_kv_append"),
-        *("attention", "rope_attention", "swiglu", "gate_up_swiglu", "sample"),
+        *("attention", "rope_attention", "attention", "swiglu", "gelu", "softcap"),
+        *("layernorm_h", "layernorm_h", "select_layernorm", "rmsnorm_h", "gate_up_swiglu"),
+        *("route", "expert_gate_up", "expert_matmul", "add_experts", "sample"),
     ]
     assert Matmul(H, (MATRIX,), (Q,), (None,), role="qkv").label == "matmul_qkv"

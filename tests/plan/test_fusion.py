@@ -16,7 +16,7 @@ from rocmforge.plan.fusion import (
     gate_up_swiglu,
     rope_attention,
     rope_kv_append,
-    select_rmsnorm,
+    select_norm,
 )
 from rocmforge.plan.graph import (
     Attention,
@@ -42,7 +42,7 @@ X, H, Q, K, V = (Tensor(name, 64) for name in ("x", "h", "q", "k", "v"))
 GATE, UP, ACT = (Tensor(name, 96) for name in ("gate", "up", "act"))
 NORM = np.ones(32, np.float32)
 TURN, OTHER = (Rotation(np.ones(16), 1.0, interleaved) for interleaved in (True, False))
-RULES = (rope_kv_append, gate_up_swiglu, select_rmsnorm)
+RULES = (rope_kv_append, gate_up_swiglu, select_norm)
 
 
 def names(ops: list[Op]) -> list[str]:

@@ -82,7 +82,8 @@ def test_the_regex_of_matmuls_takes_our_matmuls_only(repo: Path) -> None:
         names = re.findall(r"^KERNEL(?:_[A-Z]+)?\((\w+)", file.read_text("utf-8"), re.M)
         taken |= {name for name in names if pattern.search(name)}
     gemms = {"matmul", "matmul_batch", "matmul_prompt", "matmul_dot4"}
-    assert taken == gemms | {"gate_up_swiglu", "gate_up_swiglu_batch", "gate_up_swiglu_prompt"}
+    pairs = {"gate_up_swiglu", "gate_up_swiglu_batch", "gate_up_swiglu_prompt"}
+    assert taken == gemms | pairs | {"expert_matmul", "expert_gate_up"}
 
 
 def test_rocprof_runs_again_by_itself_for_each_line_of_counters() -> None:
@@ -96,7 +97,7 @@ def test_rocprof_runs_again_by_itself_for_each_line_of_counters() -> None:
     assert all(line.startswith("pmc: ") for line in lines)
     asked = [name for line in lines for name in line.split()[1:]]
     assert tuple(sorted(asked)) == tuple(sorted(run.counters))
-    assert last == "kernel: matmul gate_up_swiglu"
+    assert last == "kernel: matmul gate_up_swiglu expert_gate_up"
     assert "WRITE_SIZE" not in asked  # rocprof's table has it on gfx9 only
     with pytest.raises(ValueError, match="no counters for; wanted rocprofv3"):
         build("rocprof", "memory", "gfx1201", COMMAND, OUT)
@@ -114,7 +115,7 @@ def test_rocprof_compute() -> None:
     (run,) = build("rocprof-compute", "matmul-memory", "gfx1151", COMMAND, OUT, features=())
     assert list(run.argv) == [
         *("rocprof-compute", "profile", "--name", "rocmforge", "--path", "/out/workload"),
-        *("--no-roof", "--kernel", "matmul", "gate_up_swiglu", "--", *COMMAND),
+        *("--no-roof", "--kernel", "matmul", "gate_up_swiglu", "expert_gate_up", "--", *COMMAND),
     ]
     with pytest.raises(ValueError, match="takes none by name"):
         build("rocprof-compute", "stall", "gfx942", COMMAND, OUT, names=["SQ_WAVES"])

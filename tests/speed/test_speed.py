@@ -198,6 +198,24 @@ def test_the_least_time_counts_each_matrix_once_and_what_attention_reads(
     assert step.operations == 6 * found.weights + 30 * pair
 
     prompt = prefill_work(engine, found, 10, 4)
+    assert found.expert_bytes == 0
     assert prompt.nbytes == found.nbytes + 14 * per_token
     pairs = 11 + 12 + 13 + 14
     assert prompt.operations == 8 * 4 * layer + 2 * output + pairs * pair
+
+
+def test_of_experts_the_least_time_counts_those_that_tokens_choose(tmp_path: Path) -> None:
+    path = make_model(tmp_path / "m.gguf", "tiny-moe", "F16", layers=2)  # 2 of 8 experts a token
+    found = matrices(path)
+    expert = 3 * 256 * 256
+    assert (found.expert_weights, found.expert_share) == (2 * 8 * expert, 0.25)
+    assert found.expert_bytes == 2 * found.expert_weights
+    with Engine.from_gguf(path, "cpu", ctx=64) as engine:
+        step = step_work(engine, found, 0, 1)
+        assert step.nbytes == found.nbytes + found.expert_bytes // 4 + engine.cache.bytes_per_token
+        two = step_work(engine, found, 0, 2)
+        missed = (1 - 0.25) ** 2
+        read = two.nbytes - found.nbytes - 2 * engine.cache.bytes_per_token
+        assert read == round(found.expert_bytes * (1 - missed))
+        pairs = 4 * 2 * engine.config.n_heads * engine.config.head_dim
+        assert step.operations == 2 * (found.weights + 2 * 2 * expert) + pairs

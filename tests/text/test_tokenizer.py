@@ -91,8 +91,8 @@ def test_missing_pre_tokenizer_is_default(vocabularies: dict[str, Tokenizer]) ->
 
 
 def test_unknown_pre_tokenizer_names_itself_and_the_supported_ones() -> None:
-    with pytest.raises(TokenizerError, match=r"'tekken'.*default.*gpt-2.*llama-bpe.*qwen2"):
-        Tokenizer(bpe_metadata("tekken"))
+    with pytest.raises(TokenizerError, match=r"'of-tomorrow'.*default.*gpt-2.*llama-bpe.*qwen2"):
+        Tokenizer(bpe_metadata("of-tomorrow"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "attention.hip"
-ARGUMENTS = "PPPPPPPPPPPPPiiiiiif"
+ARGUMENTS = "PPPPPPPPPPPPPPiiiiiiiff"
 LAYOUTS = {"attention": ARGUMENTS}
 HEAD_DIMS = (64, 80, 96, 128, 256)
 """Head dims of the models that we run; the kernel takes every multiple of 8 up to 256."""
@@ -183,6 +183,9 @@ def arguments(
     scale: float,
     kv: str,
     splits: int,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: int | None = None,
 ) -> tuple[Constants, tuple[int, int, int], int, tuple[int | float, ...]]:
     """Return constants, grid, threads and values of a launch of attention over the cache.
 
@@ -206,6 +209,10 @@ def arguments(
         "f16", "q8_0" or "f32".
     splits
         Of `choose_splits`.
+    window, softcap
+        As of `rocmforge.plan.graph.Attention`.
+    sinks
+        (H,) float32, or None.
     """
     properties = kernels.runtime.properties
     group = heads // kv_heads
@@ -213,8 +220,8 @@ def arguments(
     stats = scratch + 4 * sequences * heads * splits * head_dim
     values = (
         *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, scratch, stats, arrivals),
-        *(*addresses(out), heads, kv_heads, page_size.bit_length() - 1, max_pages, splits),
-        *(DTYPES.index(dtype(out)), scale),
+        *(sinks or 0, *addresses(out), heads, kv_heads, page_size.bit_length() - 1, max_pages),
+        *(splits, DTYPES.index(dtype(out)), window or 0, scale, softcap or 0.0),
     )
     grid = (splits, kv_heads * -(-group // constants.QUERIES), sequences)
     return constants, grid, constants.WAVES * properties.wave_size, values

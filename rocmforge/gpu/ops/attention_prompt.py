@@ -16,7 +16,7 @@ from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "attention_prompt.hip"
-LAYOUTS = {"attention_prompt": "PPPPPPPPPPPiiiiif"}
+LAYOUTS = {"attention_prompt": "PPPPPPPPPPPPiiiiiiff"}
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,9 @@ def attention_prompt(
     max_pages: int,
     scale: float,
     kv: str,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: int | None = None,
 ) -> Launch:
     """Causal softmax(scale · q kᵀ) v; query j of n of a sequence stands at its length − n + j.
 
@@ -111,6 +114,10 @@ def attention_prompt(
         The most queries of one sequence.
     kv
         "f16", "q8_0" or "f32".
+    window, softcap
+        As of `rocmforge.plan.graph.Attention`.
+    sinks
+        (H,) float32, or None.
     """
     properties = kernels.runtime.properties
     constants = choose(properties.architecture, head_dim, kv)
@@ -122,6 +129,7 @@ def attention_prompt(
         (heads, -(-max_queries // tile), sequences),
         constants.WAVES * properties.wave_size,
         LAYOUTS["attention_prompt"],
-        *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, starts, *addresses(out)),
-        *(heads, kv_heads, page_size.bit_length() - 1, max_pages, DTYPES.index(dtype(out)), scale),
+        *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, starts, sinks or 0),
+        *(*addresses(out), heads, kv_heads, page_size.bit_length() - 1, max_pages),
+        *(DTYPES.index(dtype(out)), window or 0, scale, softcap or 0.0),
     )

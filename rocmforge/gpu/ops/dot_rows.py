@@ -5,13 +5,13 @@ matmul and gate_up_swiglu, both in `matmul.py`, are built on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from types import MappingProxyType
 
 from rocmforge.gpu.arrays import F32, Q8
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
+from rocmforge.gpu.ops.gemv_constants import TOKENS, class_of, kind_of, row_classes
 from rocmforge.gpu.ops.output import addresses
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
@@ -25,37 +25,6 @@ COMMON = ("Q4_K", "Q6_K", "Q8_0", "F16")
 """What most models consist of."""
 
 MAX_TOKENS = 8
-TOKENS = (1, 2, 4, 8)
-"""What kernels are compiled for; one for more serves fewer."""
-
-MANY_ROWS = 8192
-"""Rows from which on every multiprocessor has several blocks to work at in turn."""
-
-_WAVES_ROWS_UNITS: Mapping[str, Mapping[str, tuple[tuple[int, int, int], ...]]] = MappingProxyType(
-    {
-        "few rows": {
-            "nibbles": ((8, 1, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),
-            "planes": ((8, 1, 2), (8, 2, 1), (8, 2, 1), (8, 2, 2)),
-            "bytes": ((8, 1, 4), (8, 2, 2), (8, 2, 2), (8, 2, 2)),
-            "dense": ((16, 1, 4), (16, 1, 4), (16, 2, 1), (16, 2, 1)),
-        },
-        "many rows": {
-            "nibbles": ((8, 2, 2), (8, 2, 2), (8, 2, 1), (8, 4, 1)),
-            "planes": ((4, 2, 2), (8, 2, 1), (8, 2, 1), (8, 2, 1)),
-            "bytes": ((8, 1, 4), (8, 2, 2), (8, 2, 2), (8, 2, 2)),
-            "dense": ((16, 1, 4), (16, 1, 4), (16, 2, 1), (16, 2, 1)),
-        },
-        "gate_up_swiglu": {
-            "nibbles": ((8, 2, 1), (8, 1, 2), (8, 1, 2), (8, 2, 1)),
-            "planes": ((8, 2, 1), (8, 1, 1), (8, 1, 1), (4, 2, 1)),
-            "bytes": ((8, 2, 1), (8, 2, 1), (8, 2, 1), (16, 2, 1)),
-            "dense": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
-        },
-    }
-)
-"""WAVES, ROWS and UNITS for each of TOKENS: the best of up to 20 on an H200 (2026-11) for Q4_K,
-Q6_K, Q8_0 and F16, one for each kind. Matrices were 4096 × 4096 and 4096 × 11008 (few rows),
-22016 × 4096 and 32000 × 4096 (many rows), twice 11008 × 4096 (gate and up)."""
 
 
 @dataclass(frozen=True)
@@ -121,37 +90,19 @@ def choose(
     """
     at = next(i for i, held in enumerate(TOKENS) if held >= tokens)
     held = TOKENS[at]
-    if op == "matmul":
-        op = "many rows" if rows >= MANY_ROWS else "few rows"
-    kind = _kind(name)
-    waves, row_sets, units = _WAVES_ROWS_UNITS[op][kind][at]
-    if architecture.startswith("sm_"):
-        slots = 512 if held == 1 else 896
-    else:
-        # A compute unit has 64 KB of LDS for all its blocks.
-        slots = 256 if held == 1 else 512
-        waves = max(waves, 8) if held * row_sets < 8 else 8
-        row_sets = min(row_sets, 2)
-    constants = Constants(held, 32, row_sets, units, waves, slots)
-    return replace(constants, **tuning.get("gemv", op, kind, held))
-
-
-def _kind(name: str) -> str:
-    """Formats whose lanes load and decode alike."""
-    if name in DENSE:
-        return "dense"
-    streams = STREAMS[name]
-    if streams.codes == 32:
-        return "bytes"
-    return "planes" if streams.high else "nibbles"
+    row_class, kind = class_of(architecture, op, rows), kind_of(name)
+    waves, row_sets, units = row_class.chosen[kind][at]
+    # A compute unit of AMD has 64 KB of LDS for all its blocks.
+    few, many = (512, 896) if architecture.startswith("sm_") else (256, 512)
+    constants = Constants(held, 32, row_sets, units, waves, few if held == 1 else many)
+    return replace(constants, **tuning.get("gemv", row_class.name, kind, held))
 
 
 def all_constants(architecture: str, name: str, op: str) -> Iterable[Constants]:
     """Constants of a format to compile ahead: one and eight tokens, and all for common formats."""
     tokens = TOKENS if name in COMMON else (TOKENS[0], TOKENS[-1])
-    return dict.fromkeys(
-        choose(architecture, name, rows, t, op) for t in tokens for rows in (1, MANY_ROWS)
-    )
+    firsts = [row_class.first for row_class in row_classes(architecture, op)]
+    return dict.fromkeys(choose(architecture, name, n, t, op) for t in tokens for n in firsts)
 
 
 def batch(x: Q8 | F32, columns: int, tokens: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""embed: rows of the token table as float32, and in the same launch their first RMSNorm."""
+"""embed: rows of the token table as float32, scaled, and in the same launch their first RMSNorm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "embed.hip"
-LAYOUTS = {"embed": "PPPPPPPPPPiif"}
+LAYOUTS = {"embed": "PPPPPPPPPPiiff"}
 THREADS = 256
 
 
@@ -36,8 +36,9 @@ def embed(
     norm_weight: int | None = None,
     eps: float = 0.0,
     normed: F32 | F16 | Q8 | None = None,
+    scale: float = 1.0,
 ) -> Launch:
-    """out[t] = row tokens[t] of the table; normed[t] = out[t] / √(mean(out[t]²) + eps) · weight.
+    """out[t] = scale · row tokens[t]; normed[t] = out[t] / √(mean(out[t]²) + eps) · weight.
 
     Parameters
     ----------
@@ -69,5 +70,5 @@ def embed(
         (count, 1, 1),
         THREADS,
         LAYOUTS["embed"],
-        *(*streams, tokens, norm_weight or 0, out, *pointers, columns, number, eps),
+        *(*streams, tokens, norm_weight or 0, out, *pointers, columns, number, eps, scale),
     )

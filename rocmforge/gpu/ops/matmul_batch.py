@@ -92,8 +92,8 @@ class Constants:
 
 
 _SM = {
-    16: Constants(16, 8, 1, 128, 4, 2, 2),
-    32: Constants(32, 8, 1, 128, 4, 2, 1),
+    16: Constants(16, 8, 1, 128, 2, 2, 1),
+    32: Constants(32, 8, 1, 128, 2, 2, 1),
     64: Constants(64, 8, 1, 128, 2, 2, 1),
 }
 # Not measured. A compute unit has 64 KB of LDS for all its blocks, and few blocks hide latency.

@@ -1,4 +1,4 @@
-"""rmsnorm: x / √(mean(x²) + eps) · weight, after a residual is added where there is one.
+"""rmsnorm: x / √(mean(x²) + eps) · weight, alone or added to something.
 
 The output may be float32, float16, or rounded to int8 at once.
 """
@@ -56,14 +56,14 @@ def rmsnorm(
     rows: int,
     columns: int,
     eps: float,
-    residual: int | None = None,
+    base: int | None = None,
 ) -> Launch:
-    """out[t] = x[t] / √(mean(x[t]²) + eps) · weight; with a residual after x[t] += residual[t].
+    """out[t] = x[t] / √(mean(x[t]²) + eps) · weight, plus base[t] where there is a base.
 
     Parameters
     ----------
     x
-        (T, K) float32, aligned to 16; the sum is stored back where there is a residual.
+        (T, K) float32, aligned to 16.
     weight
         (K,) float32, aligned to 16.
     out
@@ -73,8 +73,8 @@ def rmsnorm(
         T and K. For the norm of each head (qwen3): T · H and D.
     eps
         Added to the mean square.
-    residual
-        (T, K) float32, aligned to 16.
+    base
+        (T, K) float32, aligned to 16; may be out.
     """
     constants = choose(kernels.runtime.properties.architecture, columns, dtype(out))
     return kernels.launch(
@@ -84,5 +84,5 @@ def rmsnorm(
         (-(-rows // constants.rows), 1, 1),
         constants.THREADS,
         LAYOUTS["rmsnorm"],
-        *(x, residual or 0, weight, *addresses(out), rows, columns, eps),
+        *(x, base or 0, weight, *addresses(out), rows, columns, eps),
     )

@@ -1,4 +1,4 @@
-"""swiglu: gate · sigmoid(gate) · up, element by element.
+"""swiglu: gate · sigmoid(gate) · up, element by element, or another activation.
 
 For where the matmul that gives gate and up does not do it in its own last step.
 """
@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import get_args
 
 from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.elements import blocks, choose
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
+from rocmforge.plan.graph import Activation
 
 FILE = "swiglu.hip"
-LAYOUTS = {"swiglu": "PPPPPii"}
+ACTIVATIONS = (*get_args(Activation), "gelu_alone")
+"""As kernels/swiglu.h numbers them."""
+LAYOUTS = {"swiglu": "PPPPPiii"}
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -25,9 +29,16 @@ def builds(architecture: str) -> Iterator[Build]:
 
 
 def swiglu(
-    kernels: Kernels, *, gate: int, up: int, out: F32 | F16 | Q8, rows: int, columns: int
+    kernels: Kernels,
+    *,
+    gate: int,
+    up: int,
+    out: F32 | F16 | Q8,
+    rows: int,
+    columns: int,
+    activation: str = "silu",
 ) -> Launch:
-    """out = gate · sigmoid(gate) · up.
+    """out = gate · sigmoid(gate) · up, or as `activation` has it.
 
     Parameters
     ----------
@@ -38,6 +49,8 @@ def swiglu(
         Numbers beyond float16 become ±65504, infinities stay.
     rows, columns
         T and N.
+    activation
+        One of ACTIVATIONS; the last is gelu(gate), without up.
     """
     constants = choose(kernels.runtime.properties.architecture, dtype(out))
     return kernels.launch(
@@ -47,5 +60,5 @@ def swiglu(
         (blocks(rows * columns, constants.THREADS), 1, 1),
         constants.THREADS,
         LAYOUTS["swiglu"],
-        *(gate, up, *addresses(out), rows, columns),
+        *(gate, up, *addresses(out), rows, columns, ACTIVATIONS.index(activation)),
     )

@@ -1,0 +1,43 @@
+// A mixture of experts, as its products see it: which rows of the packed matrices a block takes,
+// and which rows of the activations.
+//
+// Job j = token * k + i is the product of a token with its expert number i. The matrices of the E
+// experts, of N rows each, stand one below the other. A block takes one job; where GATHER is 1, up
+// to TOKENS jobs of one expert, which group_experts.hip has put together.
+#pragma once
+
+#include "dot_rows.h"
+
+struct Experts {
+    const int* of;      // (T, k): the expert of each job
+    const int* groups;  // of group_experts.hip, where GATHER is 1
+    int chosen;         // k
+    int rows;           // N
+};
+
+// Grid (ceil(N / kPassRows), k, T), or (ceil(N / kPassRows), groups). Reads what earlier launches
+// wrote.
+struct Jobs {
+    int expert, first, end;  // rows of the packed matrix: those of the block begin at first
+    Batch batch;             // the rows of x that they read; none: the block has no work
+
+    DEVICE Jobs(const Experts& experts, const Batch& all) : batch(all) {
+#if GATHER
+        const int* const group = experts.groups + 3 * static_cast<int>(block_y());
+        expert = group[0];
+        batch.jobs += group[1];
+        batch.tokens = group[2];
+#else
+        batch.job = block_z() * experts.chosen + block_y();
+        batch.tokens = 1;
+        expert = experts.of[batch.job];
+#endif
+        first = expert * experts.rows + static_cast<int>(block_x()) * kPassRows;
+        end = (expert + 1) * experts.rows;
+    }
+
+    // Where row `row` of the packed matrix belongs in out (T * k, N), for a token of the batch.
+    DEVICE u64 at(const Experts& experts, int token, int row) const {
+        return static_cast<u64>(batch.number(token)) * experts.rows + (row - expert * experts.rows);
+    }
+};

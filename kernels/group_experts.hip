@@ -1,0 +1,68 @@
+// group_experts: brings the jobs (experts.h) of each expert together, in groups of up to GROUP.
+//
+//   experts  (jobs,) int: the expert of each job, below E
+//   order    (jobs,) int: the jobs, expert by expert; those of one expert in any order
+//   groups   (most, 3) int: expert, first place in order, and jobs of each group; groups that are
+//            not needed have no jobs
+//
+// Threads: one block, in which each thread has an expert. Grid (1).
+// Limits: E at most THREADS; most at least the groups there are: jobs / GROUP + E are enough.
+// Launched by rocmforge/gpu/ops/experts.py.
+#include "device.h"
+
+#if !defined(THREADS) || !defined(GROUP)
+#error "THREADS and GROUP have to be passed by the build"
+#endif
+
+struct GroupExpertsArgs {
+    const int* experts;
+    int* order;
+    int* groups;
+    int jobs, most;
+};
+
+// Jobs, and groups of them.
+struct Count {
+    int jobs, groups;
+};
+
+KERNEL(group_experts, GroupExpertsArgs, THREADS) {
+    SHARED uint32_t counted[THREADS];
+    SHARED Count sums[2][THREADS];
+    const int own = thread_x();
+    counted[own] = 0;
+    block_sync();
+    for (int job = own; job < a.jobs; job += THREADS) shared_add(&counted[a.experts[job]], 1);
+    block_sync();
+    const int jobs = static_cast<int>(counted[own]), groups = (jobs + GROUP - 1) / GROUP;
+
+    // Sums over this expert and all before it.
+    int at = 0;
+    sums[at][own] = {jobs, groups};
+    block_sync();
+    for (int step = 1; step < THREADS; step *= 2) {
+        Count sum = sums[at][own];
+        if (own >= step) {
+            sum.jobs += sums[at][own - step].jobs;
+            sum.groups += sums[at][own - step].groups;
+        }
+        at = 1 - at;
+        sums[at][own] = sum;
+        block_sync();
+    }
+    const int first = sums[at][own].jobs - jobs, first_group = sums[at][own].groups - groups;
+    const int total = sums[at][THREADS - 1].groups;
+
+    counted[own] = static_cast<uint32_t>(first);
+    block_sync();
+    for (int job = own; job < a.jobs; job += THREADS) {
+        a.order[shared_add(&counted[a.experts[job]], 1)] = job;
+    }
+    for (int i = 0; i < groups; ++i) {
+        int* const group = a.groups + 3 * (first_group + i);
+        group[0] = own;
+        group[1] = first + i * GROUP;
+        group[2] = minimum(GROUP, jobs - i * GROUP);
+    }
+    for (int i = total + own; i < a.most; i += THREADS) a.groups[3 * i + 2] = 0;
+}

@@ -1,0 +1,315 @@
+"""A mixture of experts: choosing them, their products, and adding up what they give.
+
+A product of a token with an expert is a job. For few tokens each job is a GEMV of its own. For
+more, the jobs of an expert come together in groups of up to eight, which read its matrices once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rocmforge.errors import UnsupportedModelError
+from rocmforge.gpu.arrays import F32, Q8
+from rocmforge.gpu.compiler import Build, Kernels
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.ops.dot_rows import (
+    BATCH,
+    KERNEL_FORMATS,
+    MAX_TOKENS,
+    Constants,
+    all_constants,
+    batch,
+    choose,
+    defines,
+)
+from rocmforge.gpu.ops.swiglu import ACTIVATIONS
+from rocmforge.plan.graph import Activation
+from rocmforge.plan.protocols import MAX_EXPERTS
+
+_EXPERTS = "PPii"  # struct Experts of kernels/experts.h
+_BATCHES = {0: BATCH + "ii", 1: BATCH + "iP"}  # and Batch, by GATHER
+MATMUL_FILE = "expert_matmul.hip"
+MATMUL_LAYOUTS = {n: {"expert_matmul": "PPPPPP" + _EXPERTS + _BATCHES[n]} for n in (0, 1)}
+GATE_UP_FILE = "expert_gate_up.hip"
+GATE_UP_LAYOUTS = {
+    n: {"expert_gate_up": "PPPP" * 2 + "PPPi" + _EXPERTS + _BATCHES[n]} for n in (0, 1)
+}
+GROUP_FILE = "group_experts.hip"
+GROUP_LAYOUTS = {"group_experts": "PPPii"}
+GROUP_MACROS = {"THREADS": MAX_EXPERTS, "GROUP": MAX_TOKENS}
+GROUPED_TOKENS = 9
+"""Tokens from which on jobs are grouped."""
+ROUTE_FILE = "route.hip"
+ROUTE_LAYOUTS = {"route": "PPPPiiiif"}
+ADD_FILE = "add_experts.hip"
+ADD_LAYOUTS = {"add_experts": "PPPii"}
+ADD_THREADS = 256
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """The ops' kernels for matrices of one format."""
+    yield Build(ROUTE_FILE, ROUTE_LAYOUTS, {})
+    yield Build(ADD_FILE, ADD_LAYOUTS, {"THREADS": ADD_THREADS})
+    yield Build(GROUP_FILE, GROUP_LAYOUTS, GROUP_MACROS)
+    for name in KERNEL_FORMATS:
+        for constants in _of_jobs(architecture, name, "matmul"):
+            gather = int(constants.TOKENS > 1)
+            macros = {**defines(constants, [name]), "GATHER": gather}
+            yield Build(MATMUL_FILE, MATMUL_LAYOUTS[gather], macros)
+        for constants in _of_jobs(architecture, name, "gate_up_swiglu"):
+            gather = int(constants.TOKENS > 1)
+            macros = {**defines(constants, [name] * 2), "GATHER": gather}
+            yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS[gather], macros)
+
+
+def _of_jobs(architecture: str, name: str, op: str) -> list[Constants]:
+    every = all_constants(architecture, name, op)
+    return [found for found in every if found.TOKENS in (1, MAX_TOKENS)]
+
+
+def most_groups(jobs: int, count: int) -> int:
+    """Groups that jobs of some experts make at most."""
+    return min(jobs, jobs // MAX_TOKENS + count)
+
+
+def scratch_bytes(tokens: int, chosen: int, count: int) -> int:
+    """Memory that the products of some tokens need to group their jobs."""
+    if tokens < GROUPED_TOKENS:
+        return 0
+    jobs = tokens * chosen
+    return 4 * (jobs + 3 * most_groups(jobs, count))
+
+
+def route(
+    kernels: Kernels,
+    *,
+    scores: int,
+    bias: int | None,
+    experts: int,
+    shares: int,
+    tokens: int,
+    count: int,
+    chosen: int,
+    normalized: bool,
+    sigmoid: bool,
+    scale: float,
+) -> Launch:
+    """Choose k of E experts for each token, as the record `Route` has it.
+
+    Parameters
+    ----------
+    scores
+        (T, E) float32.
+    bias
+        (E,) float32, or None.
+    experts, shares
+        (T, k) int32 and float32.
+    tokens, count, chosen
+        T, E up to 1024, k.
+    """
+    return kernels.launch(
+        ROUTE_FILE,
+        "route",
+        {},
+        (tokens, 1, 1),
+        kernels.runtime.properties.wave_size,
+        ROUTE_LAYOUTS["route"],
+        *(scores, bias or 0, experts, shares, count, chosen, int(normalized), int(sigmoid), scale),
+    )
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The products of some tokens, each with its experts, and where their groups lie.
+
+    Parameters
+    ----------
+    kernels
+        The device.
+    experts
+        (T, k) int32.
+    tokens, chosen, count
+        T, k and E.
+    scratch
+        `scratch_bytes`, for the groups.
+    """
+
+    kernels: Kernels
+    experts: int
+    tokens: int
+    chosen: int
+    count: int
+    scratch: int
+
+    @property
+    def gather(self) -> int:
+        """GATHER: whether they are grouped."""
+        return int(self.tokens >= GROUPED_TOKENS)
+
+    @property
+    def order(self) -> int:
+        """Address of the grouped jobs; where they are not, a job's own number stands there."""
+        return self.scratch if self.gather else 0
+
+    @property
+    def _groups(self) -> int:
+        return self.scratch + 4 * self.tokens * self.chosen
+
+    @property
+    def _most(self) -> int:
+        return most_groups(self.tokens * self.chosen, self.count)
+
+    def macros(self, constants: Constants, formats: Sequence[str]) -> dict[str, int | str]:
+        """Macros of a product's kernel."""
+        return {**defines(constants, formats), "GATHER": self.gather}
+
+    def members(self, matrix: DeviceMatrix) -> tuple[int, ...]:
+        """Members of `Experts`."""
+        groups = self._groups if self.gather else 0
+        return self.experts, groups, self.chosen, matrix.rows // self.count
+
+    def shape(self, matrix: DeviceMatrix, op: str) -> tuple[Constants, tuple[int, int, int], int]:
+        """Constants, grid and threads."""
+        properties, rows = self.kernels.runtime.properties, matrix.rows // self.count
+        # All experts of a token together have as many rows as one matrix of a dense model.
+        constants = choose(
+            properties.architecture,
+            matrix.kernel_format,
+            self.chosen * rows,
+            MAX_TOKENS if self.gather else 1,
+            op,
+            self.kernels.tuning,
+        )
+        blocks = -(-rows // constants.pass_rows(properties.wave_size))
+        grid = (blocks, self._most, 1) if self.gather else (blocks, self.chosen, self.tokens)
+        return constants, grid, constants.WAVES * properties.wave_size
+
+    def grouped(self) -> Sequence[Launch]:
+        """What groups them, where they are."""
+        if not self.gather:
+            return []
+        jobs = self.tokens * self.chosen
+        return [
+            self.kernels.launch(
+                GROUP_FILE,
+                "group_experts",
+                GROUP_MACROS,
+                (1, 1, 1),
+                GROUP_MACROS["THREADS"],
+                GROUP_LAYOUTS["group_experts"],
+                *(self.experts, self.order, self._groups, jobs, self._most),
+            )
+        ]
+
+
+def expert_gate_up(
+    jobs: Jobs,
+    *,
+    x: Q8 | F32,
+    gate: DeviceMatrix,
+    up: DeviceMatrix,
+    gate_bias: int | None,
+    up_bias: int | None,
+    out: int,
+    activation: Activation,
+) -> Sequence[Launch]:
+    """out[t, i] = the activation of x[t] · gateᵀ and x[t] · upᵀ with the matrices of an expert.
+
+    Parameters
+    ----------
+    x
+        (T, K): Q8 for quantized weights, F32 for dense ones.
+    gate, up
+        (E · N, K), both quantized or both dense.
+    gate_bias, up_bias
+        (E · N,) float32, or None.
+    out
+        (T, k · N) float32.
+
+    Raises
+    ------
+    UnsupportedModelError
+        One of gate and up is quantized and the other is not.
+    """
+    if gate.dense != up.dense:  # they read the activations in different dtypes
+        raise UnsupportedModelError(
+            f"gate and up of experts: got {gate.format} and {up.format}, "
+            "wanted both quantized or both dense on a GPU"
+        )
+    constants, grid, threads = jobs.shape(gate, "gate_up_swiglu")
+    product = jobs.kernels.launch(
+        GATE_UP_FILE,
+        "expert_gate_up",
+        jobs.macros(constants, [gate.kernel_format, up.kernel_format]),
+        grid,
+        threads,
+        GATE_UP_LAYOUTS[jobs.gather]["expert_gate_up"],
+        *(*gate.addresses, *up.addresses, gate_bias or 0, up_bias or 0, out),
+        *(ACTIVATIONS.index(activation), *jobs.members(gate)),
+        *(*batch(x, gate.columns, 1), jobs.chosen, jobs.order),
+    )
+    return [*jobs.grouped(), product]
+
+
+def expert_matmul(
+    jobs: Jobs,
+    *,
+    x: Q8 | F32,
+    weight: DeviceMatrix,
+    bias: int | None,
+    out: int,
+) -> Sequence[Launch]:
+    """out[t, i] = x[t, i] · weightᵀ + bias with the matrix of an expert.
+
+    Parameters
+    ----------
+    x
+        (T, k · K): Q8 for quantized weights, F32 for dense ones.
+    weight
+        (E · N, K).
+    bias
+        (E · N,) float32, or None.
+    out
+        (T, k · N) float32.
+    """
+    constants, grid, threads = jobs.shape(weight, "matmul")
+    product = jobs.kernels.launch(
+        MATMUL_FILE,
+        "expert_matmul",
+        jobs.macros(constants, [weight.kernel_format]),
+        grid,
+        threads,
+        MATMUL_LAYOUTS[jobs.gather]["expert_matmul"],
+        *(*weight.addresses, bias or 0, out, *jobs.members(weight)),
+        *(*batch(x, weight.columns, 1), 1, jobs.order),
+    )
+    return [*jobs.grouped(), product]
+
+
+def add_experts(
+    kernels: Kernels, *, parts: int, shares: int, x: int, tokens: int, chosen: int, columns: int
+) -> Launch:
+    """x += Σ_i shares[t, i] · parts[t, i].
+
+    Parameters
+    ----------
+    parts
+        (T, k · K) float32, aligned to 16.
+    shares
+        (T, k) float32.
+    x
+        (T, K) float32, aligned to 16.
+    tokens, chosen, columns
+        T, k, and K, a multiple of 4.
+    """
+    return kernels.launch(
+        ADD_FILE,
+        "add_experts",
+        {"THREADS": ADD_THREADS},
+        (-(-columns // (4 * ADD_THREADS)), tokens, 1),
+        ADD_THREADS,
+        ADD_LAYOUTS["add_experts"],
+        *(parts, shares, x, chosen, columns),
+    )

@@ -1,0 +1,168 @@
+"""Constants of the GEMVs by vendor, number of rows, kind of format and number of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rocmforge.gpu.matrix import DENSE
+from rocmforge.gpu.matrix import LAYOUTS as STREAMS
+
+TOKENS = (1, 2, 4, 8)
+"""What kernels are compiled for; one for more serves fewer."""
+
+Chosen = Mapping[str, tuple[tuple[int, int, int], ...]]
+"""WAVES, ROWS and UNITS for each of TOKENS, by kind of format."""
+
+
+@dataclass(frozen=True)
+class RowClass:
+    """Matrices of so many rows that the same constants are best for them.
+
+    Parameters
+    ----------
+    name
+        Part of the key in a table of tuned constants.
+    first
+        The least rows, of all matrices of a launch together; the next class begins where this ends.
+    shape
+        Rows and columns that stand for it in `rocmforge tune`.
+    chosen
+        The constants.
+    """
+
+    name: str
+    first: int
+    shape: tuple[int, int]
+    chosen: Chosen
+
+
+CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
+    {
+        "matmul": (
+            RowClass(
+                "fewest rows",
+                1,
+                (2048, 5632),
+                {
+                    "nibbles": ((8, 1, 2), (8, 1, 2), (8, 2, 2), (8, 2, 1)),
+                    "planes": ((8, 1, 2), (8, 1, 2), (8, 2, 2), (8, 2, 1)),
+                    "bytes": ((8, 1, 4), (16, 1, 4), (8, 1, 4), (8, 2, 2)),
+                    "dense": ((16, 1, 4), (16, 1, 4), (8, 2, 2), (8, 2, 2)),
+                },
+            ),
+            RowClass(
+                "few rows",
+                2113,
+                (4096, 4096),
+                {
+                    "nibbles": ((8, 2, 2), (8, 2, 2), (16, 2, 2), (16, 2, 1)),
+                    "planes": ((8, 2, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),
+                    "bytes": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 2)),
+                    "dense": ((16, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+                },
+            ),
+            RowClass(
+                "many rows",
+                4225,
+                (22016, 4096),
+                {
+                    "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "planes": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "bytes": ((4, 1, 4), (8, 4, 1), (8, 4, 1), (4, 4, 1)),
+                    "dense": ((16, 1, 4), (8, 2, 2), (8, 2, 2), (16, 4, 1)),
+                },
+            ),
+        ),
+        "gate_up_swiglu": (
+            RowClass(
+                "gate_up_swiglu, few rows",
+                1,
+                (5632, 2048),
+                {
+                    "nibbles": ((16, 4, 1), (4, 4, 1), (8, 2, 1), (4, 4, 1)),
+                    "planes": ((8, 2, 1), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "bytes": ((8, 4, 1), (8, 4, 1), (8, 2, 2), (8, 2, 1)),
+                    "dense": ((8, 2, 2), (16, 1, 2), (8, 2, 2), (8, 2, 2)),
+                },
+            ),
+            RowClass(
+                "gate_up_swiglu, many rows",
+                8192,
+                (11008, 4096),
+                {
+                    "nibbles": ((8, 1, 1), (4, 2, 2), (8, 2, 1), (4, 4, 1)),
+                    "planes": ((4, 1, 4), (4, 2, 1), (4, 2, 1), (4, 2, 1)),
+                    "bytes": ((8, 1, 2), (16, 2, 2), (4, 4, 1), (4, 4, 1)),
+                    "dense": ((4, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+                },
+            ),
+            RowClass(
+                "gate_up_swiglu, most rows",
+                12288,
+                (14336, 4096),
+                {
+                    "nibbles": ((4, 1, 4), (4, 2, 2), (8, 2, 1), (4, 4, 1)),
+                    "planes": ((8, 2, 1), (4, 2, 1), (4, 2, 1), (4, 2, 1)),
+                    "bytes": ((8, 4, 1), (16, 2, 2), (4, 4, 1), (4, 4, 1)),
+                    "dense": ((4, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+                },
+            ),
+        ),
+    }
+)
+"""Of 18 sets the ones that took the least time on an H200 (2026-11), with launches that start
+early, over all shapes of a class, for Q4_K, Q6_K, Q8_0 and F16, one for each kind: 2048 × 2048 and
+2048 × 5632; 2560 × 2048, 3072 × 3072, 4096 × 4096 and 4096 × 11008; 6144 × 4096, 12288 × 4096,
+22016 × 4096 and 32000 × 2048; gate and up of 5632 × 2048, 11008 × 4096 and 14336 × 4096. Blocks of
+8 rows are two for each of the 132 multiprocessors up to 2,112 rows, blocks of 16 up to 4,224."""
+
+_AMD_FEW: Chosen = {
+    "nibbles": ((8, 1, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),
+    "planes": ((8, 1, 2), (8, 2, 1), (8, 2, 1), (8, 2, 2)),
+    "bytes": ((8, 1, 4), (8, 2, 2), (8, 2, 2), (8, 2, 2)),
+    "dense": ((16, 1, 4), (16, 1, 4), (8, 2, 1), (8, 2, 1)),
+}
+_AMD_MANY: Chosen = {
+    **_AMD_FEW,
+    "nibbles": ((8, 2, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),
+    "planes": ((8, 2, 2), (8, 2, 1), (8, 2, 1), (8, 2, 1)),
+}
+_AMD_GATE_UP: Chosen = {
+    "nibbles": ((8, 2, 1), (8, 1, 2), (8, 1, 2), (8, 2, 1)),
+    "planes": ((8, 2, 1), (8, 1, 1), (8, 1, 1), (8, 2, 1)),
+    "bytes": ((8, 2, 1), (8, 2, 1), (8, 2, 1), (8, 2, 1)),
+    "dense": ((16, 2, 2), (16, 2, 2), (8, 2, 2), (8, 2, 1)),
+}
+AMD: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
+    {
+        "matmul": (
+            RowClass("few rows", 1, (4096, 4096), _AMD_FEW),
+            RowClass("many rows", 8192, (22016, 4096), _AMD_MANY),
+        ),
+        "gate_up_swiglu": (RowClass("gate_up_swiglu", 1, (11008, 4096), _AMD_GATE_UP),),
+    }
+)
+"""Not measured: no more than two rows at once, which leaves registers for waves to hide latency,
+and blocks of 8 waves, or 16 where a lane holds little. `rocmforge tune` finds better ones."""
+
+
+def row_classes(architecture: str, op: str) -> tuple[RowClass, ...]:
+    """Return the classes of an op, "matmul" or "gate_up_swiglu", for "gfx…" or "sm_…"."""
+    return (CUDA if architecture.startswith("sm_") else AMD)[op]
+
+
+def class_of(architecture: str, op: str, rows: int) -> RowClass:
+    """Return the class of a matrix of some rows, or of all matrices of a launch together."""
+    return [one for one in row_classes(architecture, op) if rows >= one.first][-1]
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a format: the lanes of formats of one kind load and decode alike."""
+    if name in DENSE:
+        return "dense"
+    streams = STREAMS[name]
+    if streams.codes == 32:
+        return "bytes"
+    return "planes" if streams.high else "nibbles"

@@ -1,0 +1,234 @@
+"""Choosing experts, their products and adding up: against float64.
+
+Activations are rounded here, so that what is compared is the kernel's own arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from guarded import Gpu
+from numpy.typing import NDArray
+from packed_streams import upload, upload_q8
+
+from rocmforge.errors import UnsupportedModelError
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.gpu.arrays import F32, Q8
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.ops import experts as op
+from rocmforge.ops import Matrix, cases, reference
+
+EXACT = 4e-6
+EXPERTS, CHOSEN, ROWS = 5, 3, 48
+
+Floats = NDArray[np.float32]
+Exact = NDArray[np.float64]
+
+
+def run(gpu: Gpu, launches: Sequence[Launch]) -> None:
+    for launch in launches:
+        gpu.run(launch)
+
+
+def jobs(gpu: Gpu, of: NDArray[np.int32], count: int = EXPERTS) -> op.Jobs:
+    tokens, chosen = of.shape
+    scratch = gpu.empty(max(4, op.scratch_bytes(tokens, chosen, count)))
+    return op.Jobs(gpu.kernels, gpu.upload(of), tokens, chosen, count, scratch)
+
+
+def matrix_of(name: str, rng: np.random.Generator) -> Matrix:
+    columns = 3 * max(FORMATS[name].block_len, 32)
+    weights = rng.standard_normal((EXPERTS * ROWS, columns), np.float32)
+    return Matrix.from_floats(weights / np.float32(columns**0.5), name)
+
+
+def activations(gpu: Gpu, x: Floats, dense: bool) -> tuple[Q8 | F32, Exact]:
+    return (F32(gpu.upload(x)), x.astype(np.float64)) if dense else upload_q8(gpu, x)
+
+
+def each(x: Exact, matrix: Matrix, bias: Floats | None, chosen: NDArray[Any]) -> Exact:
+    """(T, k, N) of x (T, k, K)."""
+    weights = matrix.to_floats().astype(np.float64).reshape(EXPERTS, ROWS, -1)
+    product: Exact = np.einsum("tkc,tknc->tkn", x, weights[chosen])
+    return product if bias is None else product + bias.reshape(EXPERTS, ROWS)[chosen]
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"])
+@pytest.mark.parametrize("tokens", [1, 5, 21])
+def test_products_are_those_of_the_chosen_experts(gpu: Gpu, name: str, tokens: int) -> None:
+    rng = np.random.default_rng(tokens)
+    matrix = matrix_of(name, rng)
+    placed, columns = upload(gpu, matrix), matrix.columns
+    chosen = np.argsort(rng.random((tokens, EXPERTS)))[:, :CHOSEN].astype(np.int32)
+    bias = rng.standard_normal(EXPERTS * ROWS, np.float32) if tokens > 1 else None
+    x, exact = activations(
+        gpu, rng.standard_normal((tokens, CHOSEN * columns), np.float32), placed.dense
+    )
+    out = gpu.empty(4 * tokens * CHOSEN * ROWS)
+    run(
+        gpu,
+        op.expert_matmul(
+            jobs(gpu, chosen),
+            x=x,
+            weight=placed,
+            bias=None if bias is None else gpu.upload(bias),
+            out=out,
+        ),
+    )
+    got = gpu.download(out, (tokens, CHOSEN, ROWS), np.float32)
+    wanted = each(exact.reshape(tokens, CHOSEN, columns), matrix, bias, chosen)
+    assert cases.relative_rms(got, wanted) <= EXACT
+
+
+@pytest.mark.parametrize(
+    ("names", "activation"),
+    [
+        (("Q4_K", "Q4_K"), "silu"),
+        (("Q4_K", "Q6_K"), "gelu"),
+        (("MXFP4", "MXFP4"), "clamped"),
+        (("F16", "F16"), "silu"),
+        (("F32", "BF16"), "clamped"),
+    ],
+)
+@pytest.mark.parametrize("tokens", [1, 7, 40])
+def test_gate_and_up(gpu: Gpu, names: tuple[str, str], activation: Any, tokens: int) -> None:
+    rng = np.random.default_rng(tokens)
+    both = [
+        Matrix.from_floats(rng.standard_normal((EXPERTS * ROWS, 512), np.float32) / 20, name)
+        for name in names
+    ]
+    placed = [upload(gpu, matrix) for matrix in both]
+    chosen = np.argsort(rng.random((tokens, EXPERTS)))[:, :CHOSEN].astype(np.int32)
+    biases = rng.standard_normal((2, EXPERTS * ROWS), np.float32)
+    x, exact = activations(gpu, rng.standard_normal((tokens, 512), np.float32), placed[0].dense)
+    out = gpu.empty(4 * tokens * CHOSEN * ROWS)
+    run(
+        gpu,
+        op.expert_gate_up(
+            jobs(gpu, chosen),
+            x=x,
+            gate=placed[0],
+            up=placed[1],
+            gate_bias=gpu.upload(biases[0]),
+            up_bias=gpu.upload(biases[1]),
+            out=out,
+            activation=activation,
+        ),
+    )
+    got = gpu.download(out, (tokens, CHOSEN, ROWS), np.float32)
+    wide = np.repeat(exact[:, None], CHOSEN, axis=1)
+    parts = [each(wide, m, b, chosen) for m, b in zip(both, biases, strict=True)]
+    assert cases.relative_rms(got, reference.swiglu(*parts, activation)) <= 2 * EXACT
+
+
+def test_a_dense_gate_beside_a_quantized_up_is_refused(gpu: Gpu) -> None:
+    both = [upload(gpu, matrix_of(name, np.random.default_rng(1))) for name in ("F16", "Q4_0")]
+    one = jobs(gpu, np.zeros((1, 1), np.int32))
+    with pytest.raises(UnsupportedModelError, match="got F16 and Q4_0, wanted both quantized or"):
+        op.expert_gate_up(
+            one,
+            x=F32(0),
+            gate=both[0],
+            up=both[1],
+            gate_bias=None,
+            up_bias=None,
+            out=0,
+            activation="silu",
+        )
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("sigmoid", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(("count", "chosen"), [(1, 1), (5, 5), (128, 8), (1024, 3)])
+def test_a_token_goes_to_the_experts_of_its_largest_scores(
+    gpu: Gpu, count: int, chosen: int, normalized: bool, sigmoid: bool, biased: bool
+) -> None:
+    rng = np.random.default_rng(count)
+    scores = 5 * rng.standard_normal((9, count), np.float32)
+    scores[7] = 1.0  # of equal ones the first
+    bias = np.linspace(-1, 1, count).astype(np.float32) if biased else None
+    experts, shares = gpu.empty(4 * 9 * chosen), gpu.empty(4 * 9 * chosen)
+    gpu.run(
+        op.route(
+            gpu.kernels,
+            scores=gpu.upload(scores),
+            bias=None if bias is None else gpu.upload(bias),
+            experts=experts,
+            shares=shares,
+            tokens=9,
+            count=count,
+            chosen=chosen,
+            normalized=normalized,
+            sigmoid=sigmoid,
+            scale=2.5,
+        )
+    )
+    wanted, parts = reference.route(scores, chosen, normalized, sigmoid, 2.5, bias)
+    np.testing.assert_array_equal(gpu.download(experts, (9, chosen), np.int32), wanted)
+    got = gpu.download(shares, (9, chosen), np.float32)
+    np.testing.assert_allclose(got, parts, rtol=3e-6, atol=1e-30)
+
+
+def test_scores_that_are_no_numbers_still_choose_different_experts(gpu: Gpu) -> None:
+    experts, shares = gpu.empty(12), gpu.empty(12)
+    how: dict[str, Any] = {"normalized": True, "sigmoid": False, "scale": 1.0, "bias": None}
+    gpu.run(
+        op.route(
+            gpu.kernels,
+            scores=gpu.upload(np.full((1, 4), np.nan, np.float32)),
+            experts=experts,
+            shares=shares,
+            tokens=1,
+            count=4,
+            chosen=3,
+            **how,
+        )
+    )
+    assert sorted(gpu.download(experts, 3, np.int32)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("columns", [16, 1040])
+def test_results_are_added_in_their_shares(gpu: Gpu, columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    parts = rng.standard_normal((5, 3 * columns), np.float32)
+    shares, x = rng.random((5, 3), np.float32), rng.standard_normal((5, columns), np.float32)
+    at = gpu.upload(x)
+    gpu.run(
+        op.add_experts(
+            gpu.kernels,
+            parts=gpu.upload(parts),
+            shares=gpu.upload(shares),
+            x=at,
+            tokens=5,
+            chosen=3,
+            columns=columns,
+        )
+    )
+    wanted = x + reference.add_experts(parts, shares)
+    np.testing.assert_allclose(gpu.download(at, x.shape, np.float32), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("tokens", "chosen", "count"), [(9, 1, 1), (300, 3, 64), (11, 2, 1024)])
+def test_each_job_is_in_one_group_of_its_expert(
+    gpu: Gpu, tokens: int, chosen: int, count: int
+) -> None:
+    rng = np.random.default_rng(count)
+    of = rng.integers(0, count, (tokens, chosen)).astype(np.int32)
+    of[:40] = count - 1
+    n, most, grouping = of.size, op.most_groups(of.size, count), jobs(gpu, of, count)
+    (launch,) = grouping.grouped()
+    gpu.run(launch)
+    order = gpu.download(grouping.scratch, n, np.int32)
+    groups = gpu.download(grouping.scratch + 4 * n, (most, 3), np.int32)
+    assert sorted(order) == list(range(n))
+    groups = groups[groups[:, 2] > 0]
+    assert groups[:, 2].max() <= 8
+    assert groups[:, 2].sum() == n
+    for expert, first, size in groups:
+        assert (of.ravel()[order[first : first + size]] == expert).all()
+    wanted = sum(-(-n // 8) for n in np.bincount(of.ravel()))
+    assert len(groups) == wanted
