@@ -16,10 +16,9 @@ from rocmforge.cpu.backend import CpuBackend, instruction_sets
 from rocmforge.env import CPU_ISAS
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases, reference
-from rocmforge.plan.protocols import MatrixShape
 from rocmforge.timing import seconds_per_call
 
-from .cold import cold, copies, own
+from .cold import cold, own
 from .devices import DEVICES, backend, clock
 from .samples import Timed, track
 
@@ -39,8 +38,6 @@ def cold_matmul(
     """
     on = CpuBackend(isa=isa) if isa else backend(device)
     x, matrix = case.inputs()
-    shape = MatrixShape(case.format, case.rows, case.columns)
-    on.expect([shape] * copies(on, case.bytes))  # one piece of memory, as for a model's weights
 
     def copy() -> Callable[[], Any]:
         return functools.partial(ops.matmul, own(on, x), ops.pack(matrix, on))
