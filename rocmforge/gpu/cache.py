@@ -145,19 +145,25 @@ class DeviceKVCache:
         if pages <= had:
             return
         wanted = min(self.n_pages, max(pages, 2 * had))
-        # The last layer to move holds its old memory and its new one.
-        more = self.n_layers * self._layer_bytes(wanted - had) + self._layer_bytes(had)
-        if more > self.runtime.memory_info()[0]:
+        free = self.runtime.memory_info()[0]
+        if self._growth_bytes(had, wanted) > free:
             wanted = pages
+        what = f"the KV cache of {had * self.page_size} tokens"
+        hint = "(a lower ctx, fewer sequences or dtype q8_0 need less)"
+        more = self._growth_bytes(had, wanted)
+        if more > free:  # before the first layers take what the others then lack
+            raise OutOfMemoryError(
+                f"{what} wanted {more} bytes more, to hold {wanted * self.page_size}: got {free} "
+                f"bytes of free device memory {hint}"
+            )
         self.runtime.synchronize()
         self.moves += 1
         try:
             self._move(wanted)
         except OutOfMemoryError as error:
             raise OutOfMemoryError(
-                f"{error}; the KV cache of {had * self.page_size} tokens wanted them to hold "
-                f"{wanted * self.page_size}, for one of its {self.n_layers} layers (a lower ctx, "
-                "fewer sequences or dtype q8_0 need less)"
+                f"{error}; {what} wanted them to hold {wanted * self.page_size}, for one of its "
+                f"{self.n_layers} layers {hint}"
             ) from error
 
     def copy_page(self, source: int, target: int) -> None:
@@ -214,6 +220,11 @@ class DeviceKVCache:
         if self.dtype == "q8_0":
             return values, values // Q8_GROUP * 2
         return (values * (2 if self.dtype == "f16" else 4),)
+
+    def _growth_bytes(self, had: int, wanted: int) -> int:
+        """Bytes that growing takes: the last layer to move holds its old memory and its new one."""
+        more = self.n_layers * self._layer_bytes(wanted - had)
+        return more + self._layer_bytes(had)
 
     def _layer_bytes(self, pages: int) -> int:
         return 2 * pages * sum(self._streams)

