@@ -152,6 +152,14 @@ class EmbedRmsnorm(_Rule):
     param_names = ("format", "tokens", "way", "device")
 
 
+class MatmulRmsnorm(_Rule):
+    """A product by 4096 × 4096 that is added to activations, and their norm; weights cold."""
+
+    rule = "matmul_rmsnorm"
+    params = (tuple(FORMATS), (1, 4), WAYS, ("gpu",))
+    param_names = ("format", "tokens", "way", "device")
+
+
 class RopeKvAppend(_Rule):
     """Rotation of queries and keys of a 7B model, and their way into the cache of 8 layers."""
 

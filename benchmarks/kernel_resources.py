@@ -30,6 +30,7 @@ FILES = (
     "matmul_batch.hip",
     "matmul_dot4.hip",
     "matmul_prompt.hip",
+    "matmul_rmsnorm.hip",
     "quantize.hip",
     "rmsnorm.hip",
     "rope.hip",

@@ -94,6 +94,24 @@ def embed_rmsnorm(fmt: str, least_bytes: int, pack: Pack) -> Example:
     return Example(_with_logits(ops, y, pack), 1)
 
 
+def matmul_rmsnorm(fmt: str, least_bytes: int, pack: Pack) -> Example:
+    """Products with matrices of a format that are added to h, and the norm of h that follows."""
+    x, h, normed = (Tensor(name, WIDTH) for name in ("x", "h", "normed"))
+    y = Tensor("y", NARROW)
+    embedding, read = _embedding(WIDTH, "F16"), _packed(pack, NARROW, WIDTH, AROUND)
+    square = weights(WIDTH, WIDTH, fmt)
+    norm = np.linspace(0.5, 1.5, WIDTH, dtype=np.float32)
+    copies = -(-least_bytes // square.nbytes)
+    ops: list[Op] = [Embed(embedding, h), Rmsnorm(h, norm, EPS, x)]
+    for _ in range(copies):
+        matrix = pack(square, FORMATS[fmt], WIDTH)
+        ops.append(Embed(embedding, h))
+        ops.append(Matmul(x, (matrix,), (h,), (None,), accumulate=True, role="to_h"))
+        ops.append(Rmsnorm(h, norm, EPS, normed))
+        ops.append(Matmul(normed, (read,), (y,), (None,), role="of_normed"))
+    return Example(_with_logits(ops, y, pack), copies)
+
+
 def rope_kv_append(kv_dtype: str, least_bytes: int, pack: Pack) -> Example:
     """Rotation of queries and keys, and their way into the pages of some layers."""
     width = HEADS * HEAD_DIM
@@ -122,7 +140,8 @@ def rope_attention(kv_dtype: str, least_bytes: int, pack: Pack) -> Example:
 
 
 EXAMPLES: dict[str, Callable[[str, int, Pack], Example]] = {
-    make.__name__: make for make in (gate_up_swiglu, embed_rmsnorm, rope_kv_append, rope_attention)
+    make.__name__: make
+    for make in (gate_up_swiglu, embed_rmsnorm, matmul_rmsnorm, rope_kv_append, rope_attention)
 }
 """By the name of the rule.
 

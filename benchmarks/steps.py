@@ -79,7 +79,9 @@ def gpu_ops() -> Iterator[Op | Convert]:
     """What the passes consist of on any GPU."""
     ops = model_ops()
     for architecture in (*ARCHITECTURES, "sm_90"):
-        runtime = SimpleNamespace(properties=SimpleNamespace(architecture=architecture))
+        runtime = SimpleNamespace(
+            properties=SimpleNamespace(architecture=architecture, compute_units=1)
+        )
         kernels: Any = SimpleNamespace(runtime=runtime)
         lowering = Lowering(kernels, None, 1, None, None)  # type: ignore[arg-type]
         for sequences, tokens, _ in PASSES.values():

@@ -543,6 +543,24 @@ DEVICE T block_sum(T value, T* scratch) {
 // ---- memory
 // --------------------------------------------------------------------------------------
 
+// One or two bytes, as a word, of memory that nobody writes meanwhile. CUDA's load widens them
+// itself: the compiler may put an instruction of its own for that, and with it the wait for the
+// load, right behind the load.
+template <int kBytes>
+DEVICE uint32_t load_widened(const uint8_t* p) {
+    static_assert(kBytes == 1 || kBytes == 2);
+#if defined(ROCMFORGE_CUDA)
+    uint32_t word;
+    const u64 at = __cvta_generic_to_global(p);
+    if constexpr (kBytes == 1) asm("ld.global.u8 %0, [%1];" : "=r"(word) : "l"(at));
+    if constexpr (kBytes == 2) asm("ld.global.u16 %0, [%1];" : "=r"(word) : "l"(at));
+    return word;
+#else
+    if constexpr (kBytes == 1) return *p;
+    return *reinterpret_cast<const uint16_t*>(p);
+#endif
+}
+
 // One load of sizeof(T) bytes, which must be 4, 8 or 16, from an aligned address.
 template <class T>
 DEVICE T load(const void* address) {

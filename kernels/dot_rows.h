@@ -122,10 +122,12 @@ struct OwnProduct {
 // Computes kPasses passes of kPassRows rows from row `start` on, and after each calls finish(first,
 // products): `first` is the pass's first row, products[m] the lane's OwnProduct of matrix m. Rows
 // past the end, `rows`, repeat the last one. Calls begin() when the first weights are on their way
-// and nothing else has been read: it has to await_earlier(). All threads of the block must call.
-template <class Format, int kMatrices, int kPasses, class Begin, class Finish>
+// and nothing else has been read: it has to await_earlier(). Calls staged() before the barrier that
+// follows the first activations. All threads of the block must call.
+template <class Format, int kMatrices, int kPasses, class Begin, class Finish, class Staged>
 DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
-                     const Batch& batch, u32x4* lds, const Begin& begin, const Finish& finish) {
+                     const Batch& batch, u32x4* lds, const Begin& begin, const Finish& finish,
+                     const Staged& staged) {
     using P = Packed<Format>;
     constexpr int kRows = kMatrices * ROWS, kChunk = Activations<Format>::kChunk;
     // With so few weights in flight, the next ones are loaded before these are used.
@@ -178,6 +180,7 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
             if (pass == 0 || units > kChunk) {
                 if (pass || chunk) block_sync();
                 x.stage(batch, chunk, count);
+                if (pass == 0 && chunk == 0) staged();
                 block_sync();
             }
             for (int unit = 0; unit < count; unit += kStep) {
@@ -220,6 +223,12 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
         }
         finish(start + pass * kPassRows, products);
     }
+}
+
+template <class Format, int kMatrices, int kPasses, class Begin, class Finish>
+DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
+                     const Batch& batch, u32x4* lds, const Begin& begin, const Finish& finish) {
+    dot_rows<Format, kMatrices, kPasses>(matrices, start, rows, batch, lds, begin, finish, [] {});
 }
 
 // For blocks that take whole groups of 32 rows.

@@ -12,8 +12,8 @@
 // Grid (ceil(N / kGroupRows)).
 // Limits: T at most TOKENS; K whole blocks of both formats.
 // Launched by rocmforge/gpu/ops/matmul.py.
-#include "dot_rows.h"
 #include "output.h"
+#include "row_scale.h"
 #include "swiglu.h"
 
 struct GateUpArgs {
@@ -21,49 +21,62 @@ struct GateUpArgs {
     Output out;
     int rows;
     Batch batch;
+    Squares squares;
 };
 
 // results[t][r] = the output of row `start` + r. With two formats, the lane that reads g there is
 // the one that wrote it.
 template <class Gate, class Up>
 struct Both {
-    static DEVICE void run(const GateUpArgs& a, int start, u32x4* lds,
+    static DEVICE void run(const GateUpArgs& a, RowScale& scale, int start, u32x4* lds,
                            float (&results)[TOKENS][kGroupRows]) {
         const OwnProduct own;
-        const auto begin = [] { await_earlier(); };
+        const auto begin = [&] {
+            await_earlier();
+            scale.load();
+        };
+        const auto staged = [&] { scale.store(); };
         const auto gates = [&](int first, const float (&products)[1]) {
-            if (own.writes) results[own.token][first - start + own.row] = products[0];
+            const float factor = scale.of(own.token);
+            if (own.writes) results[own.token][first - start + own.row] = factor * products[0];
         };
         const auto ups = [&](int first, const float (&products)[1]) {
+            const float factor = scale.of(own.token);
             float& result = results[own.token][first - start + own.row];
-            if (own.writes) result = swiglu(result, products[0]);
+            if (own.writes) result = swiglu(result, factor * products[0]);
         };
         const PackedMatrix gate[1] = {a.gate}, up[1] = {a.up};
-        dot_rows<Gate, 1, kGroupPasses>(gate, start, a.rows, a.batch, lds, begin, gates);
+        dot_rows<Gate, 1, kGroupPasses>(gate, start, a.rows, a.batch, lds, begin, gates, staged);
         block_sync();
-        dot_rows<Up, 1, kGroupPasses>(up, start, a.rows, a.batch, lds, begin, ups);
+        dot_rows<Up, 1, kGroupPasses>(up, start, a.rows, a.batch, lds, [] {}, ups);
     }
 };
 template <class Format>
 struct Both<Format, Format> {
-    static DEVICE void run(const GateUpArgs& a, int start, u32x4* lds,
+    static DEVICE void run(const GateUpArgs& a, RowScale& scale, int start, u32x4* lds,
                            float (&results)[TOKENS][kGroupRows]) {
         const OwnProduct own;
-        const auto begin = [] { await_earlier(); };
+        const auto begin = [&] {
+            await_earlier();
+            scale.load();
+        };
+        const auto staged = [&] { scale.store(); };
         const auto finish = [&](int first, const float (&products)[2]) {
+            const float factor = scale.of(own.token);
             float& result = results[own.token][first - start + own.row];
-            if (own.writes) result = swiglu(products[0], products[1]);
+            if (own.writes) result = swiglu(factor * products[0], factor * products[1]);
         };
         const PackedMatrix both[2] = {a.gate, a.up};
-        dot_rows<Format, 2, kGroupPasses>(both, start, a.rows, a.batch, lds, begin, finish);
+        dot_rows<Format, 2, kGroupPasses>(both, start, a.rows, a.batch, lds, begin, finish, staged);
     }
 };
 
 KERNEL_AHEAD(gate_up_swiglu, GateUpArgs, kThreads) {
     SHARED u32x4 lds[kLarger<Activations<FORMAT_0>::kLds, Activations<FORMAT_1>::kLds>];
-    SHARED float results[TOKENS][kGroupRows];
+    SHARED float results[TOKENS][kGroupRows], factors[TOKENS];
     const int start = block_x() * kGroupRows;
-    Both<FORMAT_0, FORMAT_1>::run(a, start, lds, results);
+    RowScale scale(a.squares, a.batch, factors);
+    Both<FORMAT_0, FORMAT_1>::run(a, scale, start, lds, results);
     block_sync();
     const int count = a.batch.tokens * kGroupRows;
     for (int at = wave() * WAVE; at < count; at += kThreads) {

@@ -1,5 +1,5 @@
 // matmul: out = x W^T + bias, or that is added to out: a GEMV for one to eight rows of x (decode),
-// with up to three matrices W in one launch.
+// with up to three matrices W in one launch. Rows of x may lack a factor (row_scale.h).
 //
 //   x     (T, K): Q8 for quantized weights, float for dense ones, aligned to 16 (activations.h)
 //   W     (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, all quantized or all dense, packed (packed.h)
@@ -10,19 +10,21 @@
 // are not written. Grid (ends[2]).
 // Limits: T at most TOKENS; K whole blocks of the formats.
 // Launched by rocmforge/gpu/ops/matmul.py.
-#include "dot_rows.h"
 #include "products.h"
+#include "row_scale.h"
 
 struct MatmulArgs {
     Products products;
     int accumulate;
     Batch batch;
+    Squares squares;
 };
 
 // Computes kPassRows rows of a matrix of `rows` rows.
 struct RowProducts {
     const MatmulArgs& a;
     u32x4* lds;
+    float (&factors)[TOKENS];
 
     template <class Format>
     DEVICE void run(const Product& p, int rows, int block) const {
@@ -31,16 +33,19 @@ struct RowProducts {
         const bool present = own.writes && own.token < a.batch.tokens && row < rows;
         float* out = p.out + static_cast<u64>(own.token) * rows + row;
         float addend = 0.0f;  // bias and earlier output, loaded early
+        RowScale scale(a.squares, a.batch, factors);
         const auto begin = [&] {
             await_earlier();
+            scale.load();
             if (present && p.bias) addend = p.bias[row];
             if (present && a.accumulate) addend += *out;
         };
         const PackedMatrix matrices[1] = {p.matrix};
         const auto finish = [&](int, const float (&products)[1]) {
-            if (present) *out = addend + products[0];
+            if (present) *out = addend + scale.of(own.token) * products[0];
         };
-        dot_rows<Format, 1, 1>(matrices, start, rows, a.batch, lds, begin, finish);
+        const auto staged = [&] { scale.store(); };
+        dot_rows<Format, 1, 1>(matrices, start, rows, a.batch, lds, begin, finish, staged);
     }
 };
 
@@ -49,5 +54,6 @@ constexpr int kLds = kLarger<Activations<FORMAT_0>::kLds,
 
 KERNEL_AHEAD(matmul, MatmulArgs, kThreads) {
     SHARED u32x4 lds[kLds];
-    own_product(a.products, block_x(), RowProducts{a, lds});
+    SHARED float factors[TOKENS];
+    own_product(a.products, block_x(), RowProducts{a, lds, factors});
 }

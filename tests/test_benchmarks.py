@@ -35,6 +35,7 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "fusion.DequantizeMatmulBytes": ("Q4_0", 1, "unfused"),
     "fusion.EmbedRmsnorm": ("Q4_0", 1, "unfused", "gpu"),
     "fusion.GateUpSwiglu": ("Q4_0", 1, "unfused", "cpu"),
+    "fusion.MatmulRmsnorm": ("Q4_0", 1, "unfused", "gpu"),
     "fusion.RopeKvAppend": ("f16", 1, "unfused", "gpu"),
     "fusion.RopeAttention": ("f16", 1, "unfused", "gpu"),
     "fusion.FlashAttention": ("prompt of 512", "unfused", "cpu"),

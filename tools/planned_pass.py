@@ -28,7 +28,15 @@ from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.synthetic import ModelPlan, plan_model
 from rocmforge.model.weights import load_weights
 from rocmforge.plan.cost import Costs
-from rocmforge.plan.graph import Embedding, GateUpSwiglu, Graph, Matmul, Sample, Tensor
+from rocmforge.plan.graph import (
+    Embedding,
+    GateUpSwiglu,
+    Graph,
+    Matmul,
+    MatmulRmsnorm,
+    Sample,
+    Tensor,
+)
 
 CTX = 2048
 """Most tokens of a sequence."""
@@ -157,6 +165,8 @@ def _matrix_bytes(op: object) -> int:
             return sum(int(w.nbytes) for w in op.weights)
         case GateUpSwiglu():
             return int(op.gate.nbytes + op.up.nbytes)
+        case MatmulRmsnorm():
+            return int(op.weight.nbytes)
     return 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GROUP = 32  # columns that share a scale
+GROUP = 32  # columns that share a scale, or a sum of squares
 ALIGNMENT = 256
 
 
@@ -68,6 +68,22 @@ class Q8:
     def nbytes(rows: int, columns: int) -> int:
         """Memory that `at` lays out."""
         return _aligned(rows * columns) + 2 * _aligned(rows * columns // GROUP * 4)
+
+
+@dataclass(frozen=True)
+class RowScale:
+    """1 / √(mean(h²) + eps) of each row: what activations lack of their RMSNorm.
+
+    Parameters
+    ----------
+    squares
+        Address of (T, K / 32) float32: the sums of h² of each group of columns.
+    eps
+        Of the norm.
+    """
+
+    squares: int
+    eps: float
 
 
 def _aligned(nbytes: int) -> int:

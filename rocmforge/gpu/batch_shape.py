@@ -11,6 +11,10 @@ from rocmforge.plan.graph import Tensor
 
 LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for more than a few
 
+NORMED_ROWS = 4
+"""Most rows of `matmul_rmsnorm`. With 8 a step of 7B took 1.00 (Q4_K_M) and 1.12 (Q8_0) of its time
+on an H200, with 1 to 4 it took 0.94 to 0.99."""
+
 
 @dataclass(frozen=True)
 class BatchShape:
@@ -70,7 +74,10 @@ def room_of(shape: BatchShape) -> BatchShape:
 
 
 def _rounded(rows: int) -> int:
-    return GEMV_ROWS if rows <= GEMV_ROWS else max(LEAST_ROOM, 1 << (rows - 1).bit_length())
+    for most in (NORMED_ROWS, GEMV_ROWS):
+        if rows <= most:
+            return most
+    return max(LEAST_ROOM, 1 << (rows - 1).bit_length())
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from rocmforge.plan.graph import (
     Gelu,
     Layernorm,
     Matmul,
+    MatmulRmsnorm,
     Op,
     Rmsnorm,
     RopeAttention,
@@ -102,13 +103,15 @@ class Lowering:
         """Dtypes in which an op reads a tensor, as `dtypes.lower` asks."""
 
         def dtypes(op: Op, tensor: Tensor) -> Sequence[str]:
-            if isinstance(op, GateUpSwiglu):
+            if isinstance(op, GateUpSwiglu) and tensor == op.x:
                 return (self.activation_dtype(op.gate.format, shape.tokens),)
             if isinstance(op, ExpertGateUp) and tensor == op.x:
                 formats = (op.gate.format, op.up.format)
                 return tuple(dict.fromkeys(self.activation_dtype(f, 1) for f in formats))
             if isinstance(op, ExpertMatmul) and tensor == op.x:
                 return (self.activation_dtype(op.weight.format, 1),)
+            if isinstance(op, MatmulRmsnorm) and tensor == op.x:
+                return (self.activation_dtype(op.weight.format, shape.tokens),)
             if isinstance(op, Matmul) and tensor == op.x:
                 rows = shape.rows(tensor)
                 found = (self.activation_dtype(w.format, rows) for w in op.weights)
@@ -133,6 +136,8 @@ class Lowering:
                 case Attention() | RopeAttention():  # one kernel's block writes whole heads
                     heads = (Q8,) if shape.single and op.head_dim % arrays.GROUP == 0 else ()
                     return (F32, F16, *heads)
+                case MatmulRmsnorm():
+                    return (F32, Q8)  # out and squares, normed
                 case GateUpSwiglu():
                     return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
                 case _:

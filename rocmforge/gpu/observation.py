@@ -18,7 +18,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.plan.cost import Cost, Costs
-from rocmforge.plan.graph import Attention, GateUpSwiglu, Matmul
+from rocmforge.plan.graph import Attention, GateUpSwiglu, Matmul, MatmulRmsnorm
 from rocmforge.plan.observation import Interval, KernelUse, ObservedPass, StepFacts
 
 PRECISIONS = {F32: "exact", F16: "half", Q8: "int8"}
@@ -134,7 +134,7 @@ def _precision(step: Step, single: bool) -> str:
     op = step.op
     if isinstance(op, Attention):
         return "exact" if single else "half"
-    if isinstance(op, Matmul | GateUpSwiglu):
+    if isinstance(op, Matmul | GateUpSwiglu | MatmulRmsnorm):
         return next(PRECISIONS[dtype] for tensor, dtype in step.reads if tensor == op.x)
     return "exact"
 

@@ -19,7 +19,7 @@ from rocmforge.gpu.ops.attention_prompt import attention_prompt
 from rocmforge.gpu.ops.embed import embed
 from rocmforge.gpu.ops.kv_append import kv_append
 from rocmforge.gpu.ops.layernorm import layernorm
-from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
+from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul, matmul_rmsnorm
 from rocmforge.gpu.ops.matmul_batch import (
     Scratch,
     gate_up_swiglu_batch,
@@ -51,12 +51,14 @@ from rocmforge.plan.graph import (
     KvAppend,
     Layernorm,
     Matmul,
+    MatmulRmsnorm,
     Rmsnorm,
     Rope,
     RopeAttention,
     RopeKvAppend,
     Rotation,
     Route,
+    RowScale,
     Sample,
     SelectLayernorm,
     SelectRmsnorm,
@@ -122,6 +124,8 @@ class PassLowering:
         match step.op:
             case Matmul() as op:
                 return self._scaled(op, self._matmul(op))
+            case MatmulRmsnorm() as op:
+                return [self._matmul_rmsnorm(op)]
             case Rmsnorm() as op:
                 rows = self._shape.rows(op.x) * op.x.columns // op.weight.size
                 x, out = self._f32(op.x), self._out(step, op.out)
@@ -196,9 +200,27 @@ class PassLowering:
                     biases=biases,
                     tokens=rows,
                     accumulate=op.accumulate,
+                    x_scale=self._row_scale(op.x_scale),
                 )
             )
         return launches
+
+    def _matmul_rmsnorm(self, op: MatmulRmsnorm) -> Launch:
+        tokens = self._shape.tokens
+        return matmul_rmsnorm(
+            self._kernels,
+            x=self._as(op.x, self._lowering.activation_dtype(op.weight.format, tokens)),
+            weight=op.weight,
+            bias=self._optional(op.bias),
+            out=self._f32(op.out),
+            norm=self._constant(op.norm),
+            normed=self._as(op.normed, Q8),
+            sums=self._f32(op.squares),
+            tokens=tokens,
+        )
+
+    def _row_scale(self, scale: RowScale | None) -> arrays.RowScale | None:
+        return arrays.RowScale(self._f32(scale.squares), scale.eps) if scale else None
 
     def _batched(
         self, op: Matmul, rows: int, parts: Sequence[tuple[DeviceMatrix, int, int | None]]
@@ -243,7 +265,8 @@ class PassLowering:
         x = self._as(op.x, self._lowering.activation_dtype(op.gate.format, tokens))
         both: dict[str, Any] = {"x": x, "gate": op.gate, "up": op.up, "out": out, "tokens": tokens}
         if tokens <= GEMV_ROWS:
-            return gate_up_swiglu(self._kernels, **both)
+            scale = self._row_scale(op.x_scale)
+            return gate_up_swiglu(self._kernels, **both, x_scale=scale)
         if self._batches((op.gate, op.up), tokens):
             return gate_up_swiglu_batch(self._kernels, **both, scratch=self._batch_scratch())
         return gate_up_swiglu_prompt(self._kernels, **both)

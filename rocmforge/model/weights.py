@@ -177,10 +177,11 @@ class ModelWeights(Generic[W]):
         return cast(ModelWeights[V], replace(self, **changed))
 
     def different_layers(self, config: ModelConfig) -> ModelWeights[W]:
-        """Return the model with one of each kind of block.
+        """Return the model with its first and last block, and one of each kind between them.
 
         Blocks of a kind have equal matrices, vectors of the same names, the same window, and all
-        or none of them a rotary embedding.
+        or none of them a rotary embedding. The first and the last one are kept because what comes
+        before or behind a block decides which kernels run it.
         """
 
         def kind(layer: LayerWeights[W]) -> tuple[Any, ...]:
@@ -188,8 +189,9 @@ class ModelWeights(Generic[W]):
             vectors = (getattr(layer, name) is None for name in _VECTORS)
             return (layer.matrices(), *place, *vectors)
 
-        kinds = {kind(layer): layer for layer in reversed(self.layers)}
-        return replace(self, layers=tuple(reversed(kinds.values())))
+        between = {kind(layer): layer for layer in reversed(self.layers[1:-1])}
+        last = self.layers[1:][-1:]  # none, if it is the first one
+        return replace(self, layers=(*self.layers[:1], *reversed(between.values()), *last))
 
 
 def rope_tables(config: ModelConfig, names: Container[str]) -> tuple[str, ...]:

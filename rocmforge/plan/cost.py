@@ -23,6 +23,7 @@ from rocmforge.plan.graph import (
     KvAppend,
     Layernorm,
     Matmul,
+    MatmulRmsnorm,
     Op,
     Rmsnorm,
     Rope,
@@ -146,6 +147,9 @@ class Costs:
             case Matmul():
                 biases = (bias.nbytes for bias in op.biases if bias is not None)
                 return sum(int(w.nbytes) for w in op.weights) + sum(biases)
+            case MatmulRmsnorm():
+                bias = op.bias.nbytes if op.bias is not None else 0
+                return int(op.weight.nbytes) + bias + op.norm.nbytes
             case GateUpSwiglu():
                 return int(op.gate.nbytes + op.up.nbytes)
             case ExpertGateUp():
@@ -172,6 +176,9 @@ class Costs:
             case Matmul():
                 columns = sum(out.columns for out in op.outs)
                 return matmul_flops(self._rows(op.x), columns, op.x.columns)
+            case MatmulRmsnorm():
+                product = matmul_flops(self._tokens, op.out.columns, op.x.columns)
+                return product + RMSNORM_FLOPS * self._values(op.out)
             case GateUpSwiglu():
                 product = matmul_flops(self._tokens, 2 * op.out.columns, op.x.columns)
                 return product + SWIGLU_FLOPS * self._values(op.out)

@@ -8,8 +8,10 @@ kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rocmforge.plan.graph import (
+    SQUARES_GROUP,
     Attention,
     Embed,
     EmbedRmsnorm,
@@ -17,11 +19,13 @@ from rocmforge.plan.graph import (
     KvAppend,
     Layernorm,
     Matmul,
+    MatmulRmsnorm,
     Op,
     Rmsnorm,
     Rope,
     RopeAttention,
     RopeKvAppend,
+    RowScale,
     SelectLayernorm,
     SelectOutputs,
     SelectRmsnorm,
@@ -163,6 +167,61 @@ def fuse(ops: Sequence[Op], rules: Sequence[Rule]) -> list[Op]:
         fused.append(op)
         at += count
     return fused
+
+
+def matmul_rmsnorm(
+    ops: Sequence[Op], runs: Callable[[Matmul], bool], scales: Callable[[Op, Tensor], bool]
+) -> list[Op]:
+    """A product that is added to h, and the norm of h behind it → one op, everywhere in a pass.
+
+    The norm's factor, one for a whole row, goes to the readers of the normed tensor: products
+    multiply by it at their end. That changes ops which no rule sees together, so this follows the
+    rules.
+
+    Parameters
+    ----------
+    ops
+        A pass.
+    runs
+        Whether a kernel for this product and its norm is wanted.
+    scales
+        Whether a reader of a normed tensor can multiply by the factor of its rows.
+    """
+    done: list[Op | None] = list(ops)
+    for at in range(len(ops) - 1):
+        matmul, norm = done[at], ops[at + 1]
+        if not isinstance(matmul, Matmul) or not isinstance(norm, Rmsnorm):
+            continue
+        plain = matmul.accumulate and len(matmul.outs) == 1 and matmul.scale == 1.0
+        plain = (
+            plain
+            and runs(matmul)
+            and matmul.x_scale is None
+            and matmul.outs[0] == norm.x != norm.out
+        )
+        plain = plain and not norm.accumulate and norm.weight.size == norm.x.columns
+        later = readers(ops[at + 2 :], norm.out)
+        if not plain or not later or norm.x.columns % SQUARES_GROUP:
+            continue
+        if not all(isinstance(op, Matmul | GateUpSwiglu) and scales(op, norm.out) for op in later):
+            continue
+        squares = Tensor(f"squares_of_{norm.x.name}", norm.x.columns // SQUARES_GROUP, norm.x.rows)
+        done[at] = MatmulRmsnorm(
+            x=matmul.x,
+            weight=matmul.weights[0],
+            bias=matmul.biases[0],
+            out=norm.x,
+            norm=norm.weight,
+            normed=norm.out,
+            squares=squares,
+            role=matmul.role,
+        )
+        done[at + 1] = None
+        for number in range(at + 2, len(ops)):
+            op = ops[number]
+            if isinstance(op, Matmul | GateUpSwiglu) and any(op is one for one in later):
+                done[number] = replace(op, x_scale=RowScale(squares, norm.eps))
+    return [op for op in done if op is not None]
 
 
 def readers(ops: Sequence[Op], tensor: Tensor) -> list[Op]:

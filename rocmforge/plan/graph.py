@@ -193,11 +193,32 @@ class SelectOutputs(OpRecord):
     out: Tensor
 
 
+SQUARES_GROUP = 32
+"""Columns whose squares `MatmulRmsnorm` adds up."""
+
+
+@dataclass(frozen=True)
+class RowScale:
+    """1 / √(mean(h²) + eps) of each row of h, where x is h · weight: what x lacks of its RMSNorm.
+
+    Parameters
+    ----------
+    squares
+        (T, K / `SQUARES_GROUP`): the sums of h² of each group of columns.
+    eps
+        Of the norm.
+    """
+
+    squares: Tensor
+    eps: float
+
+
 @dataclass(frozen=True)
 class Matmul:
     """outs[i] = or += scale · (x · weights[i]ᵀ + biases[i]), for matrices that a backend packed.
 
-    `role` is what the model calls the product; without one it is named after what it writes.
+    `role` is what the model calls the product; without one it is named after what it writes. Rows
+    of x that lack a factor, `x_scale`, are multiplied by it.
     """
 
     x: Tensor
@@ -207,6 +228,7 @@ class Matmul:
     accumulate: bool = False
     role: str = ""
     scale: float = 1.0
+    x_scale: RowScale | None = None
 
     @property
     def label(self) -> str:
@@ -215,8 +237,9 @@ class Matmul:
 
     @property
     def reads(self) -> tuple[Tensor, ...]:
-        """X, and what is added to."""
-        return (self.x, *self.outs) if self.accumulate else (self.x,)
+        """X, what is added to, and what the factors of rows are of."""
+        added = self.outs if self.accumulate else ()
+        return (self.x, *added, *([self.x_scale.squares] if self.x_scale else []))
 
     @property
     def writes(self) -> tuple[Tensor, ...]:
@@ -504,9 +527,11 @@ class RopeAttention(OpRecord):
 
 @dataclass(frozen=True)
 class GateUpSwiglu(OpRecord):
-    """Fused: out = swiglu(x · gateᵀ, x · upᵀ), or as another `Activation` has it."""
+    """Fused: out = swiglu(x · gateᵀ, x · upᵀ), or as another `Activation` has it.
 
-    READS = ("x",)
+    Rows of x that lack a factor, `x_scale`, are multiplied by it.
+    """
+
     WRITES = ("out",)
 
     x: Tensor
@@ -514,6 +539,48 @@ class GateUpSwiglu(OpRecord):
     up: Any
     out: Tensor
     activation: Activation = "silu"
+    x_scale: RowScale | None = None
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """X, and what the factors of rows are of."""
+        return (self.x, self.x_scale.squares) if self.x_scale else (self.x,)
+
+
+@dataclass(frozen=True)
+class MatmulRmsnorm(OpRecord):
+    """Fused: out += x · weightᵀ + bias, and RMSNorm of out but for a factor of each row.
+
+    Parameters
+    ----------
+    x, weight, bias, out
+        As of `Matmul`, with one matrix (N, K).
+    norm
+        (N,) weights of the norm.
+    normed
+        (T, N): out · norm. Its readers multiply by the factor, a `RowScale`.
+    squares
+        (T, N / `SQUARES_GROUP`): the sums of out² of each group of columns.
+    role
+        As of `Matmul`.
+    """
+
+    READS = ("x", "out")
+    WRITES = ("out", "normed", "squares")
+
+    x: Tensor
+    weight: Any
+    bias: Floats | None
+    out: Tensor
+    norm: Floats
+    normed: Tensor
+    squares: Tensor
+    role: str
+
+    @property
+    def label(self) -> str:
+        """Its name in timings, the same in all layers; short, for tables of 80 columns."""
+        return f"{self.role or 'matmul_' + self.out.name}_norm"
 
 
 @dataclass(frozen=True)
@@ -588,6 +655,7 @@ Op = (
     | RopeAttention
     | EmbedRmsnorm
     | GateUpSwiglu
+    | MatmulRmsnorm
     | SelectRmsnorm
     | SelectLayernorm
     | Sample

@@ -217,6 +217,7 @@ class Search:
         never = 0x80 if case.dtype is np.int8 else 0xFF  # -128, and NaN
         self._runtime.fill(memory.out, never, got.nbytes)
         self._runtime.fill(memory.arrivals, 0, 4 * ARRIVALS)
+        self._runtime.fill(memory.partials, 0, 4 * case.results)
         launch.enqueue(self._runtime)
         self._runtime.synchronize()
         self._runtime.copy_to_host(got, memory.out)

@@ -20,14 +20,14 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_prompt
 from rocmforge.gpu.ops.gemv_constants import TOKENS, row_classes
-from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul
+from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul, matmul_rmsnorm
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import Constants
 
 KINDS = MappingProxyType({"nibbles": "Q4_K", "planes": "Q6_K", "bytes": "Q8_0", "dense": "F16"})
 """A common format of each kind of `dot_rows`."""
 
-GEMVS = ("matmul", "gate_up_swiglu")
+GEMVS = ("matmul", "gate_up_swiglu", "matmul_rmsnorm")
 
 BATCH_SHAPES = ((4096, 4096, False), (4096, 11008, False), (11008, 4096, True))
 """Rows, columns, and whether it is gate and up."""
@@ -60,7 +60,7 @@ class Memory:
     out
         Room for the results.
     partials, arrivals
-        As of `matmul_batch.Scratch`.
+        As of `matmul_batch.Scratch`; what a result is added to.
     """
 
     weights: int
@@ -163,8 +163,12 @@ def gemv_cases(properties: DeviceProperties) -> Iterator[Case]:
             [found for found in tried if found != own],
             _gemv(op, name, rows, columns, tokens),
             rows * tokens,
-            np.int8 if op == "gate_up_swiglu" and kind != "dense" else np.float32,
+            np.int8 if _rounds(op, kind) else np.float32,
         )
+
+
+def _rounds(op: str, kind: str) -> bool:
+    return op == "matmul_rmsnorm" or (op == "gate_up_swiglu" and kind != "dense")
 
 
 def _tokens(count: int) -> str:
@@ -189,7 +193,24 @@ def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
     def launches(kernels: Any, memory: Memory) -> list[Launch]:
         matrices = memory.matrices(name, rows, columns)
         x = F32(memory.x) if matrices[0].dense else Q8.at(memory.x, dot_rows.MAX_TOKENS, columns)
-        if op != "gate_up_swiglu":
+        if op == "matmul_rmsnorm":
+            normed = Q8.at(memory.out, tokens, rows)
+            sums = memory.partials + 4 * rows * tokens
+            return [
+                matmul_rmsnorm(
+                    kernels,
+                    x=x,
+                    weight=matrix,
+                    bias=None,
+                    out=memory.partials,
+                    norm=memory.x,
+                    normed=normed,
+                    sums=sums,
+                    tokens=tokens,
+                )
+                for matrix in matrices
+            ]
+        if op == "matmul":
             return [
                 matmul(
                     kernels,

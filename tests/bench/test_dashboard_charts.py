@@ -222,8 +222,9 @@ def test_the_machine_is_part_of_the_address(tab: Tab, name: str) -> None:
     before = page.text_content("#content")
     page.select_option("#controls select", "fast")
     page.wait_for_url("**machine=fast*")
-    page.wait_for_function("before => content.textContent !== before", arg=before)
+    tab.settle()
     after = page.text_content("#content")
+    assert after != before
     page.go_back()
     page.wait_for_function("before => content.textContent === before", arg=before)
     page = tab.drawn(f"{name}.html#machine=fast")

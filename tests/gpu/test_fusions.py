@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rocmforge.engine import Engine
 from rocmforge.gpu import pass_lowering
 from rocmforge.gpu.compiler import Kernels
-from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules
+from rocmforge.gpu.fusion import FUSIONS, Fusion
 from rocmforge.gpu.launch import Launch
 from rocmforge.model import synthetic
 from rocmforge.model.synthetic import make_model
@@ -73,10 +73,7 @@ def steps(path: Path, kernels: Kernels) -> NDArray[np.float32]:
 
 def choose(monkeypatch: pytest.MonkeyPatch, fused: Collection[Fusion]) -> None:
     """Let engines fuse by these rules."""
-    monkeypatch.setattr(
-        "rocmforge.gpu.fusion.gpu_rules",
-        lambda shape, reading, _: gpu_rules(shape, reading, fused),
-    )
+    monkeypatch.setattr("rocmforge.gpu.executor.wanted_fusions", lambda tuning: fused)
 
 
 def test_gate_and_up_of_two_formats(
@@ -112,6 +109,7 @@ def test_every_choice_of_rules_gives_right_logits(
     choices: Sequence[tuple[tuple[Fusion, ...], str]] = (
         ((), "swiglu"),
         (("gate_up_swiglu",), "gate_up_swiglu"),
+        (("matmul_rmsnorm",), "swiglu"),
         (FUSIONS, "gate_up_swiglu"),
     )
     for fused, kernel in choices:

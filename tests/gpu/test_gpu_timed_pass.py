@@ -20,7 +20,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.model.synthetic import make_model
-from rocmforge.plan.graph import GateUpSwiglu, Matmul
+from rocmforge.plan.graph import GateUpSwiglu, Matmul, MatmulRmsnorm
 
 pytestmark = pytest.mark.either_wave
 
@@ -105,12 +105,12 @@ def test_steps_are_named_after_ops_and_count_the_layers(engine: Engine) -> None:
     calls = {s.label: s.calls for s in timed.steps if not s.label.startswith("quantize_")}
     assert calls == {
         "embed_rmsnorm": 1,
-        "rmsnorm_h": 2 * LAYERS - 1,
         "matmul_qkv": LAYERS,
         "rope_attention": LAYERS,
-        "matmul_attention_output": LAYERS,
+        "attention_output_norm": LAYERS,
         "gate_up_swiglu": LAYERS,
-        "matmul_down": LAYERS,
+        "down_norm": LAYERS - 1,
+        "matmul_down": 1,
         "select_rmsnorm": 1,
         "matmul_output": 1,
     }
@@ -118,19 +118,22 @@ def test_steps_are_named_after_ops_and_count_the_layers(engine: Engine) -> None:
     assert isinstance(executor, GpuExecutor)
     ops = [step.op for step in executor._steps(timed._shape)]
     matrices = [w for op in ops if isinstance(op, Matmul) for w in op.weights]
+    normed = [op for op in ops if isinstance(op, MatmulRmsnorm)]
+    matrices += [op.weight for op in normed]
     matrices += [w for op in ops if isinstance(op, GateUpSwiglu) for w in (op.gate, op.up)]
     read = sum(
         step.cost.weight_bytes
         for step in timed.steps
-        if step.label.startswith(("matmul", "gate_up"))
+        if step.label.startswith(("matmul", "gate_up")) or step.label.endswith("_norm")
     )
-    assert read == sum(w.nbytes for w in matrices) == engine.weight_bytes
+    assert sum(w.nbytes for w in matrices) == engine.weight_bytes
+    assert read == engine.weight_bytes + sum(op.norm.nbytes for op in normed)
     timed.close()
 
 
 def test_activations_count_in_their_dtype(engine: Engine) -> None:
     timed = timed_pass(engine, 1, [3])
-    (norm,) = (step for step in timed.steps if step.label == "rmsnorm_h")
+    (norm,) = (step for step in timed.steps if step.label == "select_rmsnorm")
     # reads 256 float32, writes 256 int8 in 8 groups with a scale and sums each
     assert norm.cost.activation_bytes == norm.calls * (4 * 256 + 256 + 8 * (4 + 4))
     timed.close()

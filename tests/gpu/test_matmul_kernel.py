@@ -1,4 +1,4 @@
-"""matmul and gate_up_swiglu for up to eight tokens: every format against float64.
+"""matmul, gate_up_swiglu and matmul_rmsnorm for up to eight tokens: every format against float64.
 
 Activations are rounded here, so that what is compared is the kernel's own arithmetic: integer dots
 and float32 sums, far closer than the tolerance of rounding to int8.
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packed_streams import upload, upload_q8
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.arrays import F16, F32, Q8, RowScale
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DENSE, LAYOUTS
 from rocmforge.gpu.ops import matmul as op
@@ -51,6 +51,21 @@ def activations(gpu: Gpu, x: Floats, dense: bool) -> tuple[Q8 | F32, Exact]:
     return upload_q8(gpu, x)
 
 
+EPS = 1e-5
+
+
+def row_scale(gpu: Gpu, h: Floats) -> RowScale:
+    """What says how much rows of x lack, where x was made of rows of h (T, K)."""
+    groups = (h.reshape(len(h), -1, 32).astype(np.float64) ** 2).sum(2)
+    return RowScale(gpu.upload(groups.astype(np.float32)), EPS)
+
+
+def factors(h: Floats) -> Exact:
+    """What that is, (T, 1)."""
+    wanted: Exact = 1 / np.sqrt((h.astype(np.float64) ** 2).mean(1, keepdims=True) + EPS)
+    return wanted
+
+
 def product(x: Exact, matrix: Matrix) -> Exact:
     wanted: Exact = x @ matrix.to_floats().astype(np.float64).T
     return wanted
@@ -69,8 +84,9 @@ def run(
     matrices: Sequence[Matrix],
     biases: Sequence[Floats | None] | None = None,
     start: Sequence[Floats] | None = None,
+    h: Floats | None = None,
 ) -> tuple[list[Floats], Exact]:
-    """The outputs of one launch, and the activations that it saw."""
+    """The outputs of one launch, and the activations that it saw; with `h`, times its factors."""
     tokens = len(x)
     placed = [upload(gpu, m) for m in matrices]
     rounded, exact = activations(gpu, x, placed[0].dense)
@@ -88,8 +104,11 @@ def run(
             biases=[None if b is None else gpu.upload(b) for b in biases],
             tokens=tokens,
             accumulate=start is not None,
+            x_scale=None if h is None else row_scale(gpu, h),
         )
     )
+    if h is not None:
+        exact = exact * factors(h)
     shapes = [(tokens, m.rows) for m in matrices]
     return [gpu.download(o, s, np.float32) for o, s in zip(outs, shapes, strict=True)], exact
 
@@ -180,6 +199,48 @@ def test_several_matrices_bias_and_accumulation(gpu: Gpu, names: tuple[str, ...]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
+def test_rows_that_lack_a_factor_are_multiplied_by_it(gpu: Gpu, name: str) -> None:
+    for tokens, rows, blocks in ((1, 37, 3), (2, 5, 5), (3, 33, 1), (8, 35, 2)):
+        matrix = matrix_of(name, rows, columns_of(name, blocks))
+        x = gaussian(tokens, tokens, matrix.columns)
+        h = x * gaussian(9, tokens, 1) + np.float32(0.25)
+        bias, before = gaussian(1, rows), gaussian(2, tokens, rows)
+        (got,), exact = run(gpu, x, [matrix], [bias], [before], h)
+        assert_close(got, product(exact, matrix) + bias + before, np.abs(factors(h)) + 1)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_matmul_rmsnorm(gpu: Gpu, name: str) -> None:
+    for tokens, rows, blocks in ((1, 96, 1), (2, 32, 3), (5, 64, 2), (8, 160, 1)):
+        matrix = matrix_of(name, rows, columns_of(name, blocks))
+        placed = upload(gpu, matrix)
+        x, exact = activations(gpu, gaussian(7, tokens, matrix.columns), placed.dense)
+        before, norm = gaussian(1, tokens, rows), gaussian(2, rows)
+        for bias in (None, gaussian(3, rows)):
+            out, sums = gpu.upload(before), gpu.empty(4 * tokens * rows // 32)
+            normed = Q8.at(gpu.empty(Q8.nbytes(tokens, rows)), tokens, rows)
+            gpu.run(
+                op.matmul_rmsnorm(
+                    gpu.kernels,
+                    x=x,
+                    weight=placed,
+                    bias=None if bias is None else gpu.upload(bias),
+                    out=out,
+                    norm=gpu.upload(norm),
+                    normed=normed,
+                    sums=sums,
+                    tokens=tokens,
+                )
+            )
+            wanted = product(exact, matrix) + before + (0 if bias is None else bias)
+            assert_close(gpu.download(out, (tokens, rows), np.float32), wanted)
+            squares = (wanted**2).reshape(tokens, -1, 32).sum(2)
+            got = gpu.download(sums, (tokens, rows // 32), np.float32)
+            np.testing.assert_allclose(got, squares, rtol=1e-5)
+            assert_rounded(gpu, normed, wanted * norm)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_extreme_codes_do_not_overflow(gpu: Gpu, name: str) -> None:
     """Largest codes against largest activations of equal and of alternating sign."""
     fmt = FORMATS[name]
@@ -242,6 +303,13 @@ def test_gate_up_swiglu(gpu: Gpu, name: str) -> None:
         check_gate_up(gpu, (name, name), tokens, rows, columns_of(name, blocks), Q8)
 
 
+@pytest.mark.parametrize("names", [("Q4_K", "Q4_K"), ("Q8_0", "Q6_K")])
+def test_gate_and_up_of_rows_that_lack_a_factor(gpu: Gpu, names: tuple[str, str]) -> None:
+    for tokens in (1, 2, 8):
+        h = gaussian(8, tokens, 512) * gaussian(9, tokens, 1)
+        check_gate_up(gpu, names, tokens, 64, 512, Q8, h)
+
+
 @pytest.mark.parametrize("dtype", [F32, F16, Q8])
 @pytest.mark.parametrize("names", [("Q4_K", "Q8_0"), ("MXFP6_E2M3", "Q6_K"), ("F16", "F32")])
 def test_gate_and_up_of_two_formats(gpu: Gpu, names: tuple[str, str], dtype: type) -> None:
@@ -250,7 +318,13 @@ def test_gate_and_up_of_two_formats(gpu: Gpu, names: tuple[str, str], dtype: typ
 
 
 def check_gate_up(
-    gpu: Gpu, names: tuple[str, str], tokens: int, rows: int, columns: int, dtype: type
+    gpu: Gpu,
+    names: tuple[str, str],
+    tokens: int,
+    rows: int,
+    columns: int,
+    dtype: type,
+    h: Floats | None = None,
 ) -> None:
     gate, up = (matrix_of(name, rows, columns, seed=i) for i, name in enumerate(names))
     x, exact = activations(gpu, gaussian(7, tokens, columns), names[0] in DENSE)
@@ -258,20 +332,21 @@ def check_gate_up(
     out = Q8.at(memory, tokens, rows) if dtype is Q8 else dtype(memory)
     gpu.run(
         op.gate_up_swiglu(
-            gpu.kernels, x=x, gate=upload(gpu, gate), up=upload(gpu, up), out=out, tokens=tokens
+            gpu.kernels,
+            x=x,
+            gate=upload(gpu, gate),
+            up=upload(gpu, up),
+            out=out,
+            tokens=tokens,
+            x_scale=None if h is None else row_scale(gpu, h),
         )
     )
+    if h is not None:
+        exact = exact * factors(h)
     g, u = product(exact, gate), product(exact, up)
     wanted = g / (1 + np.exp(-g)) * u
     if isinstance(out, Q8):
-        codes = gpu.download(out.codes, (tokens, rows // 32, 32), np.int8)
-        scales = gpu.download(out.scales, (tokens, rows // 32), np.float32)
-        sums = gpu.download(out.sums, (tokens, rows // 32), np.uint32)
-        halves = codes.reshape(tokens, -1, 2, 16).sum(3, dtype=np.int16)
-        np.testing.assert_array_equal(sums.view(np.int16).reshape(halves.shape), halves)
-        got = (codes * scales[..., None]).reshape(tokens, rows)
-        groups = np.abs(wanted).reshape(tokens, -1, 32).max(2).repeat(32, 1)
-        assert (np.abs(got - wanted) <= 0.006 * groups).all()
+        assert_rounded(gpu, out, wanted)
     elif isinstance(out, F16):
         got = gpu.download(memory, (tokens, rows), np.float16)
         np.testing.assert_allclose(got, wanted, rtol=2**-10, atol=1e-5)
@@ -279,7 +354,20 @@ def check_gate_up(
         assert_close(gpu.download(memory, (tokens, rows), np.float32), wanted)
 
 
-OPS = ("matmul", "gate_up_swiglu")
+def assert_rounded(gpu: Gpu, out: Q8, wanted: Exact) -> None:
+    """Within half a step of each group, and the sums of the codes are right."""
+    tokens, rows = wanted.shape
+    codes = gpu.download(out.codes, (tokens, rows // 32, 32), np.int8)
+    scales = gpu.download(out.scales, (tokens, rows // 32), np.float32)
+    sums = gpu.download(out.sums, (tokens, rows // 32), np.uint32)
+    halves = codes.reshape(tokens, -1, 2, 16).sum(3, dtype=np.int16)
+    np.testing.assert_array_equal(sums.view(np.int16).reshape(halves.shape), halves)
+    got = (codes * scales[..., None]).reshape(tokens, rows)
+    groups = np.abs(wanted).reshape(tokens, -1, 32).max(2).repeat(32, 1)
+    assert (np.abs(got - wanted) <= 0.006 * groups).all()
+
+
+OPS = ("matmul", "gate_up_swiglu", "matmul_rmsnorm")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -305,4 +393,6 @@ def test_common_formats_are_compiled_ahead_for_any_number_of_tokens() -> None:
         assert len(listed) == len({str(entry) for entry in listed})
         for name, tokens, rows in itertools.product(COMMON, (1, 2, 3, 8), (512, 22016)):
             constants = choose(architecture, name, rows, tokens)
-            assert (op.FILE, defines(constants, [name] * products.MOST)) in listed
+            macros = defines(constants, [name] * products.MOST)
+            for scale in (0,) if name in DENSE else (0, 1):
+                assert (op.FILE, {**macros, "SCALED": scale}) in listed

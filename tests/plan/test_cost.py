@@ -24,6 +24,7 @@ from rocmforge.plan.graph import (
     KvAppend,
     Layernorm,
     Matmul,
+    MatmulRmsnorm,
     Op,
     Rmsnorm,
     Rope,
@@ -31,6 +32,7 @@ from rocmforge.plan.graph import (
     RopeKvAppend,
     Rotation,
     Route,
+    RowScale,
     Sample,
     SelectLayernorm,
     SelectOutputs,
@@ -121,6 +123,27 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
         0,
         2 * 4 * 16 * 64 + 5 * 128,
     ),
+    (
+        MatmulRmsnorm(H, MATRIX, None, X, NORM, Q, Tensor("squares", 2), ""),
+        1000 + 64,
+        4 * 4 * (16 + 16 + 16 + 8 + 2),
+        0,
+        2 * 4 * 16 * 16 + 4 * 64,
+    ),
+    (  # the sums of squares are read too
+        Matmul(H, (MATRIX,), (Q,), (None,), x_scale=RowScale(Tensor("squares", 2), 1e-5)),
+        1000,
+        4 * 4 * (16 + 8 + 2),
+        0,
+        2 * 4 * 16 * 8,
+    ),
+    (
+        GateUpSwiglu(H, MATRIX, OTHER, GATE, x_scale=RowScale(Tensor("squares", 2), 1e-5)),
+        1500,
+        4 * 4 * (16 + 32 + 2),
+        0,
+        2 * 4 * 16 * 64 + 5 * 128,
+    ),
     (Route(SCORES, EXPERTS, SHARES, True), 0, 4 * 4 * (4 + 2 + 2), 0, 3 * 4 * 4),
     (  # each expert is missed by one token with 1 / 2, by four with 1 / 16
         ExpertGateUp(H, MATRIX, OTHER, EXPERTS, 4, HIDDEN),
@@ -185,6 +208,7 @@ def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
         *("matmul_q_k", "matmul_x", "matmul_logits", "rope_q", "kv_append", "rope_kv_append"),
         *("attention", "rope_attention", "attention", "swiglu", "gelu", "softcap"),
         *("layernorm_h", "layernorm_h", "select_layernorm", "rmsnorm_h", "gate_up_swiglu"),
+        *("matmul_x_norm", "matmul_q", "gate_up_swiglu"),
         *("route", "expert_gate_up", "expert_matmul", "add_experts", "sample"),
     ]
     assert Matmul(H, (MATRIX,), (Q,), (None,), role="qkv").label == "matmul_qkv"

@@ -14,6 +14,7 @@ from rocmforge.plan.fusion import (
     embed_rmsnorm,
     fuse,
     gate_up_swiglu,
+    matmul_rmsnorm,
     rope_attention,
     rope_kv_append,
     select_norm,
@@ -26,12 +27,14 @@ from rocmforge.plan.graph import (
     GateUpSwiglu,
     KvAppend,
     Matmul,
+    MatmulRmsnorm,
     Op,
     Rmsnorm,
     Rope,
     RopeAttention,
     RopeKvAppend,
     Rotation,
+    RowScale,
     SelectOutputs,
     SelectRmsnorm,
     Swiglu,
@@ -163,6 +166,62 @@ def test_embedded_rows_and_the_first_norm_become_one_op() -> None:
     assert op.writes == (X, H)
     in_place: list[Op] = [embed, replace(norm, out=X)]
     assert fuse(in_place, (embed_rmsnorm,)) == in_place
+
+
+ADDED = Matmul(ACT, ("d",), (X,), (None,), accumulate=True, role="down")
+NORMED = Rmsnorm(X, np.ones(64, np.float32), 1e-5, H)
+QKV = Matmul(H, ("q", "k", "v"), (Q, K, V), (None,) * 3, role="qkv")
+
+
+def any_product(op: Matmul) -> bool:
+    return True
+
+
+def test_a_product_that_is_added_takes_the_norm_behind_it_and_readers_get_its_factor() -> None:
+    gated, seen = GateUpSwiglu(H, "g", "u", GATE), []
+
+    def scales(op: Op, x: Tensor) -> bool:
+        seen.append((op, x))
+        return True
+
+    found = matmul_rmsnorm([ADDED, NORMED, QKV, gated, ADDED, NORMED, gated], any_product, scales)
+    wanted = ["MatmulRmsnorm", "Matmul", "GateUpSwiglu", "MatmulRmsnorm", "GateUpSwiglu"]
+    assert names(found) == wanted
+    first, second, third, *_ = found
+    squares = Tensor("squares_of_x", 2)
+    assert isinstance(first, MatmulRmsnorm)
+    assert (first.x, first.weight, first.bias, first.role) == (ACT, "d", None, "down")
+    assert first.norm is NORMED.weight
+    assert first.writes == (X, H, squares)
+    assert first.reads == (ACT, X)
+    assert second == replace(QKV, x_scale=RowScale(squares, 1e-5))
+    assert third == replace(gated, x_scale=RowScale(squares, 1e-5))
+    assert second.reads == third.reads == (H, squares)
+    assert seen == [(QKV, H), (gated, H), (gated, H)]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [replace(ADDED, accumulate=False), NORMED, QKV],
+        [replace(ADDED, scale=2.0), NORMED, QKV],
+        [ADDED, replace(NORMED, x=K), QKV],
+        [ADDED, replace(NORMED, accumulate=True), QKV],
+        [ADDED, replace(NORMED, weight=NORM), QKV],  # of heads
+        [ADDED, replace(NORMED, out=X), replace(QKV, x=X)],
+        [ADDED, NORMED, QKV, Swiglu(H, H, ACT)],  # that reader multiplies by nothing
+        [ADDED, NORMED],
+        [NORMED, ADDED, QKV],
+    ],
+)
+def test_norms_stay_where_their_readers_cannot_finish_them(ops: list[Op]) -> None:
+    assert matmul_rmsnorm(ops, any_product, lambda op, x: True) == ops
+
+
+def test_norms_stay_where_a_device_does_not_multiply_by_factors() -> None:
+    ops: list[Op] = [ADDED, NORMED, QKV]
+    assert matmul_rmsnorm(ops, any_product, lambda op, x: False) == ops
+    assert matmul_rmsnorm(ops, lambda op: op is not ADDED, lambda op, x: True) == ops
 
 
 def test_without_rules_the_graph_stays() -> None:

@@ -1,6 +1,6 @@
 """Constants and arguments of the GEMVs, products for up to eight tokens: see kernels/dot_rows.h.
 
-matmul and gate_up_swiglu, both in `matmul.py`, are built on it.
+matmul, gate_up_swiglu and matmul_rmsnorm, all in `matmul.py`, are built on it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from rocmforge.gpu.arrays import F32, Q8
+from rocmforge.gpu.arrays import F32, Q8, RowScale
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops.gemv_constants import TOKENS, class_of, kind_of, row_classes
@@ -16,7 +16,10 @@ from rocmforge.gpu.ops.output import addresses
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 BATCH = "PPPii"
-"""Layout of `Batch` in kernels/dot_rows.h, as the last member of an argument struct."""
+"""Layout of `Batch` in kernels/activations.h."""
+
+SQUARES = "Pf"
+"""Layout of `Squares` in kernels/row_scale.h."""
 
 KERNEL_FORMATS = tuple(dict.fromkeys([*STREAMS, *DENSE.values()]))
 """The types in kernels/packed.h."""
@@ -84,7 +87,7 @@ def choose(
     tokens
         T, 1 to MAX_TOKENS.
     op
-        "matmul" or "gate_up_swiglu".
+        "matmul", "gate_up_swiglu" or "matmul_rmsnorm".
     tuning
         Replaces WAVES, ROWS and UNITS where it has them.
     """
@@ -108,6 +111,16 @@ def all_constants(architecture: str, name: str, op: str) -> Iterable[Constants]:
 def batch(x: Q8 | F32, columns: int, tokens: int) -> tuple[int, ...]:
     """Members of `Batch`: activations (T, K)."""
     return (*addresses(x), columns, tokens)
+
+
+def squares(scale: RowScale | None) -> tuple[int, float]:
+    """Members of `Squares`."""
+    return (scale.squares, scale.eps) if scale else (0, 0.0)
+
+
+def scaled(scale: RowScale | None) -> dict[str, int]:
+    """Return the macro that says whether rows of x lack a factor."""
+    return {"SCALED": int(scale is not None)}
 
 
 def defines(constants: Constants, formats: Sequence[str]) -> dict[str, int | str]:

@@ -7,15 +7,16 @@ more, the jobs of an expert come together in groups of up to eight, which read i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rocmforge.errors import UnsupportedModelError
 from rocmforge.gpu.arrays import F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops.dot_rows import (
     BATCH,
+    COMMON,
     KERNEL_FORMATS,
     MAX_TOKENS,
     Constants,
@@ -41,8 +42,13 @@ GROUP_LAYOUTS = {"group_experts": "PPPii"}
 GROUP_MACROS = {"THREADS": MAX_EXPERTS, "GROUP": MAX_TOKENS}
 GROUPED_TOKENS = 9
 """Tokens from which on jobs are grouped."""
+SHORT_ROW = 1024
+"""Columns that give each lane of a wave one unit of a quantized row: of fewer, eight lanes share a
+row, and a wave has several."""
 ROUTE_FILE = "route.hip"
 ROUTE_LAYOUTS = {"route": "PPPPiiiif"}
+ROUTE_HELD = (1, 2, 4)
+"""Scores of a lane in most models, for which kernels are compiled ahead."""
 ADD_FILE = "add_experts.hip"
 ADD_LAYOUTS = {"add_experts": "PPPii"}
 ADD_THREADS = 256
@@ -50,7 +56,8 @@ ADD_THREADS = 256
 
 def builds(architecture: str) -> Iterator[Build]:
     """The ops' kernels for matrices of one format."""
-    yield Build(ROUTE_FILE, ROUTE_LAYOUTS, {})
+    for held in ROUTE_HELD:
+        yield Build(ROUTE_FILE, ROUTE_LAYOUTS, {"HELD": held})
     yield Build(ADD_FILE, ADD_LAYOUTS, {"THREADS": ADD_THREADS})
     yield Build(GROUP_FILE, GROUP_LAYOUTS, GROUP_MACROS)
     for name in KERNEL_FORMATS:
@@ -66,7 +73,15 @@ def builds(architecture: str) -> Iterator[Build]:
 
 def _of_jobs(architecture: str, name: str, op: str) -> list[Constants]:
     every = all_constants(architecture, name, op)
-    return [found for found in every if found.TOKENS in (1, MAX_TOKENS)]
+    found = [constants for constants in every if constants.TOKENS in (1, MAX_TOKENS)]
+    if name in COMMON and name not in DENSE:
+        found += dict.fromkeys(for_short_rows(one) for one in found if one.TOKENS == 1)
+    return found
+
+
+def for_short_rows(constants: Constants) -> Constants:
+    """Return the constants for rows of fewer than `SHORT_ROW` columns, of one token."""
+    return replace(constants, LANES=8, ROWS=4, UNITS=1)
 
 
 def most_groups(jobs: int, count: int) -> int:
@@ -107,14 +122,24 @@ def route(
     experts, shares
         (T, k) int32 and float32.
     tokens, count, chosen
-        T, E up to 1024, k.
+        T, E up to 1024, k up to the lanes of a wave.
+
+    Raises
+    ------
+    UnsupportedModelError
+        k is larger.
     """
+    wave = kernels.runtime.properties.wave_size
+    if chosen > wave:
+        raise UnsupportedModelError(
+            f"experts of a token: got {chosen}, wanted up to {wave} on this GPU"
+        )
     return kernels.launch(
         ROUTE_FILE,
         "route",
-        {},
+        {"HELD": -(-count // wave)},
         (tokens, 1, 1),
-        kernels.runtime.properties.wave_size,
+        wave,
         ROUTE_LAYOUTS["route"],
         *(scores, bias or 0, experts, shares, count, chosen, int(normalized), int(sigmoid), scale),
     )
@@ -182,6 +207,8 @@ class Jobs:
             op,
             self.kernels.tuning,
         )
+        if matrix.columns < SHORT_ROW and not self.gather and not matrix.dense:
+            constants = for_short_rows(constants)
         blocks = -(-rows // constants.pass_rows(properties.wave_size))
         grid = (blocks, self._most, 1) if self.gather else (blocks, self.chosen, self.tokens)
         return constants, grid, constants.WAVES * properties.wave_size

@@ -38,6 +38,21 @@ class RowClass:
     chosen: Chosen
 
 
+_CUDA_RMSNORM_FEW: Chosen = {
+    "nibbles": ((16, 2, 2), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
+    "planes": ((16, 2, 2), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
+    "bytes": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
+    "dense": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+}
+_CUDA_RMSNORM_MANY: Chosen = {
+    **_CUDA_RMSNORM_FEW,
+    "nibbles": ((16, 1, 4), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
+    "planes": ((16, 1, 4), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
+    "bytes": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+}
+"""Of 18 sets the fastest on an H200 (2026-11), for the shapes of `CUDA`. Most have blocks of 16
+waves that take their 32 rows at once."""
+
 CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
     {
         "matmul": (
@@ -110,6 +125,10 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 },
             ),
         ),
+        "matmul_rmsnorm": (
+            RowClass("matmul_rmsnorm, few rows", 1, (2048, 5632), _CUDA_RMSNORM_FEW),
+            RowClass("matmul_rmsnorm, many rows", 2113, (4096, 11008), _CUDA_RMSNORM_MANY),
+        ),
     }
 )
 """Of 18 sets the ones that took the least time on an H200 (2026-11), with launches that start
@@ -135,6 +154,7 @@ _AMD_GATE_UP: Chosen = {
     "bytes": ((8, 2, 1), (8, 2, 1), (8, 2, 1), (8, 2, 1)),
     "dense": ((16, 2, 2), (16, 2, 2), (8, 2, 2), (8, 2, 1)),
 }
+_AMD_RMSNORM: Chosen = dict.fromkeys(_AMD_FEW, ((16, 2, 2), (16, 2, 1), (16, 2, 1), (16, 2, 1)))
 AMD: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
     {
         "matmul": (
@@ -142,6 +162,7 @@ AMD: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
             RowClass("many rows", 8192, (22016, 4096), _AMD_MANY),
         ),
         "gate_up_swiglu": (RowClass("gate_up_swiglu", 1, (11008, 4096), _AMD_GATE_UP),),
+        "matmul_rmsnorm": (RowClass("matmul_rmsnorm", 1, (4096, 11008), _AMD_RMSNORM),),
     }
 )
 """Not measured: no more than two rows at once, which leaves registers for waves to hide latency,
@@ -149,7 +170,7 @@ and blocks of 8 waves, or 16 where a lane holds little. `rocmforge tune` finds b
 
 
 def row_classes(architecture: str, op: str) -> tuple[RowClass, ...]:
-    """Return the classes of an op, "matmul" or "gate_up_swiglu", for "gfx…" or "sm_…"."""
+    """Return the classes of an op of `ops/matmul.py`, for "gfx…" or "sm_…"."""
     return (CUDA if architecture.startswith("sm_") else AMD)[op]
 
 

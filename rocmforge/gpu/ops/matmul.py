@@ -1,7 +1,7 @@
 """matmul as a GEMV, for up to eight tokens (decode), in any format, as one token times Q4_K.
 
-A launch takes up to three matrices, or gate and up with SwiGLU at the end. More tokens are a GEMM:
-matmul_prompt or matmul_dot4.
+A launch takes up to three matrices, gate and up with SwiGLU at the end, or one matrix with a norm
+at the end. More tokens are a GEMM: matmul_prompt or matmul_dot4.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.arrays import F16, F32, Q8, RowScale
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -17,28 +17,37 @@ from rocmforge.gpu.ops import products
 from rocmforge.gpu.ops.dot_rows import (
     BATCH,
     KERNEL_FORMATS,
+    SQUARES,
     all_constants,
     batch,
     choose,
     defines,
+    scaled,
+    squares,
 )
 from rocmforge.gpu.ops.output import addresses, dtype
 
 FILE = "matmul.hip"
-LAYOUTS = {"matmul": products.LAYOUT + "i" + BATCH}
+LAYOUTS = {"matmul": products.LAYOUT + "i" + BATCH + SQUARES}
 GATE_UP_FILE = "gate_up_swiglu.hip"
-GATE_UP_LAYOUTS = {"gate_up_swiglu": "PPPP" * 2 + "PPP" + "i" + BATCH}
+GATE_UP_LAYOUTS = {"gate_up_swiglu": "PPPP" * 2 + "PPP" + "i" + BATCH + SQUARES}
+RMSNORM_FILE = "matmul_rmsnorm.hip"
+RMSNORM_LAYOUTS = {"matmul_rmsnorm": "PPPP" + "PPP" + "PPP" + "P" + "i" + BATCH}
 
 
 def builds(architecture: str) -> Iterator[Build]:
     """The ops' kernels for matrices of one format."""
     for name in KERNEL_FORMATS:
-        for constants in all_constants(architecture, name, "matmul"):
-            yield Build(FILE, LAYOUTS, defines(constants, [name] * products.MOST))
         out = "F32" if name in DENSE else "Q8"
-        for constants in all_constants(architecture, name, "gate_up_swiglu"):
-            macros = {**defines(constants, [name] * 2), "OUT": out}
-            yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, macros)
+        for scale in (0, 1) if out == "Q8" else (0,):  # rows that lack a factor are Q8
+            for constants in all_constants(architecture, name, "matmul"):
+                macros = {**defines(constants, [name] * products.MOST), "SCALED": scale}
+                yield Build(FILE, LAYOUTS, macros)
+            for constants in all_constants(architecture, name, "gate_up_swiglu"):
+                macros = {**defines(constants, [name] * 2), "OUT": out, "SCALED": scale}
+                yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, macros)
+        for constants in all_constants(architecture, name, "matmul_rmsnorm"):
+            yield Build(RMSNORM_FILE, RMSNORM_LAYOUTS, defines(constants, [name]))
 
 
 def matmul(
@@ -50,6 +59,7 @@ def matmul(
     biases: Sequence[int | None],
     tokens: int,
     accumulate: bool = False,
+    x_scale: RowScale | None = None,
 ) -> Launch:
     """outs[i] = x · weights[i]ᵀ + biases[i], or += if `accumulate`.
 
@@ -65,6 +75,8 @@ def matmul(
         (N_i,) float32 each, or None.
     tokens
         T, 1 to MAX_TOKENS.
+    x_scale
+        What rows of x are to be multiplied by; None: by nothing.
     """
     first = weights[0]
     properties = kernels.runtime.properties
@@ -77,11 +89,65 @@ def matmul(
     return kernels.launch(
         FILE,
         "matmul",
-        {**asdict(constants), **products.formats(weights)},
+        {**asdict(constants), **products.formats(weights), **scaled(x_scale)},
         (blocks, 1, 1),
         constants.WAVES * properties.wave_size,
         LAYOUTS["matmul"],
-        *(*members, int(accumulate), *batch(x, first.columns, tokens)),
+        *(*members, int(accumulate), *batch(x, first.columns, tokens), *squares(x_scale)),
+    )
+
+
+def matmul_rmsnorm(
+    kernels: Kernels,
+    *,
+    x: Q8 | F32,
+    weight: DeviceMatrix,
+    bias: int | None,
+    out: int,
+    norm: int,
+    normed: Q8,
+    sums: int,
+    tokens: int,
+) -> Launch:
+    """out += x · weightᵀ + bias, normed = out · norm, and the sums of out² of 32 columns each.
+
+    Parameters
+    ----------
+    x
+        (T, K): Q8 for quantized weights, F32 for dense ones.
+    weight
+        (N, K); N is a multiple of 32.
+    bias
+        (N,) float32, or None.
+    out
+        (T, N) float32.
+    norm
+        (N,) float32.
+    normed
+        (T, N): the RMSNorm of out, but for a `RowScale` of `sums`.
+    sums
+        (T, N / 32) float32.
+    tokens
+        T, 1 to MAX_TOKENS.
+    """
+    properties = kernels.runtime.properties
+    constants = choose(
+        properties.architecture,
+        weight.kernel_format,
+        weight.rows,
+        tokens,
+        "matmul_rmsnorm",
+        kernels.tuning,
+    )
+    return kernels.launch(
+        RMSNORM_FILE,
+        "matmul_rmsnorm",
+        defines(constants, [weight.kernel_format]),
+        (-(-weight.rows // constants.group_rows(properties.wave_size)), 1, 1),
+        constants.WAVES * properties.wave_size,
+        RMSNORM_LAYOUTS["matmul_rmsnorm"],
+        *(*weight.addresses, bias or 0, out, norm, *addresses(normed), sums, weight.rows),
+        *batch(x, weight.columns, tokens),
     )
 
 
@@ -93,6 +159,7 @@ def gate_up_swiglu(
     up: DeviceMatrix,
     out: F32 | F16 | Q8,
     tokens: int,
+    x_scale: RowScale | None = None,
 ) -> Launch:
     """out = g · sigmoid(g) · u of g = x · gateᵀ and u = x · upᵀ.
 
@@ -106,6 +173,8 @@ def gate_up_swiglu(
         (T, N); Q8 needs N to be a multiple of 32.
     tokens
         T, 1 to MAX_TOKENS.
+    x_scale
+        As of `matmul`.
     """
     properties = kernels.runtime.properties
     constants = choose(
@@ -120,10 +189,15 @@ def gate_up_swiglu(
     return kernels.launch(
         GATE_UP_FILE,
         "gate_up_swiglu",
-        {**defines(constants, [gate.kernel_format, up.kernel_format]), "OUT": dtype(out)},
+        {
+            **defines(constants, [gate.kernel_format, up.kernel_format]),
+            "OUT": dtype(out),
+            **scaled(x_scale),
+        },
         (-(-gate.rows // block_rows), 1, 1),
         constants.WAVES * properties.wave_size,
         GATE_UP_LAYOUTS["gate_up_swiglu"],
         *(*gate.addresses, *up.addresses, *addresses(out), gate.rows),
         *batch(x, gate.columns, tokens),
+        *squares(x_scale),
     )
