@@ -279,3 +279,27 @@ def test_each_line_of_the_coverage_names_a_benchmark(tool: Any, repo: Path) -> N
         assert any(re.fullmatch(pattern, name) for name in known), label
     suites = {label.partition(".")[0] for _, label in tool.coverage()}
     assert suites == {label.partition(".")[0] for label in known} - {"kernel_resources"}
+
+
+def test_cases_beside_llama_cpp_on_a_gpu_are_rows(tool: Any) -> None:
+    rows = [
+        {"case": "decode 128 of 7B:Q4_0 at 128", "rocmforge": 1234.5, "llama.cpp": 617.25}
+        | {"ratio": 2.0, "ratio_min": 1.9, "ratio_max": 2.123},
+        {"case": "prefill 32 of 7B:Q4_0 at 0", "error": "llama-bench: took more than 5 s"},
+    ]
+    report = {
+        "gpu": "Card",
+        "hardware_tag": "gfx1100-card",
+        "commit": "a" * 40,
+        "date": "2026-01-02T03:04:05+00:00",
+        "rounds": 3,
+        "versions": {"llama.cpp": {"build_commit": "abc1234"}},
+        "rows": rows,
+    }
+    text = tool.peer_table(report)
+    assert text.startswith(
+        "Card (`gfx1100-card`), commit aaaaaaaa, 2026-01-02, median of 3 rounds in turns; "
+        "llama.cpp abc1234:\n"
+    )
+    assert "| decode 128 of 7B:Q4_0 at 128 | 1,234 | 617 | **2.00** | 1.90 … 2.12 |" in text
+    assert "| prefill 32 of 7B:Q4_0 at 0 | llama-bench: took more than 5 s | n/a |" in text

@@ -98,6 +98,30 @@ def readme_models(report: dict[str, Any]) -> str:
     return "\n".join([intro, "", *table(columns, rows)]) + "\n"
 
 
+def peer_table(report: dict[str, Any]) -> str:
+    """What compare_table.py wrote: each case beside llama.cpp; one that failed has its reason."""
+    build = report["versions"]["llama.cpp"].get("build_commit", "unknown")
+    measured = f"commit {report['commit'][:8]}, {report['date'][:10]}"
+    intro = (
+        f"{report['gpu']} (`{report['hardware_tag']}`), {measured}, "
+        f"median of {report['rounds']} rounds in turns; llama.cpp {build}:"
+    )
+    rows = [
+        (row["case"], row["error"], "n/a", "n/a", "n/a")
+        if "error" in row
+        else (
+            row["case"],
+            f"{row['rocmforge']:,.0f}",
+            f"{row['llama.cpp']:,.0f}",
+            f"**{row['ratio']:.2f}**",
+            f"{row['ratio_min']:.2f} … {row['ratio_max']:.2f}",
+        )
+        for row in report["rows"]
+    ]
+    columns = ("case", "ROCmForge tokens/s", "llama.cpp tokens/s", "ratio", "min … max")
+    return "\n".join([intro, "", *table(columns, rows)]) + "\n"
+
+
 def stored_median(entry: dict[str, Any]) -> float:
     """Median of a baseline's entry, in the unit of its name: a baseline keeps all times in ms."""
     return next(float(value) for name, value in entry["metrics"].items() if name[:4] == "p50_")

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from estimate_radeon import radeon_tables
-from gpu_tables import newest_products, op_tables, readme_models, speed_tables, stored_median
+from gpu_tables import (
+    newest_products,
+    op_tables,
+    peer_table,
+    readme_models,
+    speed_tables,
+    stored_median,
+)
 from markdown_table import table, table_row
 from measured_commits import lost_commits
 
@@ -32,6 +39,7 @@ REPO = Path(__file__).resolve().parent.parent
 RESULTS = REPO / "results"
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
 FORMATS = "*/formats.json"  # what compare_formats.py wrote
+GPU_PEER = "*/compare_table.json"  # what compare_table.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 BASELINES = "*/baseline.json"  # what bench run --save-baseline wrote
 ROOFLINE = "roofline.Matmul.track_inverse_roofline_fraction('{}', {}, 'cpu')"
@@ -67,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path, name, text in (
         (docs / "PERFORMANCE.md", "peer", _peer_table(reports)),
         (docs / "PERFORMANCE.md", "formats", _formats_table(formats)),
+        (docs / "PERFORMANCE.md", "gpu-peer", "\n".join(map(peer_table, _read(GPU_PEER)))),
         (docs / "PERFORMANCE.md", "gpu", "".join(map(speed_tables, gpus))),
         (docs / "PERFORMANCE.md", "radeon", "".join(map(radeon_tables, gpus))),
         (
