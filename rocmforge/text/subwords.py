@@ -70,10 +70,16 @@ _QWEN35 = (
     r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]++|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]++[\r\n]*+|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
 )
+_SEED_CODER = (
+    r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?\p{L}++|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]++|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
+)
+_BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]++"
 _PRE_TOKENIZERS = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]++", _GPT2, r"\p{N}++", "[0-9]{3}")),
     "gpt-2": PreTokenizer((_GPT2,)),
     "llama-bpe": PreTokenizer((_WORDS % "1,3",), whole_words=True, add_bos=True),
+    "bloom": PreTokenizer((_BLOOM,)),
     "deepseek-coder": PreTokenizer(
         (r"[\r\n]", r"\s?\p{L}++", r"\s?\p{P}++", r"[一-龥ࠀ-一가-\x{d7ff}&&[^\s]]++", r"\p{N}")
     ),
@@ -81,11 +87,14 @@ _PRE_TOKENIZERS = {
     "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]++", _GPT2, "[0-9]{3}")),
     "glm4": PreTokenizer((_WORDS % "1,3",), whole_words=True),
     "gpt-4o": PreTokenizer((_cased(_CONTRACTION) + _NUMBERED % "1,3",)),
+    "minicpm5": PreTokenizer((r"\p{N}{1,3}", _WORDS % "1,"), whole_words=True),
     "qwen2": PreTokenizer((_WORDS % "1",)),
     "qwen35": PreTokenizer((_QWEN35,)),
+    "seed-coder": PreTokenizer((_SEED_CODER,)),
     "smaug-bpe": PreTokenizer((_WORDS % "1,3",)),
     "smollm": PreTokenizer((r"\p{N}", _GPT2)),
     "tekken": PreTokenizer((_cased("") + _NUMBERED % "1",), whole_words=True, add_bos=True),
+    "viking": PreTokenizer((_BLOOM, r"\p{N}")),
 }
 # Names under which llama.cpp cuts and flags text exactly as under the name on the right.
 _ALIASES = {
@@ -101,12 +110,17 @@ _ALIASES = {
         "qwen2",
     ),
     **dict.fromkeys(
-        ("phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "mpt", "olmo", "jais", "trillion"),
+        (
+            *("phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "mpt", "olmo", "jais"),
+            *("trillion", "granite-docling"),
+        ),
         "gpt-2",
     ),
     **dict.fromkeys(
-        ("starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), "smollm"
+        ("starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
+        "smollm",
     ),
+    **dict.fromkeys(("poro-chat", "gpt3-finnish"), "bloom"),
 }
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = _PRE_TOKENIZERS | {
     alias: _PRE_TOKENIZERS[name] for alias, name in _ALIASES.items()
