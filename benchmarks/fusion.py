@@ -153,7 +153,11 @@ class EmbedRmsnorm(_Rule):
 
 
 class MatmulRmsnorm(_Rule):
-    """A product by 4096 × 4096 that is added to activations, and their norm; weights cold."""
+    """A product by 4096 × 4096 that is added to activations, and their norm; weights cold.
+
+    What the reader of the norm then does more, a sum and a multiplication at its end, is in neither
+    way's time: its step has the same name in both.
+    """
 
     rule = "matmul_rmsnorm"
     params = (tuple(FORMATS), (1, 4), WAYS, ("gpu",))

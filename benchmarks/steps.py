@@ -20,6 +20,7 @@ import numpy as np
 from rocmforge.cpu.executor import HOST_RULES
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.batch_shape import BatchShape
+from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.cross_compile import ARCHITECTURES
 from rocmforge.gpu.dtypes import Convert
 from rocmforge.gpu.fusion import pass_steps
@@ -80,7 +81,9 @@ def gpu_ops() -> Iterator[Op | Convert]:
     ops = model_ops()
     for architecture in (*ARCHITECTURES, "sm_90"):
         runtime = SimpleNamespace(
-            properties=SimpleNamespace(architecture=architecture, compute_units=1)
+            properties=SimpleNamespace(
+                architecture=architecture, compute_units=1, wave_size=wave_size(architecture)
+            )
         )
         kernels: Any = SimpleNamespace(runtime=runtime)
         lowering = Lowering(kernels, None, 1, None, None)  # type: ignore[arg-type]

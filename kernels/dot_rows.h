@@ -1,6 +1,6 @@
 // GEMV: products of rows of packed weights with up to TOKENS (at most 8) rows of activations. In
-// decode the work is to read the weights, so many loads of them are in flight here. matmul and
-// gate_up_swiglu share this file.
+// decode the work is to read the weights, so many loads of them are in flight here. matmul,
+// gate_up_swiglu, matmul_rmsnorm and the products of experts share this file.
 //
 // LANES neighbouring lanes are a group. In a pass, a group takes ROWS rows of each matrix. A block
 // of WAVES waves has WAVES * WAVE / LANES groups, on neighbouring rows, and may make several
@@ -122,8 +122,8 @@ struct OwnProduct {
 // Computes kPasses passes of kPassRows rows from row `start` on, and after each calls finish(first,
 // products): `first` is the pass's first row, products[m] the lane's OwnProduct of matrix m. Rows
 // past the end, `rows`, repeat the last one. Calls begin() when the first weights are on their way
-// and nothing else has been read: it has to await_earlier(). Calls staged() before the barrier that
-// follows the first activations. All threads of the block must call.
+// and nothing else has been read: it has to await_earlier() unless that was done. Calls staged()
+// before the barrier that follows the first activations. All threads of the block must call.
 template <class Format, int kMatrices, int kPasses, class Begin, class Finish, class Staged>
 DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
                      const Batch& batch, u32x4* lds, const Begin& begin, const Finish& finish,

@@ -1,10 +1,11 @@
 // gate_up_swiglu: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T: two GEMVs for one to
-// eight rows of x (decode), with SwiGLU at their end.
+// eight rows of x (decode), with SwiGLU at their end. Rows of x may lack a factor (row_scale.h).
 //
 //   x         (T, K): Q8 for quantized weights, float for dense ones, aligned to 16 (activations.h)
 //   gate, up  (N, K) of FORMAT_0 and FORMAT_1, both quantized or both dense, packed (packed.h)
 //   out       (T, N) float, f16 or Q8 as OUT says (output.h), aligned to 16; Q8 needs N to be a
 //             multiple of 32
+//   squares   (T, K / 32) float, where SCALED is 1: x is multiplied by the factor of its row
 //
 // Threads: a block takes kGroupRows rows, the same ones of gate and of up (dot_rows.h). It reads
 // matrices of one format together, others one after the other. The products meet in LDS. There a

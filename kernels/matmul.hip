@@ -5,6 +5,7 @@
 //   W     (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, all quantized or all dense, packed (packed.h)
 //   bias  (N,) float, or null
 //   out   (T, N) float; with `accumulate` it is added to
+//   squares  (T, K / 32) float, where SCALED is 1: x is multiplied by the factor of its row
 //
 // Threads: a block takes kPassRows rows of one matrix (dot_rows.h, products.h). Rows past the end
 // are not written. Grid (ends[2]).

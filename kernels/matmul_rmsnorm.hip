@@ -76,8 +76,8 @@ KERNEL_AHEAD(matmul_rmsnorm, MatmulRmsnormArgs, kThreads) {
         const u64 at = static_cast<u64>(job.token) * a.rows + start + job.at;
         const float x = job.present ? addend[i] + results[job.token][job.at] : 0.0f;
         if (job.present) a.out[at] = x;
-        const float squares = wave_sum<32>(x * x);
-        if (job.present && at % 32 == 0) a.squares[at / 32] = squares;
+        const float squares = wave_sum<kGroup>(x * x);
+        if (job.present && at % kGroup == 0) a.squares[at / kGroup] = squares;
         const float scaled[1] = {x * norm[i]};
         store_as<Dtype::Q8>(a.normed, at, scaled, job.present);
     }

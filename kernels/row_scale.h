@@ -7,6 +7,7 @@
 #pragma once
 
 #include "dot_rows.h"
+#include "q8.h"
 
 #if !defined(SCALED)
 #error "SCALED (0 or 1) has to be passed by the build"
@@ -26,12 +27,13 @@ class RowScale {
     // Asks for the squares; store() waits for them. Both before the barrier behind x.
     DEVICE void load() {
         if constexpr (SCALED) {
-            const int groups = batch.columns / 32;
+            const int groups = batch.columns / kGroup;
             UNROLL
             for (int i = 0; i < kTurns; ++i) {
                 const float* const row =
                     squares.groups + minimum(token(i), batch.tokens - 1) * groups;
                 parts[i] = 0.0f;
+                if (token(i) >= TOKENS) continue;
                 for (int at = lane(); at < groups; at += WAVE) parts[i] += row[at];
             }
         }
@@ -40,8 +42,9 @@ class RowScale {
         if constexpr (SCALED) {
             UNROLL
             for (int i = 0; i < kTurns; ++i) {
+                if (token(i) >= TOKENS) continue;
                 const float mean = wave_sum(parts[i]) / static_cast<float>(batch.columns);
-                if (lane() == 0 && token(i) < TOKENS) {
+                if (lane() == 0) {
                     factors[token(i)] = reciprocal_sqrt(mean + squares.eps);
                 }
             }

@@ -302,4 +302,6 @@ def test_cases_beside_llama_cpp_on_a_gpu_are_rows(tool: Any) -> None:
         "llama.cpp abc1234:\n"
     )
     assert "| decode 128 of 7B:Q4_0 at 128 | 1,234 | 617 | **2.00** | 1.90 … 2.12 |" in text
-    assert "| prefill 32 of 7B:Q4_0 at 0 | llama-bench: took more than 5 s | n/a |" in text
+    assert (
+        "| prefill 32 of 7B:Q4_0 at 0 | n/a | n/a | n/a | llama-bench: took more than 5 s |" in text
+    )

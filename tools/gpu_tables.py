@@ -13,6 +13,7 @@ from markdown_table import table
 
 from rocmforge.bench.asv_results import BenchmarkInfo, read_result_file
 from rocmforge.bench.dashboard.machines import read_runs
+from rocmforge.errors import one_line
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.matrix import stream_bytes
 
@@ -107,7 +108,7 @@ def peer_table(report: dict[str, Any]) -> str:
         f"median of {report['rounds']} rounds in turns; llama.cpp {build}:"
     )
     rows = [
-        (row["case"], row["error"], "n/a", "n/a", "n/a")
+        (row["case"], "n/a", "n/a", "n/a", one_line(row["error"]).replace("|", "/"))
         if "error" in row
         else (
             row["case"],

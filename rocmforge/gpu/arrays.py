@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GROUP = 32  # columns that share a scale, or a sum of squares
+GROUP = 32  # columns that share a scale
 ALIGNMENT = 256
 
 
@@ -71,18 +71,18 @@ class Q8:
 
 
 @dataclass(frozen=True)
-class RowScale:
+class Squares:
     """1 / √(mean(h²) + eps) of each row: what activations lack of their RMSNorm.
 
     Parameters
     ----------
-    squares
-        Address of (T, K / 32) float32: the sums of h² of each group of columns.
+    address
+        Of (T, K / 32) float32: the sums of h² of each group of columns.
     eps
         Of the norm.
     """
 
-    squares: int
+    address: int
     eps: float
 
 

@@ -12,6 +12,7 @@ Letters of shapes: see rocmforge/array_types.py.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -145,25 +146,21 @@ class DeviceKVCache:
         if pages <= had:
             return
         wanted = min(self.n_pages, max(pages, 2 * had))
-        free = self.runtime.memory_info()[0]
-        if self._growth_bytes(had, wanted) > free:
+        # The last layer to move holds its old memory and its new one.
+        more = self.n_layers * self._layer_bytes(wanted - had) + self._layer_bytes(had)
+        if more > self.runtime.memory_info()[0]:
             wanted = pages
-        what = f"the KV cache of {had * self.page_size} tokens"
-        hint = "(a lower ctx, fewer sequences or dtype q8_0 need less)"
-        more = self._growth_bytes(had, wanted)
-        if more > free:  # before the first layers take what the others then lack
-            raise OutOfMemoryError(
-                f"{what} wanted {more} bytes more, to hold {wanted * self.page_size}: got {free} "
-                f"bytes of free device memory {hint}"
-            )
         self.runtime.synchronize()
         self.moves += 1
         try:
             self._move(wanted)
         except OutOfMemoryError as error:
+            with suppress(OutOfMemoryError):
+                self._move(had)  # back, those that had memory
             raise OutOfMemoryError(
-                f"{error}; {what} wanted them to hold {wanted * self.page_size}, for one of its "
-                f"{self.n_layers} layers {hint}"
+                f"{error}; the KV cache of {had * self.page_size} tokens wanted them to hold "
+                f"{wanted * self.page_size}, for one of its {self.n_layers} layers (a lower ctx, "
+                "fewer sequences or dtype q8_0 need less)"
             ) from error
 
     def copy_page(self, source: int, target: int) -> None:
@@ -182,9 +179,9 @@ class DeviceKVCache:
         release_all(*(partial(self.runtime.free, address) for address in held))
 
     def _move(self, pages: int) -> None:
-        """Move the layers that have fewer pages to new memory, one after another."""
+        """Move the layers that have more or fewer pages to new memory, one after another."""
         for number, old in enumerate(self._layers):
-            if old.pages >= pages:
+            if old.pages == pages:
                 continue
             new = _Layer(self.runtime.allocate(self._layer_bytes(pages)), pages)
             self._held.append(new.address)
@@ -198,15 +195,16 @@ class DeviceKVCache:
                     self.runtime.free(address)
 
     def _copy(self, old: _Layer, new: _Layer) -> None:
-        """Copy all pages, and zero those that are new: a kernel multiplies what it masks by 0."""
+        """Copy the pages, and zero those that are new: a kernel multiplies what it masks by 0."""
         runtime = self.runtime
         source, target = old.address, new.address
         for page_bytes in self._streams * 2:
-            kept, size = old.pages * page_bytes, new.pages * page_bytes
+            kept, size = min(old.pages, new.pages) * page_bytes, new.pages * page_bytes
             if kept:
                 runtime.copy_on_device(target, source, kept)
-            runtime.fill(target + kept, 0, size - kept)
-            source, target = source + kept, target + size
+            if size > kept:
+                runtime.fill(target + kept, 0, size - kept)
+            source, target = source + old.pages * page_bytes, target + size
 
     @property
     def _page_values(self) -> int:
@@ -220,11 +218,6 @@ class DeviceKVCache:
         if self.dtype == "q8_0":
             return values, values // Q8_GROUP * 2
         return (values * (2 if self.dtype == "f16" else 4),)
-
-    def _growth_bytes(self, had: int, wanted: int) -> int:
-        """Bytes that growing takes: the last layer to move holds its old memory and its new one."""
-        more = self.n_layers * self._layer_bytes(wanted - had)
-        return more + self._layer_bytes(had)
 
     def _layer_bytes(self, pages: int) -> int:
         return 2 * pages * sum(self._streams)

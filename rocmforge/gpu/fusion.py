@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal, get_args
 
-from rocmforge.gpu.arrays import GROUP
 from rocmforge.gpu.batch_shape import NORMED_ROWS, BatchShape
 from rocmforge.gpu.dtypes import F16, Q8, Step, lower
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
+from rocmforge.gpu.ops.dot_rows import choose
+from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import Tuning
 from rocmforge.plan import fusion
 from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, Tensor
@@ -51,23 +52,27 @@ def pass_steps(
     reading, writing = lowering.reading(shape), lowering.writing(shape)
     found = fusion.fuse(ops, gpu_rules(shape, reading, fused))
     if "matmul_rmsnorm" in fused and shape.tokens <= NORMED_ROWS:
-        units = lowering.kernels.runtime.properties.compute_units
+        properties = lowering.kernels.runtime.properties
         found = fusion.matmul_rmsnorm(
             found,
-            lambda op: _fills(op, units),
+            lambda op: fills(op, shape.tokens, properties),
             lambda op, x: tuple(reading(op, x)) == (Q8,),
         )
     return lower(found, reading, writing)
 
 
-def _fills(op: Matmul, units: int) -> bool:
-    """Whether matmul_rmsnorm, whose blocks have 32 rows, keeps a device busy.
+def fills(op: Matmul, tokens: int, properties: DeviceProperties) -> bool:
+    """Whether matmul_rmsnorm, whose blocks have 32 rows or more, keeps a device busy.
 
-    64 blocks on the 132 units of an H200 took 5.84 µs for rows of 5,632 columns, more than the
-    two kernels that they replace (5.47), but less for rows of 2,048 (2.40 instead of 3.62).
+    64 blocks on the 132 multiprocessors of an H200 took 5.84 µs for rows of 5,632 columns, more
+    than the two kernels that they replace (5.47), but less for rows of 2,048 (2.40, 3.62).
     """
-    rows = op.outs[0].columns
-    return op.x.columns <= rows or rows >= 0.9 * GROUP * units
+    weight, rows = op.weights[0], op.outs[0].columns
+    constants = choose(
+        properties.architecture, weight.kernel_format, rows, tokens, "matmul_rmsnorm"
+    )
+    blocks = rows // constants.group_rows(properties.wave_size)
+    return op.x.columns <= rows or blocks >= 0.9 * properties.compute_units
 
 
 def gpu_rules(

@@ -215,12 +215,12 @@ class PassLowering:
             out=self._f32(op.out),
             norm=self._constant(op.norm),
             normed=self._as(op.normed, Q8),
-            sums=self._f32(op.squares),
+            squares_out=self._f32(op.squares),
             tokens=tokens,
         )
 
-    def _row_scale(self, scale: RowScale | None) -> arrays.RowScale | None:
-        return arrays.RowScale(self._f32(scale.squares), scale.eps) if scale else None
+    def _row_scale(self, scale: RowScale | None) -> arrays.Squares | None:
+        return arrays.Squares(self._f32(scale.squares), scale.eps) if scale else None
 
     def _batched(
         self, op: Matmul, rows: int, parts: Sequence[tuple[DeviceMatrix, int, int | None]]

@@ -181,7 +181,8 @@ class ModelWeights(Generic[W]):
 
         Blocks of a kind have equal matrices, vectors of the same names, the same window, and all
         or none of them a rotary embedding. The first and the last one are kept because what comes
-        before or behind a block decides which kernels run it.
+        before or behind a block decides which kernels run it; not every pair of kinds that follow
+        each other is kept.
         """
 
         def kind(layer: LayerWeights[W]) -> tuple[Any, ...]:

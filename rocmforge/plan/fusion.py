@@ -192,20 +192,18 @@ def matmul_rmsnorm(
         matmul, norm = done[at], ops[at + 1]
         if not isinstance(matmul, Matmul) or not isinstance(norm, Rmsnorm):
             continue
-        plain = matmul.accumulate and len(matmul.outs) == 1 and matmul.scale == 1.0
-        plain = (
-            plain
-            and runs(matmul)
-            and matmul.x_scale is None
-            and matmul.outs[0] == norm.x != norm.out
-        )
+        plain = matmul.accumulate and matmul.outs == (norm.x,) and matmul.scale == 1.0
+        plain = plain and matmul.x_scale is None and norm.out not in (matmul.x, norm.x)
         plain = plain and not norm.accumulate and norm.weight.size == norm.x.columns
+        if not plain or norm.x.columns % SQUARES_GROUP or not runs(matmul):
+            continue
         later = readers(ops[at + 2 :], norm.out)
-        if not plain or not later or norm.x.columns % SQUARES_GROUP:
+        if not later or not all(
+            isinstance(op, Matmul | GateUpSwiglu) and scales(op, norm.out) for op in later
+        ):
             continue
-        if not all(isinstance(op, Matmul | GateUpSwiglu) and scales(op, norm.out) for op in later):
-            continue
-        squares = Tensor(f"squares_of_{norm.x.name}", norm.x.columns // SQUARES_GROUP, norm.x.rows)
+        columns = norm.x.columns // SQUARES_GROUP
+        squares = Tensor(f"squares_for_{norm.out.name}", columns, norm.out.rows)
         done[at] = MatmulRmsnorm(
             x=matmul.x,
             weight=matmul.weights[0],
@@ -217,10 +215,13 @@ def matmul_rmsnorm(
             role=matmul.role,
         )
         done[at + 1] = None
-        for number in range(at + 2, len(ops)):
-            op = ops[number]
-            if isinstance(op, Matmul | GateUpSwiglu) and any(op is one for one in later):
+        number = at + 2
+        while later:
+            if (op := ops[number]) is later[0]:
+                assert isinstance(op, Matmul | GateUpSwiglu)
                 done[number] = replace(op, x_scale=RowScale(squares, norm.eps))
+                del later[0]
+            number += 1
     return [op for op in done if op is not None]
 
 

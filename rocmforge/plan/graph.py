@@ -579,7 +579,7 @@ class MatmulRmsnorm(OpRecord):
 
     @property
     def label(self) -> str:
-        """Its name in timings, the same in all layers; short, for tables of 80 columns."""
+        """Its name in timings, the same in all layers; short, for lines of 80 columns."""
         return f"{self.role or 'matmul_' + self.out.name}_norm"
 
 

@@ -42,6 +42,7 @@ from rocmforge.speed.tune_cases import (
     MOST_BLOCKS,
     PARTIAL_BYTES,
     ROUNDS,
+    WIDEST,
     WORTH,
     Case,
     Found,
@@ -271,4 +272,6 @@ def _memory(kernels: Kernels, opened: ExitStack) -> Memory:
     out, partials = allocate(out_bytes(runtime.properties)), allocate(PARTIAL_BYTES)
     arrivals = allocate(4 * ARRIVALS)
     runtime.fill(arrivals, 0, 4 * ARRIVALS)
-    return Memory(weights, WEIGHT_BYTES, x, out, partials, arrivals)
+    norm = allocate(4 * WIDEST)
+    runtime.fill(norm, 0x3C, 4 * WIDEST)  # floats of 0.0115
+    return Memory(weights, WEIGHT_BYTES, x, out, partials, arrivals, norm)

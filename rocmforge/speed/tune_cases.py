@@ -61,6 +61,8 @@ class Memory:
         Room for the results.
     partials, arrivals
         As of `matmul_batch.Scratch`; what a result is added to.
+    norm
+        WIDEST equal weights of a norm.
     """
 
     weights: int
@@ -69,6 +71,7 @@ class Memory:
     out: int
     partials: int
     arrivals: int
+    norm: int
 
     def matrices(self, name: str, rows: int, columns: int) -> list[DeviceMatrix]:
         """Return as many matrices of a shape as there is room for, one behind the other."""
@@ -195,7 +198,6 @@ def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
         x = F32(memory.x) if matrices[0].dense else Q8.at(memory.x, dot_rows.MAX_TOKENS, columns)
         if op == "matmul_rmsnorm":
             normed = Q8.at(memory.out, tokens, rows)
-            sums = memory.partials + 4 * rows * tokens
             return [
                 matmul_rmsnorm(
                     kernels,
@@ -203,9 +205,9 @@ def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
                     weight=matrix,
                     bias=None,
                     out=memory.partials,
-                    norm=memory.x,
+                    norm=memory.norm,
                     normed=normed,
-                    sums=sums,
+                    squares_out=memory.partials + 4 * rows * tokens,
                     tokens=tokens,
                 )
                 for matrix in matrices

@@ -18,6 +18,7 @@ from rocmforge.errors import UnsupportedModelError
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.arrays import F32, Q8
 from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import experts as op
 from rocmforge.ops import Matrix, cases, reference
 
@@ -39,8 +40,8 @@ def jobs(gpu: Gpu, of: NDArray[np.int32], count: int = EXPERTS) -> op.Jobs:
     return op.Jobs(gpu.kernels, gpu.upload(of), tokens, chosen, count, scratch)
 
 
-def matrix_of(name: str, rng: np.random.Generator) -> Matrix:
-    columns = 3 * max(FORMATS[name].block_len, 32)
+def matrix_of(name: str, rng: np.random.Generator, blocks: int = 3) -> Matrix:
+    columns = blocks * max(FORMATS[name].block_len, 32)
     weights = rng.standard_normal((EXPERTS * ROWS, columns), np.float32)
     return Matrix.from_floats(weights / np.float32(columns**0.5), name)
 
@@ -57,10 +58,12 @@ def each(x: Exact, matrix: Matrix, bias: Floats | None, chosen: NDArray[Any]) ->
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"])
-@pytest.mark.parametrize("tokens", [1, 5, 21])
-def test_products_are_those_of_the_chosen_experts(gpu: Gpu, name: str, tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 3), (1, 36), (5, 3), (2, 35), (21, 3)])
+def test_products_are_those_of_the_chosen_experts(
+    gpu: Gpu, name: str, tokens: int, blocks: int
+) -> None:
     rng = np.random.default_rng(tokens)
-    matrix = matrix_of(name, rng)
+    matrix = matrix_of(name, rng, min(blocks, 1280 // max(FORMATS[name].block_len, 32)))
     placed, columns = upload(gpu, matrix), matrix.columns
     chosen = np.argsort(rng.random((tokens, EXPERTS)))[:, :CHOSEN].astype(np.int32)
     bias = rng.standard_normal(EXPERTS * ROWS, np.float32) if tokens > 1 else None
@@ -93,17 +96,19 @@ def test_products_are_those_of_the_chosen_experts(gpu: Gpu, name: str, tokens: i
         (("F32", "BF16"), "clamped"),
     ],
 )
-@pytest.mark.parametrize("tokens", [1, 7, 40])
-def test_gate_and_up(gpu: Gpu, names: tuple[str, str], activation: Any, tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "columns"), [(1, 512), (1, 1280), (7, 512), (40, 512)])
+def test_gate_and_up(
+    gpu: Gpu, names: tuple[str, str], activation: Any, tokens: int, columns: int
+) -> None:
     rng = np.random.default_rng(tokens)
     both = [
-        Matrix.from_floats(rng.standard_normal((EXPERTS * ROWS, 512), np.float32) / 20, name)
+        Matrix.from_floats(rng.standard_normal((EXPERTS * ROWS, columns), np.float32) / 20, name)
         for name in names
     ]
     placed = [upload(gpu, matrix) for matrix in both]
     chosen = np.argsort(rng.random((tokens, EXPERTS)))[:, :CHOSEN].astype(np.int32)
     biases = rng.standard_normal((2, EXPERTS * ROWS), np.float32)
-    x, exact = activations(gpu, rng.standard_normal((tokens, 512), np.float32), placed[0].dense)
+    x, exact = activations(gpu, rng.standard_normal((tokens, columns), np.float32), placed[0].dense)
     out = gpu.empty(4 * tokens * CHOSEN * ROWS)
     run(
         gpu,
@@ -122,6 +127,25 @@ def test_gate_and_up(gpu: Gpu, names: tuple[str, str], activation: Any, tokens: 
     wide = np.repeat(exact[:, None], CHOSEN, axis=1)
     parts = [each(wide, m, b, chosen) for m, b in zip(both, biases, strict=True)]
     assert cases.relative_rms(got, reference.swiglu(*parts, activation)) <= 2 * EXACT
+
+
+def test_short_rows_are_shared_by_eight_lanes(gpu: Gpu) -> None:
+    for columns, tokens, lanes in ((768, 1, 8), (1024, 1, 32), (1280, 1, 32), (768, 9, 32)):
+        weight = DeviceMatrix.at(0, "Q4_K", EXPERTS * ROWS, columns)
+        one = op.Jobs(gpu.kernels, 0, tokens, CHOSEN, EXPERTS, 0)
+        constants, _, _ = one.shape(weight, "matmul")
+        assert lanes == constants.LANES
+    dense = DeviceMatrix.at(0, "F16", EXPERTS * ROWS, 768)
+    constants, _, _ = op.Jobs(gpu.kernels, 0, 1, CHOSEN, EXPERTS, 0).shape(dense, "matmul")
+    assert constants.LANES == 32
+
+
+def test_more_experts_of_a_token_than_a_wave_has_lanes_are_refused(gpu: Gpu) -> None:
+    wave = gpu.runtime.properties.wave_size
+    how: dict[str, Any] = {"normalized": True, "sigmoid": False, "scale": 1.0, "bias": None}
+    at = {"scores": 0, "experts": 0, "shares": 0}
+    with pytest.raises(UnsupportedModelError, match=rf"got {wave + 1}, wanted up to {wave} on"):
+        op.route(gpu.kernels, **at, tokens=1, count=wave + 2, chosen=wave + 1, **how)
 
 
 def test_a_dense_gate_beside_a_quantized_up_is_refused(gpu: Gpu) -> None:

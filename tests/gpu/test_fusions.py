@@ -47,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the feed-forward kernels that passes are made of, as they are made."""
+    """Names of the feed-forward kernels and of norms that passes consist of, as they are made."""
     names: list[str] = []
 
     def watch(run: Any) -> Any:
@@ -58,7 +58,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    for name in ("gate_up_swiglu", "swiglu"):
+    for name in ("gate_up_swiglu", "swiglu", "matmul_rmsnorm"):
         monkeypatch.setattr(pass_lowering, name, watch(getattr(pass_lowering, name)))
     return names
 
@@ -83,7 +83,8 @@ def test_gate_and_up_of_two_formats(
 ) -> None:
     got = steps(models["mixed"], kernels)
     assert relative_rms(got, reference_logits(models["mixed"], IDS)) <= INT8_BOUND
-    assert launched[-3:] == ["swiglu", "swiglu", "gate_up_swiglu"]
+    feed_forward = [name for name in launched if name != "matmul_rmsnorm"]
+    assert feed_forward[-3:] == ["swiglu", "swiglu", "gate_up_swiglu"]
 
 
 def test_prompts_of_them_take_swiglu_alone(
@@ -106,14 +107,16 @@ def test_every_choice_of_rules_gives_right_logits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wanted = reference_logits(models["plain"], IDS)
-    choices: Sequence[tuple[tuple[Fusion, ...], str]] = (
-        ((), "swiglu"),
-        (("gate_up_swiglu",), "gate_up_swiglu"),
-        (("matmul_rmsnorm",), "swiglu"),
-        (FUSIONS, "gate_up_swiglu"),
+    choices: Sequence[tuple[tuple[Fusion, ...], str, bool]] = (
+        ((), "swiglu", False),
+        (("gate_up_swiglu",), "gate_up_swiglu", False),
+        (("matmul_rmsnorm",), "swiglu", True),
+        (FUSIONS, "gate_up_swiglu", True),
     )
-    for fused, kernel in choices:
+    for fused, kernel, normed in choices:
         choose(monkeypatch, fused)
+        del launched[:]
         got = steps(models["plain"], kernels)
-        assert launched[-3:] == [kernel] * 3
+        assert [name for name in launched if name != "matmul_rmsnorm"][-3:] == [kernel] * 3
+        assert ("matmul_rmsnorm" in launched) == normed
         assert relative_rms(got, wanted) <= INT8_BOUND

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from rocmforge.gpu.batch_shape import BatchShape
+from rocmforge.gpu.compiler import BuildRecorder, wave_size
 from rocmforge.gpu.dtypes import F32
-from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules
-from rocmforge.gpu.lowering import activation_dtype
+from rocmforge.gpu.fusion import FUSIONS, Fusion, fills, gpu_rules, pass_steps
+from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, Swiglu, Tensor
+from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, Rmsnorm, Swiglu, Tensor
 
 H, GATE, UP, X = (
     Tensor(name, columns) for name, columns in (("h", 256), ("g", 512), ("u", 512), ("x", 256))
@@ -87,3 +92,58 @@ def test_the_rules_can_be_chosen() -> None:
     shape = BatchShape(1, 1, None, True, 1)
     counts = [len(gpu_rules(shape, reading_on("sm_90", 1), FUSIONS[:n])) for n in range(5)]
     assert counts == [1, 2, 3, 4, 5]
+
+
+def card(architecture: str, units: int) -> DeviceProperties:
+    return DeviceProperties(
+        0, "card", architecture, wave_size(architecture), units, 1 << 34, 1 << 16, False
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "columns", "reader", "wanted"),
+    [
+        (1, 4096, "Q4_K", True),
+        (4, 4096, "Q6_K", True),
+        (5, 4096, "Q4_K", False),  # a step of eight takes no less time with it
+        (1, 11008, "Q4_K", True),
+        (1, 4096, "F16", False),  # that reader wants float32
+        (9, 4096, "Q4_K", False),  # a GEMM
+    ],
+)
+def test_a_product_takes_its_norm_where_all_readers_read_int8(
+    tokens: int, columns: int, reader: str, wanted: bool
+) -> None:
+    x, h, normed, q = (
+        Tensor(n, k) for n, k in (("x", columns), ("h", 4096), ("n", 4096), ("q", 32))
+    )
+    weight = DeviceMatrix.at(0, "Q4_K", 4096, columns)
+    ops: list[Op] = [
+        Matmul(x, (weight,), (h,), (None,), accumulate=True),
+        Rmsnorm(h, np.ones(4096, np.float32), 1e-5, normed),
+        Matmul(normed, (DeviceMatrix.at(0, reader, 32, 4096),), (q,), (None,)),
+    ]
+    runtime: Any = SimpleNamespace(properties=card("sm_90", 132))
+    lowering = Lowering(BuildRecorder(runtime), None, 1, None, None)  # type: ignore[arg-type]
+    shape = BatchShape(tokens, tokens, None, True, 1)
+    names = [type(step.op).__name__ for step in pass_steps(ops, lowering, shape)]
+    assert ("MatmulRmsnorm" in names, "Rmsnorm" in names) == (wanted, not wanted)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "units", "rows", "columns", "wanted"),
+    [
+        ("sm_90", 132, 2048, 2048, True),
+        ("sm_90", 132, 2048, 5632, False),
+        ("sm_90", 132, 4096, 11008, True),
+        ("gfx1100", 96, 4096, 11008, True),
+        ("gfx942", 304, 4096, 11008, False),  # blocks of 64 rows
+        ("gfx942", 304, 4096, 4096, True),
+    ],
+)
+def test_few_long_rows_leave_a_device_idle(
+    architecture: str, units: int, rows: int, columns: int, wanted: bool
+) -> None:
+    weight = DeviceMatrix.at(0, "Q4_K", rows, columns)
+    op = Matmul(Tensor("x", columns), (weight,), (Tensor("h", rows),), (None,), accumulate=True)
+    assert fills(op, 1, card(architecture, units)) == wanted

