@@ -80,8 +80,23 @@ def _rate(speeds: dict[str, float], key: str) -> str:
     return f"{speeds[key]:,.0f}" if key in speeds else "n/a"
 
 
-def readme_models(report: dict[str, Any]) -> str:
-    """Decode and prefill of one GPU's models."""
+def readme_models(report: dict[str, Any], peers: list[dict[str, Any]]) -> str:
+    """Decode and prefill of one GPU's models; decode also beside llama.cpp, where it was measured.
+
+    Parameters
+    ----------
+    report
+        Of gpu_speed.py.
+    peers
+        Of compare_table.py, of any machine.
+    """
+    ratios = {
+        row["case"]: f"{row['ratio']:.2f}"
+        for peer in peers
+        if peer["hardware_tag"] == report["hardware_tag"]
+        for row in peer["rows"]
+        if "error" not in row
+    }
     measured = f"commit {report['commit'][:8]}, {report['date'][:10]}"
     intro = (
         f"One {report['gpu']}, {measured}; median tokens/s, [more](docs/PERFORMANCE.md#on-gpus):"
@@ -91,11 +106,12 @@ def readme_models(report: dict[str, Any]) -> str:
         (
             model["model"],
             _rate(model["decode_tokens_per_second"], depth),
+            ratios.get(f"decode 128 of {model['model'].replace('-', ':', 1)} at {depth}", "n/a"),
             _rate(model["prefill_tokens_per_second"], prompt),
         )
         for model in report["models"]
     ]
-    columns = ("model (random weights)", "decode", f"prefill of {prompt}")
+    columns = ("model (random weights)", "decode", "× llama.cpp", f"prefill of {prompt}")
     return "\n".join([intro, "", *table(columns, rows)]) + "\n"
 
 
@@ -211,6 +227,9 @@ def _product_rows(medians: Mapping[str, float], speeds: dict[str, Any] | None) -
         own, ideal = medians.get(GEMV.format(name)), medians.get(ROOFLINE.format(name))
         if own is None:
             continue
+        if ideal is None and speeds:  # the run has no roofline: as many bytes as a copy moves
+            bytes_per_ms = 1e6 * speeds["copy_gb_per_second"]
+            ideal = own * bytes_per_ms / FORMATS[name].nbytes((GEMV_SHAPE, GEMV_SHAPE))
         other, ratio, times = "n/a", "n/a", "n/a" if ideal is None else f"{ideal:.2f}"
         if name in rates:
             alone = 1e6 * sum(stream_bytes(name, GEMV_SHAPE, GEMV_SHAPE)) / rates[name] / 1e9

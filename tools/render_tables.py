@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (docs / "EXPERIMENTS.md", "commits", "\n".join(map(_commits, _read(COMMITS)))),
         (docs / "VALIDATION.md", "steps", "\n".join(map(_detectors, _read(DETECTORS)))),
         (REPO / "README.md", "speed", _readme_table(reports)),
-        (REPO / "README.md", "gpu", "".join(map(readme_models, gpus))),
+        (REPO / "README.md", "gpu", "".join(readme_models(gpu, _read(GPU_PEER)) for gpu in gpus)),
     ):
         before = path.read_text("utf-8")
         after = _replace(before, name, text)

@@ -131,6 +131,30 @@ def test_a_product_takes_its_norm_where_all_readers_read_int8(
 
 
 @pytest.mark.parametrize(
+    ("name", "wanted"), [("Q4_K", True), ("Q6_K", True), ("Q8_0", False), ("Q4_0", False)]
+)
+def test_gate_and_up_of_some_formats_read_a_norm_that_is_whole(name: str, wanted: bool) -> None:
+    x, h, normed, out = (
+        Tensor(n, k) for n, k in (("x", 4096), ("h", 4096), ("n", 4096), ("o", 64))
+    )
+    gate, up = Tensor("gate", 64), Tensor("up", 64)
+    both = tuple(DeviceMatrix.at(0, name, 64, 4096) for _ in range(2))
+    weight = DeviceMatrix.at(0, "Q4_K", 4096, 4096)
+    ops: list[Op] = [
+        Matmul(x, (weight,), (h,), (None,), accumulate=True),
+        Rmsnorm(h, np.ones(4096, np.float32), 1e-5, normed),
+        Matmul(normed, both, (gate, up), (None, None)),
+        Swiglu(gate, up, out),
+    ]
+    runtime: Any = SimpleNamespace(properties=card("sm_90", 132))
+    lowering = Lowering(BuildRecorder(runtime), None, 1, None, None)  # type: ignore[arg-type]
+    steps = pass_steps(ops, lowering, BatchShape(1, 1, None, True, 1))
+    names = [type(step.op).__name__ for step in steps]
+    assert "GateUpSwiglu" in names
+    assert ("MatmulRmsnorm" in names) == wanted
+
+
+@pytest.mark.parametrize(
     ("architecture", "units", "rows", "columns", "wanted"),
     [
         ("sm_90", 132, 2048, 2048, True),
