@@ -38,7 +38,7 @@ APART = {"bench": ("atomic", "errors", "env", "hardware", "timing")}
 """Units beside the layers, and all that they may import."""
 
 RUNS_ENGINE = {
-    "bench/commands/model.py": ("demo", "devices", "info", "speed", "terminal"),
+    "bench/commands/model.py": ("demo", "devices", "info", "profiling", "speed", "terminal"),
 }
 """Modules beside the layers that measure an engine by themselves, and what they may import."""
 

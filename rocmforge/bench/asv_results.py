@@ -100,6 +100,8 @@ class ResultsDirectory:
         if here in found:
             return here
         others = f" (--machine NAME judges another's: there are {len(found)})" if found else ""
+        if (self.path.parent / ".asv" / "results" / here).is_dir():
+            others += "; make bench keeps its results in .asv/results (--results .asv/results)"
         raise MeasurementError(
             f"{self.path}: nothing measured here yet, no result file of {here}: {MEASURE}{others}"
         )

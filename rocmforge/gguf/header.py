@@ -196,8 +196,10 @@ class Header:
         """Read a count of things that take at least `smallest` bytes each."""
         count, fits = self._u64(what), (self.end - self.pos) // smallest
         if count > min(fits, limit):
-            reason = "the bytes left can hold" if fits <= limit else "the reader's limit"
-            raise self._error(what, self.pos - 8, count, f"at most {min(fits, limit)}, {reason}")
+            wanted = f"at most {limit}, the reader's limit"
+            if fits <= limit:
+                wanted = f"at most {fits}, which fit into the rest of the file: is it cut short?"
+            raise self._error(what, self.pos - 8, count, wanted)
         return count
 
     def _text(self, length: int, what: str) -> str:

@@ -33,7 +33,7 @@ from rocmforge.profiling.profile import (
     Profile,
     Settings,
 )
-from rocmforge.profiling.run_environment import RunEnvironment, Watch
+from rocmforge.profiling.run_environment import BUSY, RunEnvironment, Watch
 from rocmforge.profiling.spans import spans_of
 from rocmforge.profiling.telemetry import measure_ceilings
 from rocmforge.profiling.ttft import TARGET_S, first_token, prompt_of
@@ -46,8 +46,6 @@ EVENTS = "an event of the device after each op, in the pass"
 ALONE = "each op replayed alone, for all layers in turn; the pass itself is one graph"
 OBSERVER_COST = 0.05
 """What observing may cost; a profile says so where it costs more."""
-BUSY = 0.1
-"""Share of the CPUs that other processes may use before a profile doubts itself."""
 STEADY = 0.8
 """Least of several read rates over the best, below which a profile doubts itself; and what reads
 reach over what the ops of a phase moved."""

@@ -93,6 +93,10 @@ class RunEnvironment:
     versions: dict[str, str] = field(default_factory=dict)
 
 
+BUSY = 0.1
+"""Share of the CPUs that other processes may use before a measurement is doubtful."""
+
+
 class Watch:
     """Looks at the machine now, and again when `end` is called.
 

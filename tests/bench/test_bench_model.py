@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import re
+from dataclasses import replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from asv_tree import Bench
 
 from rocmforge.bench.commands import model as command
 from rocmforge.bench.model_rows import line, whole
+from rocmforge.cli import main
 from rocmforge.cpu.backend import available_threads
 from rocmforge.demo import demo_model
+from rocmforge.profiling import run_environment
 
 SHORT = ("-p", "8", "-n", "3", "-r", "2", "--device", "cpu")
 PROVENANCE = ("model", "model_file", "version", "hardware_tag", "date", "device_name")
@@ -215,3 +219,18 @@ def test_each_form_is_written_either_whole_or_row_by_row() -> None:
     assert line("csv", ROW, False).count("\n") == 1
     assert [line(form, ROW, True) for form in ("md", "json")] == ["", ""]
     assert [whole(form, [ROW]) for form in ("csv", "jsonl")] == ["", ""]
+
+
+def test_other_work_on_the_machine_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = run_environment.Watch.end
+
+    def busy(watch: run_environment.Watch, share: float) -> run_environment.RunEnvironment:
+        return replace(end(watch), others_share=share)
+
+    for share, told in ((0.61, True), (0.05, False)):
+        monkeypatch.setattr(run_environment.Watch, "end", partialmethod(busy, share))
+        assert main(["bench", "model", "-p", "4", "-n", "0", "-r", "1", "--device", "cpu"]) == 0
+        said = "other processes used 61% of the CPUs: the times are too long"
+        assert (said in capsys.readouterr().err) == told

@@ -129,11 +129,11 @@ HOSTILE = {
     ),
     "one key too many": (
         b.gguf([b.key("k", b.U16, bytes(2))], n_keys=2), "number of metadata keys", 16, "2",
-        "at most 1, the bytes left can hold",
+        "at most 1, which fit into the rest of the file: is it cut short?",
     ),
     "one tensor too many": (
         b.gguf(tensors=[b.tensor("w", [1], 0, 0)], n_tensors=2), "number of tensors", 8, "2",
-        "at most 1, the bytes left can hold",
+        "at most 1, which fit into the rest of the file: is it cut short?",
     ),
     "key without a name": (
         b.gguf([b.key("", b.U8, b"\0")]) + bytes(9), "name length of metadata key 0", 24, "0",
@@ -178,7 +178,7 @@ HOSTILE = {
     "strings 2^63": (
         b.one_key(b.ARRAY, b.array(b.STRING, [bytes(80)], 1 << 63)),
         "array length of metadata key 'k'", 41, str(1 << 63),
-        "at most 10, the bytes left can hold",
+        "at most 10, which fit into the rest of the file: is it cut short?",
     ),
     "string in an array too long": (
         b.one_key(b.ARRAY, b.array(b.STRING, [b.string("ab"), b.u64(5) + b"abc"])),

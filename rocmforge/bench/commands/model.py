@@ -34,7 +34,8 @@ ms/token       1000 over tokens/s
 
 Lists with commas are combined, each value with each. Each test runs once before, to warm up, which
 does not count. Times are of the host, from the call until the logits are there; loading the model
-is in none of them. What cannot be measured is n/a, with its reason, as on a device that is not
+is in none of them. Where other processes took more than a tenth of the CPUs, a line on standard
+error says so. What cannot be measured is n/a, with its reason, as on a device that is not
 here. Where no device is here, the exit code is 1, as of the other commands that run a model. -b is
 not llama-bench's, which is the tokens of one pass.
 """
@@ -141,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
     from rocmforge.bench import exits, model_rows
     from rocmforge.demo import demo_model
     from rocmforge.errors import MeasurementError, NoSuchFileError
+    from rocmforge.profiling.run_environment import BUSY, Watch
     from rocmforge.speed.measure import speed_tests
 
     env.check()
@@ -154,6 +156,7 @@ def run(args: argparse.Namespace) -> int:
     if not tests:
         raise ValueError("-p 0 -n 0: got no test, wanted a prompt or tokens to generate")
     rows: list[tuple[int, dict[str, Any]]] = []
+    watch = Watch()
     try:
         for place, row in _measured(args, path, tests):
             print(model_rows.line(args.output, row, not rows), end="", flush=True)
@@ -162,6 +165,10 @@ def run(args: argparse.Namespace) -> int:
         if rows:
             rows.sort(key=lambda found: found[0])
             print(model_rows.whole(args.output, [row for _, row in rows]), end="", flush=True)
+        others = watch.end().others_share
+        if rows and others is not None and others > BUSY:
+            told = f"other processes used {others:.0%} of the CPUs: the times are too long"
+            print(f"{args.prog}: {told}", file=sys.stderr)
     reasons = [row["reason"] for _, row in rows if row["reason"]]
     if not any(row["device_name"] for _, row in rows):
         print(f"{args.prog}: error: {'; '.join(dict.fromkeys(reasons))}", file=sys.stderr)

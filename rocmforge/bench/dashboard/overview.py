@@ -163,7 +163,9 @@ def _verdict(comparison: Comparison | None, before: ResultSet | None) -> dict[st
     found = ", ".join(f"{counts[one]:,} {one.value}" for one in SHOWN if counts[one])
     found = found or ("no change" if compared else "nothing to compare")
     outcome = comparison.outcome.name.lower().replace("_", " ")
-    if compared and counts[Verdict.CANNOT_TELL] > compared / 2 and not counts[Verdict.REGRESSION]:
+    unclear = compared and counts[Verdict.CANNOT_TELL] > compared / 2
+    unclear = unclear or counts[Verdict.NOT_COMPARABLE] > compared
+    if unclear and not counts[Verdict.REGRESSION]:
         outcome = Verdict.CANNOT_TELL.value  # a pass would read as: not slower
     benchmarks = "benchmark" if compared == 1 else "benchmarks"
     return {
