@@ -219,8 +219,8 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
 
 def test_own_time_is_no_others_and_a_restart_forgets_it() -> None:
     watch = Watch()
-    begin = time.process_time()
-    while time.process_time() - begin < 0.3:
+    begin = time.thread_time()  # other threads of this process may compute too
+    while time.thread_time() - begin < 0.3:
         pass
     seen = watch.seconds
     assert seen >= 0.29
