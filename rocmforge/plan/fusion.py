@@ -197,13 +197,16 @@ def matmul_rmsnorm(
         plain = plain and not norm.accumulate and norm.weight.size == norm.x.columns
         if not plain or norm.x.columns % SQUARES_GROUP or not runs(matmul):
             continue
-        later = readers(ops[at + 2 :], norm.out)
-        if not later or not all(
-            isinstance(op, Matmul | GateUpSwiglu) and scales(op, norm.out) for op in later
-        ):
-            continue
         columns = norm.x.columns // SQUARES_GROUP
         squares = Tensor(f"squares_for_{norm.out.name}", columns, norm.out.rows)
+        places = _readers_at(ops, norm.out, at + 2)
+        scaled = {
+            place: replace(op, x_scale=RowScale(squares, norm.eps))
+            for place in places
+            if isinstance(op := ops[place], Matmul | GateUpSwiglu) and scales(op, norm.out)
+        }
+        if not places or len(scaled) < len(places):
+            continue
         done[at] = MatmulRmsnorm(
             x=matmul.x,
             weight=matmul.weights[0],
@@ -215,23 +218,23 @@ def matmul_rmsnorm(
             role=matmul.role,
         )
         done[at + 1] = None
-        number = at + 2
-        while later:
-            if (op := ops[number]) is later[0]:
-                assert isinstance(op, Matmul | GateUpSwiglu)
-                done[number] = replace(op, x_scale=RowScale(squares, norm.eps))
-                del later[0]
-            number += 1
+        for place, op in scaled.items():
+            done[place] = op
     return [op for op in done if op is not None]
 
 
 def readers(ops: Sequence[Op], tensor: Tensor) -> list[Op]:
     """Return the ops that read a tensor before it is written anew."""
-    found: list[Op] = []
-    for op in ops:
-        reads = tensor in op.reads
+    return [ops[place] for place in _readers_at(ops, tensor)]
+
+
+def _readers_at(ops: Sequence[Op], tensor: Tensor, first: int = 0) -> list[int]:
+    """Return where they stand, from op number `first` on."""
+    found: list[int] = []
+    for place in range(first, len(ops)):
+        reads = tensor in ops[place].reads
         if reads:
-            found.append(op)
-        if tensor in op.writes and not reads:
+            found.append(place)
+        if tensor in ops[place].writes and not reads:
             break
     return found

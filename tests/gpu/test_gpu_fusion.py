@@ -100,6 +100,14 @@ def card(architecture: str, units: int) -> DeviceProperties:
     )
 
 
+def step_names(ops: Sequence[Op], tokens: int) -> list[str]:
+    """Of a pass on an H200, one token of each sequence."""
+    runtime: Any = SimpleNamespace(properties=card("sm_90", 132))
+    lowering = Lowering(BuildRecorder(runtime), None, 1, None, None)  # type: ignore[arg-type]
+    shape = BatchShape(tokens, tokens, None, True, 1)
+    return [type(step.op).__name__ for step in pass_steps(ops, lowering, shape)]
+
+
 @pytest.mark.parametrize(
     ("tokens", "columns", "reader", "wanted"),
     [
@@ -123,10 +131,7 @@ def test_a_product_takes_its_norm_where_all_readers_read_int8(
         Rmsnorm(h, np.ones(4096, np.float32), 1e-5, normed),
         Matmul(normed, (DeviceMatrix.at(0, reader, 32, 4096),), (q,), (None,)),
     ]
-    runtime: Any = SimpleNamespace(properties=card("sm_90", 132))
-    lowering = Lowering(BuildRecorder(runtime), None, 1, None, None)  # type: ignore[arg-type]
-    shape = BatchShape(tokens, tokens, None, True, 1)
-    names = [type(step.op).__name__ for step in pass_steps(ops, lowering, shape)]
+    names = step_names(ops, tokens)
     assert ("MatmulRmsnorm" in names, "Rmsnorm" in names) == (wanted, not wanted)
 
 
@@ -146,10 +151,7 @@ def test_gate_and_up_of_some_formats_read_a_norm_that_is_whole(name: str, wanted
         Matmul(normed, both, (gate, up), (None, None)),
         Swiglu(gate, up, out),
     ]
-    runtime: Any = SimpleNamespace(properties=card("sm_90", 132))
-    lowering = Lowering(BuildRecorder(runtime), None, 1, None, None)  # type: ignore[arg-type]
-    steps = pass_steps(ops, lowering, BatchShape(1, 1, None, True, 1))
-    names = [type(step.op).__name__ for step in steps]
+    names = step_names(ops, 1)
     assert "GateUpSwiglu" in names
     assert ("MatmulRmsnorm" in names) == wanted
 
