@@ -34,13 +34,19 @@ def main(argv: Sequence[str]) -> int:
         _overview().parse_args(argv)
     name, *rest = argv
     command = importlib.import_module(f"rocmforge.bench.commands.{name}")
-    parser = _parser(f"{PROG} {name}", f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.")
-    command.add_arguments(parser)
-    parser.epilog = f"{parser.epilog or ''}{exits.TABLE}"
+    parser = parser_of(name)
     # options may stand between two commits; argparse refuses that of a command with subcommands
     parse = parser.parse_args if name == "baseline" else parser.parse_intermixed_args
     args = parse(rest)
     return exits.run(args.prog, lambda: command.run(args), args.kept)
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser of a subcommand, one of `COMMANDS`."""
+    parser = _parser(f"{PROG} {name}", f"{COMMANDS[name][0].upper()}{COMMANDS[name][1:]}.")
+    importlib.import_module(f"rocmforge.bench.commands.{name}").add_arguments(parser)
+    parser.epilog = f"{parser.epilog or ''}{exits.TABLE}"
+    return parser
 
 
 def _overview() -> argparse.ArgumentParser:

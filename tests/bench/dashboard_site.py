@@ -117,3 +117,10 @@ def make_site(root: Path, gpu_speed: Path | None = None) -> Site:
         (root / "baselines" / "sm-90-card").mkdir()
         shutil.copyfile(gpu_speed, root / "baselines" / "sm-90-card" / "gpu_speed.json")
     return Site(root, commits)
+
+
+def samples(values: dict[str, Any]) -> dict[str, Any]:
+    """Eleven samples of each value, a thousandth of it apart, as `AsvTree.run` takes them."""
+    listed = {name: of if isinstance(of, list) else [of] for name, of in values.items()}
+    spread = [1 + at / 1000 for at in range(-5, 6)]
+    return {name: [[x * by for by in spread] for x in of] for name, of in listed.items()}

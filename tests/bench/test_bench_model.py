@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from asv_tree import Bench
 
+from rocmforge.bench.cli import parser_of
 from rocmforge.bench.commands import model as command
 from rocmforge.bench.model_rows import line, whole
 from rocmforge.cli import main
@@ -166,6 +167,14 @@ def test_more_threads_than_cores_are_measured_and_said(bench: Bench) -> None:
     assert said[0].startswith(f"-t: {most} threads on {most - 1} usable core")
 
 
+watch_end = run_environment.Watch.end
+
+
+def busy(watch: run_environment.Watch, share: float) -> run_environment.RunEnvironment:
+    """What the watch says at its end, but for this share of other processes."""
+    return replace(watch_end(watch), others_share=share)
+
+
 def test_rows_that_are_there_are_shown_when_the_rest_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,18 +184,17 @@ def test_rows_that_are_there_are_shown_when_the_rest_is_interrupted(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "_measured", interrupted)
+    monkeypatch.setattr(run_environment.Watch, "end", partialmethod(busy, 0.5))
     args = parsed("--output", "md")
     with pytest.raises(KeyboardInterrupt):
         command.run(args)
-    assert [row[-5] for row in cells(capsys.readouterr().out)[2:]] == ["pp8", "tg3"]
+    shown = capsys.readouterr()
+    assert [row[-5] for row in cells(shown.out)[2:]] == ["pp8", "tg3"]
+    assert shown.err.startswith("rocmforge bench model: other processes used 50% of the CPUs")
 
 
 def parsed(*arguments: str) -> Any:
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return parser.parse_args(arguments)
+    return parser_of("model").parse_args(arguments)
 
 
 ROW = {
@@ -224,11 +232,6 @@ def test_each_form_is_written_either_whole_or_row_by_row() -> None:
 def test_other_work_on_the_machine_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end = run_environment.Watch.end
-
-    def busy(watch: run_environment.Watch, share: float) -> run_environment.RunEnvironment:
-        return replace(end(watch), others_share=share)
-
     for share, told in ((0.61, True), (0.05, False)):
         monkeypatch.setattr(run_environment.Watch, "end", partialmethod(busy, share))
         assert main(["bench", "model", "-p", "4", "-n", "0", "-r", "1", "--device", "cpu"]) == 0

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("asv")
 
 from asv_tree import MACHINE, AsvTree, report
-from dashboard_site import Site, commits_in
+from dashboard_site import Site, commits_in, samples
 from dashboard_tab import Tab
 
 from rocmforge.bench.asv_results import ResultsDirectory
@@ -26,7 +26,6 @@ BEGIN, APART = 1_700_000_000_000, 100_000  # ms: near enough for verdicts withou
 ROWS = """() => [...document.querySelectorAll('#rows tbody tr')].map(row =>
   Object.fromEntries([...row.cells].map(cell => [cell.dataset.label, cell.innerText])))"""
 CHART = "#rows svg"
-SPREAD = [1 + at / 1000 for at in range(-5, 6)]
 FAST = {**MACHINE, "machine": "fast", "cpu": "Fast"}
 VALUES = {
     "steady.time_op": (10.0, 10.1, 10.0),
@@ -57,21 +56,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     for number, commit in enumerate(commits):
         chosen = {name: of[number] for name, of in VALUES.items() if of[number] is not None}
         values: dict[str, Any] = {**chosen, "matmul.time_op": [2.0, 4.0]}
-        path = tree.run(commit, values, samples=_samples(values), date=BEGIN + APART * number)
+        path = tree.run(commit, values, samples=samples(values), date=BEGIN + APART * number)
         load = {"others_share": 0.9 if number == 2 else 0.0, "load_average": 1.0}
         report(path, "busy.time_op", None, None, load)
     half = {"steady.time_op": 5.0, "matmul.time_op": [1.0, 2.0]}
-    tree.run(commits[2], half, samples=_samples(half), machine=FAST, date=BEGIN + 2 * APART)
+    tree.run(commits[2], half, samples=samples(half), machine=FAST, date=BEGIN + 2 * APART)
     first = ResultsDirectory(root / "results", "box").load(commits[0])
     save_baseline(root / "baselines" / "box" / "baseline.json", first)
     made = Site(root, commits)
     made.publish()
     return made
-
-
-def _samples(values: dict[str, Any]) -> dict[str, Any]:
-    listed = {name: of if isinstance(of, list) else [of] for name, of in values.items()}
-    return {name: [[x * by for by in SPREAD] for x in of] for name, of in listed.items()}
 
 
 @pytest.fixture

@@ -13,14 +13,13 @@ import pytest
 pytest.importorskip("asv")
 
 from asv_tree import MACHINE, AsvTree
-from dashboard_site import Site, commits_in
+from dashboard_site import Site, commits_in, samples
 from dashboard_tab import Tab
 
 COMMITS, STEP = 12, 6
 BEGIN, APART = 1_700_000_000_000, 86_400_000  # ms
 FAST = {**MACHINE, "machine": "fast", "cpu": "Fast"}
 SLOW = "matmul.time_op"
-SPREAD = [1 + at / 1000 for at in range(-5, 6)]
 FORMATS = {"format": ["'Q4_0'", "'Q8_0'"]}
 ROWS = """() => [...document.querySelectorAll('#shown tbody tr')].map(row =>
   Object.fromEntries([...row.cells].map(cell => [cell.dataset.label, cell.textContent])))"""
@@ -45,16 +44,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
             "batch.track_rate": [50.0],
         }
         date = BEGIN + number * APART
-        tree.run(commit, values, samples=_samples(values), date=date)
+        tree.run(commit, values, samples=samples(values), date=date)
         tree.run(commit, {SLOW: [5.0, 2.0]}, samples={}, machine=FAST, date=date)
     made = Site(root, commits)
     made.publish()
     return made
-
-
-def _samples(values: dict[str, Any]) -> dict[str, Any]:
-    listed = {name: of if isinstance(of, list) else [of] for name, of in values.items()}
-    return {name: [[x * by for by in SPREAD] for x in of] for name, of in listed.items()}
 
 
 @pytest.fixture
