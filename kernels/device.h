@@ -418,6 +418,28 @@ DEVICE int dot4(uint32_t a, uint32_t b, int c) {
 #endif
 }
 
+// Looks four bytes, each below 8, up in a table of eight bytes (two words, first entry lowest).
+DEVICE uint32_t lookup8(const uint32_t (&table)[2], uint32_t places) {
+#if defined(ROCMFORGE_CUDA)
+    // A selector takes a place from each nibble of its lower half.
+    const uint32_t pairs = (places | places >> 4) & 0x00ff00ffu;
+    uint32_t found;
+    asm("prmt.b32 %0, %1, %2, %3;"
+        : "=r"(found)
+        : "r"(table[0]), "r"(table[1]), "r"((pairs | pairs >> 8) & 0xffffu));
+    return found;
+#elif defined(ROCMFORGE_AMD)
+    return __builtin_amdgcn_perm(table[1], table[0], places);
+#else
+    uint32_t found = 0;
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t place = places >> (8 * i) & 7;
+        found |= (table[place / 4] >> (8 * (place % 4)) & 255) << (8 * i);
+    }
+    return found;
+#endif
+}
+
 // Looks eight nibbles up in a table of sixteen bytes (four words, first entry lowest). Byte i of
 // `low` is the entry of the low nibble of byte i, byte i of `high` that of its high nibble.
 DEVICE void lookup16(const uint32_t (&table)[4], uint32_t nibbles, uint32_t& low, uint32_t& high) {

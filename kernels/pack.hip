@@ -62,7 +62,7 @@ DEVICE void write_high(const uint32_t (&w)[8], uint8_t* out) {
 template <class Block>
 DEVICE void write_scale_and_min(const Block& b, uint8_t* out) {
     uint16_t* halves = reinterpret_cast<uint16_t*>(out);
-    halves[0] = b.d;
+    halves[0] = half_bits(b);
     if constexpr (Block::kHasOffset) halves[1] = b.m;
 }
 
@@ -83,6 +83,9 @@ DEVICE void write(const Raw<Block>& raw, int count, u64 first, const PackArgs& a
         scales[0] = block.e;
     } else if constexpr (Block::kScale == Scale::kHalf) {
         write_scale_and_min(block, scales);
+    } else if constexpr (Block::kScale == Scale::kFloat8) {
+        uint16_t* halves = reinterpret_cast<uint16_t*>(scales);
+        for (int i = 0; i < P::kSubs; ++i) halves[i] = block.half(t % raw.kGroups * P::kSubs + i);
     } else {
         const int in_block = t % raw.kGroups;
         UNROLL

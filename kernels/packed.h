@@ -3,18 +3,19 @@
 // A matrix is up to four streams of bytes, each aligned to 256, without padding between rows. A
 // group is 32 columns. Unpacked, a group is eight words; word w holds columns 4w to 4w + 3, a byte
 // each. The streams are:
-//   codes   4 bits a column (Q4_*, Q5_*, Q6_K, IQ4_*, MXFP4), 16 bytes a group: byte i is column i
-//           in the low nibble and column i + 16 in the high one, so word j of the four gives words
-//           j and j + 4
-//           2 bits (Q2_K, Q3_K), 8 bytes a group: bits 2j.. of half m's bytes are word 4m + j
-//           8 bits (Q8_0; MXFP6_E2M3 as eighths), 32 bytes a group: signed bytes in order
-//   high    the bits above those of `codes`: 1 bit (Q5_*, Q3_K), 4 bytes a group: bit w of each
-//           byte belongs to word w
+//   codes   4 bits a column (Q4_*, Q5_*, Q6_K, IQ4_*, IQ3_*, NVFP4, MXFP4), 16 bytes a group: byte
+//           i is column i in the low nibble and column i + 16 in the high one, so word j of the
+//           four gives words j and j + 4 2 bits (Q2_K, Q3_K, IQ2_*, IQ1_*, TQ*), 8 bytes a group:
+//           bits 2j.. of half m's bytes are word 4m + j 8 bits (Q8_0; MXFP6_E2M3 as eighths), 32
+//           bytes a group: signed bytes in order
+//   high    the bits above those of `codes`: 1 bit (Q5_*, Q3_K, IQ2_*, IQ1_*), 4 bytes a group: bit
+//           w of each byte belongs to word w
 //           2 bits (Q6_K), 8 bytes a group, as the 2-bit codes
 //   scales  of a group: f16 d (Q4_0 Q5_0 Q8_0 IQ4_NL) | f16 d, m (Q4_1 Q5_1) | E8M0 byte (MX) |
 //           u8 scale, min (Q4_K Q5_K) | 4 bits scale, min, of each sub-block (Q2_K) | i8 scale 0, 1
-//           (Q3_K Q6_K) | i8 scale (IQ4_XS)
-//   supers  of 256 columns: f16 d, dmin (Q2_K Q4_K Q5_K) | f16 d (Q3_K Q6_K IQ4_XS)
+//           (Q3_K Q6_K IQ2_S IQ2_XS IQ1_M) | i8 scale (IQ4_XS IQ3_* IQ2_XXS IQ1_S TQ*) | f16 scale
+//           0, 1 (NVFP4)
+//   supers  of 256 columns: f16 d, dmin (Q2_K Q4_K Q5_K) | f16 d (all others of 256 columns)
 // F32, F16 and BF16 have only `codes`: row by row, K numbers each.
 //
 // weight = scale * code + offset, where the offset includes the format's zero. A *unit* is what a
@@ -48,7 +49,10 @@ struct Packed {
     static constexpr int kHighBytes = kColumns * kHighBits / 8;
     static constexpr bool kNibbles = kHasMins && kSubs == 2;  // scale and min share a byte
     static constexpr int kScaleBytes =                        // of a group
-        (Block::kScale == Scale::kHalf ? 2 : kSubs) * (kHasMins && !kNibbles ? 2 : 1);
+        (Block::kScale == Scale::kHalf     ? 2
+         : Block::kScale == Scale::kFloat8 ? 2 * kSubs
+                                           : kSubs) *
+        (kHasMins && !kNibbles ? 2 : 1);
     static constexpr int kSuperBytes = kHasMins ? 4 : 2;
 
     // A unit as it was loaded. Nothing is decoded yet, so that many can be in flight.
@@ -91,7 +95,7 @@ struct Packed {
 
     // The codes, one a byte, in the order of the columns: signed if kSigned, else 0 to 2^kBits - 1.
     static DEVICE void unpack(const Unit& u, uint32_t (&w)[kWords]) {
-        if constexpr (kLookup) {
+        if constexpr (kLookup && kBits == 4) {
             const uint32_t table[4] = {kTableWord<Block, 0>, kTableWord<Block, 1>,
                                        kTableWord<Block, 2>, kTableWord<Block, 3>};
             UNROLL
@@ -119,6 +123,11 @@ struct Packed {
                         mask;
             }
         }
+        if constexpr (kLookup && kBits == 3) {
+            const uint32_t table[2] = {kTableWord<Block, 0>, kTableWord<Block, 1>};
+            UNROLL
+            for (int j = 0; j < 8; ++j) w[j] = lookup8(table, w[j]);
+        }
     }
 
     static DEVICE Scales scales(const Unit& u) {
@@ -129,10 +138,15 @@ struct Packed {
             s.scale[0] = !kLookup && u.scale == 255 ? not_a_number() : scale;
         } else if constexpr (Block::kScale == Scale::kHalf) {
             s.scale[0] = low_half(u.scale);
+        } else if constexpr (Block::kScale == Scale::kFloat8) {
+            s.scale[0] = Block::kUnit * low_half(u.scale);
+            s.scale[1] = Block::kUnit * high_half(u.scale);
         } else {
             UNROLL
-            for (int i = 0; i < kSubs; ++i)
+            for (int i = 0; i < kSubs; ++i) {
                 s.scale[i] = low_half(u.super) * small_scale(u.scale, i);
+                if constexpr (kUnitOf<Block> != 1.0f) s.scale[i] *= Block::kUnit;
+            }
         }
         UNROLL
         for (int i = 0; i < kSubs; ++i) {

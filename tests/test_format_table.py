@@ -15,7 +15,7 @@ from rocmforge.cpu.backend import DENSE_FORMATS
 from rocmforge.gguf.formats import FORMATS, PLAIN_FORMATS, Format
 from rocmforge.gpu.matrix import DENSE, LAYOUTS
 from rocmforge.model.mixes import find_mix, mix_names
-from rocmforge.model.random_blocks import RandomBytes, random_blocks
+from rocmforge.gguf.random_blocks import RandomBytes, random_blocks
 from rocmforge.ops import cases
 
 IN_FILES = [fmt for fmt in FORMATS.values() if fmt.ggml_type is not None]
@@ -48,7 +48,10 @@ def test_the_block_in_c_has_its_size(fmt: Format, repo: Path) -> None:
     header = (repo / "kernels/blocks.h").read_text()
     sizes = re.findall(rf"static_assert\(sizeof\({fmt.name}\) == (\d+)", header)
     assert sizes == [str(fmt.block_bytes)]
-    columns = re.search(rf"struct {fmt.name}(?: : \w+)? \{{.*?kColumns = (\d+)", header, re.S)
+    struct = re.search(rf"struct {fmt.name}(?: : (\w+)(?:<\d+>)?)? \{{(.*?)\n\}};", header, re.S)
+    assert struct
+    base = re.search(rf"struct {struct[1]} \{{(.*?)\n\}};", header, re.S)
+    columns = re.search(r"kColumns = (\d+)", struct[2] + (base[1] if base else ""))
     assert columns
     assert int(columns[1]) == fmt.block_len
 

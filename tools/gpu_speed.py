@@ -40,7 +40,7 @@ from rocmforge.gpu.replay import Replay
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.presets import find_preset
-from rocmforge.model.random_blocks import RandomBytes, random_blocks
+from rocmforge.gguf.random_blocks import RandomBytes, random_blocks
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops import reference
 from rocmforge.ops.cases import MatmulCase

@@ -16,7 +16,10 @@ namespace rocmforge {
 #define ROCMFORGE_QUANTIZED_FORMATS(X)      \
     X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) \
     X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) \
-    X(IQ4_NL) X(IQ4_XS) X(MXFP4) X(MXFP6_E2M3)
+    X(IQ4_NL) X(IQ4_XS) X(IQ3_S) X(IQ3_XXS) \
+    X(IQ2_S) X(IQ2_XS) X(IQ2_XXS)           \
+    X(IQ1_M) X(IQ1_S) X(TQ2_0) X(TQ1_0)     \
+    X(NVFP4) X(MXFP4) X(MXFP6_E2M3)
 #define ROCMFORGE_FORMATS(X) \
     X(F32) X(F16) X(BF16)    \
     ROCMFORGE_QUANTIZED_FORMATS(X) X(MXFP6_E3M2)

@@ -59,7 +59,8 @@ template <class Block, int width, Form form>
 inline __attribute__((always_inline)) void add_sub_block(const SubBlock& w, const Panel& p,
                                                          int64_t index, F32* acc) {
     constexpr int subs = Packed<Block>::kSubs, quads = kQuads / subs;
-    static_assert(subs == 1 || kCoarse<Block>, "fine panels have no sums of 16 columns");
+    static_assert(subs == 1 || kCoarse<Block> || !Block::kHasOffset,
+                  "fine panels have no sums of 16 columns");
     constexpr int together = form == Form::kBiasedTokens ? 2 * kTogether : kTogether;
     constexpr int step = std::min(width, together);
     const int8_t* x = p.codes + index * width * Block::kSub;
@@ -94,7 +95,7 @@ inline __attribute__((always_inline)) void add_sub_block(const SubBlock& w, cons
 #pragma GCC unroll 4
         for (int i = 0; i < step; ++i) {
             const F32 scale =
-                kCoarse<Block> ? w.scale : w.scale * set1(p.scale[index * width + t + i]);
+                kCoarse<Block> ? w.scale : w.scale * set1(p.scale[index / subs * width + t + i]);
             acc[t + i] = fma(to_float(dot[i]), scale, acc[t + i]);
             if constexpr (Block::kHasOffset) {
                 acc[t + i] = fma(w.offset, set1(sum[t + i]), acc[t + i]);

@@ -51,8 +51,9 @@ void pack_record(const Block* const (&rows)[kLanes], uint8_t* out) {
         if (!rows[r]) continue;
         if constexpr (Block::kScale == Scale::kExponent) {
             out[r] = rows[r]->e;
-        } else {
-            std::memcpy(out + 2 * r, &rows[r]->d, 2);
+        } else if constexpr (Block::kScale != Scale::kFloat8) {
+            const uint16_t half = half_bits(*rows[r]);
+            std::memcpy(out + 2 * r, &half, 2);
         }
         if constexpr (Block::kHasOffset) {
             std::memcpy(out + Layout::kHeaderBytes - 32 + 2 * r, &rows[r]->m, 2);
@@ -67,6 +68,12 @@ void pack_record(const Block* const (&rows)[kLanes], uint8_t* out) {
             uint8_t codes[kGroup];
             rows[r]->codes(g, codes);
             for (int q = 0; q < kQuads; ++q) std::memcpy(&quads[q][4 * r], codes + 4 * q, 4);
+            if constexpr (Block::kScale == Scale::kFloat8) {
+                for (int s = 0; s < Layout::kSubs; ++s) {
+                    const uint16_t half = rows[r]->half(g * Layout::kSubs + s);
+                    std::memcpy(p + 32 * s + 2 * r, &half, 2);
+                }
+            }
             if constexpr (Block::kScale == Scale::kHalfInt) {
                 for (int s = 0; s < Layout::kSubs; ++s) {
                     const int sub = g * Layout::kSubs + s;

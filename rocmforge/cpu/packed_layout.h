@@ -2,16 +2,20 @@
 //
 // A tile is a run of records, one for each block of columns (32 or 256). A record is
 //   header   16 scales of the blocks (f16, or E8M0 bytes), then 16 offsets (f16) where there are
-//   any groups   for each 32 columns: 16 small scales a sub-block (K types), then the code bits
+//            any; none in NVFP4
+//   groups   for each 32 columns: 16 scales a sub-block (small integers of K and IQ types, f16 of
+//            NVFP4), then the code bits
 // Code bits of a group are planes of 64 bytes; byte 4r + b of a plane belongs to row r. Column 4q +
 // b of the group (quad q of 0..7) lies in
 //   8-bit codes      plane q
 //   the low nibbles  plane q/2, bits 4(q%2)..
-//   2-bit parts      plane q/4, bits 2(q%4)..    (Q2_K, Q3_K's low and Q6_K's high bits)
-//   1-bit parts      one plane, bit q            (Q3_K's and Q5's high bit)
+//   2-bit parts      plane q/4, bits 2(q%4)..    (Q2_K, TQ, low bits of 3 and high bits of 6)
+//   1-bit parts      one plane, bit q            (the high bit of 3 and of 5)
 // So a lane collects one row without horizontal sums, and nothing grows but Q4_K, Q5_K (6-bit
-// scales become bytes: +2.8 % and +2.3 %), Q3_K (+3.6 %) and MXFP6 (+32 %): codes of E2M3 become
-// bytes, those of E3M2 floats of 8 bits, which lie as [column][16] behind the scales of 16 blocks.
+// scales become bytes: +2.8 % and +2.3 %), Q3_K (+3.6 %), MXFP6 (+32 %): codes of E2M3 become
+// bytes, those of E3M2 floats of 8 bits, which lie as [column][16] behind the scales of 16 blocks;
+// and what is taken out of its grid or its digits, for no product could be read from there as fast
+// as from memory: IQ3 becomes 4.3 bits a weight, IQ2 and IQ1 3.3 (XXS, IQ1_S) or 3.6, TQ 2.3.
 // F32, F16 and BF16 lie as [column][16], pairs of BF16 as [column / 2][16][2].
 #pragma once
 
@@ -44,11 +48,15 @@ struct Packed {
     static constexpr int kGroups = Block::kColumns / kGroup;
     // Q2_K keeps its 4-bit scale and 4-bit min in one byte, as in the file.
     static constexpr bool kSharedByte = Block::kHasOffset && kSubs == 2;
-    static constexpr int kHeaderBytes =
-        (Block::kScale == Scale::kExponent ? 16 : 32) + (Block::kHasOffset ? 32 : 0);
+    static constexpr int kHeaderBytes = (Block::kScale == Scale::kFloat8     ? 0
+                                         : Block::kScale == Scale::kExponent ? 16
+                                                                             : 32) +
+                                        (Block::kHasOffset ? 32 : 0);
     static constexpr int kScaleBytes =
-        Block::kScale != Scale::kHalfInt ? 0
-                                         : 16 * kSubs * (Block::kHasOffset && !kSharedByte ? 2 : 1);
+        Block::kScale == Scale::kFloat8 ? 32 * kSubs
+        : Block::kScale != Scale::kHalfInt
+            ? 0
+            : 16 * kSubs * (Block::kHasOffset && !kSharedByte ? 2 : 1);
     static constexpr int kGroupBytes = kScaleBytes + kPlane * Block::kBits;
     static constexpr int kRecordBytes = kHeaderBytes + kGroups * kGroupBytes;
 
@@ -62,8 +70,9 @@ struct Packed {
     explicit Packed(const uint8_t* record) {
         if constexpr (Block::kScale == Scale::kExponent) {
             header_scale = load_exponents(record) * set1(Block::kUnit);
-        } else {
+        } else if constexpr (Block::kScale != Scale::kFloat8) {
             header_scale = load_f16(reinterpret_cast<const uint16_t*>(record));
+            if constexpr (kUnitOf<Block> != 1.0f) header_scale = header_scale * set1(Block::kUnit);
         }
         if constexpr (Block::kHasOffset) {
             const F32 m = load_f16(reinterpret_cast<const uint16_t*>(record + kHeaderBytes - 32));
@@ -77,7 +86,10 @@ struct Packed {
         Group out;
         const uint8_t* p = record + kHeaderBytes + g * kGroupBytes;
         for (int s = 0; s < kSubs; ++s) {
-            if constexpr (Block::kScale != Scale::kHalfInt) {
+            if constexpr (Block::kScale == Scale::kFloat8) {
+                const auto* halves = reinterpret_cast<const uint16_t*>(p) + 16 * s;
+                out.scale[s] = load_f16(halves) * set1(Block::kUnit);
+            } else if constexpr (Block::kScale != Scale::kHalfInt) {
                 out.scale[s] = header_scale;
                 if constexpr (Block::kHasOffset) out.offset[s] = header_offset;
             } else if constexpr (kSharedByte) {

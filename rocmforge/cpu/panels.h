@@ -67,7 +67,7 @@ struct Panel {
     int8_t* codes;     // [groups][8][width][4], xor 0x80 if biased
     float* scale;      // [groups][width]
     int32_t* start;    // [groups][width]
-    int32_t* start16;  // [groups][2][width]     coarse only
+    int32_t* start16;  // [groups][2][width]
     float* sum;        // [groups][width]        sum(codes), times the scale if fine
     float* sum16;      // [groups][2][width]     coarse only
 
@@ -210,10 +210,10 @@ void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int widt
         p.scale[at] = scales[i];
         p.start[at] = -128 * (sa + sb);
         p.sum[at] = (coarse ? 1.0f : scales[i]) * static_cast<float>(sa + sb);
+        const int64_t half = 2 * g * width + t;
+        p.start16[half] = -128 * sa;
+        p.start16[half + width] = -128 * sb;
         if constexpr (coarse) {
-            const int64_t half = 2 * g * width + t;
-            p.start16[half] = -128 * sa;
-            p.start16[half + width] = -128 * sb;
             p.sum16[half] = static_cast<float>(sa);
             p.sum16[half + width] = static_cast<float>(sb);
         }
@@ -251,9 +251,9 @@ void quantize_tokens(const float* const* x, const Panel& p, int64_t g, bool bias
         store(p.scale + g * kLanes, rounding.value);
         store(p.start + g * kLanes, starts(sum));
         store(p.sum + g * kLanes, coarse ? to_float(sum) : rounding.value * to_float(sum));
-        for (int half = 0; coarse && half < 2; ++half) {
+        for (int half = 0; half < 2; ++half) {
             store(p.start16 + (2 * g + half) * kLanes, starts(sums[half]));
-            store(p.sum16 + (2 * g + half) * kLanes, to_float(sums[half]));
+            if (coarse) store(p.sum16 + (2 * g + half) * kLanes, to_float(sums[half]));
         }
     }
 }

@@ -105,6 +105,16 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             Format("Q6_K", 256, 210, 14),
             Format("IQ4_NL", 32, 18, 20),
             Format("IQ4_XS", 256, 136, 23),
+            Format("IQ3_S", 256, 110, 21),
+            Format("IQ3_XXS", 256, 98, 18),
+            Format("IQ2_S", 256, 82, 22),
+            Format("IQ2_XS", 256, 74, 17),
+            Format("IQ2_XXS", 256, 66, 16),
+            Format("IQ1_M", 256, 56, 29),
+            Format("IQ1_S", 256, 50, 19),
+            Format("TQ2_0", 256, 66, 35),
+            Format("TQ1_0", 256, 54, 34),
+            Format("NVFP4", 64, 36, 40),
             Format("MXFP4", 32, 17, 39),
             Format("MXFP6_E2M3", 32, 25, None),
             Format("MXFP6_E3M2", 32, 25, None),
@@ -123,10 +133,14 @@ K_FALLBACK: Mapping[str, str] = MappingProxyType(
         "Q4_K": "Q5_0",
         "Q5_K": "Q5_1",
         "Q6_K": "Q8_0",
-        "IQ4_XS": "IQ4_NL",
+        **dict.fromkeys(
+            ("IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"), "IQ4_NL"
+        ),
+        "TQ2_0": "Q4_0",
+        "TQ1_0": "Q4_0",
     }
 )
-"""What llama.cpp stores instead of a K format when the columns are no multiple of 256."""
+"""What llama.cpp stores instead of a format whose columns are no multiple of 256."""
 
 _BY_GGML_TYPE: Mapping[int, Format] = MappingProxyType(
     {fmt.ggml_type: fmt for fmt in FORMATS.values() if fmt.ggml_type is not None}
@@ -138,21 +152,11 @@ _OTHERS: Mapping[int, Format] = MappingProxyType(
         for fmt in (
             Format("Q8_1", 32, 40, 9),
             Format("Q8_K", 256, 292, 15),
-            Format("IQ2_XXS", 256, 66, 16),
-            Format("IQ2_XS", 256, 74, 17),
-            Format("IQ3_XXS", 256, 98, 18),
-            Format("IQ1_S", 256, 50, 19),
-            Format("IQ3_S", 256, 110, 21),
-            Format("IQ2_S", 256, 82, 22),
             Format("I8", 1, 1, 24),
             Format("I16", 1, 2, 25),
             Format("I32", 1, 4, 26),
             Format("I64", 1, 8, 27),
             Format("F64", 1, 8, 28),
-            Format("IQ1_M", 256, 56, 29),
-            Format("TQ1_0", 256, 54, 34),
-            Format("TQ2_0", 256, 66, 35),
-            Format("NVFP4", 64, 36, 40),
             Format("Q1_0", 128, 18, 41),
         )
         if fmt.ggml_type is not None

@@ -16,6 +16,15 @@ import numpy as np
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.iq4_nl import encode_iq4_nl
 from rocmforge.gguf.iq4_xs import encode_iq4_xs
+from rocmforge.gguf.iq_blocks import (
+    encode_iq1_m,
+    encode_iq1_s,
+    encode_iq2_s,
+    encode_iq2_xs,
+    encode_iq2_xxs,
+    encode_iq3_s,
+    encode_iq3_xxs,
+)
 from rocmforge.gguf.mx import (
     decode_mxfp6_e2m3,
     decode_mxfp6_e3m2,
@@ -23,6 +32,8 @@ from rocmforge.gguf.mx import (
     encode_mxfp6_e2m3,
     encode_mxfp6_e3m2,
 )
+from rocmforge.gguf.nvfp4 import LARGEST as NVFP4_LARGEST
+from rocmforge.gguf.nvfp4 import encode_nvfp4
 from rocmforge.gguf.quantize_k import (
     encode_q2_k,
     encode_q3_k,
@@ -49,6 +60,14 @@ _ENCODERS: Mapping[str, Callable[[Floats], Bytes]] = MappingProxyType(
         "Q6_K": encode_q6_k,
         "IQ4_NL": encode_iq4_nl,
         "IQ4_XS": encode_iq4_xs,
+        "IQ3_S": encode_iq3_s,
+        "IQ3_XXS": encode_iq3_xxs,
+        "IQ2_S": encode_iq2_s,
+        "IQ2_XS": encode_iq2_xs,
+        "IQ2_XXS": encode_iq2_xxs,
+        "IQ1_M": encode_iq1_m,
+        "IQ1_S": encode_iq1_s,
+        "NVFP4": encode_nvfp4,
         "MXFP4": encode_mxfp4,
         "MXFP6_E2M3": encode_mxfp6_e2m3,
         "MXFP6_E3M2": encode_mxfp6_e3m2,
@@ -60,6 +79,7 @@ _WIDE_RANGE: Mapping[str, float] = MappingProxyType(
     {
         "F32": float(np.finfo(np.float32).max),
         "BF16": (2 - 2**-7) * 2.0**127,
+        "NVFP4": NVFP4_LARGEST,
         "MXFP4": 2.0**127,
         "MXFP6_E2M3": 2.0**127,
         "MXFP6_E3M2": 2.0**127,

@@ -1,7 +1,8 @@
 """Which tensor gets which format: llama.cpp's file types, and one format for everything.
 
-The rules are those of llama.cpp's quantizer for dense models without importance data. They read
-names and shapes of tensors alone.
+The rules are those of llama.cpp's quantizer for models that are no mixture of eight experts:
+without importance data, but for IQ2 and IQ1, which it refuses to write without, and for IQ3_XXS.
+They read names and shapes of tensors alone.
 """
 
 from __future__ import annotations
@@ -56,12 +57,41 @@ _FILE_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "Q6_K": ("Q6_K", 18),
         "IQ4_NL": ("IQ4_NL", 25),
         "IQ4_XS": ("IQ4_XS", 30),
+        "IQ3_M": ("IQ3_S", 27),
+        "IQ3_S": ("IQ3_S", 26),
+        "IQ3_XS": ("IQ3_S", 22),
+        "IQ3_XXS": ("IQ3_XXS", 23),
+        "IQ2_M": ("IQ2_S", 29),
+        "IQ2_S": ("IQ2_XS", 28),
+        "IQ2_XS": ("IQ2_XS", 20),
+        "IQ2_XXS": ("IQ2_XXS", 19),
+        "IQ1_M": ("IQ1_M", 31),
+        "IQ1_S": ("IQ1_S", 24),
+        "TQ2_0": ("TQ2_0", 37),
+        "TQ1_0": ("TQ1_0", 36),
+        "NVFP4": ("NVFP4", 39),
         "MXFP4": ("MXFP4", 38),
+    }
+)
+_IQ2_AND_1 = ("IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
+_EMBEDDINGS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("IQ3_XXS", "IQ2_M", "IQ2_S"), "IQ3_S"),
+        **dict.fromkeys(("IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"), "Q2_K"),
+        **dict.fromkeys(("TQ2_0", "TQ1_0"), "Q4_K"),
+    }
+)
+_ATTENTION_OUTPUTS: Mapping[str, str] = MappingProxyType(
+    {
+        **{"Q2_K": "Q3_K", "Q3_K_M": "Q4_K", "IQ3_M": "Q4_K"},
+        **dict.fromkeys(("IQ3_XXS", "IQ2_M", "IQ2_S"), "IQ3_S"),
+        **dict.fromkeys(("IQ1_M", "IQ1_S"), "IQ2_XXS"),
     }
 )
 # One format for every matrix: the number of the plainest file type of that format.
 _PURE_FILE_TYPES: Mapping[str, int] = MappingProxyType(
-    dict(_FILE_TYPES.values()) | {"Q3_K": 11, "Q4_K": 14, "Q5_K": 16}
+    dict(_FILE_TYPES.values())
+    | {"Q3_K": 11, "Q4_K": 14, "Q5_K": 16, "IQ3_S": 26, "IQ2_S": 29, "IQ2_XS": 20}
 )
 
 
@@ -124,18 +154,25 @@ def _by_rule(mix: Mix, config: ModelConfig, name: str, columns: int) -> str:
         return "Q8_0" if is_embedding or name == "output.weight" else mix.base
     if name == "output.weight" or (is_embedding and config.tied_output):
         whole_blocks = columns % FORMATS[mix.base].block_len == 0
-        return "Q6_K" if whole_blocks and mix.base != "Q8_0" else "Q8_0"
+        wanted = "Q5_K" if mix.name in (*_IQ2_AND_1, "IQ3_XXS") else "Q6_K"
+        return wanted if whole_blocks and mix.base != "Q8_0" else "Q8_0"
     if is_embedding:
-        return mix.base
+        return _EMBEDDINGS.get(mix.name, mix.base)
     _, layer, part, _ = name.split(".")
     if part == "attn_qkv":
-        return {"Q3_K_M": "Q4_K", "Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}.get(mix.name, mix.base)
+        raised = {"Q3_K_M": "Q4_K", "IQ3_M": "Q4_K", "Q4_K_M": "Q5_K", "Q5_K_M": "Q6_K"}
+        return raised.get(mix.name, mix.base)
+    if part in ("attn_q", "attn_k"):
+        return {"IQ3_XS": "IQ3_XXS", "IQ3_XXS": "IQ2_S"}.get(mix.name, mix.base)
     if part == "attn_v":
         return _of_attn_v(mix, config, int(layer))
     if part == "attn_output":
-        return {"Q2_K": "Q3_K", "Q3_K_M": "Q4_K"}.get(mix.name, mix.base)
+        return _ATTENTION_OUTPUTS.get(mix.name, mix.base)
     if part in ("ffn_down", "ffn_down_exps"):
         return _of_ffn_down(mix, config, int(layer))
+    eighth = config.n_layers // 8
+    if mix.name == "IQ3_XS" and eighth <= int(layer) < 7 * config.n_layers // 8:
+        return "IQ3_XXS"
     return mix.base
 
 
@@ -150,6 +187,10 @@ def _of_attn_v(mix: Mix, config: ModelConfig, layer: int) -> str:
     chosen = mix.base
     if mix.name == "Q2_K":
         chosen = "Q4_K" if grouped else "Q3_K"
+    elif mix.name in _IQ2_AND_1:
+        chosen = "Q4_K" if grouped or _many_experts(config) else _early(mix)
+    elif mix.name == "IQ3_M" or (mix.name in ("IQ3_S", "IQ3_XS", "IQ3_XXS") and grouped):
+        chosen = "Q4_K"
     elif mix.name == "Q3_K_M":
         chosen = "Q5_K" if layer < 2 else "Q4_K"
     elif mix.name in ("IQ4_NL", "IQ4_XS") and grouped:
@@ -162,14 +203,28 @@ def _of_attn_v(mix: Mix, config: ModelConfig, layer: int) -> str:
     return chosen
 
 
+def _many_experts(config: ModelConfig) -> bool:
+    return config.experts is not None and config.experts.count >= 4
+
+
+def _early(mix: Mix) -> str:
+    """Return what IQ2 and IQ1 take for matrices that matter more."""
+    return "IQ3_S" if mix.name in ("IQ2_M", "IQ2_S") else "Q2_K"
+
+
 def _of_ffn_down(mix: Mix, config: ModelConfig, layer: int) -> str:
     n_layers = config.n_layers
     if mix.name == "Q2_K":
         return "Q3_K"
     if mix.name == "Q3_K_M":
         return "Q5_K" if layer < n_layers // 16 else "Q4_K"
-    if mix.name in ("IQ4_NL", "IQ4_XS") and layer < n_layers // 8:
-        return "Q5_K"
+    if layer < n_layers // 8:
+        if mix.name in _IQ2_AND_1:
+            return _early(mix)
+        if mix.name in ("IQ4_NL", "IQ4_XS"):
+            return "Q5_K"
+        if mix.name == "IQ3_M":
+            return "Q4_K"
     if mix.name in ("Q4_K_M", "Q5_K_M") and _more_bits(layer, n_layers):
         return "Q6_K"
     return mix.base

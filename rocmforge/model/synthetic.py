@@ -23,12 +23,12 @@ import numpy as np
 from rocmforge import env
 from rocmforge.atomic import sweep, whole_file
 from rocmforge.gguf.formats import FORMATS, Format
+from rocmforge.gguf.random_blocks import Bytes, RandomBytes, normal, random_blocks
 from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import Mix, find_mix, tensor_format
 from rocmforge.model.presets import Preset, find_preset, llama3_freq_factors
-from rocmforge.model.random_blocks import Bytes, RandomBytes, normal, random_blocks
 from rocmforge.model.synthetic_vocab import MetadataValue, vocabulary_metadata
 from rocmforge.model.weights import tensor_shapes
 from rocmforge.plan.protocols import Progress
@@ -39,9 +39,9 @@ _SOURCES = (
     "architectures.py",
     "mixes.py",
     "presets.py",
-    "random_blocks.py",
     "synthetic.py",
     "synthetic_vocab.py",
+    "../gguf/random_blocks.py",
     "../gguf/writer.py",
 )
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.gguf.formats import FORMATS
+from rocmforge.gguf.random_blocks import RandomBytes, random_blocks
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.batch import Queries, Slots
 from rocmforge.ops.matrix import Matrix
@@ -37,6 +38,21 @@ def relative_rms(got: NDArray[np.floating], wanted: NDArray[np.floating]) -> flo
     difference = float(np.linalg.norm(got.astype(np.float64) - wanted))
     size = float(np.linalg.norm(wanted.astype(np.float64)))
     return difference / size if size else difference
+
+
+_LARGE = 1 << 20
+"""From so many weights on, a search for entries of a grid (IQ1, IQ2, IQ3) takes minutes."""
+
+
+def random_matrix(rows: int, columns: int, name: str, random: np.random.Generator) -> Matrix:
+    """Gaussian weights of standard deviation 1/√columns; large IQ1 to IQ3 ones of random blocks."""
+    fmt, deviation = FORMATS[name], 1 / math.sqrt(columns)
+    if rows * columns >= _LARGE and name.startswith(("IQ1", "IQ2", "IQ3")):
+        source = RandomBytes(rows * 31 + columns, name)
+        blocks = np.concatenate([*random_blocks(fmt, rows * columns, deviation, source)])
+        return Matrix(blocks.reshape(rows, -1), fmt)
+    weights = random.standard_normal((rows, columns), np.float32) * np.float32(deviation)
+    return Matrix.from_floats(weights, name)
 
 
 @dataclass(frozen=True)
@@ -65,11 +81,10 @@ class MatmulCase:
         return few * TOLERANCES[precision]
 
     def inputs(self) -> tuple[NDArray[np.float32], Matrix]:
-        """Gaussian activations, and Gaussian weights of standard deviation 1/√columns."""
+        """Gaussian activations, and weights of standard deviation 1/√columns."""
         random = np.random.default_rng(self.rows * 31 + self.columns)
         x = random.standard_normal((self.tokens, self.columns), np.float32)
-        w = random.standard_normal((self.rows, self.columns), np.float32)
-        return x, Matrix.from_floats(w / np.float32(math.sqrt(self.columns)), self.format)
+        return x, random_matrix(self.rows, self.columns, self.format, random)
 
 
 @dataclass(frozen=True)
@@ -201,10 +216,9 @@ class DequantizeCase:
         return 0.0
 
     def inputs(self) -> Matrix:
-        """Quantized Gaussian weights."""
+        """Weights of standard deviation 1/√columns."""
         random = np.random.default_rng(self.rows * 31 + self.columns)
-        weights = random.standard_normal((self.rows, self.columns), np.float32)
-        return Matrix.from_floats(weights, self.format)
+        return random_matrix(self.rows, self.columns, self.format, random)
 
 
 @dataclass(frozen=True)

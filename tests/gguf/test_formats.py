@@ -23,7 +23,8 @@ def test_names_are_the_ones_promised() -> None:
         *["F32", "F16", "BF16"],
         *["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"],
         *["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"],
-        *["IQ4_NL", "IQ4_XS", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2"],
+        *["IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"],
+        *["TQ2_0", "TQ1_0", "NVFP4", "MXFP4", "MXFP6_E2M3", "MXFP6_E3M2"],
     ]
     assert all(name == fmt.name for name, fmt in FORMATS.items())
 
@@ -60,6 +61,16 @@ def test_mxfp6_is_a_scale_and_32_codes_of_6_bits(name: str) -> None:
         ("Q6_K", 6.5625, 4.88),
         ("IQ4_NL", 4.5, 7.11),
         ("IQ4_XS", 4.25, 7.53),
+        ("IQ3_S", 3.4375, 9.31),
+        ("IQ3_XXS", 3.0625, 10.45),
+        ("IQ2_S", 2.5625, 12.49),
+        ("IQ2_XS", 2.3125, 13.84),
+        ("IQ2_XXS", 2.0625, 15.52),
+        ("IQ1_M", 1.75, 18.29),
+        ("IQ1_S", 1.5625, 20.48),
+        ("TQ2_0", 2.0625, 15.52),
+        ("TQ1_0", 1.6875, 18.96),
+        ("NVFP4", 4.5, 7.11),
         ("MXFP4", 4.25, 7.53),
         ("MXFP6_E2M3", 6.25, 5.12),
         ("MXFP6_E3M2", 6.25, 5.12),
@@ -113,6 +124,15 @@ def test_fallbacks_hold_short_rows_and_at_least_as_many_bits() -> None:
         "Q5_K": "Q5_1",
         "Q6_K": "Q8_0",
         "IQ4_XS": "IQ4_NL",
+        "IQ3_S": "IQ4_NL",
+        "IQ3_XXS": "IQ4_NL",
+        "IQ2_S": "IQ4_NL",
+        "IQ2_XS": "IQ4_NL",
+        "IQ2_XXS": "IQ4_NL",
+        "IQ1_M": "IQ4_NL",
+        "IQ1_S": "IQ4_NL",
+        "TQ2_0": "Q4_0",
+        "TQ1_0": "Q4_0",
     }
     for name, other in K_FALLBACK.items():
         assert FORMATS[other].block_len == 32

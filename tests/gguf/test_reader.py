@@ -368,8 +368,8 @@ def wide(count: int) -> Iterator[bytes]:
 
 
 def test_error_of_an_unknown_type_lists_what_is_supported(tmp_path: Path) -> None:
-    path = tmp_path / "iq2.gguf"
-    path.write_bytes(b.one_tensor([256], 16))
+    path = tmp_path / "q1.gguf"
+    path.write_bytes(b.one_tensor([128], 41))
     wanted = str(refused(path).wanted)
     for fmt in FORMATS.values():
         if fmt.ggml_type is not None:

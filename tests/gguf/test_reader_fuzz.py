@@ -236,8 +236,8 @@ HOSTILE = {
         b.one_tensor([1 << 62]), "data of tensor 'w'", 49, f"bytes 64 to {64 + (1 << 64)}",
         "inside 64 (end of what lies in front) to 4160 (end of the file)",
     ),
-    "type 16": (
-        b.one_tensor([256], 16), "type of tensor 'w'", 45, "16 (IQ2_XXS)",
+    "type 41": (
+        b.one_tensor([128], 41), "type of tensor 'w'", 45, "41 (Q1_0)",
         "one of 0 (F32), 1 (F16), ",
     ),
     "type 2^32-1": (

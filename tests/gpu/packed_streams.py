@@ -17,15 +17,25 @@ from rocmforge.ops import Matrix
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
-ZEROS = {"Q4_0": 8, "Q5_0": 16, "Q3_K": 4, "Q6_K": 32}
+ZEROS = {"Q4_0": 8, "Q5_0": 16, "Q3_K": 4, "Q6_K": 32, "TQ2_0": 1, "TQ1_0": 1}
 NON_LINEAR = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+IQ3 = {"IQ3_S": (1, 3, 5, 7, 9, 11, 13, 15), "IQ3_XXS": (4, 12, 20, 28, 36, 44, 52, 62)}
+FLOAT4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 TABLES = {
     "IQ4_NL": NON_LINEAR,
     "IQ4_XS": NON_LINEAR,
-    "MXFP4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
+    **{name: (*sizes, *(-size for size in sizes)) for name, sizes in IQ3.items()},
+    **dict.fromkeys(("IQ2_S", "IQ2_XS", "IQ2_XXS"), (8, 25, 43, 0, -8, -25, -43, 0)),
+    **dict.fromkeys(("IQ1_M", "IQ1_S"), (-7, 1, 9, 0, -9, -1, 7, 0)),
+    "NVFP4": FLOAT4,
+    "MXFP4": FLOAT4,
 }
 UNITS = {"MXFP4": -128, "MXFP6_E2M3": -130}
 """Power of two that a scale byte of 0 stands for, of a step of the table or of an eighth."""
+STEPS = {"IQ3_XXS": 1 / 4, "NVFP4": 1 / 2} | dict.fromkeys(
+    ("IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S"), 1 / 8
+)
+"""What the table's entries are multiplied with, besides the scales."""
 
 
 def upload(gpu: Gpu, matrix: Matrix, first: int = 0) -> DeviceMatrix:
@@ -87,6 +97,7 @@ def download_weights(gpu: Gpu, placed: DeviceMatrix) -> Floats:
     elif LAYOUTS[name].codes == 32:
         steps = words.view(np.int8).astype(np.int16)
     scale, offset = _scales(name, scales, supers, groups)
+    scale = scale * np.float32(STEPS.get(name, 1))
     with np.errstate(all="ignore"):
         weights = scale * steps.reshape(groups, scale.shape[1], -1).astype(np.float32)
         if offset is not None:
@@ -115,7 +126,7 @@ def _high(name: str, stream: Bytes, groups: int) -> Bytes:
     if LAYOUTS[name].high == 8:
         return _pairs(stream, groups) << 4
     bits = stream.reshape(groups, 1, 4) >> np.arange(8, dtype=np.uint8).reshape(1, 8, 1) & 1
-    return bits.reshape(groups, 32) << (2 if name == "Q3_K" else 4)
+    return bits.reshape(groups, 32) << (4 if LAYOUTS[name].codes == 16 else 2)
 
 
 def _scales(name: str, scales: Bytes, supers: Bytes, groups: int) -> tuple[Floats, Floats | None]:
@@ -126,6 +137,8 @@ def _scales(name: str, scales: Bytes, supers: Bytes, groups: int) -> tuple[Float
         if name != "MXFP4":
             value = np.where(scales == 255, np.float32(np.nan), value)
         return value.reshape(groups, 1, 1), None
+    if name == "NVFP4":
+        return scales.view(np.float16).astype(np.float32).reshape(groups, 2, 1), None
     if not supers.size:
         halves = scales.view(np.float16).astype(np.float32).reshape(groups, -1, 1, 1)
         return halves[:, 0], halves[:, 1] if halves.shape[1] == 2 else None

@@ -68,10 +68,12 @@ def test_streams_grow_little() -> None:
         name: sum(stream_bytes(name, 64, 4096)) / FORMATS[name].nbytes((64, 4096))
         for name in LAYOUTS
     }
-    assert {name for name, factor in growth.items() if factor > 1} == {
+    taken_apart = {name for name in growth if name.startswith(("IQ1", "IQ2", "IQ3", "TQ", "NV"))}
+    assert {name for name, factor in growth.items() if factor > 1} - taken_apart == {
         *("Q3_K", "Q4_K", "Q5_K", "IQ4_XS", "MXFP6_E2M3")
     }
-    assert max(growth[name] for name in growth if name != "MXFP6_E2M3") < 1.05
+    assert max(growth[n] for n in growth if n not in {*taken_apart, "MXFP6_E2M3"}) < 1.05
+    assert max(growth[name] for name in taken_apart) < 2.15  # IQ1_S
 
 
 @pytest.mark.parametrize(

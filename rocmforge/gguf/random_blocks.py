@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.gguf.formats import FORMATS, PLAIN_FORMATS, Format
+from rocmforge.gguf.nvfp4 import E4M3
 from rocmforge.gguf.quants import dequantize, quantize
 
 Bytes = NDArray[np.uint8]
@@ -57,8 +58,19 @@ _LAYOUTS: Mapping[str, _Layout] = MappingProxyType(
         "Q6_K": _Layout(208),
         "IQ4_NL": _Layout(0),
         "IQ4_XS": _Layout(0),
+        "IQ3_S": _Layout(0),
+        "IQ3_XXS": _Layout(0),
+        "IQ2_S": _Layout(0),
+        "IQ2_XS": _Layout(0),
+        "IQ2_XXS": _Layout(0),
+        "IQ1_S": _Layout(0),
+        "TQ2_0": _Layout(64),
+        "TQ1_0": _Layout(52),
     }
 )
+
+_OWN = (*PLAIN_FORMATS, "IQ1_M", "NVFP4", "MXFP4")
+"""Formats whose blocks are filled in a way of their own."""
 
 
 class RandomBytes:
@@ -123,7 +135,7 @@ def random_blocks(fmt: Format, weights: int, std: float, source: RandomBytes) ->
     ValueError
         If there is no layout for the format, or `weights` is no multiple of its block length.
     """
-    if fmt.name not in _LAYOUTS and fmt.name not in (*PLAIN_FORMATS, "MXFP4"):
+    if fmt.name not in _LAYOUTS and fmt.name not in _OWN:
         raise ValueError(f"format: got {fmt.name}, wanted one with a GGUF type")
     if weights % fmt.block_len:
         raise ValueError(f"weights: got {weights}, wanted a multiple of {fmt.block_len}")
@@ -141,6 +153,8 @@ def _filler(fmt: Format, std: float) -> Callable[[RandomBytes, int], Bytes]:
         return functools.partial(_float_blocks, table)
     if fmt.name == "MXFP4":
         return functools.partial(_mxfp4_blocks, _exponent_table(std))
+    if fmt.name == "NVFP4":
+        return functools.partial(_nvfp4_blocks, _float8_table(std))
     tables = _scale_tables(fmt, std / _unit_deviation(fmt))
     return functools.partial(_scaled_blocks, fmt, tables)
 
@@ -170,9 +184,26 @@ def _mxfp4_blocks(table: Bytes, source: RandomBytes, blocks: int) -> Bytes:
     return data.reshape(-1)
 
 
+def _float8_table(std: float) -> Bytes:
+    """Return 256 scale bytes: two neighbouring E4M3 numbers, in the proportion that gives `std`."""
+    scale = std / _unit_deviation(FORMATS["NVFP4"])
+    at = int(np.searchsorted(E4M3, scale, side="right")) - 1
+    low, high = (float(E4M3[min(i, len(E4M3) - 1)]) for i in (at, at + 1))
+    share = (scale**2 - low**2) / (high**2 - low**2) if high > low else 0.0
+    table = np.full(256, at, dtype=np.uint8)
+    table[: round(256 * share)] += 1
+    return table
+
+
+def _nvfp4_blocks(table: Bytes, source: RandomBytes, blocks: int) -> Bytes:
+    data = source.take(blocks * FORMATS["NVFP4"].block_bytes).reshape(blocks, -1)
+    data[:, :4] = table[data[:, :4]]
+    return data.reshape(-1)
+
+
 def _scale_tables(fmt: Format, scale: float) -> tuple[Words, Words]:
     """Return 256 choices of d and of the offset, the bits of an f16 each."""
-    layout = _LAYOUTS[fmt.name]
+    layout = _LAYOUTS.get(fmt.name, _Layout(0))
     spread = 1.0 + _JITTER * (2.0 * (np.arange(256) + 0.5) / 256.0 - 1.0)
     d = scale * spread / math.sqrt(float(np.mean(spread * spread)))
     if layout.offset is None:
@@ -184,8 +215,13 @@ def _scale_tables(fmt: Format, scale: float) -> tuple[Words, Words]:
 def _scaled_blocks(
     fmt: Format, tables: tuple[Words, Words], source: RandomBytes, blocks: int
 ) -> Bytes:
-    layout = _LAYOUTS[fmt.name]
+    layout = _LAYOUTS.get(fmt.name, _Layout(0))
     data = source.take(blocks * fmt.block_bytes).reshape(blocks, fmt.block_bytes)
+    if fmt.name == "IQ1_M":  # the scale's bits are above those of four half words
+        words, chosen = data[:, 48:].view("<u2"), tables[0][data[:, 0]]
+        words &= 0x0FFF
+        words |= (chosen[:, None] >> np.array([0, 4, 8, 12], np.uint16)) << 12
+        return data.reshape(-1)
     choice = data[:, layout.d].copy()
     words = data.view("<u2")  # every block and field with a scale is even
     words[:, layout.d // 2] = tables[0][choice]
@@ -194,6 +230,9 @@ def _scaled_blocks(
     if layout.set_bits is not None:
         first, last, bits = layout.set_bits
         data[:, first:last] |= bits
+    if fmt.name == "TQ2_0":  # nor 3, which would be 2 times the scale
+        codes = data[:, :64]
+        codes &= ~(codes & codes >> 1 & 0x55)
     if fmt.name == "Q8_0":  # no quantizer writes −128
         quants = data[:, 2:].view(np.int8)
         np.maximum(quants, -127, out=quants)
@@ -206,6 +245,9 @@ def _unit_deviation(fmt: Format) -> float:
     source = RandomBytes(0, f"unit {fmt.name}")
     if fmt.name == "MXFP4":
         data = _mxfp4_blocks(np.full(256, 127, dtype=np.uint8), source, _SAMPLE_BLOCKS)
+    elif fmt.name == "NVFP4":
+        one = np.searchsorted(E4M3, 1.0).astype(np.uint8)
+        data = _nvfp4_blocks(np.full(256, one, dtype=np.uint8), source, _SAMPLE_BLOCKS)
     else:
         data = _scaled_blocks(fmt, _scale_tables(fmt, 1.0), source, _SAMPLE_BLOCKS)
     return float(dequantize(data.reshape(1, -1), fmt).std())
