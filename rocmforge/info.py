@@ -18,7 +18,7 @@ from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.weights import tensor_problems
-from rocmforge.text.subwords import PRE_TOKENIZERS
+from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
 from rocmforge.text.vocabulary import TOKENIZERS
 
 CONTEXTS = (1024, 2048, 4096)

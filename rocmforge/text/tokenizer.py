@@ -20,9 +20,9 @@ import numpy as np
 from rocmforge.errors import TokenizerError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.text.chat_template import ChatTemplate
+from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
 from rocmforge.text.subwords import (
     BYTE_OF,
-    PRE_TOKENIZERS,
     SURROGATES,
     BytePairEncoder,
     SentencePieceEncoder,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rocmforge.errors import TokenizerError, brief
-from rocmforge.text.subwords import PRE_TOKENIZERS
+from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
 
 T = TypeVar("T")
 TOKENIZERS: Mapping[str, str] = MappingProxyType(
