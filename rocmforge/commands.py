@@ -282,7 +282,10 @@ def _facts(found: ModelInfo) -> Iterator[tuple[str, str]]:
     yield "file", f"{found.path} ({size})"
     yield "name", found.name or "not stated"
     yield "architecture", found.architecture or "not stated"
-    yield "runs here", f"no: {'; '.join(found.problems)}" if found.problems else "yes"
+    runs = f"on CPUs alone: {found.cpu_only}" if found.cpu_only else "yes"
+    yield "runs here", "no" if found.problems else runs
+    for problem in found.problems:
+        yield "", f"- {problem}"
     if found.parameters:
         yield "parameters", f"{human_count(found.parameters)} in {found.tensors} tensors"
         bits = found.bits_per_weight
