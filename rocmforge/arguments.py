@@ -46,6 +46,10 @@ One line is one message. /reset begins a new conversation, /help lists all comma
 end of input ends the program. At a terminal, Ctrl-C stops a reply; at the prompt, it ends the
 program. When the context is full, the oldest messages are dropped; the system message stays.
 
+Reasoning that a model marks (<think>, [THINK], the channels of gpt-oss) is shown dimmed, or on
+standard error where the output is no terminal. Answers go to later prompts; reasoning goes only
+where the chat template has a place for it.
+
 Sampling options that are not given come from the model's file (general.sampling.*). If it has none,
 they are --temperature 0.5 --min-p 0.05 --repetition-penalty 1.1.
 """
@@ -159,6 +163,13 @@ def parser() -> argparse.ArgumentParser:
         type=_json_object,
         metavar="JSON",
         help="what the chat template reads besides: '{\"enable_thinking\": false}' for Qwen 3",
+    )
+    chat.add_argument(
+        "--reasoning",
+        choices=("show", "hide"),
+        default="show",
+        help="what becomes of the reasoning before an answer: show it, dimmed at a terminal, "
+        "else on standard error (default), or hide it",
     )
     _add_sampling(chat)
     _add_engine(chat)

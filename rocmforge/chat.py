@@ -1,13 +1,14 @@
 """A conversation with a model: its chat template over one sequence that is kept between turns.
 
 A turn prefills only what the sequence does not hold yet. `Generation` chooses the tokens and ends
-the replies.
+the replies. `text/reasoning.py` tells reasoning from answer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from rocmforge.generation import EngineSteps, GeneratedToken, Generation, GenerationStats
 from rocmforge.sampling import Draw
 from rocmforge.sampling_params import SamplingParams
+from rocmforge.text.reasoning import ReplyParts, history_name, marks_of
 from rocmforge.text.tokenizer import Tokenizer
 
 R = TypeVar("R")
@@ -127,6 +129,19 @@ class KeptSequence:
         return result
 
 
+@dataclass(frozen=True)
+class ReplyToken(GeneratedToken):
+    """One token of a reply; `text` is what it adds to the answer.
+
+    Parameters
+    ----------
+    reasoning
+        What it adds to the reasoning before the answer.
+    """
+
+    reasoning: str
+
+
 class Conversation:
     """Messages so far, and the model's replies to further ones.
 
@@ -146,7 +161,8 @@ class Conversation:
     Attributes
     ----------
     messages : list of dict
-        Each with "role" and "content".
+        Each with "role" and "content". Reasoning is no part of the content; it stands beside it
+        where the chat template has a name for it.
     stats : GenerationStats
         Of the last reply; its prompt tokens are those that the sequence did not hold yet.
     kept_tokens : int
@@ -168,6 +184,14 @@ class Conversation:
         self._tokenizer = tokenizer
         self._params = params
         self._opening = opening(system)
+        template, special = tokenizer.chat_template or "", tokenizer.special_ids
+        self._marks = marks_of(template, special)
+        self._history_name = history_name(template)
+        self._mark_ids = frozenset(
+            token_id
+            for text, token_id in special.items()
+            if self._marks and any(text in mark for mark in self._marks.all)
+        )
         self.stats = GenerationStats()
         self.kept_tokens = 0
         self.dropped = 0
@@ -185,7 +209,7 @@ class Conversation:
         self._ids: list[int] = []  # and the ids of both
         self._sequence.clear()
 
-    def ask(self, text: str) -> Generator[GeneratedToken, None, None]:
+    def ask(self, text: str) -> Generator[ReplyToken, None, None]:
         """Return the reply to a message, streaming; iterate to run it, close it to stop it early.
 
         Message and reply join the conversation when the iteration ends, early or not, if at least
@@ -230,26 +254,37 @@ class Conversation:
 
     def _reply(
         self, messages: list[dict[str, str]], prompt: str, ids: list[int]
-    ) -> Generator[GeneratedToken, None, None]:
-        generation = Generation(self._sequence, [ids], [self._params], self._tokenizer)
+    ) -> Generator[ReplyToken, None, None]:
+        generation = Generation(
+            self._sequence, [ids], [self._params], self._tokenizer, shown=self._mark_ids
+        )
         self.stats, self.kept_tokens = generation.stats, 0
+        parts = ReplyParts(self._marks, prompt)
         reply: list[int] = []
         text = ""
         try:
             for token in generation:
                 reply.append(token.id)
                 text += token.text
-                yield token
+                reasoning, answer = parts.push(token.text)
+                if token.finish_reason is not None:
+                    more_reasoning, more_answer = parts.flush()
+                    reasoning, answer = reasoning + more_reasoning, answer + more_answer
+                yield ReplyToken(token.prompt, token.id, answer, token.finish_reason, reasoning)
         finally:
             if reply:
                 self.stats.prompt_tokens = self._sequence.prefilled
                 self.kept_tokens = len(ids) - self._sequence.prefilled
-                self.messages = [*messages, {"role": "assistant", "content": text}]
+                parts.flush()
+                message = {"role": "assistant", "content": parts.answer}
+                if self._history_name and parts.reasoning:
+                    message[self._history_name] = parts.reasoning
+                self.messages = [*messages, message]
                 if reply[-1] in self._tokenizer.end_ids:  # the template writes it again
                     reply.pop()
                 self._text, self._ids = prompt + text, ids + reply
-                if self._shown(reply) != text:  # a stop string was cut off, or text is held back
-                    self._text, self._ids = "", []
+                if self._shown(reply, self._mark_ids) != text:
+                    self._text, self._ids = "", []  # a stop string was cut off, or text is held
 
     def _encode(self, prompt: str) -> list[int]:
         """Ids of a prompt. A beginning that has run before keeps the ids that it ran with.
@@ -264,8 +299,8 @@ class Conversation:
                 return self._ids + rest
         return self._tokenizer.encode(prompt, False, parse_special=True)
 
-    def _shown(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special=True, continuation=True)
+    def _shown(self, ids: list[int], special: frozenset[int] = frozenset()) -> str:
+        return self._tokenizer.decode(ids, True, continuation=True, shown=special)
 
 
 def opening(system: str | None) -> list[dict[str, str]]:

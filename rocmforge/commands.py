@@ -19,7 +19,7 @@ from typing import Any
 
 from rocmforge import env
 from rocmforge import perplexity as quality
-from rocmforge.chat import Conversation, opening
+from rocmforge.chat import Conversation, ReplyToken, opening
 from rocmforge.demo import held_out_text
 from rocmforge.devices import default_device, list_devices
 from rocmforge.engine import Engine
@@ -179,7 +179,8 @@ def chat(args: argparse.Namespace) -> int:
                 if conversation.dropped:
                     gone = f"the {conversation.dropped} oldest messages are dropped"
                     say(f"(the context is full: {gone})")
-                _answer(conversation, reply, engine.ctx, interactive)
+                shows_reasoning = args.reasoning == "show"
+                _answer(conversation, reply, engine.ctx, interactive, shows_reasoning)
     return int(unanswered and not interactive)
 
 
@@ -219,14 +220,17 @@ def _lines(interactive: bool) -> Iterator[str]:
 
 def _answer(
     conversation: Conversation,
-    reply: Generator[GeneratedToken, None, None],
+    reply: Generator[ReplyToken, None, None],
     ctx: int,
     interactive: bool,
+    shows_reasoning: bool,
 ) -> None:
     out, remark = Output(), ""
     try:
         with closing(reply):
             for token in reply:
+                if shows_reasoning:
+                    out.aside(token.reasoning)
                 out.write(token.text)
                 if token.finish_reason == "length":
                     full = conversation.length >= ctx
@@ -278,7 +282,10 @@ def _facts(found: ModelInfo) -> Iterator[tuple[str, str]]:
     yield "file", f"{found.path} ({size})"
     yield "name", found.name or "not stated"
     yield "architecture", found.architecture or "not stated"
-    yield "runs here", f"no: {'; '.join(found.problems)}" if found.problems else "yes"
+    runs = f"on CPUs alone: {found.cpu_only}" if found.cpu_only else "yes"
+    yield "runs here", "no" if found.problems else runs
+    for problem in found.problems:
+        yield "", f"- {problem}"
     if found.parameters:
         yield "parameters", f"{human_count(found.parameters)} in {found.tensors} tensors"
         bits = found.bits_per_weight

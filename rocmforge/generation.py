@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rocmforge.errors import OutOfMemoryError, OutOfPagesError
 from rocmforge.sampling import Draw, Sampler, SamplingParams, choose
+from rocmforge.text.reasoning import beginning_at_end
 from rocmforge.text.tokenizer import StreamDecoder, Tokenizer
 
 FinishReason = Literal["stop", "length"]
@@ -165,17 +166,9 @@ class StopText:
             self.stopped = True
             self._held = ""
             return held[: min(found)]
-        keep = max((_overlap(held, stop) for stop in self._stop), default=0)
+        keep = max((beginning_at_end(held, stop) for stop in self._stop), default=0)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
-    for n in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:n]):
-            return n
-    return 0
 
 
 @dataclass
@@ -214,7 +207,8 @@ class Generation:
     itself, the next `close` frees the rest; without one, the engine frees it when this object is
     gone and another sequence is added.
 
-    `add_prompt` is the engine's where prompts share their beginnings, else None.
+    `add_prompt` is the engine's where prompts share their beginnings, else None. `shown` are the
+    special tokens that stand in the text.
     """
 
     engine: EngineSteps
@@ -222,6 +216,7 @@ class Generation:
     params: Sequence[SamplingParams]
     tokenizer: Tokenizer | None
     add_prompt: Callable[[Sequence[int], int, object], tuple[int, int]] | None = None
+    shown: frozenset[int] = frozenset()
     stats: GenerationStats = field(default_factory=GenerationStats)
     _since: float | None = field(default=None, init=False)
     """When the step began that a GPU runs already: it counts from there, whatever the caller of
@@ -330,7 +325,7 @@ class Generation:
         text = None
         ends = params.stop_ids
         if self.tokenizer is not None:
-            stream = self.tokenizer.stream(skip_special=True, continuation=True)
+            stream = self.tokenizer.stream(skip_special=True, continuation=True, shown=self.shown)
             text = StopText(stream, params.stop)
             if not params.ignore_eos:
                 ends = ends | self.tokenizer.end_ids

@@ -11,14 +11,16 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rocmforge.errors import RocmforgeError, shorten
+from rocmforge.errors import shorten
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.header import StringArray
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
+from rocmforge.model.problems import config_problems
 from rocmforge.model.weights import tensor_problems
-from rocmforge.text.subwords import PRE_TOKENIZERS
+from rocmforge.plan.protocols import MAX_GPU_HEAD_DIM
+from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
 from rocmforge.text.vocabulary import TOKENIZERS
 
 CONTEXTS = (1024, 2048, 4096)
@@ -31,6 +33,7 @@ _STATED = {
     "experts for each token": "expert_used_count",
     "tokens of context": "context_length",
 }
+MOST_PROBLEMS = 20  # of the metadata that are listed
 KV_BYTES = 2  # of one stored number: f16, the default
 
 
@@ -156,12 +159,21 @@ class ModelInfo:
             for n, nbytes in zip(lengths, kv, strict=True)
         )
 
+    @property
+    def cpu_only(self) -> str | None:
+        """Why a file that CPUs run does not run on GPUs; None where it does."""
+        head_dim = self.config.head_dim if self.config else 0
+        if head_dim % 8 == 0 and head_dim <= MAX_GPU_HEAD_DIM:
+            return None
+        return f"head dim {head_dim}, wanted a multiple of 8 up to {MAX_GPU_HEAD_DIM} on a GPU"
+
     def as_json(self) -> dict[str, Any]:
         """Return everything in JSON's types."""
         computed = ("tensors", "parameters", "weight_bytes", "bits_per_weight")
         return {
             **asdict(self),
             "supported": not self.problems,
+            "cpu_only": self.cpu_only,
             **{name: getattr(self, name) for name in computed},
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "contexts": [asdict(size) for size in self.contexts],
@@ -205,10 +217,11 @@ def read_info(path: str | os.PathLike[str]) -> ModelInfo:
 
 
 def _config(file: GGUFFile) -> tuple[ModelConfig | None, list[str]]:
-    try:
-        config = ModelConfig.from_gguf(file)
-    except RocmforgeError as error:
-        return None, [str(error).removeprefix(f"{file.path}: ")]
+    if errors := config_problems(file):
+        problems = [str(error).removeprefix(f"{file.path}: ") for error in errors]
+        rest = len(problems) - MOST_PROBLEMS
+        return None, problems[:MOST_PROBLEMS] + ([f"and {rest} more"] if rest > 0 else [])
+    config = ModelConfig.from_gguf(file)
     if not file.tensors:
         return config, ["the file has no tensors, only a vocabulary"]
     return config, tensor_problems(file, config)
@@ -224,9 +237,12 @@ def _tokenizer_problems(file: GGUFFile) -> list[str]:
     kind, pre = _text(file, "tokenizer.ggml.model"), _text(file, "tokenizer.ggml.pre")
     if kind not in (None, "none", *TOKENIZERS):
         return [f"tokenizer {kind}"]
-    if kind == "gpt2" and pre is not None and pre not in PRE_TOKENIZERS:
-        return [f"pre-tokenizer {pre}"]
-    return []
+    if kind != "gpt2":
+        return []
+    problems = [f"pre-tokenizer {pre}"] if pre is not None and pre not in PRE_TOKENIZERS else []
+    if "tokenizer.ggml.merges" not in file.metadata:
+        problems.append("tokenizer.ggml.merges: no such key")
+    return problems
 
 
 def _formats(file: GGUFFile) -> tuple[FormatShare, ...]:

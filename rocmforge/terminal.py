@@ -49,21 +49,42 @@ class _Harmless(dict[int, str]):
 _HARMLESS = _Harmless({ord("\n"): "\n", ord("\t"): "\t", ord("\r"): ""})
 
 
+_DIM, _PLAIN = "\x1b[2m", "\x1b[22m"
+
+
 class Output:
     """Text to standard output as it comes; `end` ends an unfinished line."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()
         self._unfinished = False
+        self._aside = False
 
     def write(self, text: str) -> None:
         """Show `text` at once."""
         if text:
+            self._end_aside()
             print(text.translate(_HARMLESS) if self._terminal else text, end="", flush=True)
             self._unfinished = not text.endswith("\n")
 
+    def aside(self, text: str) -> None:
+        """Show what is no result: dimmed at a terminal, else on standard error."""
+        if text:
+            harmless = text.translate(_HARMLESS)
+            if self._terminal:
+                print(f"{_DIM}{harmless}{_PLAIN}", end="", flush=True)
+            else:
+                print(harmless, end="", file=sys.stderr, flush=True)
+            self._aside = True
+
+    def _end_aside(self) -> None:
+        if self._aside:
+            print("\n" if self._terminal else "", file=None if self._terminal else sys.stderr)
+        self._aside = False
+
     def end(self) -> None:
         """Begin a new line unless one has just begun."""
+        self._end_aside()
         if self._unfinished:
             print(flush=True)
         self._unfinished = False

@@ -365,7 +365,6 @@ def test_a_model_too_large_for_this_machine_is_skipped(
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        ("attention.HeadDim.time_attention", (512, "cpu")),
         ("steps.OnCpu.track_us", ("matmul_qkv", "decode at 2000", "cpu")),  # as at 128
         ("steps.OnCpu.track_us", ("swiglu", "decode at 128", "cpu")),
     ],

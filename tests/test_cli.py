@@ -541,7 +541,7 @@ def test_info_of_what_cannot_be_run_is_no_error(
     path = write_gguf(tmp_path / "m.gguf", architecture="mamba", general=general)
     assert main(["info", str(path)]) == 0
     out = capsys.readouterr().out
-    assert "runs here       no: architecture 'mamba' is not supported" in out
+    assert "runs here       no\n                - architecture 'mamba' is not supported" in out
     assert "name            \ufffd[2Jevil\n" in out
     assert main(["info", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["supported"] is False

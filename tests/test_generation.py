@@ -116,7 +116,7 @@ class Letters:
     def __init__(self) -> None:
         self.asked: list[tuple[bool, bool]] = []
 
-    def stream(self, skip_special: bool, continuation: bool) -> Stream:
+    def stream(self, skip_special: bool, continuation: bool, shown: frozenset[int]) -> Stream:
         self.asked.append((skip_special, continuation))
         return Stream()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import gguf
 import numpy as np
 import pytest
 from model.gguf_files import write_gguf
+from model.small_models import written
 
 from rocmforge.cli import main
 from rocmforge.engine import Engine
@@ -99,17 +101,83 @@ def test_every_reason_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     formats = dict.fromkeys(("blk.0.ffn_up.weight", "blk.1.ffn_up.weight"), kind)
     file = write_gguf(tmp_path / "m.gguf", general=general, tensors=tensors, formats=formats)
     info = read_info(file)
-    missing, unknown, wrong, form, pre = info.problems
+    missing, unknown, wrong, form, pre, merges = info.problems
     assert missing.startswith("missing tensors: token_embd.weight")
     assert unknown.startswith("unknown tensors: strange")
     assert "blk.0.ffn_up.weight (got (96, 256)" in wrong
     assert form == "IQ3_S in 2 tensors"
     assert pre == "pre-tokenizer of-tomorrow"
+    assert merges == "tokenizer.ggml.merges: no such key"
     assert {share.format: share.nbytes for share in info.formats}["IQ3_S"] == 2 * rows.size
     assert main(["info", str(file)]) == 0
-    assert "IQ3_S in 2 tensors; pre-tokenizer of-tomorrow" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert re.search(r"^runs here +no$", out, re.M)
+    shown = re.findall(r"^ +- (.*)$", out, re.M)
+    assert tuple(shown) == info.problems
     with pytest.raises(GGUFError, match=r"21 \(IQ3_S\).*wanted one of .*`rocmforge info`"):
         GGUFFile(file)
+
+
+LAYERS_DIFFER = {
+    "attention.head_count": [4, 2],
+    "attention.head_count_kv": [2, 1],
+    "feed_forward_length": [96, 64],
+}
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mamba"])
+def test_layers_that_differ_are_all_named(tmp_path: Path, architecture: str) -> None:
+    general = {"tokenizer.ggml.model": "bert"}
+    file = write_gguf(
+        tmp_path / "m.gguf", architecture=architecture, keys=LAYERS_DIFFER, general=general
+    )
+    problems = list(read_info(file).problems)
+    if architecture == "mamba":
+        assert problems.pop(0).startswith("architecture 'mamba' is not supported")
+    alike = "is not supported; supported: the same value in every layer"
+    wanted = [f"{architecture}.{key} = {value} {alike}" for key, value in LAYERS_DIFFER.items()]
+    assert sorted(problems) == sorted([*wanted, "tokenizer bert"])
+
+
+def test_heads_and_keys_are_named_beside_what_else_is_missing(tmp_path: Path) -> None:
+    keys = {
+        "attention.key_length": 640,
+        "attention.causal": False,
+        "flux_capacitor": 3,
+        "final_logit_softcapping": 30.0,
+    }
+    general = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "of-tomorrow"}
+    problems = read_info(write_gguf(tmp_path / "m.gguf", keys=keys, general=general)).problems
+    named = {problem.partition(" = ")[0] for problem in problems}
+    assert named == {f"llama.{key}" for key in keys} | {
+        "pre-tokenizer of-tomorrow",
+        "tokenizer.ggml.merges: no such key",
+    }
+    assert len(problems) == len(named)
+
+
+def test_a_list_of_problems_ends(tmp_path: Path) -> None:
+    keys = {f"unheard_of_{i}": 1 for i in range(500)}
+    problems = read_info(write_gguf(tmp_path / "m.gguf", keys=keys)).problems
+    assert len(problems) == 21
+    assert problems[-1] == "and 480 more"
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "runs"), [(64, "yes"), (320, "CPUs alone"), (20, "CPUs alone")]
+)
+def test_heads_that_gpus_do_not_take_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], head_dim: int, runs: str
+) -> None:
+    keys = {"attention__key_length": head_dim, "attention__value_length": head_dim}
+    file = written("llama", **keys)(tmp_path / "m.gguf")
+    info = read_info(file)
+    assert info.problems == ()
+    assert (info.cpu_only is None) == (runs == "yes")
+    assert main(["info", str(file)]) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("runs here"))
+    assert runs in line
+    assert runs == "yes" or f"head dim {head_dim}, wanted a multiple of 8 up to 256" in line
 
 
 def test_a_type_that_nobody_knows_has_a_number_and_no_size(tmp_path: Path) -> None:
@@ -169,7 +237,11 @@ def test_a_hostile_name_does_not_fill_the_screen(
 
 
 def test_a_vocabulary_alone_is_described(tmp_path: Path) -> None:
-    general = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b", "c"]}
+    general = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": ["a", "b", "ab"],
+        "tokenizer.ggml.merges": ["a b"],
+    }
     info = read_info(write_gguf(tmp_path / "m.gguf", general=general, tensors={}))
     assert info.problems == ("the file has no tensors, only a vocabulary",)
     assert (info.vocab_size, info.tokenizer, info.pre_tokenizer) == (3, "gpt2", None)

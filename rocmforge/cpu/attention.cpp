@@ -20,7 +20,6 @@ namespace rocmforge::ROCMFORGE_ISA {
 
 namespace {
 
-constexpr int kMaxHeadDim = 256;
 constexpr int kMaxPage = 64;
 constexpr int kRows = 32;
 #if defined(__AVX512VNNI__)
@@ -33,12 +32,15 @@ constexpr int kRowBlock = 4, kVectors = 1;
 alignas(64) constexpr float kPlaces[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                8, 9, 10, 11, 12, 13, 14, 15};
 
+// For head dims up to max_dims. Rows lie no further apart than they must: it is what the caches
+// see.
+template <int max_dims>
 struct Scratch {
-    alignas(64) float q[kRows][kMaxHeadDim];
-    alignas(64) float out[kRows][kMaxHeadDim];
+    alignas(64) float q[kRows][max_dims];
+    alignas(64) float out[kRows][max_dims];
     alignas(64) float scores[kRows][kMaxPage];
-    alignas(64) float k[kMaxHeadDim * kMaxPage];
-    alignas(64) float v[kMaxPage * kMaxHeadDim];
+    alignas(64) float k[max_dims * kMaxPage];
+    alignas(64) float v[kMaxPage * max_dims];
     alignas(64) float largest[kRows];
     float total[kRows][kLanes];  // of the weights of tokens 16 apart
     int64_t first[kRows];        // of the tokens of the sequence that the row may see
@@ -112,7 +114,9 @@ void for_each_row_block(int first, int rows, Function&& f) {
 
 // Turns the scores of a page, the tokens start.., into exp(score - running maximum), zero where a
 // row may not see; `factor` brings the rows' earlier sums to the new maximum.
-void soften(int rows, int64_t start, int64_t page, float softcap, Scratch& s, float* factor) {
+template <int max_dims>
+void soften(int rows, int64_t start, int64_t page, float softcap, Scratch<max_dims>& s,
+            float* factor) {
     constexpr float nothing = -std::numeric_limits<float>::infinity();
     alignas(64) float highest[kRows];
     std::fill_n(highest, kRows, nothing);
@@ -175,8 +179,9 @@ F32 load_codes(const Code* codes) {
 }
 
 // Makes a page float32 in the scratch, its head dims padded to whole vectors.
+template <int max_dims>
 void load_page(const Code* k, const Code* v, const AttentionArgs& a, int64_t padded_dims,
-               Scratch& s) {
+               Scratch<max_dims>& s) {
     const int64_t size = a.head_dim * a.page_size, groups = a.head_dim / kPageGroup;
     const auto* const k_scales = reinterpret_cast<const uint16_t*>(k + size);
     const auto* const v_scales = reinterpret_cast<const uint16_t*>(v + size);
@@ -199,9 +204,9 @@ void load_page(const Code* k, const Code* v, const AttentionArgs& a, int64_t pad
     }
 }
 
-template <class Element>
+template <class Element, int max_dims>
 void load_page(const Element* k, const Element* v, const AttentionArgs& a, int64_t padded_dims,
-               Scratch& s) {
+               Scratch<max_dims>& s) {
     widen(k, s.k, a.head_dim * a.page_size);
     for (int64_t t = 0; t < a.page_size; ++t) {
         widen(v + t * a.head_dim, s.v + t * padded_dims, a.head_dim);
@@ -209,9 +214,9 @@ void load_page(const Element* k, const Element* v, const AttentionArgs& a, int64
 }
 
 // Adds the first n tokens of a page, the sequence's tokens start.., to the rows' outputs.
-template <class Element>
+template <class Element, int max_dims>
 void add_page(const Element* k, const Element* v, int64_t start, int64_t n, int64_t page, int rows,
-              int64_t dims, int64_t padded_dims, float softcap, Scratch& s) {
+              int64_t dims, int64_t padded_dims, float softcap, Scratch<max_dims>& s) {
     alignas(64) float factor[kRows];
     for_each_row_block(0, rows, [&](int r, auto block) {
         multiply_rows<block.value>(s.q + r, k, dims, page, nullptr, s.scores + r);
@@ -225,9 +230,9 @@ void add_page(const Element* k, const Element* v, int64_t start, int64_t n, int6
 // Adds the pages of sequence `seq` from token `begin` to `reach`, as they lie where that costs less
 // than to make them float32 first: where no head dims are to be padded, and each element is used
 // once.
-template <class Element>
+template <class Element, int max_dims>
 void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t begin, int64_t reach,
-               int rows, int64_t padded_dims, Scratch& s) {
+               int rows, int64_t padded_dims, Scratch<max_dims>& s) {
     constexpr bool coded = std::is_same_v<Element, Code>;
     const bool once = std::is_same_v<Element, float> || coded || rows <= kRowBlock;
     const bool as_it_is = padded_dims == a.head_dim && once;
@@ -256,13 +261,14 @@ void add_pages(const AttentionArgs& a, int64_t seq, int64_t g, int64_t begin, in
             }
         }
         load_page(k, v, a, padded_dims, s);
-        add_page<float>(s.k, s.v, start, n, a.page_size, rows, a.head_dim, padded_dims, a.softcap,
-                        s);
+        add_page(s.k, s.v, start, n, a.page_size, rows, a.head_dim, padded_dims, a.softcap, s);
     }
 }
 
 // Rows first..first + rows of sequence `seq` for KV head g.
-void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int rows, Scratch& s) {
+template <int max_dims>
+void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int rows) {
+    Scratch<max_dims> s;
     const int64_t group = a.heads / a.kv_heads;
     const int64_t queries = a.starts[seq + 1] - a.starts[seq];
     const int64_t padded_dims = (a.head_dim + kLanes - 1) / kLanes * kLanes;
@@ -289,9 +295,9 @@ void run_item(const AttentionArgs& a, int64_t seq, int64_t g, int64_t first, int
     // Columns past the head dim are read as lanes; they must not hold a stale NaN.
     if (padded_dims != a.head_dim) std::memset(s.v, 0, sizeof s.v);
 
-    const auto add = a.type == PageType::Q8_0  ? add_pages<Code>
-                     : a.type == PageType::F16 ? add_pages<Half>
-                                               : add_pages<float>;
+    const auto add = a.type == PageType::Q8_0  ? add_pages<Code, max_dims>
+                     : a.type == PageType::F16 ? add_pages<Half, max_dims>
+                                               : add_pages<float, max_dims>;
     add(a, seq, g, begin, reach, rows, padded_dims, s);
     for (int r = 0; r < rows; ++r) {
         float* out = a.out + offset_of(first + r);
@@ -308,6 +314,7 @@ void attention(const AttentionArgs& a) {
     const auto items_of = [&](int64_t seq) {
         return (rows_of(seq) + kRows - 1) / kRows * a.kv_heads;
     };
+    const auto run = a.head_dim <= 256 ? run_item<256> : run_item<kMaxHeadDim>;
     int64_t items = 0;
     for (int64_t seq = 0; seq < a.sequences; ++seq) items += items_of(seq);
     // From the end: later rows see more tokens, and the longest items should not come last. One at
@@ -317,8 +324,7 @@ void attention(const AttentionArgs& a) {
         for (; item >= items_of(seq); ++seq) item -= items_of(seq);
         const int64_t first = item / a.kv_heads * kRows;
         const int64_t rows = std::min<int64_t>(kRows, rows_of(seq) - first);
-        Scratch scratch;
-        run_item(a, seq, item % a.kv_heads, first, static_cast<int>(rows), scratch);
+        run(a, seq, item % a.kv_heads, first, static_cast<int>(rows));
     };
     parallel_for(a.pool, items, 1, item_from_the_end, 1);
 }

@@ -308,7 +308,7 @@ class Kernels {
         check_pages(k_pages, v_pages);
         require(window >= 0 && softcap >= 0.0f && (!sinks || sinks->shape(0) == q.shape(1)),
                 "attention: window and soft cap must not be negative, sinks one a head");
-        require(q.shape(2) == head_dim(k_pages) && q.shape(2) <= 256,
+        require(q.shape(2) == head_dim(k_pages) && q.shape(2) <= kMaxHeadDim,
                 "attention: head dim differs");
         require(k_pages.shape(3) <= 64, "attention: page size must be at most 64");
         require(q.shape(1) % k_pages.shape(1) == 0, "attention: heads must divide into KV heads");

@@ -50,6 +50,7 @@ struct MatmulArgs {
 // behind all of them the scales, of K (D / 32, P) and of V (P, D / 32).
 enum class PageType { F32, F16, Q8_0 };
 constexpr int64_t kPageGroup = 32;
+constexpr int kMaxHeadDim = 512;  // of attention; the same in rocmforge/plan/protocols.py
 
 struct AttentionArgs {
     const float* q;             // (T, H, D)

@@ -31,9 +31,9 @@ _SCALINGS: Mapping[str, RopeScaling] = MappingProxyType(
 )
 
 # Upper bounds far above every published model: hostile metadata must not size an allocation.
-_MAX_LAYERS = 1024
-_MAX_WIDTH = 1 << 20
-_MAX_HEADS = 1024
+MAX_LAYERS = 1024
+MAX_WIDTH = 1 << 20
+MAX_HEADS = 1024
 _MAX_VOCAB = 1 << 22
 _MAX_CONTEXT = 1 << 24
 _MAX_FACTOR = 1e6
@@ -304,25 +304,25 @@ class ModelConfig:
         keys = Keys(file, arch)
         row = ARCHITECTURES[arch]
         keys.refuse_unsupported(row.own_keys)
-        n_layers = keys.integer("block_count", 1, _MAX_LAYERS)
-        d_model = keys.integer("embedding_length", 1, _MAX_WIDTH)
+        n_layers = keys.integer("block_count", 1, MAX_LAYERS)
+        d_model = keys.integer("embedding_length", 1, MAX_WIDTH)
         names = file.tensors.keys()
         experts = _experts(keys, n_layers, names)
         inner = "expert_feed_forward_length" if experts else "feed_forward_length"
         if not keys.has(inner):
             inner = "feed_forward_length"
-        d_ff = keys.per_layer(inner, n_layers, _MAX_WIDTH)
+        d_ff = keys.per_layer(inner, n_layers, MAX_WIDTH)
         for name, rows in ((inner, d_ff), ("embedding_length", d_model)):
             if experts and rows % EXPERT_ROWS:
                 wanted = f"a multiple of {EXPERT_ROWS} where there are experts"
                 raise keys.unsupported(name, rows, wanted)
-        n_heads = keys.per_layer("attention.head_count", n_layers, _MAX_HEADS)
+        n_heads = keys.per_layer("attention.head_count", n_layers, MAX_HEADS)
         n_kv_heads = n_heads
         if keys.has("attention.head_count_kv"):
-            n_kv_heads = keys.per_layer("attention.head_count_kv", n_layers, _MAX_HEADS)
+            n_kv_heads = keys.per_layer("attention.head_count_kv", n_layers, MAX_HEADS)
         if n_heads % n_kv_heads:
             raise keys.error("attention.head_count_kv", n_kv_heads, f"a divisor of {n_heads} heads")
-        head_dim = _head_dim(keys, d_model, n_heads)
+        head_dim = head_dim_of(keys, d_model, n_heads)
         ctx = keys.integer("context_length", 1, _MAX_CONTEXT)
         norm = "layer_norm_epsilon" if row.layer_norms else "layer_norm_rms_epsilon"
         rope = _rope(keys, head_dim, ctx)
@@ -405,7 +405,7 @@ def _global_every(keys: Keys, row: Architecture, n_layers: int) -> int | None:
             supported = f"{n_layers} values, false in every n-th layer"
             raise keys.unsupported(name, pattern.tolist(), supported)
     elif pattern is not None:
-        every = keys.integer(name, 0, _MAX_LAYERS) or None
+        every = keys.integer(name, 0, MAX_LAYERS) or None
     if row.unturned_every is not None and row.global_every == row.unturned_every != every:
         raise keys.unsupported(name, every, f"{row.unturned_every} in this architecture")
     return every
@@ -445,17 +445,18 @@ def _experts(keys: Keys, n_layers: int, names: Collection[str]) -> ExpertConfig 
     if not 1 <= used <= count:
         raise keys.error("expert_used_count", used, f"1 to expert_count, which is {count}")
     width = "expert_shared_feed_forward_length"
-    shared = keys.integer(width, 0, _MAX_WIDTH, default=0) if width in row.own_keys else 0
+    shared = keys.integer(width, 0, MAX_WIDTH, default=0) if width in row.own_keys else 0
     gate = "blk.0.ffn_gate_inp_shexp.weight"
     if not shared and gate in names and "blk.0.ffn_up_shexp.weight" in keys.file.tensors:
         shared = keys.file.tensors["blk.0.ffn_up_shexp.weight"].shape[0]
     return ExpertConfig(count, used, row.normalized_shares, shared, bool(shared) and gate in names)
 
 
-def _head_dim(keys: Keys, d_model: int, n_heads: int) -> int:
+def head_dim_of(keys: Keys, d_model: int, n_heads: int) -> int:
+    """Return D, which keys and values share."""
     if not keys.has("attention.key_length") and d_model % n_heads:
         raise keys.error("attention.head_count", n_heads, f"a divisor of the width {d_model}")
-    head_dim = keys.integer("attention.key_length", 1, _MAX_WIDTH, default=d_model // n_heads)
+    head_dim = keys.integer("attention.key_length", 1, MAX_WIDTH, default=d_model // n_heads)
     if head_dim > MAX_HEAD_DIM:
         supported = f"head dims up to {MAX_HEAD_DIM}"
         raise keys.unsupported("attention.key_length", head_dim, supported)
@@ -465,7 +466,7 @@ def _head_dim(keys: Keys, d_model: int, n_heads: int) -> int:
         )
     # llama.cpp's default for values is not the key length but the same quotient.
     default = d_model // n_heads
-    value_length = keys.integer("attention.value_length", 1, _MAX_WIDTH, default=default)
+    value_length = keys.integer("attention.value_length", 1, MAX_WIDTH, default=default)
     if value_length != head_dim:
         raise keys.unsupported(
             "attention.value_length", value_length, f"the length of the keys ({head_dim})"
@@ -492,7 +493,7 @@ def _vocab_size(keys: Keys) -> int:
 
 
 def _rope(keys: Keys, head_dim: int, ctx: int) -> RopeConfig:
-    dim = keys.integer("rope.dimension_count", 0, _MAX_WIDTH, default=head_dim)
+    dim = keys.integer("rope.dimension_count", 0, MAX_WIDTH, default=head_dim)
     if not 2 <= dim <= head_dim or dim % 2:
         wanted = f"an even number from 2 to the head dim, {head_dim}"
         raise keys.error("rope.dimension_count", dim, wanted)

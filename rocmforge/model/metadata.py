@@ -6,7 +6,7 @@ name; none is ignored silently. `config` says what the honoured ones mean.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -153,7 +153,12 @@ class Keys:
         return value or default
 
     def refuse_unsupported(self, also: Collection[str]) -> None:
-        """Raise UnsupportedModelError for the first key that is not honoured and has an effect.
+        """Raise the first error of `unsupported_keys`."""
+        for error in self.unsupported_keys(also):
+            raise error
+
+    def unsupported_keys(self, also: Collection[str]) -> Iterator[UnsupportedModelError]:
+        """Yield an error for each key that is not honoured and has an effect.
 
         Parameters
         ----------
@@ -168,6 +173,6 @@ class Keys:
             if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
                 value = value[0].item()
             if key not in _ONLY:
-                raise self.unsupported(key, value, "files without this key (unknown effect)")
-            if not isinstance(value, (bool, int, float, str)) or value not in _ONLY[key]:
-                raise self.unsupported(key, value, " or ".join(str(v) for v in _ONLY[key]))
+                yield self.unsupported(key, value, "files without this key (unknown effect)")
+            elif not isinstance(value, (bool, int, float, str)) or value not in _ONLY[key]:
+                yield self.unsupported(key, value, " or ".join(str(v) for v in _ONLY[key]))

@@ -379,7 +379,7 @@ ATTENTION_DECODE = tuple(
 ATTENTION_HEAD_DIMS = tuple(
     AttentionCase((256,), (256,), 8, 8, head_dim) for head_dim in (32, 64, 128, 256, 512)
 )
-"""R2's head dims; above `MAX_HEAD_DIM` there is no kernel, since no model has such heads."""
+"""R2's head dims; GPUs have no kernel above `MAX_GPU_HEAD_DIM`."""
 
 ATTENTION_MODELS: Mapping[str, tuple[AttentionCase, AttentionCase]] = {
     model: (

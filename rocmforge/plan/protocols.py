@@ -25,8 +25,12 @@ from rocmforge.plan.cost import Cost
 from rocmforge.plan.graph import Graph
 from rocmforge.plan.observation import Observer
 
-MAX_HEAD_DIM = 256
-"""Largest D of attention; a model with more is refused when its configuration is read."""
+MAX_HEAD_DIM = 512
+"""Largest D of attention, the same in rocmforge/cpu/ops.h; a model with more is refused when its
+configuration is read."""
+
+MAX_GPU_HEAD_DIM = 256
+"""Largest D of attention on a GPU, where D is a multiple of 8 besides."""
 
 MAX_EXPERTS = 1024
 """Most experts of a layer; the same in rocmforge/cpu/ops.h."""

@@ -9,122 +9,16 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rocmforge.errors import TokenizerError, brief
+from rocmforge.text.pre_tokenizers import PreTokenizer
 
 CHUNK = 8192  # characters, at least
 SURROGATES = "[\ud800-\udfff]"  # no text in UTF-8 holds these
 _NO_TOKEN = "\0no token"  # not in the byte alphabet, so that no text can spell it
-
-
-class PreTokenizer(NamedTuple):
-    """How byte-level BPE cuts text into words before it merges.
-
-    `patterns` are applied in turn, each to the pieces that the one before left; what a pattern
-    does not match is a piece too. `whole_words`: a word that is a token needs no merges. `add_bos`
-    applies where the file does not say.
-    """
-
-    patterns: tuple[str, ...]
-    whole_words: bool = False
-    add_bos: bool = False
-
-
-# Possessive quantifiers wherever nothing is ever given back: the matcher then needs no backtracking
-# stack and a run of ten million blanks cannot exhaust its retry limit.
-_GPT2 = r"'(?:[stmd]|re|ve|ll)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s+(?!\S)|\s++"
-_WORDS = (
-    r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?\p{L}++|\p{N}{%s}"
-    r"| ?[^\s\p{L}\p{N}]++[\r\n]*+|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
-)
-_NUMBERED = r"|\p{N}{%s}| ?[^\s\p{L}\p{N}]++[\r\n/]*+|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
-_CONTRACTION = r"(?:'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL]))?"
-
-
-def _cased(ending: str) -> str:
-    """Words of capitals, then of other letters; those beyond ASCII count as both.
-
-    That is A*B+ or else A+B*, with A letters but a-z and B letters but A-Z, written so that nothing
-    is given back: A* to an ASCII small letter and on with B*; else A* up to its last letter beyond
-    ASCII; else capitals alone.
-    """
-    before = r"[^\r\n\p{L}\p{N}]?"
-    return "|".join(
-        before + letters + ending
-        for letters in (
-            r"[\p{L}&&[^a-z]]*+[a-z][\p{L}&&[^A-Z]]*+",
-            r"(?:[A-Z]*+[\p{L}&&[^a-zA-Z]]++)++",
-            "[A-Z]++",
-        )
-    )
-
-
-_DEEPSEEK_WORDS = (
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]++|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]++"
-    r"| ?[\p{P}\p{S}]++[\r\n]*+|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
-)
-_QWEN35 = (
-    r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]++|\p{N}"
-    r"| ?[^\s\p{L}\p{M}\p{N}]++[\r\n]*+|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
-)
-_SEED_CODER = (
-    r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])|[^\r\n\p{L}\p{N}]?\p{L}++|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]++|(?:[^\S\r\n]*+[\r\n]++)++|\s+(?!\S)|\s++"
-)
-_BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]++"
-_PRE_TOKENIZERS = {
-    "default": PreTokenizer((r"[\p{P}$+<=>^~|]++", _GPT2, r"\p{N}++", "[0-9]{3}")),
-    "gpt-2": PreTokenizer((_GPT2,)),
-    "llama-bpe": PreTokenizer((_WORDS % "1,3",), whole_words=True, add_bos=True),
-    "bloom": PreTokenizer((_BLOOM,)),
-    "deepseek-coder": PreTokenizer(
-        (r"[\r\n]", r"\s?\p{L}++", r"\s?\p{P}++", r"[一-龥ࠀ-一가-\x{d7ff}&&[^\s]]++", r"\p{N}")
-    ),
-    "deepseek-v3": PreTokenizer((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]++", _DEEPSEEK_WORDS)),
-    "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]++", _GPT2, "[0-9]{3}")),
-    "glm4": PreTokenizer((_WORDS % "1,3",), whole_words=True),
-    "gpt-4o": PreTokenizer((_cased(_CONTRACTION) + _NUMBERED % "1,3",)),
-    "minicpm5": PreTokenizer((r"\p{N}{1,3}", _WORDS % "1,"), whole_words=True),
-    "qwen2": PreTokenizer((_WORDS % "1",)),
-    "qwen35": PreTokenizer((_QWEN35,)),
-    "seed-coder": PreTokenizer((_SEED_CODER,)),
-    "smaug-bpe": PreTokenizer((_WORDS % "1,3",)),
-    "smollm": PreTokenizer((r"\p{N}", _GPT2)),
-    "tekken": PreTokenizer((_cased("") + _NUMBERED % "1",), whole_words=True, add_bos=True),
-    "viking": PreTokenizer((_BLOOM, r"\p{N}")),
-}
-# Names under which llama.cpp cuts and flags text exactly as under the name on the right.
-_ALIASES = {
-    **dict.fromkeys(
-        ("llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"), "llama-bpe"
-    ),
-    **dict.fromkeys(("dbrx", "chatglm-bpe"), "smaug-bpe"),
-    **dict.fromkeys(("hunyuan-dense", "joyai-llm", "hy_v4"), "deepseek-v3"),
-    **dict.fromkeys(("llama4", "kanana2", "talkie", "minimax-m2"), "gpt-4o"),
-    "glm5": "glm4",
-    **dict.fromkeys(
-        ("deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"),
-        "qwen2",
-    ),
-    **dict.fromkeys(
-        (
-            *("phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4", "mpt", "olmo", "jais"),
-            *("trillion", "granite-docling"),
-        ),
-        "gpt-2",
-    ),
-    **dict.fromkeys(
-        ("starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"),
-        "smollm",
-    ),
-    **dict.fromkeys(("poro-chat", "gpt3-finnish"), "bloom"),
-}
-PRE_TOKENIZERS: Mapping[str, PreTokenizer] = _PRE_TOKENIZERS | {
-    alias: _PRE_TOKENIZERS[name] for alias, name in _ALIASES.items()
-}
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -171,9 +65,6 @@ class BytePairEncoder:
         A merge is no pair, or names a piece that is not in the vocabulary.
     """
 
-    # Places that no word of any pre-tokenizer spans.
-    _CUT = re.compile(r"\S(?= )|[^\W_](?=[\n,.，。、！？])")
-
     def __init__(
         self, token_ids: dict[str, int], merges: list[str], pre: PreTokenizer, name: str
     ) -> None:
@@ -186,6 +77,7 @@ class BytePairEncoder:
         # token with an id past the vocabulary, which encode() takes out again.
         self._n_tokens = len(token_ids)
         self._drops = bool(missing)
+        self._cut = re.compile(pre.cut)
         vocabulary = _encodable(token_ids)
         if missing:
             vocabulary = vocabulary | {_NO_TOKEN: self._n_tokens}
@@ -213,7 +105,7 @@ class BytePairEncoder:
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`."""
         ids: list[int] = []
-        for chunk in _chunks(text, self._CUT):
+        for chunk in _chunks(text, self._cut):
             ids += self._tokenizer.encode(chunk, add_special_tokens=False).ids
         return [i for i in ids if i < self._n_tokens] if self._drops else ids
 

@@ -20,9 +20,9 @@ import numpy as np
 from rocmforge.errors import TokenizerError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.text.chat_template import ChatTemplate
+from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
 from rocmforge.text.subwords import (
     BYTE_OF,
-    PRE_TOKENIZERS,
     SURROGATES,
     BytePairEncoder,
     SentencePieceEncoder,
@@ -207,7 +207,11 @@ class Tokenizer:
         return ids
 
     def decode(
-        self, ids: Iterable[int], skip_special: bool = False, continuation: bool = False
+        self,
+        ids: Iterable[int],
+        skip_special: bool = False,
+        continuation: bool = False,
+        shown: frozenset[int] = frozenset(),
     ) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become U+FFFD.
 
@@ -221,18 +225,25 @@ class Tokenizer:
             The ids continue a text, so that a leading blank is part of it. Otherwise the blank that
             `encode` puts before text (SentencePiece vocabularies with `add_space_prefix`) is taken
             off the first token that shows.
+        shown
+            Special tokens that `skip_special` leaves in.
 
         Raises
         ------
         ValueError
             An id that is not in the vocabulary.
         """
-        stream = self.stream(skip_special, continuation)
+        stream = self.stream(skip_special, continuation, shown)
         return "".join([stream.push(i) for i in ids]) + stream.flush()
 
-    def stream(self, skip_special: bool = False, continuation: bool = False) -> StreamDecoder:
+    def stream(
+        self,
+        skip_special: bool = False,
+        continuation: bool = False,
+        shown: frozenset[int] = frozenset(),
+    ) -> StreamDecoder:
         """Return a decoder of one id at a time; the pieces joined are what `decode` returns."""
-        return StreamDecoder(self, skip_special, continuation)
+        return StreamDecoder(self, skip_special, continuation, shown)
 
     def piece(self, token_id: int, skip_special: bool = False) -> tuple[bytes, bool]:
         """Return the bytes of one token, and whether a space prefix may stand before them.
@@ -306,6 +317,11 @@ class Tokenizer:
         return self._template.render(**given, **(variables or {}))
 
     @cached_property
+    def special_ids(self) -> Mapping[str, int]:
+        """Ids of the control, unknown and user-defined tokens by their texts."""
+        return {text: token_id for text, token_id, _ in self._vocabulary.special()}
+
+    @cached_property
     def _template(self) -> ChatTemplate:
         if self.chat_template is None:
             raise TokenizerError(
@@ -324,15 +340,19 @@ class StreamDecoder:
     Bytes of an unfinished character are held back until they are whole.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool, continuation: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special: bool, continuation: bool, shown: frozenset[int]
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
+        self._shown = shown
         self._at_start = not continuation
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
         """Return the text that `token_id` completes, perhaps none; ValueError as `decode`."""
-        data, has_prefix = self._tokenizer.piece(token_id, self._skip_special)
+        skip = self._skip_special and token_id not in self._shown
+        data, has_prefix = self._tokenizer.piece(token_id, skip)
         if data and self._at_start:
             self._at_start = False
             if has_prefix:

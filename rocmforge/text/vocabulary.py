@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rocmforge.errors import TokenizerError, brief
-from rocmforge.text.subwords import PRE_TOKENIZERS
+from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
 
 T = TypeVar("T")
 TOKENIZERS: Mapping[str, str] = MappingProxyType(
@@ -39,13 +39,14 @@ class TokenType(IntEnum):
 HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN)  # `skip_special` drops their text
 STRIKE_END = "</s>"  # EOS in some vocabularies, where the file says so; in others plain HTML
 
+_HARMONY_ENDS = ("<|return|>", "<|call|>")  # of a turn in gpt-oss, whose <|end|> ends a message
 # Files give these tokens a wrong type, or leave out their ids. Their text says that they end a
 # turn, or at least that they are control tokens (fill in the middle, repositories, padding).
 END_TEXTS = frozenset(
     (
         *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>"),
         *("<end_of_turn>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
-        *("<eos>", "[EOS]", "<EOT>", "_<EOT>", "[EOT]"),
+        *("<eos>", "[EOS]", "<EOT>", "_<EOT>", "[EOT]", *_HARMONY_ENDS),
     )
 )
 CONTROL_TEXTS = END_TEXTS | frozenset(
@@ -207,8 +208,7 @@ class Vocabulary:
             eos_id=eos_id,
             unknown_id=source.token_id("unknown", n, 0 if spm else None),
             padding_id=source.token_id("padding", n),
-            end_ids=frozenset(i for i in ends if i is not None)
-            | frozenset(ids[text] for text in END_TEXTS & ids.keys()),
+            end_ids=frozenset(i for i in ends if i is not None) | _end_ids(ids),
             add_bos=source.adds("bos", bos_id, spm or PRE_TOKENIZERS[pre].add_bos),
             add_eos=source.adds("eos", eos_id, False),
             space_prefix=spm and prefix is not False,
@@ -223,6 +223,14 @@ class Vocabulary:
             types[self.ids[STRIKE_END]] = TokenType.CONTROL
         special = np.isin(types, (*HIDDEN, TokenType.USER_DEFINED)).nonzero()[0].tolist()
         return [(self.tokens[i], i, TokenType(types[i])) for i in special]
+
+
+def _end_ids(ids: Mapping[str, int]) -> frozenset[int]:
+    """Return the tokens that end a turn by their texts."""
+    texts = END_TEXTS & ids.keys()
+    if texts.issuperset(_HARMONY_ENDS):
+        texts -= {"<|end|>"}
+    return frozenset(ids[text] for text in texts)
 
 
 def _token_types(

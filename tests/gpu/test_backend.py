@@ -128,11 +128,16 @@ def test_attention(backend: GpuBackend, check) -> None:
         check(op, case.dtype, got, wanted, case.tolerance(precision))
 
 
-def test_a_head_dim_that_the_kernels_do_not_take_is_refused(backend: GpuBackend) -> None:
-    inputs = cases.AttentionCase((5,), (1,), 1, 1, 12, page_size=16).inputs()
-    arguments = inputs.arguments
-    with pytest.raises(ValueError, match="got head dim 12, wanted a multiple of 8"):
-        ops.attention(*arguments, backend)
+@pytest.mark.parametrize("head_dim", [12, 320])
+def test_a_head_dim_that_the_kernels_do_not_take_is_refused(
+    backend: GpuBackend, head_dim: int
+) -> None:
+    inputs = cases.AttentionCase((5,), (1,), 1, 1, head_dim, page_size=16).inputs()
+    wanted = "wanted a multiple of 8 up to 256 on a GPU"
+    with pytest.raises(ValueError, match=f"q: got head dim {head_dim}, {wanted}"):
+        ops.attention(*inputs.arguments, backend)
+    with pytest.raises(ValueError, match=f"head dim: got {head_dim}, {wanted}"):
+        backend.cache(1, 1, head_dim, 1, 16, "f16")
 
 
 def test_device_time_passes(backend: GpuBackend) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError, OutOfMemoryError
+from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu import cache
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.runtime import Runtime
@@ -89,6 +90,8 @@ OTHERS = {
         "granite", logit_scale=4.0, residual_scale=0.3, embedding_scale=6.0, attention__scale=0.15
     ),
     "glm4": written("glm4", rope__dimension_count=8, bias=True),
+    "qwen3 half turned": written("qwen3", rope__dimension_count=8),
+    "phi3 half turned": written("phi3", rope__dimension_count=8),
     "olmo2": written("olmo2", **WINDOW, block_count=4),
     "mistral3": written(
         "mistral3",
@@ -120,6 +123,21 @@ def test_windows_caps_norms_and_scales(device: str, tmp_path: Path, name: str) -
         engine.prefill(sequence, ids[:11])
         for at in (11, 12, 13, 14):
             assert relative_rms(engine.decode([sequence], [ids[at]])[0], logits[at]) <= F16_BOUND
+
+
+def test_heads_that_no_kernel_takes_are_refused_before_a_weight_is_read(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written("llama", attention__key_length=320, attention__value_length=320)(
+        tmp_path / "m.gguf"
+    )
+
+    def refuse(self: GGUFFile, name: str) -> None:
+        raise AssertionError(f"read {name}")
+
+    monkeypatch.setattr(GGUFFile, "tensor", refuse)
+    with pytest.raises(ValueError, match="head dim: got 320, wanted a multiple of 8 up to 256 on"):
+        Engine.from_gguf(path, device, ctx=64)
 
 
 @pytest.mark.parametrize("mix", ["Q4_K_M", "Q8_0", "MXFP4"])

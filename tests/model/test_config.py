@@ -200,7 +200,9 @@ def test_neutral_values_of_unsupported_features_pass(tmp_path: Path) -> None:
         ("rope.scaling.type", "longrope", "none, linear, yarn"),
         ("rope.scaling.yarn_log_multiplier", 1.0, "supported: 0.0"),
         ("attention.value_length", 8, "length of the keys (16)"),
-        ("attention.head_count_kv", [2, 4], "same value in every layer"),
+        ("attention.head_count_kv", [2, 4], "[2, 4] is not supported; supported: the same value"),
+        ("attention.head_count", [4, 2], "[4, 2] is not supported; supported: the same value"),
+        ("feed_forward_length", [96, 64], "[96, 64] is not supported; supported: the same value"),
         ("hidden_activation", "gelu", "silu"),
         ("attention.flux_capacitor", 3, "unknown effect"),
     ],
@@ -261,9 +263,9 @@ def test_values_out_of_range_are_model_errors_that_name_the_key(
     assert "wanted" in str(error.value)
 
 
-@pytest.mark.parametrize("keys", [{"attention.key_length": 320}, {"embedding_length": 1280}])
+@pytest.mark.parametrize("keys", [{"attention.key_length": 640}, {"embedding_length": 2560}])
 def test_a_head_that_no_kernel_takes_is_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedModelError, match=r"llama\.attention\.key_length = 320 is not "):
+    with pytest.raises(UnsupportedModelError, match=r"llama\.attention\.key_length = 640 is not "):
         read(tmp_path, keys=keys)
     with pytest.raises(UnsupportedModelError, match=f"supported: head dims up to {MAX_HEAD_DIM}"):
         read(tmp_path, keys=keys)
@@ -312,7 +314,11 @@ def test_hostile_values_raise_our_errors_only(tmp_path: Path, key: str, value: A
 
 
 def test_equal_values_in_an_array_are_one_value(tmp_path: Path) -> None:
-    keys = {"attention.head_count_kv": [2, 2], "feed_forward_length": [96, 96]}
+    keys = {
+        "attention.head_count": [4, 4],
+        "attention.head_count_kv": [2, 2],
+        "feed_forward_length": [96, 96],
+    }
     assert read(tmp_path, keys=keys) == read(tmp_path)
 
 

@@ -18,6 +18,7 @@ from model.small_models import written
 from numpy.typing import NDArray
 
 from rocmforge.engine import Engine
+from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.synthetic import make_model
 
 TOKENS = 75  # two pages of 32 and a part
@@ -147,9 +148,28 @@ MODELS: Mapping[str, Callable[[Path], Path]] = {
         attention__temperature_scale=0.1,
     ),
     "seed_oss": written("seed_oss", bias=True, **WIDE_HEAD),
+    **{
+        f"{name} head dim {dim}": written(
+            name, attention__key_length=dim, attention__value_length=dim
+        )
+        for name, dim in (("llama", 320), ("qwen3", 512), ("gemma", 300))
+    },
+    **{
+        f"{name} half turned": written(
+            name,
+            rope__dimension_count=8,
+            **(EXPERTS | INNER if ARCHITECTURES[name].mixture == "always" else {}),
+        )
+        for name in ARCHITECTURES
+    },
 }
-# With what llama.cpp does not read: betas of YaRN, and windows that all layers have.
-UNREAD = ("llama yarn betas", "llama window")
+# With what llama.cpp does not read: betas of YaRN, windows that all layers have; and with what it
+# refuses in most architectures: heads that are turned in part.
+PARTLY_TURNED_THERE = (*GEMMAS, "phi3", "glm4", "command-r")
+UNREAD = (
+    *("llama yarn betas", "llama window"),
+    *(f"{name} half turned" for name in ARCHITECTURES if name not in PARTLY_TURNED_THERE),
+)
 # What GELU reads from a table of float16 there.
 OF_TABLES = (*GEMMAS, "starcoder2")
 

@@ -24,8 +24,12 @@ MORE = (
     AttentionCase((70, 1), (33, 1), 4, 2, 7, page_size=32, dtype="float32"),
     AttentionCase((1100,), (65,), 2, 1, 33, page_size=64),
     AttentionCase((16, 32, 64), (16, 1, 64), 2, 2, 16, page_size=16),
+    AttentionCase((70, 33), (40, 1), 4, 2, 320, page_size=32),
+    AttentionCase((65,), (65,), 2, 1, 301, page_size=64, dtype="float32"),
+    AttentionCase((40,), (9,), 8, 1, 512, page_size=16),
 )
-"""Head dims below and beside a vector, a long context, lengths that just fill their pages."""
+"""Head dims below and beside a vector, and above those of GPUs; a long context, lengths that just
+fill their pages."""
 
 
 @functools.cache
@@ -192,7 +196,7 @@ CASE = AttentionCase((40, 20), (3, 20), 4, 2, 16, page_size=16)
         ({"q": np.zeros((23, 4), "f4")}, r"q: got float32 \(23, 4\)"),
         ({"q": np.zeros((0, 4, 16), "f4")}, r"q: got float32 \(0, 4, 16\)"),
         ({"q": np.zeros((23, 4, 32), "f4")[..., ::2]}, "q: got a strided array"),
-        ({"q": np.zeros((23, 4, 257), "f4")}, "q: got head dim 257, wanted at most 256"),
+        ({"q": np.zeros((23, 4, 513), "f4")}, "q: got head dim 513, wanted at most 512"),
         ({"q": np.zeros((23, 4, 15), "f4")}, r"k_pages: got float16 \(\d+, 2, 16, 16\)"),
         ({"q": np.zeros((23, 5, 16), "f4")}, "k_pages: got 2 KV heads, wanted a divisor of 5"),
         ({"q": np.zeros((22, 4, 16), "f4")}, r"starts: got \[0, 3, 23\] .* wanted 0 to 22"),

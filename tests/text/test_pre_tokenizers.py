@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from tokenizer_vocabularies import TokenType
 
-from rocmforge.text.subwords import BYTE_OF, PRE_TOKENIZERS
+from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
+from rocmforge.text.subwords import BYTE_OF
 from rocmforge.text.tokenizer import Tokenizer
 
 GOLDEN_FILE = Path(__file__).with_name("pre_tokenizers.json")
@@ -36,6 +37,8 @@ WORDS = (
     ),
     *("ǅ", "ʰ", "ﬁ", "İ", "e\u0301", "क्", "12", "1234567", "½", "٣٤٥", "Ⅷ", "$1,234.56"),
     *("!", "!!", "...", "—", "«x»", "/", "//\n", "\\", "``", "^", "|", "<=>", "(a)", "_x", "#tag"),
+    *("你好", "豈", "𠀀", "𫝀x", "𝐀b", "ໄທ", "ไทย", "ㄅㄆ", "ㆎ", "、", "！", "，", "‘", "－", "｡"),
+    *("ƻ", "ǀ", "ʕ", "Ⴀ", "ꞏ", "１２３４", "12345678", "<sentinel:12>", "IMGIMGABZ", "İzmir'deki"),
     *("€", "😀", "\u200d", "\x00", "\x7f", "\x85", "\u2003", "\u3000", "\u2028", "\ufeff"),
 )
 BLANKS = (
@@ -52,6 +55,8 @@ BLANKS = (
     "\n ",
     "  \r\n ",
     "\u00a0 ",
+    " " * 7,
+    " " * 45,
 )
 
 
@@ -147,7 +152,8 @@ def test_llama_cpp_agrees(pre: str, tmp_path: Path) -> None:
     theirs = peer(tmp_path / "v.gguf", pre, GOLDEN["merges"])
     ours = Tokenizer(metadata(pre, GOLDEN["merges"]), pre)
     rng = random.Random(2)
-    for text in (some_text(rng) for _ in range(10_000)):
+    blanks = [f"{' ' * n}x" for n in (63, 511, 512, 513, 1030)]
+    for text in (*blanks, *(some_text(rng) for _ in range(10_000))):
         wanted = theirs.tokenize(text.encode(), add_bos=False)
         assert ours.encode(text, add_bos=False) == wanted, text
     assert ours.encode("x") == theirs.tokenize(b"x", add_bos=True)

@@ -30,7 +30,7 @@ from tokenizers.pre_tokenizers import Split
 from rocmforge.errors import GGUFError, TokenizerError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.text import subwords
-from rocmforge.text.subwords import PRE_TOKENIZERS
+from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
 from rocmforge.text.tokenizer import SpecialTokens, Tokenizer
 from rocmforge.text.vocabulary import TokenType
 

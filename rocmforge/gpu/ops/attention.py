@@ -19,7 +19,7 @@ FILE = "attention.hip"
 ARGUMENTS = "PPPPPPPPPPPPPPiiiiiiiff"
 LAYOUTS = {"attention": ARGUMENTS}
 HEAD_DIMS = (64, 80, 96, 128, 256)
-"""Head dims of the models that we run; the kernel takes every multiple of 8 up to 256."""
+"""Head dims of models that we run; the kernel takes multiples of 8 up to MAX_GPU_HEAD_DIM."""
 
 PAGES = {"f16": "F16Pages", "q8_0": "Q8Pages", "f32": "F32Pages"}
 """The type in kernels/pages.h of each dtype of the cache. Q8_0 needs a head dim of whole 32s."""
