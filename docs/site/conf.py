@@ -33,6 +33,7 @@ NAVIGATION = {
     ),
     "What was measured": (
         "docs/PERFORMANCE",
+        "docs/FIGURES",
         "docs/VALIDATION",
         "docs/EXPERIMENTS",
         "baselines/README",
