@@ -21,7 +21,7 @@ dashboard: .venv/ready-bench
 	$(BIN)/rocmforge bench dashboard
 
 docs: .venv/ready-docs
-	$(BIN)/sphinx-build -q -W --keep-going -c docs/site -d build/doctrees . build/docs
+	$(BIN)/sphinx-build -q -E -a -W --keep-going -c docs/site -d build/doctrees . build/docs
 	@echo 'rocmforge: the documentation is build/docs/index.html'
 
 test: .venv/ready-test

@@ -64,7 +64,6 @@ highlight_language = "text"
 myst_heading_anchors = 4
 myst_enable_extensions = ["html_image"]
 
-autodoc_class_signature = "separated"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 napoleon_google_docstring = False
