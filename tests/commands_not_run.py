@@ -92,6 +92,8 @@ NOT_RUN: dict[str, tuple[str, str]] = {
         "changes what is committed",
         "tests/bench/test_compare_command.py::test_baseline_there_and_back",
     ),
+    "tools/demo_talk.py": ("a module", "tests/test_train_demo_model.py"),
+    "tools/demo_text.py": ("a module", "tests/test_train_demo_model.py"),
     "tools/compare_formats.py": (LONG, "tests/test_compare_formats.py"),
     "tools/compare_llama_cpp.py": ("needs llama.cpp", "tests/test_compare_llama_cpp.py"),
     "tools/compare_table.py": ("needs llama.cpp and a GPU", "tests/test_compare_table.py"),

@@ -19,12 +19,8 @@ OTHERS = (
     *("rocprofv3", "rocprofv3-avail", "rocprof-compute"),
 )
 PAGES = (
-    "*.md",
-    "docs/**/*.md",
-    "benchmarks/*.md",
-    "baselines/*.md",
-    "results/*.md",
-    "studies/*.md",
+    *("*.md", "docs/**/*.md", "kernels/*.md", "rocmforge/demo/*.md"),
+    *("benchmarks/*.md", "baselines/*.md", "results/*.md", "studies/*.md"),
 )
 FENCE = re.compile(r"^( *)```([^\n]*)\n(.*?)^\1```", re.M | re.S)
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")

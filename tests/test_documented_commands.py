@@ -151,6 +151,8 @@ def problem(command: Command, capsys: pytest.CaptureFixture[str]) -> str | None:
         if not (REPO / program).exists():
             return "no such file"
         if program.endswith(".py"):
+            if not options:  # may be the mention of a module
+                return None
             return missing(options, set(options_of(program, capsys)))
         return None if os.access(REPO / program, os.X_OK) else "is not executable"
     return None
