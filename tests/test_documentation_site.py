@@ -104,6 +104,8 @@ def test_pages_fit_their_window_and_load_nothing_from_elsewhere(repo: Path, tmp_
                 root = "document.documentElement"
                 if tab.evaluate(f"{root}.scrollWidth > {root}.clientWidth"):
                     wide.append(f"{page.relative_to(tmp_path)} at {width}")
+        tab.goto((tmp_path / "search.html").as_uri() + "?q=regression")
+        tab.wait_for_selector("#search-results li")  # the search needs no server
         browser.close()
     assert wide == []
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []

@@ -7,12 +7,10 @@ and on the site. The navigation is `NAVIGATION`; README.md is the first page.
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPO))
 
 NAVIGATION = {
     "Use it": (
@@ -73,9 +71,11 @@ html_theme = "furo"
 html_title = project
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_additional_pages = {"index": "start.html"}
 html_copy_source = False
 html_show_copyright = False
+html_show_search_summary = False  # it asks for pages, which a browser refuses for files
 html_show_sphinx = False
 templates_path = ["templates"]
 
