@@ -321,7 +321,7 @@ def _scaling(machines: Sequence[Machine], _: Path) -> Iterator[Figure]:
             first, last = points[0], points[-1]
             at = "in batches of {}" if key == "batches" else "behind {} tokens"
             said.append(
-                f"{name} {first['y']:.0f} tokens/s {at.format(first['x'])}, "
+                f"{name}: {first['y']:.0f} tokens/s {at.format(first['x'])}, "
                 f"{last['y']:.0f} {at.format(last['x'])}"
             )
         if panels:
@@ -351,10 +351,10 @@ def _histories(machines: Sequence[Machine], known: Mapping[str, BenchmarkInfo]) 
                     }
                 )
                 quiet = [one["y"] for one in last if not one["marked"]] or [p["y"] for p in last]
-                said.append(f"{title} {min(quiet):.3g} to {max(quiet):.3g} ms")
+                said.append(f"{title}: {min(quiet):.3g} to {max(quiet):.3g} ms")
         if panels:
             first, final = runs[0].commit[:8], runs[-1].commit[:8]
-            alt = f"Times over {len(runs)} commits on {machine.tag}: {', '.join(said)}."
+            alt = f"Times over {len(runs)} commits on {machine.tag}: {'; '.join(said)}."
             source = f"`{machine.tag}`, {len(runs)} commits from {first} to {final}"
             yield Figure(f"history-{machine.tag}", "history", panels, alt, source)
 
