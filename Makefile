@@ -2,6 +2,7 @@
 # make test     run the tests              make test-all   these, all AMD targets, broken files …
 # make coverage the same as test-all, with line coverage
 # make check    lint, types, formatting    make clean      remove what make made, not what it measured
+# make docs                the documentation as pages that work offline, in build/docs
 # make dashboard           results and baselines as pages that work offline, in .asv/html
 # make test-sanitizer      every GPU kernel on the stand-in under AddressSanitizer, many minutes
 # make test-hip-versions   the HIP runtime's tests with hip-python 10.0, 7.2, 7.1, 7.0 and 6.4
@@ -11,13 +12,17 @@ PYTEST := -q -n 2
 CPP := $(wildcard rocmforge/cpu/*.cpp rocmforge/cpu/*.h)
 KERNELS := $(wildcard kernels/*.hip kernels/*.h tests/standin/*.cpp tests/standin/*.h)
 
-.PHONY: bench dashboard test test-all coverage check clean test-sanitizer test-hip-versions
+.PHONY: bench dashboard docs test test-all coverage check clean test-sanitizer test-hip-versions
 
 bench: .venv/ready-bench
 	$(BIN)/rocmforge bench run $(if $(PROFILE),--profile $(PROFILE))
 
 dashboard: .venv/ready-bench
 	$(BIN)/rocmforge bench dashboard
+
+docs: .venv/ready-docs
+	$(BIN)/sphinx-build -q -E -a -W --keep-going -c docs/site -d build/doctrees . build/docs
+	@echo 'rocmforge: the documentation is build/docs/index.html'
 
 test: .venv/ready-test
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow and not sanitizer"
@@ -44,11 +49,12 @@ check: .venv/ready-check
 	$(BIN)/python tools/render_tables.py --check
 	$(BIN)/python -m pytest -q tests/test_import_direction.py tests/test_architecture_tree.py
 	$(BIN)/asv check -E existing:$(BIN)/python
+	$(MAKE) --no-print-directory docs
 
 .venv/ready: pyproject.toml CMakeLists.txt tools/setup_env.sh kernels/blocks.h $(CPP)
 	@tools/setup_env.sh $(PYTHON)
 
-# What bench, test and check need besides, which are extras of pyproject.toml.
+# What bench, docs, test and check need besides, which are extras of pyproject.toml.
 .venv/ready-%: pyproject.toml | .venv/ready
 	@tools/setup_env.sh $(PYTHON) $*
 

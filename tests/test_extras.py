@@ -96,7 +96,7 @@ def test_benchmarks_need_no_tools_of_developers_and_no_gpus_packages(
 
 
 def test_dev_is_the_sum_of_what_make_installs(extras: dict[str, set[str]]) -> None:
-    wanted = set().union(*(extras[name] for name in ("bench", "browser", "check", "test")))
+    wanted = set().union(*(extras[name] for name in ("bench", "browser", "check", "docs", "test")))
     assert extras["dev"] == wanted
 
 

@@ -1,8 +1,8 @@
-"""Write the measured tables of README.md and docs/ from the files under baselines/.
+"""Write the measured tables and figures of README.md and docs/ from baselines/ and results/.
 
-Each table stands between `<!-- name:begin -->` and `<!-- name:end -->`. With --check nothing is
-written, and the exit code is 1 where a table is not what the files say, or where a file names a
-commit that this repository has not. It measures nothing.
+Each table, and each link to a figure, stands between `<!-- name:begin -->` and `<!-- name:end -->`.
+With --check nothing is written, and the exit code is 1 where one is not what the files say, or
+where a file names a commit that this repository has not. It measures nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from estimate_radeon import radeon_tables
+from figure_data import SECTIONS, Figure, figures
+from figures import is_current, svg
 from gpu_tables import (
     newest_products,
     op_tables,
@@ -60,18 +62,19 @@ README_ROWS = ("1.1B-Q4_0", "1.1B-Q4_K_M", "1.1B-Q6_K", "1.1B-Q8_0", "1.1B-F16")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Render every table; 0, or 1 with --check where one is stale or a commit is unknown."""
+    """Render all of them; 0, or 1 with --check where one is stale or a commit is unknown."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], allow_abbrev=False)
     parser.add_argument(
         "--check",
         action="store_true",
-        help="write nothing, fail on a stale table or an unknown commit",
+        help="write nothing, fail on a stale table or figure, or an unknown commit",
     )
     args = parser.parse_args(argv)
     reports, formats, gpus = (_read(pattern) for pattern in (PEER, FORMATS, GPUS))
     baselines = _read(BASELINES)
     docs = REPO / "docs"
-    stale = False
+    drawn = figures(RESULTS, REPO / "baselines")
+    stale = _draw(drawn, docs / "figures", args.check)
     for path, name, text in (
         (docs / "PERFORMANCE.md", "peer", _peer_table(reports)),
         (docs / "PERFORMANCE.md", "formats", _formats_table(formats)),
@@ -91,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (docs / "VALIDATION.md", "trials", "\n".join(map(_trials, _read(TRIALS)))),
         (docs / "EXPERIMENTS.md", "commits", "\n".join(map(_commits, _read(COMMITS)))),
         (docs / "VALIDATION.md", "steps", "\n".join(map(_detectors, _read(DETECTORS)))),
+        *((docs / "FIGURES.md", name, _figure_links(drawn, name)) for name in SECTIONS),
         (REPO / "README.md", "speed", _readme_table(reports)),
         (REPO / "README.md", "gpu", "".join(readme_models(gpu, _read(GPU_PEER)) for gpu in gpus)),
     ):
@@ -104,6 +108,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.check:
         stale |= not _commits_exist()
     return 1 if stale and args.check else 0
+
+
+def _draw(drawn: Sequence[Figure], folder: Path, check: bool) -> bool:
+    """Draw what is not current, remove what has no numbers any more; whether there was any."""
+    wanted = {folder / f"{one.name}.svg": one for one in drawn}
+    stale = [path for path, one in wanted.items() if not is_current(one, path)]
+    odd = [path for path in folder.glob("*.svg") if path not in wanted]
+    for path in (*stale, *odd):
+        print(f"{path.relative_to(REPO)}: {'stale' if check else 'written'}")
+    if not check:
+        for path in stale:
+            folder.mkdir(exist_ok=True)
+            write_bytes(path, svg(wanted[path]).encode())
+        for path in odd:
+            path.unlink()
+    return bool(stale or odd)
+
+
+def _figure_links(drawn: Sequence[Figure], section: str) -> str:
+    """The figures of a section with what they show and where they are from."""
+    return "\n".join(
+        f"![{one.alt}](figures/{one.name}.svg)\n\n{one.alt} From {one.source}.\n"
+        for one in drawn
+        if one.section == section
+    )
 
 
 def _commits_exist() -> bool:

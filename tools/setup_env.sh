@@ -1,6 +1,6 @@
 #!/bin/sh
 # Creates or refreshes .venv: the package (editable, compiled), and packages for the machine's GPUs;
-# with an extra (bench, test, check) what that needs besides. Shows each step with its time, and the
+# with an extra (bench, test, check, docs) what that needs besides. Shows each step with its time, and the
 # log of one that fails. Says plainly what the machine lacks.
 # Called by the Makefile; usage: tools/setup_env.sh PYTHON [EXTRA]
 set -eu

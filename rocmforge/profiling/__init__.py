@@ -1,4 +1,4 @@
-"""Profiling: where a model's time and memory go, and what limits it.
+"""Profiling: where a model's time and memory go, and what limits it. For example::
 
     from rocmforge.profiling import Options, profile_model
     profile = profile_model(Options("model.gguf", "cpu"))
