@@ -534,14 +534,14 @@ struct TQ1_0 : Ternary {
     uint8_t qs[52];
     uint16_t d;
     BLOCKS_FUNCTION void codes(int g, uint8_t* out) const {
-        for (int i = 0; i < 32; ++i) {
-            const int column = 32 * g + i;
-            if (column < 160) {
-                out[i] = ternary_digit(qs[i], g);
-            } else if (column < 240) {
-                out[i] = ternary_digit(qs[32 + i % 16], (column - 160) / 16);
-            } else {
-                out[i] = ternary_digit(qs[48 + i % 4], (column - 240) / 4);
+        // Columns 16h.. of half h are a digit of 16 bytes; the last 16, four digits of 4 bytes.
+        for (int h = 0; h < 2; ++h, out += 16) {
+            const int half = 2 * g + h;
+            const uint8_t* q = qs + (half < 10 ? 16 * h : 32);
+            const int digit = half < 10 ? g : half - 10;
+            for (int i = 0; i < 16; ++i) {
+                const bool last = half == 15;
+                out[i] = ternary_digit(last ? qs[48 + i % 4] : q[i], last ? i / 4 : digit);
             }
         }
     }

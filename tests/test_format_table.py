@@ -13,9 +13,9 @@ from rocmforge import arguments
 from rocmforge.cpu import _cpu
 from rocmforge.cpu.backend import DENSE_FORMATS
 from rocmforge.gguf.formats import FORMATS, PLAIN_FORMATS, Format
+from rocmforge.gguf.random_blocks import RandomBytes, random_blocks
 from rocmforge.gpu.matrix import DENSE, LAYOUTS
 from rocmforge.model.mixes import find_mix, mix_names
-from rocmforge.gguf.random_blocks import RandomBytes, random_blocks
 from rocmforge.ops import cases
 
 IN_FILES = [fmt for fmt in FORMATS.values() if fmt.ggml_type is not None]

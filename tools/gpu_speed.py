@@ -27,6 +27,7 @@ from rocmforge.devices import default_device, open_backend
 from rocmforge.engine import Engine
 from rocmforge.errors import RocmforgeError
 from rocmforge.gguf.formats import FORMATS
+from rocmforge.gguf.random_blocks import RandomBytes, random_blocks
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu.arrays import F32, Q8
 from rocmforge.gpu.backend import GpuBackend
@@ -40,7 +41,6 @@ from rocmforge.gpu.replay import Replay
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.presets import find_preset
-from rocmforge.gguf.random_blocks import RandomBytes, random_blocks
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops import reference
 from rocmforge.ops.cases import MatmulCase

@@ -59,7 +59,8 @@ class Grid:
 @dataclass(frozen=True)
 class Coded:
     """n blocks: f16 d ``(n,)``, scales 0 … levels − 1 ``(n, 256 / sub)``, the entries' places
-    ``(n, 256 / columns of an entry)``, and negative weights or shifts ``(n, 256)`` bool."""
+    ``(n, 256 / columns of an entry)``, and negative weights or shifts ``(n, 256)`` bool.
+    """
 
     d: NDArray[np.float16]
     scales: Ints

@@ -14,9 +14,9 @@ LARGEST = 448.0 * 6.0
 """The largest weight: the largest scale times the largest code."""
 
 _CODE = np.arange(127)
-E4M3 = np.where(
-    _CODE < 8, _CODE * 2.0**-9, (1 + _CODE % 8 / 8) * 2.0 ** (_CODE // 8 - 7)
-).astype(np.float32)
+E4M3 = np.where(_CODE < 8, _CODE * 2.0**-9, (1 + _CODE % 8 / 8) * 2.0 ** (_CODE // 8 - 7)).astype(
+    np.float32
+)
 """The scales by their codes, in steps of E2M1's numbers; code 127 is none."""
 
 _LEVELS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)

@@ -1,7 +1,7 @@
 """The numpy reference of every tensor format: bytes to float32 weights and back.
 
-Decoders, and the encoders of the simple formats, are the `gguf` package's; the K formats, IQ4_NL
-and the MX formats have encoders of our own. Arrays are worked on in pieces, so that working memory
+Decoders, and the encoders of the simple formats, are the `gguf` package's; the K, IQ, NV and MX
+formats have encoders of our own. Arrays are worked on in pieces, so that working memory
 stays at a few megabytes beside the result.
 """
 
@@ -170,14 +170,16 @@ def quantize(x: Floats, fmt: Format) -> Bytes:
 
     Relative RMS error, ‖x̂ − x‖ / ‖x‖, on Gaussian weights: Q8_0 0.54 %, Q6_K 1.7 %,
     MXFP6_E2M3 2.8 %, Q5_K 3.5 %, Q5_1 3.8 %, Q5_0 4.3 %, MXFP6_E3M2 5.3 %, Q4_K 7.0 %,
-    IQ4_NL 7.3 %, Q4_1 7.8 %, Q4_0 8.6 %, MXFP4 11.2 %, Q3_K 14.4 %, Q2_K 26.4 %.
+    IQ4_NL 7.3 %, IQ4_XS 7.5 %, Q4_1 7.8 %, Q4_0 8.6 %, NVFP4 9.1 %, MXFP4 11.2 %, IQ3_S 13.1 %,
+    Q3_K 14.4 %, IQ3_XXS 17.8 %, IQ2_S 23.9 %, Q2_K 26.4 %, IQ2_XS 28.5 %, IQ2_XXS 32.8 %,
+    IQ1_M 41.3 %, IQ1_S 44.5 %, TQ2_0 and TQ1_0 81 %.
 
     Parameters
     ----------
     x
         ``(…, columns)`` float32, columns a multiple of ``fmt.block_len``; all finite and within
-        what the format can hold: 65504 by magnitude where it is F16 or its scales are, 2^127
-        for MX, the type's own range for BF16 and F32.
+        what the format can hold: 65504 by magnitude where it is F16 or its scales are, 2688 for
+        NVFP4, 2^127 for MX, the type's own range for BF16 and F32.
     fmt
         One of `FORMATS`.
 
@@ -194,7 +196,8 @@ def quantize(x: Floats, fmt: Format) -> Bytes:
 
     Notes
     -----
-    Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0 are coded as ggml does, from a block's extremes. Like ggml's,
+    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, TQ2_0 and TQ1_0 are coded as ggml does, from a block's extremes:
+    the ternary ones are for models that were trained to be ternary. Like ggml's,
     their codes assume a scale that f16 holds in full: blocks whose largest weight is under about
     10^-4 lose accuracy, and keep only their order of magnitude near 10^-6.
     """

@@ -83,7 +83,9 @@ _EMBEDDINGS: Mapping[str, str] = MappingProxyType(
 )
 _ATTENTION_OUTPUTS: Mapping[str, str] = MappingProxyType(
     {
-        **{"Q2_K": "Q3_K", "Q3_K_M": "Q4_K", "IQ3_M": "Q4_K"},
+        "Q2_K": "Q3_K",
+        "Q3_K_M": "Q4_K",
+        "IQ3_M": "Q4_K",
         **dict.fromkeys(("IQ3_XXS", "IQ2_M", "IQ2_S"), "IQ3_S"),
         **dict.fromkeys(("IQ1_M", "IQ1_S"), "IQ2_XXS"),
     }

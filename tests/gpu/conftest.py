@@ -32,12 +32,28 @@ ASAN = os.environ.get("STANDIN_ASAN") == "1"
 _loaded: dict[str, CDLL] = {}
 
 
+UNPACKED_LIKE = {
+    "IQ3_XXS": "IQ3_S",
+    "IQ2_S": "IQ2_XS",
+    "IQ1_M": "IQ2_XS",
+    "IQ1_S": "IQ2_XXS",
+    "TQ1_0": "TQ2_0",
+}
+"""Formats that lie in memory as another one does, with other numbers in the table."""
+
+BLOCK_TESTS = {"test_pack_kernel", "test_dequantize_kernel", "test_embed_kernel", "test_backend"}
+"""Tests that read the blocks of a file, which differ in each format."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave what is the same for both sizes of waves to `make test-all` for the second one."""
+    """Leave to `make test-all` what is the same for two sizes of waves, or for two formats."""
     for item in items:
         callspec = getattr(item, "callspec", None)
-        second = callspec is not None and callspec.params.get("kernels") == "standin-wave64"
-        if second and item.get_closest_marker("either_wave"):
+        if callspec is None:
+            continue
+        second = callspec.params.get("kernels") == "standin-wave64"
+        alike = callspec.params.get("name") in UNPACKED_LIKE and item.path.stem not in BLOCK_TESTS
+        if alike or (second and item.get_closest_marker("either_wave")):
             item.add_marker(pytest.mark.slow)
 
 

@@ -26,7 +26,7 @@ K_SHAPES = ((1, 1, 256), (17, 31, 768), (129, 130, 256))
 EVERY_FORMAT = [
     (name, shape)
     for name in QUANTIZED
-    for shape in (K_SHAPES if FORMATS[name].block_len == 256 else SHAPES)
+    for shape in (K_SHAPES if FORMATS[name].block_len > 32 else SHAPES)
 ]
 
 

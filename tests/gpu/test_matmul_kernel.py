@@ -263,7 +263,13 @@ def _sane_scales(name: str, block: NDArray[np.uint8]) -> None:
     if name.startswith("MX"):
         block[0] = 127
         return
-    at = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208}.get(name, 0)
+    if name == "NVFP4":
+        block[:4] = 0x38
+        return
+    if name == "IQ1_M":  # in the upper halves of four bytes
+        block[49:56:2] = 0x0F, 0x0F, 0xCF, 0x3F
+        return
+    at = {"Q2_K": 80, "Q3_K": 108, "Q6_K": 208, "TQ2_0": 64, "TQ1_0": 52}.get(name, 0)
     count = 2 if name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K") else 1
     block[at : at + 2 * count] = np.ones(count, np.float16).view(np.uint8)
 

@@ -74,7 +74,7 @@ def multiply(
 
 def shapes(name: str) -> tuple[tuple[int, int, int], ...]:
     block = FORMATS[name].block_len
-    return {1: DENSE_SHAPES, 256: K_SHAPES}.get(block, SHAPES)
+    return {1: DENSE_SHAPES, 64: K_SHAPES, 256: K_SHAPES}.get(block, SHAPES)
 
 
 EVERY_FORMAT = [(name, shape) for name in FORMATS for shape in shapes(name)]

@@ -23,11 +23,11 @@ from tool_modules import tool_module
 from rocmforge.atomic import SUFFIX
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.quants import dequantize
+from rocmforge.gguf.random_blocks import RandomBytes, normal, random_blocks
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import find_mix, mix_names, tensor_format
 from rocmforge.model.presets import PRESETS, find_preset, llama3_freq_factors, preset_config
-from rocmforge.gguf.random_blocks import RandomBytes, normal, random_blocks
 from rocmforge.model.synthetic import cached_model, make_model, plan_model
 from rocmforge.model.synthetic_vocab import vocabulary_metadata
 from rocmforge.model.weights import load_weights

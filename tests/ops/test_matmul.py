@@ -6,8 +6,8 @@ saturate, rows and columns at the edges of tiles, and NaN or infinity that must 
 
 from __future__ import annotations
 
-import itertools
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -379,9 +379,7 @@ def test_several_weights_of_many_formats_in_one_call(tokens: int, isa: str, exac
     x = gaussian(1, tokens, 256)
     rows = (1, 16, 17, 33, 48, 5, 64, 31, 2, 15, 18, 32, 7, 49, 3, 20, 34, 19)
     assert len(rows) < len(FORMATS)
-    matrices = [
-        matrix_of(name, n, 256, seed=n) for name, n in zip(FORMATS, itertools.cycle(rows))
-    ]
+    matrices = [matrix_of(name, n, 256, seed=n) for name, n in zip(FORMATS, itertools.cycle(rows))]
     weights = [backend.pack(m.data, m.format, 256) for m in matrices]
     biases = [gaussian(i, m.rows) if i % 2 else None for i, m in enumerate(matrices)]
     before = [gaussian(50 + i, tokens, m.rows) for i, m in enumerate(matrices)]

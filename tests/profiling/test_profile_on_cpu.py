@@ -56,8 +56,10 @@ def test_the_parts_add_up_to_the_wall_time(profile: Profile, name: str) -> None:
     assert phase is not None
     parts = {part.name: part.seconds or 0.0 for part in phase.parts}
     named = sum(seconds for part, seconds in parts.items() if part != "rest")
-    assert 0 <= parts["rest"] < 0.05 * phase.seconds
-    assert named == pytest.approx(phase.seconds, rel=0.05)
+    # 30 µs a pass besides: what a busy machine takes away between two readings of the clock.
+    allowed = 0.05 * phase.seconds + 30e-6 * phase.passes
+    assert 0 <= parts["rest"] < allowed
+    assert named == pytest.approx(phase.seconds, abs=allowed)
     assert min(parts.values()) >= 0
 
 
