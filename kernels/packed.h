@@ -3,18 +3,21 @@
 // A matrix is up to four streams of bytes, each aligned to 256, without padding between rows. A
 // group is 32 columns. Unpacked, a group is eight words; word w holds columns 4w to 4w + 3, a byte
 // each. The streams are:
-//   codes   4 bits a column (Q4_*, Q5_*, Q6_K, IQ4_*, IQ3_*, NVFP4, MXFP4), 16 bytes a group: byte
-//           i is column i in the low nibble and column i + 16 in the high one, so word j of the
-//           four gives words j and j + 4 2 bits (Q2_K, Q3_K, IQ2_*, IQ1_*, TQ*), 8 bytes a group:
-//           bits 2j.. of half m's bytes are word 4m + j 8 bits (Q8_0; MXFP6_E2M3 as eighths), 32
-//           bytes a group: signed bytes in order
-//   high    the bits above those of `codes`: 1 bit (Q5_*, Q3_K, IQ2_*, IQ1_*), 4 bytes a group: bit
-//           w of each byte belongs to word w
-//           2 bits (Q6_K), 8 bytes a group, as the 2-bit codes
+//   codes   4 bits a column (Q4_*, Q5_*, Q6_K, IQ4_*, IQ3_*, NVFP4, MXFP4), 16 bytes a group:
+//             byte i is column i in the low nibble and column i + 16 in the high one, so word j of
+//             the four gives words j and j + 4
+//           2 bits (Q2_K, Q3_K, IQ2_*, IQ1_*, TQ*), 8 bytes a group:
+//             bits 2j.. of half m's bytes are word 4m + j
+//           8 bits (Q8_0; MXFP6_E2M3 as eighths), 32 bytes a group:
+//             signed bytes in order
+//   high    the bits above those of `codes`:
+//           1 bit (Q5_*, Q3_K, IQ2_*, IQ1_*), 4 bytes a group:
+//             bit w of each byte belongs to word w
+//           2 bits (Q6_K), 8 bytes a group: as the 2-bit codes
 //   scales  of a group: f16 d (Q4_0 Q5_0 Q8_0 IQ4_NL) | f16 d, m (Q4_1 Q5_1) | E8M0 byte (MX) |
-//           u8 scale, min (Q4_K Q5_K) | 4 bits scale, min, of each sub-block (Q2_K) | i8 scale 0, 1
-//           (Q3_K Q6_K IQ2_S IQ2_XS IQ1_M) | i8 scale (IQ4_XS IQ3_* IQ2_XXS IQ1_S TQ*) | f16 scale
-//           0, 1 (NVFP4)
+//           u8 scale, min (Q4_K Q5_K) | 4 bits scale, min, of each sub-block (Q2_K) |
+//           i8 scale 0, 1 (Q3_K Q6_K IQ2_S IQ2_XS IQ1_M) | f16 scale 0, 1 (NVFP4) |
+//           i8 scale (IQ4_XS IQ3_* IQ2_XXS IQ1_S TQ*)
 //   supers  of 256 columns: f16 d, dmin (Q2_K Q4_K Q5_K) | f16 d (all others of 256 columns)
 // F32, F16 and BF16 have only `codes`: row by row, K numbers each.
 //

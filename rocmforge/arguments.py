@@ -46,7 +46,7 @@ One line is one message. /reset begins a new conversation, /help lists all comma
 end of input ends the program. At a terminal, Ctrl-C stops a reply; at the prompt, it ends the
 program. When the context is full, the oldest messages are dropped; the system message stays.
 
-Reasoning that a model marks (<think>, [THINK], the channels of gpt-oss) is shown dimmed, or on
+Reasoning that a model marks (<think>, [THINK], channels) is shown dimmed, or on
 standard error where the output is no terminal. Answers go to later prompts; reasoning goes only
 where the chat template has a place for it.
 

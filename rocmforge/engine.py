@@ -136,8 +136,8 @@ class Engine:
             error then, and no measurement waits for it.
         weight_format
             Quantize the matrices anew to this format (a key of `FORMATS`) while loading, to see
-            what a format costs; embedding rows stay as they are. A K format becomes its
-            `K_FALLBACK` where the columns are no multiple of 256. None: as in the file.
+            what a format costs; embedding rows stay as they are. A format becomes its
+            `K_FALLBACK` where its blocks do not fit the columns. None: as in the file.
         progress
             Called with bytes loaded and bytes to load.
         compile_progress
@@ -615,7 +615,14 @@ def _stored(info: TensorInfo, wanted: Format | None) -> Format:
     """Return the format that a matrix is packed in: the file's, or the one to quantize it to."""
     if wanted is None:
         return info.format
-    return FORMATS[K_FALLBACK[wanted.name]] if info.shape[-1] % wanted.block_len else wanted
+    columns = info.shape[-1]
+    for name in (wanted.name, K_FALLBACK.get(wanted.name, wanted.name)):
+        if columns % FORMATS[name].block_len == 0:
+            return FORMATS[name]
+    raise ValueError(
+        f"{info.name}: got {columns} columns, wanted a multiple of {FORMATS[name].block_len} for "
+        f"{wanted.name}"
+    )
 
 
 def _matrix_shape(info: TensorInfo, stored: Format) -> MatrixShape:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rocmforge.errors import shorten
-from rocmforge.gguf.formats import FORMATS
+from rocmforge.gguf.formats import FORMATS, PACKED_BITS
 from rocmforge.gguf.header import StringArray
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.architectures import ARCHITECTURES
@@ -134,6 +134,16 @@ class ModelInfo:
         return sum(share.nbytes or 0 for share in self.formats)
 
     @property
+    def memory_bytes(self) -> int:
+        """Bytes of all weights in memory; IQ1, IQ2, IQ3, TQ and NVFP4 take more than in a file."""
+        return sum(
+            math.ceil(share.parameters * PACKED_BITS[share.format] / 8)
+            if share.format in PACKED_BITS
+            else share.nbytes or 0
+            for share in self.formats
+        )
+
+    @property
     def bits_per_weight(self) -> float | None:
         """8 · weight_bytes / parameters; None without tensors, or where some have no known size."""
         known = self.formats and all(share.nbytes is not None for share in self.formats)
@@ -155,7 +165,7 @@ class ModelInfo:
         lengths = [*(tokens for tokens in CONTEXTS if tokens < trained), trained]
         kv = [tokens * self.kv_bytes_per_token for tokens in lengths]
         return tuple(
-            ContextSize(n, nbytes, self.weight_bytes + nbytes)
+            ContextSize(n, nbytes, self.memory_bytes + nbytes)
             for n, nbytes in zip(lengths, kv, strict=True)
         )
 

@@ -45,7 +45,7 @@ def test_the_compiled_module_has_it_by_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("fmt", BLOCKS, ids=lambda fmt: fmt.name)
 def test_the_block_in_c_has_its_size(fmt: Format, repo: Path) -> None:
-    header = (repo / "kernels/blocks.h").read_text()
+    header = "".join((repo / "kernels" / f).read_text() for f in ("blocks.h", "grid_blocks.h"))
     sizes = re.findall(rf"static_assert\(sizeof\({fmt.name}\) == (\d+)", header)
     assert sizes == [str(fmt.block_bytes)]
     struct = re.search(rf"struct {fmt.name}(?: : (\w+)(?:<\d+>)?)? \{{(.*?)\n\}};", header, re.S)

@@ -86,8 +86,8 @@ def test_an_unsupported_architecture_is_described(tmp_path: Path) -> None:
 
 
 def test_every_reason_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kind = gguf.GGMLQuantizationType.IQ3_S
-    rows = np.zeros((96, 110), np.uint8)
+    kind = gguf.GGMLQuantizationType.Q1_0
+    rows = np.zeros((96, 36), np.uint8)
     tensors = {
         "blk.0.ffn_up.weight": rows,
         "blk.1.ffn_up.weight": rows,
@@ -105,16 +105,16 @@ def test_every_reason_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert missing.startswith("missing tensors: token_embd.weight")
     assert unknown.startswith("unknown tensors: strange")
     assert "blk.0.ffn_up.weight (got (96, 256)" in wrong
-    assert form == "IQ3_S in 2 tensors"
+    assert form == "Q1_0 in 2 tensors"
     assert pre == "pre-tokenizer of-tomorrow"
     assert merges == "tokenizer.ggml.merges: no such key"
-    assert {share.format: share.nbytes for share in info.formats}["IQ3_S"] == 2 * rows.size
+    assert {share.format: share.nbytes for share in info.formats}["Q1_0"] == 2 * rows.size
     assert main(["info", str(file)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^runs here +no$", out, re.M)
     shown = re.findall(r"^ +- (.*)$", out, re.M)
     assert tuple(shown) == info.problems
-    with pytest.raises(GGUFError, match=r"21 \(IQ3_S\).*wanted one of .*`rocmforge info`"):
+    with pytest.raises(GGUFError, match=r"41 \(Q1_0\).*wanted one of .*`rocmforge info`"):
         GGUFFile(file)
 
 

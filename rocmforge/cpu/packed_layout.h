@@ -11,11 +11,14 @@
 //   the low nibbles  plane q/2, bits 4(q%2)..
 //   2-bit parts      plane q/4, bits 2(q%4)..    (Q2_K, TQ, low bits of 3 and high bits of 6)
 //   1-bit parts      one plane, bit q            (the high bit of 3 and of 5)
-// So a lane collects one row without horizontal sums, and nothing grows but Q4_K, Q5_K (6-bit
-// scales become bytes: +2.8 % and +2.3 %), Q3_K (+3.6 %), MXFP6 (+32 %): codes of E2M3 become
-// bytes, those of E3M2 floats of 8 bits, which lie as [column][16] behind the scales of 16 blocks;
-// and what is taken out of its grid or its digits, for no product could be read from there as fast
-// as from memory: IQ3 becomes 4.3 bits a weight, IQ2 and IQ1 3.3 (XXS, IQ1_S) or 3.6, TQ 2.3.
+// So a lane collects one row without horizontal sums. These formats grow:
+//   Q4_K, Q5_K, Q3_K, IQ4_XS   small scales become bytes: 2.8, 2.3, 3.6 and 1.5 %
+//   NVFP4                      its scales become f16: 11 %
+//   MXFP6                      codes of E2M3 become bytes, those of E3M2 floats of 8 bits, which
+//   lie
+//                              as [column][16] behind the scales of 16 blocks: 32 %
+//   IQ1, IQ2, IQ3, TQ          taken out of their grids and digits, which no product could read as
+//                              fast as memory: 25 % (IQ3_S) to 112 % (IQ1_S), formats.py says each
 // F32, F16 and BF16 lie as [column][16], pairs of BF16 as [column / 2][16][2].
 #pragma once
 

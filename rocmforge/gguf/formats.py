@@ -138,9 +138,23 @@ K_FALLBACK: Mapping[str, str] = MappingProxyType(
         ),
         "TQ2_0": "Q4_0",
         "TQ1_0": "Q4_0",
+        "NVFP4": "IQ4_NL",
     }
 )
-"""What llama.cpp stores instead of a format whose columns are no multiple of 256."""
+"""What is stored instead of a format whose blocks do not fit the columns: llama.cpp's choices, and
+for NVFP4 ours."""
+
+PACKED_BITS: Mapping[str, float] = MappingProxyType(
+    {
+        **dict.fromkeys(("IQ3_S", "IQ3_XXS"), 4.3125),
+        **dict.fromkeys(("IQ2_S", "IQ2_XS", "IQ1_M"), 3.5625),
+        **dict.fromkeys(("IQ2_XXS", "IQ1_S"), 3.3125),
+        **dict.fromkeys(("TQ2_0", "TQ1_0"), 2.3125),
+        "NVFP4": 5.0,
+    }
+)
+"""Bits that a weight takes in memory, CPU or GPU, of formats of files that grow there by over 4 %:
+they are taken out of their grids and digits, and the scales of NVFP4 are f16."""
 
 _BY_GGML_TYPE: Mapping[int, Format] = MappingProxyType(
     {fmt.ggml_type: fmt for fmt in FORMATS.values() if fmt.ggml_type is not None}
@@ -157,6 +171,7 @@ _OTHERS: Mapping[int, Format] = MappingProxyType(
             Format("I32", 1, 4, 26),
             Format("I64", 1, 8, 27),
             Format("F64", 1, 8, 28),
+            Format("Q2_0", 64, 18, 42),
             Format("Q1_0", 128, 18, 41),
         )
         if fmt.ggml_type is not None

@@ -200,6 +200,10 @@ def quantize(x: Floats, fmt: Format) -> Bytes:
     the ternary ones are for models that were trained to be ternary. Like ggml's,
     their codes assume a scale that f16 holds in full: blocks whose largest weight is under about
     10^-4 lose accuracy, and keep only their order of magnitude near 10^-6.
+
+    NVFP4's scales have steps of 2^-9 below 2^-6: weights of deviation 0.01 have an error of 10 %,
+    of 0.002 one of 58 %. NVIDIA's own files have a scale of the whole matrix beside it; such
+    tensors are not read here.
     """
     _check_format(fmt)
     if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.ndim == 0:

@@ -7,7 +7,7 @@ import pytest
 from guarded import Gpu
 from packed_streams import download_weights, upload
 
-from rocmforge.gguf.formats import FORMATS
+from rocmforge.gguf.formats import FORMATS, PACKED_BITS
 from rocmforge.gpu.matrix import DENSE, LAYOUTS, DeviceMatrix, stream_bytes
 from rocmforge.ops import Matrix
 
@@ -73,7 +73,9 @@ def test_streams_grow_little() -> None:
         *("Q3_K", "Q4_K", "Q5_K", "IQ4_XS", "MXFP6_E2M3")
     }
     assert max(growth[n] for n in growth if n not in {*taken_apart, "MXFP6_E2M3"}) < 1.05
-    assert max(growth[name] for name in taken_apart) < 2.15  # IQ1_S
+    for name in taken_apart:
+        bits = 8 * sum(stream_bytes(name, 64, 4096)) / (64 * 4096)
+        assert bits == pytest.approx(PACKED_BITS[name], rel=1e-3), name
 
 
 @pytest.mark.parametrize(

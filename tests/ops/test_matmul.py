@@ -248,7 +248,7 @@ def test_the_largest_codes_do_not_saturate(name: str, isa: str) -> None:
     matrix = Matrix(np.tile(row, (20, 1)), fmt)
     weights = matrix.to_floats()
     assert np.isfinite(weights).all()
-    assert name.startswith("IQ") or len(np.unique(np.abs(weights))) == 1
+    assert name.startswith(("IQ1", "IQ2", "IQ3")) or len(np.unique(np.abs(weights))) == 1
     packed = ops.pack(matrix, CpuBackend(1, False, isa))
     for tokens in (1, 2, 4, 5, 16, 40):
         for sign in (1, -1):

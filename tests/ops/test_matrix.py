@@ -7,7 +7,7 @@ import pytest
 
 from rocmforge import ops
 from rocmforge.cpu.backend import CpuBackend
-from rocmforge.gguf.formats import FORMATS
+from rocmforge.gguf.formats import FORMATS, PACKED_BITS
 from rocmforge.ops import Matrix
 
 Q4_0 = FORMATS["Q4_0"]
@@ -53,12 +53,8 @@ def test_packing_takes_little_more_than_the_file(name: str) -> None:
     matrix = Matrix.from_floats(np.ones((32, 512), np.float32), name)
     packed = ops.pack(matrix, CpuBackend(1)).packed
     assert (packed.rows, packed.columns, packed.format) == (32, 512, name)
-    # The codes of MXFP6 become bytes, as do the 6-bit scales of K types. Formats of grids and of
-    # ternary digits are taken out of them; the f16 scales of NVFP4 were 8 bits.
-    bits = {"MXFP6_E2M3": 8.25, "MXFP6_E3M2": 8.25, "NVFP4": 5, "TQ2_0": 2.3125, "TQ1_0": 2.3125}
-    bits |= dict.fromkeys(("IQ3_S", "IQ3_XXS"), 4.3125)
-    bits |= dict.fromkeys(("IQ2_XXS", "IQ1_S"), 3.3125)
-    bits |= dict.fromkeys(("IQ2_S", "IQ2_XS", "IQ1_M"), 3.5625)
+    # The codes of MXFP6 become bytes, as do the 6-bit scales of K types.
+    bits = {"MXFP6_E2M3": 8.25, "MXFP6_E3M2": 8.25, **PACKED_BITS}
     wanted = bits.get(name, matrix.format.bits_per_weight) * 32 * 512 / 8
     assert wanted <= packed.nbytes <= 1.04 * wanted
 
