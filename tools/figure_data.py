@@ -201,7 +201,7 @@ def _formats(machines: Sequence[Machine], _: Path) -> Iterator[Figure]:
         small = sorted((row for row in rows if row["smallest_front"]), key=lambda row: row["bits"])
         fast = sorted((row for row in rows if row["fastest_front"]), key=lambda row: row["kl"])
         alt = (
-            f"Divergence and speed by format on {data['tag']}: of the measured ones, none is smaller "
+            f"Divergence and speed by format on {data['tag']}: of those measured, none is smaller "
             f"and better than {_listed(small)}, and none is faster and better than {_listed(fast)}."
         )
         source = f"`{data['tag']}`, commit {data['commit']}, model {data['model']}"
