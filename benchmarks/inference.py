@@ -30,6 +30,7 @@ from .devices import DEVICES, device_name
 from .models import (
     DEMO,
     EXPERTS,
+    GRIDS,
     LARGE,
     MODELS,
     WHOLE_EXPERTS,
@@ -297,6 +298,12 @@ class WholeExperts(Experts):
     """The same with all layers, on GPUs."""
 
     params = (tuple(WHOLE_EXPERTS), ("gpu",))
+
+
+class Grids(Size):
+    """The same for a model in a format whose weights are entries of a grid."""
+
+    params = (tuple(GRIDS), DEVICES)
 
 
 class Windows(Context):

@@ -38,7 +38,10 @@ WHOLE_EXPERTS = {
 WINDOWED = {"gemma3-1B-Q4_K_M": ("gemma3-1B", "Q4_K_M", None)}
 """A model with attention windows, of 0.8 GB, made at first use."""
 
-_MADE: dict[str, tuple[str, str, int | None]] = {**EXPERTS, **WHOLE_EXPERTS, **WINDOWED}
+GRIDS = {"1.1B-IQ3_S": ("1.1B", "IQ3_S", None)}
+"""A model in a format of grids, of 0.5 GB, made at first use."""
+
+_MADE: dict[str, tuple[str, str, int | None]] = {**EXPERTS, **WHOLE_EXPERTS, **WINDOWED, **GRIDS}
 
 USER_MODEL = env.test_model()
 DEMO = "demo-Q8_0"  # the trained model that comes with the package

@@ -51,6 +51,7 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "inference.Experts": ("tiny-moe-Q4_K_M", "cpu"),
     "inference.WholeExperts": ("tiny-moe-Q4_K_M", "gpu"),
     "inference.Windows": ("tiny-Q4_K_M", 1024, "f16", "cpu"),
+    "inference.Grids": ("tiny-Q4_K_M", "cpu"),
     "kernel_resources.KernelResources": ("swiglu.hip", "gfx1100"),
     "kernel_resources.Loads": ("swiglu.hip", "gfx1100"),
     "matmul.Bandwidth": ("Q4_0", "cpu"),
