@@ -34,7 +34,7 @@ def cold_attention(case: cases.AttentionCase, device: str) -> Callable[[], objec
     """Make inputs and copies, check each against the reference, return them as one call."""
     on = backend(device)
     if device != "cpu" and case.head_dim > MAX_GPU_HEAD_DIM:
-        raise NotImplementedError(f"head dim {case.head_dim}: GPUs have kernels up to 256")
+        raise NotImplementedError(f"head dim {case.head_dim}: GPUs take up to {MAX_GPU_HEAD_DIM}")
     arguments = case.inputs().arguments
 
     def copy() -> Callable[[], Any]:

@@ -1,4 +1,4 @@
-"""Matrix products: R2's dense shapes, and every weight format at 4096 × 4096.
+"""Matrix products: the dense shapes that the suite promises, every weight format at 4096 × 4096.
 
 Cases come from `rocmforge.ops.cases`, so that a test of the same case checks the same work. Times
 are of the public `ops.matmul`, weights packed before: host times on the CPU, device times on a GPU,

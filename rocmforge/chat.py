@@ -187,11 +187,8 @@ class Conversation:
         template, special = tokenizer.chat_template or "", tokenizer.special_ids
         self._marks = marks_of(template, special)
         self._history_name = history_name(template)
-        self._mark_ids = frozenset(
-            token_id
-            for text, token_id in special.items()
-            if self._marks and any(text in mark for mark in self._marks.all)
-        )
+        pieces = self._marks.tokens if self._marks else frozenset()
+        self._mark_ids = frozenset(special[text] for text in pieces if text in special)
         self.stats = GenerationStats()
         self.kept_tokens = 0
         self.dropped = 0

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rocmforge.errors import OutOfMemoryError, OutOfPagesError
 from rocmforge.sampling import Draw, Sampler, SamplingParams, choose
-from rocmforge.text.reasoning import beginning_at_end
+from rocmforge.text.stream_ends import beginning_at_end
 from rocmforge.text.tokenizer import StreamDecoder, Tokenizer
 
 FinishReason = Literal["stop", "length"]

@@ -37,6 +37,7 @@ SPECIAL = {
     **dict.fromkeys(("<s>", "<e>", "<|start|>", "<|end|>", "<|return|>", "<|call|>"), "control"),
     **dict.fromkeys(("<|channel|>", "<|message|>", "[THINK]", "[/THINK]"), "control"),
     **dict.fromkeys(("<think>", "</think>"), "user-defined"),
+    **dict.fromkeys(("think", "[/"), "control"),  # parts of marks
 }
 
 
@@ -135,6 +136,14 @@ def test_marks_that_are_control_tokens_are_found_and_not_shown() -> None:
     template = PLAIN + "{# [THINK] #}"
     conversation, _ = talk(template, "[THINK]Hm[/THINK]Yes<e>")
     assert parts_of(list(conversation.ask("a"))) == ("Hm", "Yes")
+
+
+@pytest.mark.parametrize("part", ["think", "[/"])
+@pytest.mark.parametrize("opening", ["<think>", "[THINK]"])
+def test_a_control_token_that_is_a_part_of_a_mark_is_not_shown(opening: str, part: str) -> None:
+    closing = f"{opening[0]}/{opening[1:]}"
+    conversation, _ = talk(f"{PLAIN}{{# {opening} #}}", f"{opening}Hm{closing}Yes{part}!<e>")
+    assert parts_of(list(conversation.ask("a"))) == ("Hm", "Yes!")
 
 
 def test_a_reply_without_marks_is_as_before() -> None:

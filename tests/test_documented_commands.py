@@ -34,6 +34,7 @@ FOUND = [
     for page in pages(REPO)
     for command in commands(str(page.relative_to(REPO)), page.read_text("utf-8"))
 ]
+TIMEOUT_S = 120  # of one command; each takes seconds
 HAMMER = "a hand tool with a heavy rigid head and a handle"
 COMPARE = "rocmforge bench compare --machine cpu-amd-epyc-zen5-2c 5d2bcb2b ce1448d7"
 RUN = {
@@ -76,7 +77,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clone of the repository with the model that the documents make."""
     made = tmp_path_factory.mktemp("documented") / "clone"
     cloned = subprocess.run(
-        ["git", "clone", "-q", "--shared", REPO, made], capture_output=True, text=True, check=False
+        ["git", "clone", "-q", "--shared", REPO, made],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
     )
     if cloned.returncode:
         pytest.skip(f"not a git repository: {cloned.stderr.strip()}")
@@ -98,6 +103,7 @@ def run(text: str, folder: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
+        timeout=TIMEOUT_S,
     )
     assert done.returncode == 0 or (text in MAY_FAIL and done.returncode == 1), done.stderr
     return done.stdout + done.stderr
@@ -232,11 +238,11 @@ def test_the_tables_hold_nothing_that_no_page_has() -> None:
 def test_what_covers_a_command_exists(key: str) -> None:
     reason, place = NOT_RUN[key]
     assert reason
-    if place.startswith("no test: "):
+    if re.fullmatch(r"no test: .+", place):
         return
-    file, _, inside = place.partition("::")
-    text = (REPO / file).read_text("utf-8")
-    assert (f"def {inside}(" if inside.startswith("test_") else inside) in text
+    found = re.fullmatch(r"(tests/[\w/]+\.py)::(test_\w+)", place)
+    assert found, f"{place}: wanted file::test_name, or 'no test: ' with a reason"
+    assert f"\ndef {found[2]}(" in (REPO / found[1]).read_text("utf-8")
 
 
 @pytest.mark.parametrize("text", [text for text in RUN if text.startswith("rocmforge")])
@@ -260,7 +266,12 @@ def test_python_of_a_page_runs(page: str, folder: Path) -> None:
     assert blocks
     for block in blocks:
         done = subprocess.run(
-            [sys.executable, "-c", block], cwd=folder, capture_output=True, text=True, check=False
+            [sys.executable, "-c", block],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
         )
         assert done.returncode == 0, done.stderr
         assert re.match(r"0 |1 ", done.stdout)

@@ -102,8 +102,9 @@ def adapt(_app: Any, page: str, source: list[str]) -> None:
             part = re.search(r'include\} \.\./\.\./CONTRIBUTING\.md\n:start-after: "(.*)"', text)
             if part:
                 pattern = rf"^({re.escape(part[1])}\n).*?(?=^## |\Z)"
-                link = f"[{path.stem}](docs/adding/{path.name})"
-                where = rf"\1The steps are on the page of an {link}.\n\n"
+                article, _, what = part[1].removeprefix("## Adding ").partition(" ")
+                link = f"{article} [{what}](docs/adding/{path.name})"
+                where = rf"\1The steps are on the page of {link}.\n\n"
                 source[0] = re.sub(pattern, where, source[0], flags=re.S | re.M)
 
 

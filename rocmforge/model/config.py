@@ -308,9 +308,7 @@ class ModelConfig:
         d_model = keys.integer("embedding_length", 1, MAX_WIDTH)
         names = file.tensors.keys()
         experts = _experts(keys, n_layers, names)
-        inner = "expert_feed_forward_length" if experts else "feed_forward_length"
-        if not keys.has(inner):
-            inner = "feed_forward_length"
+        inner = inner_width_key(keys, n_layers)
         d_ff = keys.per_layer(inner, n_layers, MAX_WIDTH)
         for name, rows in ((inner, d_ff), ("embedding_length", d_model)):
             if experts and rows % EXPERT_ROWS:
@@ -432,14 +430,29 @@ def _scales(keys: Keys, row: Architecture, n_layers: int, d_model: int, n_heads:
     )
 
 
-def _experts(keys: Keys, n_layers: int, names: Collection[str]) -> ExpertConfig | None:
+def inner_width_key(keys: Keys, n_layers: int) -> str:
+    """Return the key of d_ff: that of an expert where there are any and the file states it."""
+    own = "expert_feed_forward_length"
+    return own if _expert_counts(keys, n_layers) and keys.has(own) else "feed_forward_length"
+
+
+def _expert_counts(keys: Keys, n_layers: int) -> tuple[int, int] | None:
+    """Return how many experts there are and how many a token takes; None without a mixture."""
     count, used = (
         keys.per_layer(f"expert_{name}", n_layers, MAX_EXPERTS, low=0, default=0)
         for name in ("count", "used_count")
     )
-    row = ARCHITECTURES[keys.arch]
-    if not count and not used and row.mixture != "always":
+    row = ARCHITECTURES.get(keys.arch)
+    always = row is not None and row.mixture == "always"
+    return (count, used) if count or used or always else None
+
+
+def _experts(keys: Keys, n_layers: int, names: Collection[str]) -> ExpertConfig | None:
+    counts = _expert_counts(keys, n_layers)
+    if counts is None:
         return None
+    count, used = counts
+    row = ARCHITECTURES[keys.arch]
     if row.mixture == "never":
         raise keys.unsupported("expert_count", count, "0 in this architecture")
     if not 1 <= used <= count:

@@ -1,6 +1,7 @@
-"""Every reason why a model's metadata are refused, for people who ask before they load it.
+"""Why a model's metadata are refused, for people who ask before they load it.
 
-`ModelConfig.from_gguf` raises the first; here the others are looked for as well.
+`ModelConfig.from_gguf` raises the first reason. Others that can be told beside it are looked for
+here: keys, heads, and layers that differ. Any other fault is named only where it is the first.
 """
 
 from __future__ import annotations
@@ -12,22 +13,23 @@ from typing import TypeVar
 from rocmforge.errors import RocmforgeError, UnsupportedModelError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.architectures import ARCHITECTURES
-from rocmforge.model.config import MAX_HEADS, MAX_LAYERS, MAX_WIDTH, ModelConfig, head_dim_of
+from rocmforge.model.config import (
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_WIDTH,
+    ModelConfig,
+    head_dim_of,
+    inner_width_key,
+)
 from rocmforge.model.metadata import Keys
 
 T = TypeVar("T")
 
-_PER_LAYER = {
-    "attention.head_count_kv": MAX_HEADS,
-    "feed_forward_length": MAX_WIDTH,
-    "expert_feed_forward_length": MAX_WIDTH,
-}
-"""Keys that may hold an array, one value for each layer, and how large the values may be."""
-
 
 def config_problems(file: GGUFFile) -> list[RocmforgeError]:
-    """Return why `ModelConfig.from_gguf` refuses a file, none where it does not.
+    """Return the reasons of `ModelConfig.from_gguf` that can be told together.
 
+    There is none where it takes the file, else at least the first.
     Of an architecture that is not supported, only that is said, and what no architecture could have
     here: the sizes of its heads, and layers that differ.
     """
@@ -53,9 +55,11 @@ def config_problems(file: GGUFFile) -> list[RocmforgeError]:
     width = tried(partial(keys.integer, "embedding_length", 1, MAX_WIDTH))
     if layers is not None:
         heads = tried(partial(keys.per_layer, "attention.head_count", layers, MAX_HEADS))
-        for name, high in _PER_LAYER.items():
-            if keys.has(name):
-                tried(partial(keys.per_layer, name, layers, high))
+        if keys.has("attention.head_count_kv"):
+            tried(partial(keys.per_layer, "attention.head_count_kv", layers, MAX_HEADS))
+        inner = tried(partial(inner_width_key, keys, layers))
+        if inner is not None:
+            tried(partial(keys.per_layer, inner, layers, MAX_WIDTH))
         if heads is not None and width is not None:
             tried(partial(head_dim_of, keys, width, heads))
     if row is None:  # other architectures have other keys, and need not have these

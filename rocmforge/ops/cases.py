@@ -343,14 +343,14 @@ MATMUL_DENSE = tuple(
         (32, 32, 768),
     )
 )
-"""R2's dense shapes, (tokens, columns, rows)."""
+"""The dense shapes that the suite promises, (tokens, columns, rows)."""
 
 MATMUL_QUANTIZED = tuple(
     MatmulCase(tokens, 4096, 4096, name)
     for name in FORMATS
     for tokens in (1, 4, 8, 16, 64, 128, 512)
 )
-"""R2's quantized shapes: every format at 4096 × 4096, decode batches and prompts."""
+"""Quantized shapes that the suite promises: each format at 4096², decode batches and prompts."""
 
 ATTENTION_CHECKS = (
     AttentionCase((1,), (1,), 1, 1, 64),
@@ -368,7 +368,7 @@ ATTENTION_PREFILL = tuple(
     AttentionCase((n,), (n,), heads, heads, head_dim)
     for n, heads, head_dim in ((128, 4, 32), (256, 8, 32), (512, 8, 64), (1024, 16, 64))
 )
-"""R2's (sequence, heads, head dim)."""
+"""The prompts that the suite promises: (sequence, heads, head dim)."""
 
 ATTENTION_DECODE = tuple(
     AttentionCase((context,), (1,), 32, 4, 64)
@@ -379,7 +379,7 @@ ATTENTION_DECODE = tuple(
 ATTENTION_HEAD_DIMS = tuple(
     AttentionCase((256,), (256,), 8, 8, head_dim) for head_dim in (32, 64, 128, 256, 512)
 )
-"""R2's head dims; GPUs have no kernel above `MAX_GPU_HEAD_DIM`."""
+"""The head dims that the suite promises; GPUs have no kernel above `MAX_GPU_HEAD_DIM`."""
 
 ATTENTION_MODELS: Mapping[str, tuple[AttentionCase, AttentionCase]] = {
     model: (

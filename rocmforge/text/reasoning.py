@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
+
+from rocmforge.text.stream_ends import beginning_at_end
 
 
 class Marks(NamedTuple):
@@ -27,6 +30,11 @@ class Marks(NamedTuple):
     def all(self) -> tuple[str, ...]:
         """Every mark."""
         return (self.opening, self.closing, *self.dropped)
+
+    @property
+    def tokens(self) -> frozenset[str]:
+        """What may be a special token in them: each piece in brackets, whole."""
+        return frozenset(re.findall(r"<[^<>]+>|\[[^\[\]]+\]", "".join(self.all)))
 
 
 _HARMONY = Marks(
@@ -183,9 +191,3 @@ class ReplyParts:
             self.reasoning += shown
         else:
             self.answer += shown
-
-
-def beginning_at_end(text: str, mark: str) -> int:
-    """Return the length of the longest end of `text` that begins `mark` and is not all of it."""
-    longest = min(len(text), len(mark) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

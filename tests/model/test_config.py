@@ -15,6 +15,7 @@ from rocmforge.errors import GGUFError, ModelError, RocmforgeError, UnsupportedM
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ExpertConfig, ModelConfig, RopeConfig
+from rocmforge.model.problems import config_problems
 from rocmforge.plan.protocols import MAX_HEAD_DIM
 
 LAYERNORM = {"attention.layer_norm_epsilon": 1e-5}
@@ -374,3 +375,33 @@ def test_yarn_blends_between_the_two() -> None:
 def test_frequency_factors_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"got shape \(3,\), wanted \(2,\)"):
         RopeConfig(dim=4, base=100.0, layout="halves").frequencies(np.ones(3))
+
+
+@pytest.mark.parametrize("dense", [0, [96, 64], None])
+def test_the_inner_width_that_experts_leave_unread_is_no_reason(
+    tmp_path: Path, dense: int | list[int] | None
+) -> None:
+    keys = {"feed_forward_length": dense, "expert_feed_forward_length": 256}
+    mixed = {"expert_count": 8, "expert_used_count": 2, "embedding_length": 256}
+    assert problems_of(tmp_path, "qwen3moe", {**keys, **mixed}) == []
+    assert problems_of(tmp_path, "qwen3moe", {**keys, **mixed, "flux": 1}) == ["flux"]
+    assert problems_of(tmp_path, "of_tomorrow", {**keys, **mixed}) == ["architecture"]
+
+
+def test_the_inner_width_that_counts_is_judged(tmp_path: Path) -> None:
+    differ = [96, 64]
+    dense = {"feed_forward_length": differ, "expert_feed_forward_length": 256, "flux": 1}
+    assert problems_of(tmp_path, "llama", dense) == ["flux", "feed_forward_length"]
+    keys = {**dense, "expert_count": 8, "expert_used_count": 2}
+    own = {**keys, "expert_feed_forward_length": differ}
+    wanted = ["flux", "expert_feed_forward_length"]
+    assert problems_of(tmp_path, "qwen3moe", own) == wanted
+    del keys["expert_feed_forward_length"]
+    assert problems_of(tmp_path, "qwen3moe", keys) == ["flux", "feed_forward_length"]
+
+
+def problems_of(path: Path, architecture: str, keys: dict[str, Any]) -> list[str]:
+    """The keys that the reasons name."""
+    with GGUFFile(write_gguf(path / "m.gguf", architecture=architecture, keys=keys)) as file:
+        told = [str(error).removeprefix(f"{file.path}: ") for error in config_problems(file)]
+    return [re.split("[ :]", one.removeprefix(f"{architecture}."))[0] for one in told]

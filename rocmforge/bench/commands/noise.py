@@ -15,9 +15,8 @@ processes  the noise floor that it has otherwise: nine of ten benchmarks of its 
          between the processes of one run
 marked   runs in which other work or throttling disturbed it
 
-On two cores a run of the quick profile takes two minutes, of the standard profile six, of the full
-profile twenty-one: --profile full --runs 3 is an hour. What is not measured here keeps the floor of
-its processes.
+How long a run of each profile takes stands in benchmarks/README.md under "Run". What is not
+measured here keeps the floor of its processes.
 
 Every run is kept in .asv/repeatability/COMMIT/PROFILE/NN.json (a hash in place of PROFILE with
 --bench); those of earlier calls with the same selection count too: an interrupted call is continued
