@@ -51,14 +51,12 @@ def profile(device: str, model: Path) -> Iterator[Profile]:
 
 
 @pytest.mark.parametrize("name", ["prefill", "decode"])
-def test_the_parts_add_up_to_the_wall_time(kernels: Kernels, profile: Profile, name: str) -> None:
+def test_the_parts_add_up_to_the_wall_time(profile: Profile, name: str) -> None:
     phase = profile.phase(name)
     assert phase is not None
     parts = {part.name: part.seconds or 0.0 for part in phase.parts}
     assert {"prepare", "launch", "wait", "copy_out", "sampling", "detokenize"} < set(parts)
-    named = sum(seconds for part, seconds in parts.items() if part != "rest")
-    allowed = 0.1 if kernels.runtime.platform == "cuda" else 0.05  # there a step takes 0.6 ms
-    assert named == pytest.approx(phase.seconds, rel=allowed)
+    assert sum(parts.values()) == pytest.approx(phase.seconds)
     assert min(parts.values()) >= 0
 
 
