@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.model.architectures import ARCHITECTURES
-from rocmforge.model.config import ExpertConfig, ModelConfig, RopeConfig, Scales, WindowConfig
+from rocmforge.model.config import ExpertConfig, ModelConfig, Scales, WindowConfig
+from rocmforge.model.rope import RopeConfig
 
 Vocabulary = Literal["llama-spm", "llama-bpe", "qwen2"]
 

@@ -14,8 +14,9 @@ from gguf_files import write_gguf
 from rocmforge.errors import GGUFError, ModelError, RocmforgeError, UnsupportedModelError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.architectures import ARCHITECTURES
-from rocmforge.model.config import ExpertConfig, ModelConfig, RopeConfig
+from rocmforge.model.config import ExpertConfig, ModelConfig
 from rocmforge.model.problems import config_problems
+from rocmforge.model.rope import RopeConfig
 from rocmforge.plan.protocols import MAX_HEAD_DIM
 
 LAYERNORM = {"attention.layer_norm_epsilon": 1e-5}
