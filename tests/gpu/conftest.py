@@ -52,8 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if callspec is None:
             continue
         second = callspec.params.get("kernels") == "standin-wave64"
-        alike = callspec.params.get("name") in UNPACKED_LIKE and item.path.stem not in BLOCK_TESTS
-        if alike or (second and item.get_closest_marker("either_wave")):
+        name, of_blocks = callspec.params.get("name"), item.path.stem in BLOCK_TESTS
+        alike = name in UNPACKED_LIKE or (second and name in {"NVFP4", *UNPACKED_LIKE.values()})
+        if (alike and not of_blocks) or (second and item.get_closest_marker("either_wave")):
             item.add_marker(pytest.mark.slow)
 
 
