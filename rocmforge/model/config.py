@@ -210,7 +210,7 @@ class ModelConfig:
         head_dim = head_dim_of(keys, d_model, n_heads)
         ctx = keys.integer("context_length", 1, MAX_CONTEXT)
         norm = "layer_norm_epsilon" if row.layer_norms else "layer_norm_rms_epsilon"
-        rope = read_rope(keys, head_dim, ctx)
+        rope = read_rope(keys, row, head_dim, ctx)
         unturned = row.unturned_every
         turned = "rope.scaling.finetuned"
         if turned in row.own_keys and not file.get(f"{arch}.{turned}", bool, True):

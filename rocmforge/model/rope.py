@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.model.architectures import ARCHITECTURES, RopeLayout
+from rocmforge.model.architectures import Architecture, RopeLayout
 from rocmforge.model.metadata import Keys
 
 RopeScaling = Literal["none", "linear", "yarn"]
@@ -131,14 +131,14 @@ class RopeConfig:
         return self.attn_factor * (1.0 + grown) / (1.0 + self.log_multiplier * grown)
 
 
-def read_rope(keys: Keys, head_dim: int, ctx: int) -> RopeConfig:
-    """Read it of a model whose heads are so wide and whose context is so long, range-checked."""
+def read_rope(keys: Keys, row: Architecture, head_dim: int, ctx: int) -> RopeConfig:
+    """Read it for heads that are so wide and a context that is so long, range-checked."""
     dim = keys.integer("rope.dimension_count", 0, _MAX_DIM, default=head_dim)
     if not 2 <= dim <= head_dim or dim % 2:
         wanted = f"an even number from 2 to the head dim, {head_dim}"
         raise keys.error("rope.dimension_count", dim, wanted)
     kind = keys.file.get(f"{keys.arch}.rope.scaling.type", str, "linear")
-    known = [name for name in _SCALINGS if name != "longrope" or ARCHITECTURES[keys.arch].long_rope]
+    known = [name for name in _SCALINGS if name != "longrope" or row.long_rope]
     if kind not in known:
         raise keys.unsupported("rope.scaling.type", kind, ", ".join(known))
     # A factor without a type means linear, and a factor of 0 means that there is none; both
@@ -150,7 +150,6 @@ def read_rope(keys: Keys, head_dim: int, ctx: int) -> RopeConfig:
     scaling = _SCALINGS[kind]
     if scaling == "none" or (scaling == "linear" and factor == 1.0):
         scaling, factor = "none", 1.0
-    row = ARCHITECTURES[keys.arch]
 
     def own(key: str) -> float:
         return keys.optional(key) if key in row.own_keys else 0.0
