@@ -439,17 +439,21 @@ def _kinds(report: dict[str, Any]) -> list[str]:
 
 
 def _readme_table(reports: list[dict[str, Any]]) -> str:
-    newest: dict[str, dict[str, Any]] = {}
+    """Of the machine that has the most of the rows; of equals, whose oldest row is the newest."""
+    machines: dict[str, dict[str, dict[str, Any]]] = {}
     for report in sorted(reports, key=lambda report: str(report["date"])):
         alone = report.get("sequences", 1) == 1 and report["threads"] > 1
-        alone &= not report.get("variables")
+        alone &= not report.get("variables") and _stem(report) in README_ROWS
         if alone and report["prompt_tokens"] == 128:
-            newest[_stem(report)] = report
-    chosen = [newest[model] for model in README_ROWS if model in newest]
-    if not chosen:
+            machines.setdefault(report["hardware_tag"], {})[_stem(report)] = report
+    if not machines:
         return ""
-    tags = ", ".join(sorted({report["hardware_tag"] for report in chosen}))
-    intro = f"Runs interleaved with llama.cpp on `{tags}`, median tokens/s"
+    tag, newest = max(
+        machines.items(),
+        key=lambda of: (len(of[1]), min(str(row["date"]) for row in of[1].values())),
+    )
+    chosen = [newest[model] for model in README_ROWS if model in newest]
+    intro = f"Runs interleaved with llama.cpp on `{tag}`, median tokens/s"
     columns = ("model (random weights)", "decode", "llama.cpp", "ratio")
     columns += ("prefill of 128", "llama.cpp", "ratio")
     lines = [
