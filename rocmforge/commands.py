@@ -407,7 +407,8 @@ def _meant_by_environment() -> str | None:
 
 def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
     compiling = ProgressBar("compiling", counts_bytes=False)
-    with ProgressBar("loading") as bar, compiling:
+    label = f"quantizing to {weight_format}" if weight_format else "loading"
+    with ProgressBar(label) as bar, compiling:
         return Engine.from_gguf(
             args.model,
             args.device,
