@@ -19,6 +19,7 @@ from guarded import Gpu
 from hip_calls import HipCalls
 
 from rocmforge.errors import DeviceError
+from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.cuda import CudaRuntime
 from rocmforge.gpu.hip import HipRuntime
@@ -41,6 +42,9 @@ UNPACKED_LIKE = {
 }
 """Formats that lie in memory as another one does, with other numbers in the table."""
 
+IN_BOTH_WAVES = {"F32", "F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "MXFP4"}
+"""Formats of each width, scale and offset, whose products run with both sizes of waves."""
+
 BLOCK_TESTS = {"test_pack_kernel", "test_dequantize_kernel", "test_embed_kernel", "test_backend"}
 """Tests that read the blocks of a file, which differ in each format."""
 
@@ -53,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         second = callspec.params.get("kernels") == "standin-wave64"
         name, of_blocks = callspec.params.get("name"), item.path.stem in BLOCK_TESTS
-        alike = name in UNPACKED_LIKE or (second and name in {"NVFP4", *UNPACKED_LIKE.values()})
+        alike = name in UNPACKED_LIKE or (second and name in FORMATS.keys() - IN_BOTH_WAVES)
         if (alike and not of_blocks) or (second and item.get_closest_marker("either_wave")):
             item.add_marker(pytest.mark.slow)
 
