@@ -239,17 +239,20 @@ struct MXFP6_E3M2 {
 };
 static_assert(sizeof(MXFP6_E3M2) == 25, "6.25 bits a weight");
 
+// The bits of group g, two a column, where four groups share 32 bytes.
+BLOCKS_FUNCTION void split_pairs(const uint8_t* qs, int g, uint8_t* out) {
+    const uint8_t* q = qs + 32 * (g / 4);
+    const int shift = 2 * (g % 4);
+    for (int i = 0; i < 32; ++i) out[i] = (q[i] >> shift) & 3;
+}
+
 struct Q2_K {
     static constexpr int kColumns = 256, kSub = 16, kBits = 2, kZero = 0;
     static constexpr bool kHasOffset = true;
     static constexpr Scale kScale = Scale::kHalfInt;
     uint8_t scales[16], qs[64];
     uint16_t d, m;
-    BLOCKS_FUNCTION void codes(int g, uint8_t* out) const {
-        const uint8_t* q = qs + 32 * (g / 4);
-        const int shift = 2 * (g % 4);
-        for (int i = 0; i < 32; ++i) out[i] = (q[i] >> shift) & 3;
-    }
+    BLOCKS_FUNCTION void codes(int g, uint8_t* out) const { split_pairs(qs, g, out); }
     BLOCKS_FUNCTION int scale_code(int s) const { return scales[s] & 15; }
     BLOCKS_FUNCTION int min_code(int s) const { return scales[s] >> 4; }
 };
@@ -262,9 +265,8 @@ struct Q3_K {
     uint8_t hmask[32], qs[64], scales[12];
     uint16_t d;
     BLOCKS_FUNCTION void codes(int g, uint8_t* out) const {
-        const uint8_t* q = qs + 32 * (g / 4);
-        const int shift = 2 * (g % 4);
-        for (int i = 0; i < 32; ++i) out[i] = ((q[i] >> shift) & 3) | ((hmask[i] >> g) & 1) << 2;
+        split_pairs(qs, g, out);
+        for (int i = 0; i < 32; ++i) out[i] |= ((hmask[i] >> g) & 1) << 2;
     }
     BLOCKS_FUNCTION int scale_code(int s) const {
         const int low = s < 8 ? scales[s] & 15 : scales[s - 8] >> 4;

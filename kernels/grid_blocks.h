@@ -32,6 +32,11 @@ BLOCKS_FUNCTION uint32_t even_signs(uint32_t seven) {
     return seven | ((two ^ two >> 1) & 1) << 7;
 }
 
+// 1 + 2n of a nibble n, of which a byte has two.
+BLOCKS_FUNCTION int odd_scale(const uint8_t* scales, int s) {
+    return 1 + 2 * (scales[s / 2] >> (4 * (s % 2)) & 15);
+}
+
 struct GridOf3Bits {
     static constexpr int kColumns = 256, kSub = 32, kBits = 4, kZero = 0;
     static constexpr bool kHasOffset = false;
@@ -66,9 +71,7 @@ struct IQ3_S : GridOf3Bits {
             split_grid(kIQ3SGrid[at], 4, 3, signs[4 * g + i / 2] >> (4 * (i % 2)), out + 4 * i);
         }
     }
-    BLOCKS_FUNCTION int scale_code(int s) const {
-        return 1 + 2 * (scales[s / 2] >> (4 * (s % 2)) & 15);
-    }
+    BLOCKS_FUNCTION int scale_code(int s) const { return odd_scale(scales, s); }
 };
 static_assert(sizeof(IQ3_S) == 110, "3.4375 bits a weight");
 
@@ -104,9 +107,7 @@ struct IQ2_XS : GridOf2Bits<16> {
             split_grid(kIQ2XSGrid[own & 511], 8, 2, even_signs(own >> 9), out + 8 * i);
         }
     }
-    BLOCKS_FUNCTION int scale_code(int s) const {
-        return 1 + 2 * (scales[s / 2] >> (4 * (s % 2)) & 15);
-    }
+    BLOCKS_FUNCTION int scale_code(int s) const { return odd_scale(scales, s); }
 };
 static_assert(sizeof(IQ2_XS) == 74, "2.3125 bits a weight");
 
@@ -119,9 +120,7 @@ struct IQ2_S : GridOf2Bits<16> {
             split_grid(kIQ2SGrid[at], 8, 2, signs[4 * g + i], out + 8 * i);
         }
     }
-    BLOCKS_FUNCTION int scale_code(int s) const {
-        return 1 + 2 * (scales[s / 2] >> (4 * (s % 2)) & 15);
-    }
+    BLOCKS_FUNCTION int scale_code(int s) const { return odd_scale(scales, s); }
 };
 static_assert(sizeof(IQ2_S) == 82, "2.5625 bits a weight");
 
@@ -184,11 +183,7 @@ struct Ternary {
 struct TQ2_0 : Ternary {
     uint8_t qs[64];
     uint16_t d;
-    BLOCKS_FUNCTION void codes(int g, uint8_t* out) const {
-        const uint8_t* q = qs + 32 * (g / 4);
-        const int shift = 2 * (g % 4);
-        for (int i = 0; i < 32; ++i) out[i] = (q[i] >> shift) & 3;
-    }
+    BLOCKS_FUNCTION void codes(int g, uint8_t* out) const { split_pairs(qs, g, out); }
 };
 static_assert(sizeof(TQ2_0) == 66, "2.0625 bits a weight");
 

@@ -19,7 +19,7 @@ from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.problems import config_problems
 from rocmforge.model.weights import tensor_problems
-from rocmforge.plan.protocols import MAX_GPU_HEAD_DIM
+from rocmforge.plan.protocols import wanted_gpu_head_dim
 from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
 from rocmforge.text.vocabulary import TOKENIZERS
 
@@ -173,9 +173,8 @@ class ModelInfo:
     def cpu_only(self) -> str | None:
         """Why a file that CPUs run does not run on GPUs; None where it does."""
         head_dim = self.config.head_dim if self.config else 0
-        if head_dim % 8 == 0 and head_dim <= MAX_GPU_HEAD_DIM:
-            return None
-        return f"head dim {head_dim}, wanted a multiple of 8 up to {MAX_GPU_HEAD_DIM} on a GPU"
+        wanted = wanted_gpu_head_dim(head_dim)
+        return f"head dim {head_dim}, {wanted}" if wanted else None
 
     def as_json(self) -> dict[str, Any]:
         """Return everything in JSON's types."""

@@ -92,23 +92,29 @@ def _row(label: str, one: Mapping[str, Any], scale: float = 1.0) -> dict[str, An
     return {"label": label, "value": value, "low": low, "high": high, "marked": marked}
 
 
+def is_usual(report: Mapping[str, Any]) -> bool:
+    """Whether a report of compare_llama_cpp.py is of one sequence behind a prompt of 128 tokens,
+    with several threads and no setting of its own.
+    """
+    alone = report["prompt_tokens"] == 128 and report.get("sequences", 1) == 1
+    return alone and report["threads"] > 1 and not report.get("variables")
+
+
+def model_name(report: Mapping[str, Any]) -> str:
+    """The model that such a report is of."""
+    return str(report["model"]).removesuffix(".gguf")
+
+
 def _ratios(machines: Sequence[Machine], _: Path) -> Iterator[Figure]:
-    """Beside llama.cpp on a CPU: one sequence, a prompt of 128, the usual settings."""
+    """Beside llama.cpp on a CPU, with the usual settings."""
     panels, sources, ratios = [], [], []
     for machine in machines:
-        kept = [
-            report.content
-            for report in machine.peers
-            if report.content["prompt_tokens"] == 128
-            and report.content.get("sequences", 1) == 1
-            and report.content["threads"] > 1
-            and not report.content.get("variables")
-        ]
+        kept = [report.content for report in machine.peers if is_usual(report.content)]
         series: dict[str, list[dict[str, Any]]] = {"decode": [], "prefill": []}
         for report in kept:
             for phase, row in report["phases"].items():
                 ends = {"low": row["ratio_min"], "high": row["ratio_max"], "marked": None}
-                name = str(report["model"]).removesuffix(".gguf")
+                name = model_name(report)
                 series[phase].append(_row(name, {"value": row["ratio"], **ends}))
                 ratios.append((row["ratio"], phase, name, machine.tag))
         if kept:

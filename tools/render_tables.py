@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from estimate_radeon import radeon_tables
-from figure_data import SECTIONS, Figure, figures
+from figure_data import SECTIONS, Figure, figures, is_usual, model_name
 from figures import is_current, svg
 from gpu_tables import (
     newest_products,
@@ -180,7 +180,7 @@ def _peer_table(reports: list[dict[str, Any]]) -> str:
     for report in reports:
         for phase, row in report["phases"].items():
             cells = (
-                *(_stem(report) + _variables(report), report["threads"]),
+                *(model_name(report) + _variables(report), report["threads"]),
                 report.get("sequences", 1),
                 *(report["prompt_tokens"], phase),
                 *(f"{row['rocmforge']:.1f}", f"{row['llama.cpp']:.1f}", f"**{row['ratio']:.2f}**"),
@@ -442,10 +442,8 @@ def _readme_table(reports: list[dict[str, Any]]) -> str:
     """Of the machine that has the most of the rows; of equals, whose oldest row is the newest."""
     machines: dict[str, dict[str, dict[str, Any]]] = {}
     for report in sorted(reports, key=lambda report: str(report["date"])):
-        alone = report.get("sequences", 1) == 1 and report["threads"] > 1
-        alone &= not report.get("variables") and _stem(report) in README_ROWS
-        if alone and report["prompt_tokens"] == 128:
-            machines.setdefault(report["hardware_tag"], {})[_stem(report)] = report
+        if is_usual(report) and model_name(report) in README_ROWS:
+            machines.setdefault(report["hardware_tag"], {})[model_name(report)] = report
     if not machines:
         return ""
     tag, newest = max(
@@ -462,7 +460,7 @@ def _readme_table(reports: list[dict[str, Any]]) -> str:
         *table(columns, ()),
     ]
     for report in chosen:
-        cells = [_stem(report)]
+        cells = [model_name(report)]
         for row in (report["phases"]["decode"], report["phases"]["prefill"]):
             cells += [
                 f"{row['rocmforge']:.0f}",
@@ -471,10 +469,6 @@ def _readme_table(reports: list[dict[str, Any]]) -> str:
             ]
         lines.append(table_row(cells))
     return "\n".join(lines) + "\n"
-
-
-def _stem(report: dict[str, Any]) -> str:
-    return str(report["model"]).removesuffix(".gguf")
 
 
 if __name__ == "__main__":

@@ -63,14 +63,17 @@ _LAYOUTS: Mapping[str, _Layout] = MappingProxyType(
         "IQ2_S": _Layout(0),
         "IQ2_XS": _Layout(0),
         "IQ2_XXS": _Layout(0),
+        "IQ1_M": _Layout(0),  # but for d, whose bits are spread: see `_scaled_blocks`
         "IQ1_S": _Layout(0),
         "TQ2_0": _Layout(64),
         "TQ1_0": _Layout(52),
     }
 )
 
-_OWN = (*PLAIN_FORMATS, "IQ1_M", "NVFP4", "MXFP4")
-"""Formats whose blocks are filled in a way of their own."""
+_BYTE_SCALED: Mapping[str, tuple[NDArray[np.floating[Any]], int]] = MappingProxyType(
+    {"NVFP4": (E4M3, 4), "MXFP4": (2.0 ** (np.arange(255) - 127.0), 1)}
+)
+"""Formats whose blocks begin with scale bytes: the scales by their codes, and how many bytes."""
 
 
 class RandomBytes:
@@ -135,7 +138,7 @@ def random_blocks(fmt: Format, weights: int, std: float, source: RandomBytes) ->
     ValueError
         If there is no layout for the format, or `weights` is no multiple of its block length.
     """
-    if fmt.name not in _LAYOUTS and fmt.name not in _OWN:
+    if fmt.name not in (*_LAYOUTS, *_BYTE_SCALED, *PLAIN_FORMATS):
         raise ValueError(f"format: got {fmt.name}, wanted one with a GGUF type")
     if weights % fmt.block_len:
         raise ValueError(f"weights: got {weights}, wanted a multiple of {fmt.block_len}")
@@ -151,10 +154,8 @@ def _filler(fmt: Format, std: float) -> Callable[[RandomBytes, int], Bytes]:
         values = (_normal_quantiles() * std).astype(np.float32)
         table = quantize(values, fmt).view(f"<u{fmt.block_bytes}")
         return functools.partial(_float_blocks, table)
-    if fmt.name == "MXFP4":
-        return functools.partial(_mxfp4_blocks, _exponent_table(std))
-    if fmt.name == "NVFP4":
-        return functools.partial(_nvfp4_blocks, _float8_table(std))
+    if fmt.name in _BYTE_SCALED:
+        return functools.partial(_byte_scaled_blocks, fmt.name, _byte_table(fmt.name, std))
     tables = _scale_tables(fmt, std / _unit_deviation(fmt))
     return functools.partial(_scaled_blocks, fmt, tables)
 
@@ -164,46 +165,32 @@ def _float_blocks(table: Words, source: RandomBytes, blocks: int) -> Bytes:
     return drawn
 
 
-def _exponent_table(std: float) -> Bytes:
-    """Return 256 E8M0 scale bytes, two neighbours in the proportion that gives `std`.
+def _byte_table(name: str, std: float) -> Bytes:
+    """Return 256 scale bytes, two neighbouring scales in the proportion that gives `std`.
 
-    The mean square of two scales 2^e and 2^(e + 1), the larger with probability p, is
-    4^e · (1 + 3p).
+    The mean square of the scales a and b, the larger with probability p, is a² + p (b² − a²).
     """
-    scale = std / _unit_deviation(FORMATS["MXFP4"])
-    exponent = math.floor(math.log2(scale))
-    share = (4.0 ** (math.log2(scale) - exponent) - 1.0) / 3.0
-    table = np.full(256, exponent + 127, dtype=np.uint8)
-    table[: round(256 * share)] += 1
-    return table
-
-
-def _mxfp4_blocks(table: Bytes, source: RandomBytes, blocks: int) -> Bytes:
-    data = source.take(blocks * FORMATS["MXFP4"].block_bytes).reshape(blocks, -1)
-    data[:, 0] = table[data[:, 0]]
-    return data.reshape(-1)
-
-
-def _float8_table(std: float) -> Bytes:
-    """Return 256 scale bytes: two neighbouring E4M3 numbers, in the proportion that gives `std`."""
-    scale = std / _unit_deviation(FORMATS["NVFP4"])
-    at = int(np.searchsorted(E4M3, scale, side="right")) - 1
-    low, high = (float(E4M3[min(i, len(E4M3) - 1)]) for i in (at, at + 1))
+    scales, _ = _BYTE_SCALED[name]
+    scale = std / _unit_deviation(FORMATS[name])
+    at = int(np.searchsorted(scales, scale, side="right")) - 1
+    low, high = (float(scales[min(i, len(scales) - 1)]) for i in (at, at + 1))
     share = (scale**2 - low**2) / (high**2 - low**2) if high > low else 0.0
     table = np.full(256, at, dtype=np.uint8)
     table[: round(256 * share)] += 1
     return table
 
 
-def _nvfp4_blocks(table: Bytes, source: RandomBytes, blocks: int) -> Bytes:
-    data = source.take(blocks * FORMATS["NVFP4"].block_bytes).reshape(blocks, -1)
-    data[:, :4] = table[data[:, :4]]
+def _byte_scaled_blocks(name: str, table: Bytes, source: RandomBytes, blocks: int) -> Bytes:
+    """Return blocks that begin with their scale bytes, each drawn from the table."""
+    data = source.take(blocks * FORMATS[name].block_bytes).reshape(blocks, -1)
+    _, count = _BYTE_SCALED[name]
+    data[:, :count] = table[data[:, :count]]
     return data.reshape(-1)
 
 
 def _scale_tables(fmt: Format, scale: float) -> tuple[Words, Words]:
     """Return 256 choices of d and of the offset, the bits of an f16 each."""
-    layout = _LAYOUTS.get(fmt.name, _Layout(0))
+    layout = _LAYOUTS[fmt.name]
     spread = 1.0 + _JITTER * (2.0 * (np.arange(256) + 0.5) / 256.0 - 1.0)
     d = scale * spread / math.sqrt(float(np.mean(spread * spread)))
     if layout.offset is None:
@@ -215,7 +202,7 @@ def _scale_tables(fmt: Format, scale: float) -> tuple[Words, Words]:
 def _scaled_blocks(
     fmt: Format, tables: tuple[Words, Words], source: RandomBytes, blocks: int
 ) -> Bytes:
-    layout = _LAYOUTS.get(fmt.name, _Layout(0))
+    layout = _LAYOUTS[fmt.name]
     data = source.take(blocks * fmt.block_bytes).reshape(blocks, fmt.block_bytes)
     if fmt.name == "IQ1_M":  # the scale's bits are above those of four half words
         words, chosen = data[:, 48:].view("<u2"), tables[0][data[:, 0]]
@@ -243,11 +230,10 @@ def _scaled_blocks(
 def _unit_deviation(fmt: Format) -> float:
     """Return the standard deviation of the weights of random blocks whose scale is 1."""
     source = RandomBytes(0, f"unit {fmt.name}")
-    if fmt.name == "MXFP4":
-        data = _mxfp4_blocks(np.full(256, 127, dtype=np.uint8), source, _SAMPLE_BLOCKS)
-    elif fmt.name == "NVFP4":
-        one = np.searchsorted(E4M3, 1.0).astype(np.uint8)
-        data = _nvfp4_blocks(np.full(256, one, dtype=np.uint8), source, _SAMPLE_BLOCKS)
+    if fmt.name in _BYTE_SCALED:
+        one = np.searchsorted(_BYTE_SCALED[fmt.name][0], 1.0)
+        table = np.full(256, one, dtype=np.uint8)
+        data = _byte_scaled_blocks(fmt.name, table, source, _SAMPLE_BLOCKS)
     else:
         data = _scaled_blocks(fmt, _scale_tables(fmt, 1.0), source, _SAMPLE_BLOCKS)
     return float(dequantize(data.reshape(1, -1), fmt).std())

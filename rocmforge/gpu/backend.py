@@ -51,7 +51,7 @@ from rocmforge.plan.graph import (
     Swiglu,
     Tensor,
 )
-from rocmforge.plan.protocols import MAX_GPU_HEAD_DIM, MatrixShape, Precision
+from rocmforge.plan.protocols import MatrixShape, Precision, wanted_gpu_head_dim
 
 MOST_READ = 1 << 30  # bytes that a ceiling is read from; no cache holds them
 
@@ -310,9 +310,8 @@ class GpuBackend:
     ) -> None:
         """Causal attention of q (T, H, D) over one layer's pages; ValueError if D does not fit."""
         tokens, heads, head_dim = q.shape
-        if head_dim % 8 or head_dim > MAX_GPU_HEAD_DIM:
-            wanted = f"a multiple of 8 up to {MAX_GPU_HEAD_DIM} on a GPU"
-            raise ValueError(f"q: got head dim {head_dim}, wanted {wanted}")
+        if wanted := wanted_gpu_head_dim(head_dim):
+            raise ValueError(f"q: got head dim {head_dim}, {wanted}")
         queried, mixed = (Tensor(name, heads * head_dim) for name in ("q", "out"))
         with self._memory() as memory:
             self._run(

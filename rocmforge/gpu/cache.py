@@ -22,7 +22,7 @@ from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv import KV_DTYPES, Q8_GROUP
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
-from rocmforge.plan.protocols import MAX_GPU_HEAD_DIM
+from rocmforge.plan.protocols import wanted_gpu_head_dim
 
 FIRST_TOKENS = 512  # that there is memory for from the start
 
@@ -83,9 +83,8 @@ class DeviceKVCache:
             raise ValueError(
                 f"KV dtype q8_0: got head dim {head_dim}, wanted a multiple of {Q8_GROUP}"
             )
-        if head_dim % 8 or head_dim > MAX_GPU_HEAD_DIM:
-            wanted = f"a multiple of 8 up to {MAX_GPU_HEAD_DIM} on a GPU"
-            raise ValueError(f"head dim: got {head_dim}, wanted {wanted}")
+        if wanted := wanted_gpu_head_dim(head_dim):
+            raise ValueError(f"head dim: got {head_dim}, {wanted}")
         self.runtime = runtime
         self.n_layers = n_layers
         self.n_kv_heads = n_kv_heads
