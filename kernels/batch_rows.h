@@ -119,18 +119,27 @@ DEVICE int slice() {
     return block_z();
 }
 
+// Which row of x each token of a block is: they follow one another.
+struct Neighbours {
+    int tokens;  // of x
+
+    DEVICE bool has(int token) const { return first_token() + token < tokens; }
+    DEVICE int row(int token) const { return first_token() + token; }
+};
+
 // A thread's share of a step's activations on their way from memory to LDS. In LDS, the pieces of
 // a round are in the order (eight columns of a group, span), so that the spans read neighbours.
 struct Activations {
     Transfer pieces[kOwnPieces];
 
-    DEVICE void start(const Batch& b, int step, u32x4* stage) {
+    template <class Rows>
+    DEVICE void start(const Batch& b, const Rows& rows, int step, u32x4* stage) {
         UNROLL
         for (int i = 0; i < kOwnPieces; ++i) {
-            const int token = first_token() + own(i) / kRowPieces;
+            const int token = own(i) / kRowPieces;
             const int column = step * kStep + own(i) % kRowPieces * 8;
-            const bool present = token < b.tokens && column < b.columns;
-            const u64 at = present ? static_cast<u64>(token) * b.columns + column : 0;
+            const bool present = rows.has(token) && column < b.columns;
+            const u64 at = present ? static_cast<u64>(rows.row(token)) * b.columns + column : 0;
             pieces[i].start(stage + place(i), b.x + at, present);
         }
         Transfer::batch_started();
@@ -251,11 +260,12 @@ DEVICE int split() {
     return wave() / ROW_WAVES;
 }
 
-// The block's share of the steps, summed over its waves and over all slices. Returns whether this
-// wave has sums to store.
-template <class Format>
-DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, Sums& sums,
-                    u32x4* lds) {
+// The block's share of the steps, summed over its waves and over all slices, for tokens whose rows
+// of x `tokens` tells (as Neighbours). Weights have `rows` rows. Returns whether this wave has sums
+// to store.
+template <class Format, class Tokens>
+DEVICE bool compute(const Batch& b, const Tokens& tokens, const TileSource (&from)[kTiles],
+                    int rows, Sums& sums, u32x4* lds) {
     SHARED uint32_t word;
     const int steps = (b.columns + kStep - 1) / kStep, slices = b.slices;
     const int begin = steps * slice() / slices, end = steps * (slice() + 1) / slices;
@@ -272,7 +282,7 @@ DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, 
     Activations x;
     const auto stage_of = [&](int i) { return lds + i % STAGES * kStage; };
     UNROLL
-    for (int i = 0; i < STAGES - 1; ++i) x.start(b, step_of(i), stage_of(i));
+    for (int i = 0; i < STAGES - 1; ++i) x.start(b, tokens, step_of(i), stage_of(i));
     x.arrive(stage_of(0));
     sums.clear();
     for (int first = 0; first < count * kRounds; first += kUnrolled) {
@@ -282,7 +292,7 @@ DEVICE bool compute(const Batch& b, const TileSource (&from)[kTiles], int rows, 
             if (step >= count) break;
             if (u % kRounds == 0) {
                 block_sync();
-                x.start(b, step_of(step + STAGES - 1), stage_of(step + STAGES - 1));
+                x.start(b, tokens, step_of(step + STAGES - 1), stage_of(step + STAGES - 1));
             }
             const int own = (split() * kRounds + u % kRounds) * 4 * kSpans;
             sums.multiply(ahead[u % DEPTH], stage_of(step) + own);

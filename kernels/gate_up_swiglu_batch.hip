@@ -7,7 +7,8 @@
 //   partials, arrivals  as for matmul_batch.hip
 //
 // Threads: a block takes kRows / 2 rows, the same ones of gate and of up (batch_rows.h). A wave has
-// a tile of 16 rows of gate and the same rows of up. Grid (ceil(N / (kRows / 2)), slices).
+// a tile of 16 rows of gate and the same rows of up. Grid (ceil(T / TOKENS),
+// ceil(N / (kRows / 2)), slices).
 // Limits: as for matmul_batch.hip.
 // Launched by rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"
@@ -26,7 +27,8 @@ KERNEL_RESIDENT(gate_up_swiglu_batch, GateUpBatchArgs, kThreads, BLOCKS) {
     const int first = static_cast<int>(row_tile() * (kRows / 2) + wave() % ROW_WAVES * 16);
     const TileSource from[kTiles] = {{a.gate, first}, {a.up, first}};
     Sums sums;
-    if (!compute<FORMAT_0>(a.batch, from, a.rows, sums, lds)) return;
+    const Neighbours tokens = {a.batch.tokens};
+    if (!compute<FORMAT_0>(a.batch, tokens, from, a.rows, sums, lds)) return;
     UNROLL
     for (int t = 0; t < kTokenTiles; ++t) {
         float ups[TileC::Map::kValues];

@@ -1,4 +1,4 @@
-// group_experts: brings the jobs (experts.h) of each expert together, in groups of up to GROUP.
+// group_experts: brings the jobs (experts.h) of each expert together, in groups of up to `size`.
 //
 //   experts  (jobs,) int: the expert of each job, below E
 //   order    (jobs,) int: the jobs, expert by expert; those of one expert in any order
@@ -6,19 +6,19 @@
 //            not needed have no jobs
 //
 // Threads: one block, in which each thread has an expert. Grid (1).
-// Limits: E at most THREADS; most at least the groups there are: jobs / GROUP + E are enough.
+// Limits: E at most THREADS; most at least the groups there are: jobs / size + E are enough.
 // Launched by rocmforge/gpu/ops/experts.py.
 #include "device.h"
 
-#if !defined(THREADS) || !defined(GROUP)
-#error "THREADS and GROUP have to be passed by the build"
+#if !defined(THREADS)
+#error "THREADS has to be passed by the build"
 #endif
 
 struct GroupExpertsArgs {
     const int* experts;
     int* order;
     int* groups;
-    int jobs, most;
+    int jobs, most, size;
 };
 
 // Jobs, and groups of them.
@@ -34,7 +34,7 @@ KERNEL(group_experts, GroupExpertsArgs, THREADS) {
     block_sync();
     for (int job = own; job < a.jobs; job += THREADS) shared_add(&counted[a.experts[job]], 1);
     block_sync();
-    const int jobs = static_cast<int>(counted[own]), groups = (jobs + GROUP - 1) / GROUP;
+    const int jobs = static_cast<int>(counted[own]), groups = (jobs + a.size - 1) / a.size;
 
     // Sums over this expert and all before it.
     int at = 0;
@@ -61,8 +61,8 @@ KERNEL(group_experts, GroupExpertsArgs, THREADS) {
     for (int i = 0; i < groups; ++i) {
         int* const group = a.groups + 3 * (first_group + i);
         group[0] = own;
-        group[1] = first + i * GROUP;
-        group[2] = minimum(GROUP, jobs - i * GROUP);
+        group[1] = first + i * a.size;
+        group[2] = minimum(a.size, jobs - i * a.size);
     }
     for (int i = total + own; i < a.most; i += THREADS) a.groups[3 * i + 2] = 0;
 }

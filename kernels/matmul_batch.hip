@@ -31,7 +31,8 @@ struct RowProducts {
         const int first = block * kRows + static_cast<int>(wave()) % ROW_WAVES * kWaveRows;
         const TileSource from[kTiles] = {{p.matrix, first}, {p.matrix, first + 16}};
         Sums sums;
-        if (!compute<Format>(a.batch, from, rows, sums, lds)) return;
+        const Neighbours tokens = {a.batch.tokens};
+        if (!compute<Format>(a.batch, tokens, from, rows, sums, lds)) return;
         sums.each_tile([&](TileC& sum, int at) {
             sum.each([&](int m, int n, float& y) {
                 const int row = first + at / kTokenTiles * 16 + m;

@@ -7,14 +7,14 @@
 //   shares   (T, k) float: scale * softmax of the scores over all E, or scale * sigmoid(score);
 //            `normalized`: divided by their sum
 //
-// Threads: a wave takes a token; a lane holds every WAVE-th score, HELD at most. Grid (T).
-// Limits: E at most HELD * WAVE; k at most E and WAVE. NaN is chosen last.
+// Threads: a block takes a token, a thread one expert. An expert's place is the number of experts
+// with a larger score, so that no thread waits for the one chosen before. Grid (T).
+// Limits: E at most THREADS, k at most E. NaN is chosen last.
 // Launched by rocmforge/gpu/ops/experts.py.
-#include "device.h"
 #include "parts.h"
 
-#if !defined(HELD)
-#error "HELD has to be passed by the build"
+#if !defined(THREADS)
+#error "THREADS has to be passed by the build"
 #endif
 
 struct RouteArgs {
@@ -26,56 +26,53 @@ struct RouteArgs {
     float scale;
 };
 
-// What a score counts before it is divided.
-DEVICE float odds(const RouteArgs& a, float score, float largest) {
-    return a.sigmoid ? 1.0f / (1.0f + fast_exp(-score)) : fast_exp(score - largest);
-}
+constexpr int kWaves = THREADS / WAVE;
 
-KERNEL(route, RouteArgs, WAVE) {
+KERNEL(route, RouteArgs, THREADS) {
+    SHARED u32x4 fours[THREADS / 4];
+    SHARED float tops[kWaves], totals[kWaves], kept[THREADS];
+    uint32_t* const keys = reinterpret_cast<uint32_t*>(fours);
     const u64 token = block_x();
-    const int own = lane();
-    float scores[HELD], largest = -infinity(), total = 0.0f;
-    UNROLL
-    for (int n = 0; n < HELD; ++n) {
-        const int e = n * WAVE + own;
-        scores[n] = e < a.count ? a.scores[token * a.count + e] : -infinity();
-        largest = maximum(largest, scores[n]);
-    }
-    largest = wave_max(largest);
-    Best ranks[HELD];  // of no rank: not there, or taken
-    UNROLL
-    for (int n = 0; n < HELD; ++n) {
-        const int e = n * WAVE + own;
-        ranks[n] = {0, 0, 0};
-        if (e >= a.count) continue;
-        const float odd = odds(a, scores[n], largest);
-        total += odd;
-        ranks[n].add(a.bias ? (a.sigmoid ? odd : scores[n]) + a.bias[e] : scores[n], e);
-        scores[n] = odd;
-    }
-    total = wave_sum(total);
+    const int own = thread_x();
+    const bool present = own < a.count;
+    const float score = present ? a.scores[token * a.count + own] : -infinity();
+    const float top = wave_max(score);
+    if (lane() == 0) tops[wave()] = top;
+    block_sync();
+    float largest = tops[0];
+    for (int i = 1; i < kWaves; ++i) largest = maximum(largest, tops[i]);
 
-    int expert = 0;  // the lane's own, of the chosen
-    float share = 0.0f, kept = 0.0f;
-    for (int i = 0; i < a.chosen; ++i) {
-        Best best = {0, 0, 0};
+    // What a score counts before it is divided.
+    const float odd = a.sigmoid ? 1.0f / (1.0f + fast_exp(-score)) : fast_exp(score - largest);
+    const float total = wave_sum(present ? odd : 0.0f);
+    if (lane() == 0) totals[wave()] = total;
+    uint32_t key = 0;  // of nothing, as of NaN
+    if (present) key = order_key(a.bias ? (a.sigmoid ? odd : score) + a.bias[own] : score);
+    keys[own] = key;
+    block_sync();
+    int place = 0;
+    for (int i = 0; i < THREADS / 4; ++i) {
+        const u32x4 four = fours[i];
+        const uint32_t others[4] = {four.x, four.y, four.z, four.w};
         UNROLL
-        for (int n = 0; n < HELD; ++n) best.add(ranks[n]);
-        best.join();
-        const int found = best.column();
-        float odd = 0.0f;
-        UNROLL
-        for (int n = 0; n < HELD; ++n) {
-            if (n != found / WAVE) continue;
-            odd = scores[n];
-            if (found % WAVE == own) ranks[n] = {0, 0, 0};
+        for (int j = 0; j < 4; ++j) {
+            // Of equal keys, none of which is the largest word, that of a lower expert counts more.
+            const uint32_t lower = static_cast<uint32_t>(4 * i + j - own) >> 31;
+            place += others[j] + lower > key;
         }
-        odd = shuffle(odd, found % WAVE);
-        kept += odd;
-        if (own == i) expert = found, share = odd;
     }
-    if (own >= a.chosen) return;
-    const float whole = a.normalized ? kept : a.sigmoid ? 1.0f : total;
-    a.experts[token * a.chosen + own] = expert;
-    a.shares[token * a.chosen + own] = share * (a.scale / whole);
+    const bool chosen = present && place < a.chosen;
+    if (chosen) kept[place] = odd;
+    block_sync();
+    if (!chosen) return;
+    float whole = 0.0f;
+    if (a.normalized) {
+        for (int i = 0; i < a.chosen; ++i) whole += kept[i];
+    } else if (a.sigmoid) {
+        whole = 1.0f;
+    } else {
+        for (int i = 0; i < kWaves; ++i) whole += totals[i];
+    }
+    a.experts[token * a.chosen + place] = own;
+    a.shares[token * a.chosen + place] = odd * (a.scale / whole);
 }

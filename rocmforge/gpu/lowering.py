@@ -18,8 +18,8 @@ from rocmforge.gpu import arrays
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step
-from rocmforge.gpu.matrix import DENSE
-from rocmforge.gpu.ops import experts, matmul_batch
+from rocmforge.gpu.matrix import DENSE, DeviceMatrix
+from rocmforge.gpu.ops import experts, experts_batch, matmul_batch
 from rocmforge.gpu.ops.attention import choose_splits, scratch_bytes
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
@@ -55,6 +55,10 @@ def activation_dtype(architecture: str, fmt: str, rows: int) -> str:
     if rows <= GEMV_ROWS:
         return F32 if fmt in DENSE else Q8
     return F16 if prompt_kernel(architecture, fmt) == "matmul_prompt" else Q8
+
+
+def _experts(op: ExpertGateUp | ExpertMatmul) -> tuple[DeviceMatrix, ...]:
+    return (op.gate, op.up) if isinstance(op, ExpertGateUp) else (op.weight,)
 
 
 class Pages(Protocol):
@@ -105,11 +109,8 @@ class Lowering:
         def dtypes(op: Op, tensor: Tensor) -> Sequence[str]:
             if isinstance(op, GateUpSwiglu) and tensor == op.x:
                 return (self.activation_dtype(op.gate.format, shape.tokens),)
-            if isinstance(op, ExpertGateUp) and tensor == op.x:
-                formats = (op.gate.format, op.up.format)
-                return tuple(dict.fromkeys(self.activation_dtype(f, 1) for f in formats))
-            if isinstance(op, ExpertMatmul) and tensor == op.x:
-                return (self.activation_dtype(op.weight.format, 1),)
+            if isinstance(op, ExpertGateUp | ExpertMatmul) and tensor == op.x:
+                return self.expert_dtypes(op, shape.tokens)
             if isinstance(op, MatmulRmsnorm) and tensor == op.x:
                 return (self.activation_dtype(op.weight.format, shape.tokens),)
             if isinstance(op, Matmul) and tensor == op.x:
@@ -140,6 +141,8 @@ class Lowering:
                     return (F32, Q8)  # out and squares, normed
                 case GateUpSwiglu():
                     return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
+                case ExpertGateUp() if self.batches_experts(op, shape.tokens):
+                    return (F16,)
                 case _:
                     return (F32,)
 
@@ -204,6 +207,18 @@ class Lowering:
     def activation_dtype(self, fmt: str, rows: int) -> str:
         """See the function of that name."""
         return activation_dtype(self.kernels.runtime.properties.architecture, fmt, rows)
+
+    def expert_dtypes(self, op: ExpertGateUp | ExpertMatmul, tokens: int) -> tuple[str, ...]:
+        """Dtypes of the activations that experts' products read, by the tokens of the pass."""
+        if self.batches_experts(op, tokens):
+            return (F16,)
+        found = (self.activation_dtype(w.format, 1) for w in _experts(op))
+        return tuple(dict.fromkeys(found))
+
+    def batches_experts(self, op: ExpertGateUp | ExpertMatmul, tokens: int) -> bool:
+        """Whether experts' products of so many tokens run on the matrix units."""
+        architecture = self.kernels.runtime.properties.architecture
+        return experts_batch.runs(architecture, _experts(op), tokens, op.experts.columns, op.count)
 
     def arrivals(self) -> int:
         """Address of `ARRIVALS` counters, which hold 0 between launches."""

@@ -13,7 +13,7 @@ from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, Place, Step
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import DeviceMatrix
-from rocmforge.gpu.ops import experts
+from rocmforge.gpu.ops import experts, experts_batch
 from rocmforge.gpu.ops.attention import attention
 from rocmforge.gpu.ops.attention_prompt import attention_prompt
 from rocmforge.gpu.ops.embed import embed
@@ -163,7 +163,7 @@ class PassLowering:
             case Route() as op:
                 return [self._route(op)]
             case ExpertGateUp() as op:
-                return self._expert_gate_up(op)
+                return self._expert_gate_up(op, self._out(step, op.out))
             case ExpertMatmul() as op:
                 return self._expert_matmul(op)
             case AddExperts() as op:
@@ -331,26 +331,33 @@ class PassLowering:
             scratch=self._scratch,
         )
 
-    def _expert_gate_up(self, op: ExpertGateUp) -> Sequence[Launch]:
-        return experts.expert_gate_up(
-            self._jobs(op),
-            x=self._as(op.x, self._lowering.activation_dtype(op.gate.format, 1)),
-            gate=op.gate,
-            up=op.up,
-            gate_bias=self._optional(op.gate_bias),
-            up_bias=self._optional(op.up_bias),
-            out=self._f32(op.out),
-            activation=op.activation,
-        )
+    def _expert_gate_up(self, op: ExpertGateUp, out: Any) -> Sequence[Launch]:
+        jobs, tokens = self._jobs(op), self._shape.tokens
+        both: dict[str, Any] = {
+            "x": self._as(op.x, self._lowering.expert_dtypes(op, tokens)[0]),
+            "gate": op.gate,
+            "up": op.up,
+            "gate_bias": self._optional(op.gate_bias),
+            "up_bias": self._optional(op.up_bias),
+            "activation": op.activation,
+        }
+        if self._lowering.batches_experts(op, tokens):
+            groups = jobs.groups(experts_batch.group_size(tokens, jobs.chosen, jobs.count))
+            return experts_batch.expert_gate_up_batch(groups, **both, out=out)
+        return experts.expert_gate_up(jobs, **both, out=out.address)
 
     def _expert_matmul(self, op: ExpertMatmul) -> Sequence[Launch]:
-        return experts.expert_matmul(
-            self._jobs(op),
-            x=self._as(op.x, self._lowering.activation_dtype(op.weight.format, 1)),
-            weight=op.weight,
-            bias=self._optional(op.bias),
-            out=self._f32(op.out),
-        )
+        jobs, tokens = self._jobs(op), self._shape.tokens
+        one: dict[str, Any] = {
+            "x": self._as(op.x, self._lowering.expert_dtypes(op, tokens)[0]),
+            "weight": op.weight,
+            "bias": self._optional(op.bias),
+            "out": self._f32(op.out),
+        }
+        if self._lowering.batches_experts(op, tokens):
+            groups = jobs.groups(experts_batch.group_size(tokens, jobs.chosen, jobs.count))
+            return experts_batch.expert_matmul_batch(groups, **one)
+        return experts.expert_matmul(jobs, **one)
 
     def _add_experts(self, op: AddExperts) -> Launch:
         return experts.add_experts(

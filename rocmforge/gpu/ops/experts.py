@@ -2,6 +2,7 @@
 
 A product of a token with an expert is a job. For few tokens each job is a GEMV of its own. For
 more, the jobs of an expert come together in groups of up to eight, which read its matrices once.
+Prompts go through the matrix units: experts_batch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from rocmforge.errors import UnsupportedModelError
 from rocmforge.gpu.arrays import F32, Q8
-from rocmforge.gpu.compiler import Build, Kernels
+from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops.dot_rows import (
@@ -38,8 +39,8 @@ GATE_UP_LAYOUTS = {
     n: {"expert_gate_up": "PPPP" * 2 + "PPPi" + _EXPERTS + _BATCHES[n]} for n in (0, 1)
 }
 GROUP_FILE = "group_experts.hip"
-GROUP_LAYOUTS = {"group_experts": "PPPii"}
-GROUP_MACROS = {"THREADS": MAX_EXPERTS, "GROUP": MAX_TOKENS}
+GROUP_LAYOUTS = {"group_experts": "PPPiii"}
+GROUP_MACROS = {"THREADS": MAX_EXPERTS}
 GROUPED_TOKENS = 9
 """Tokens from which on jobs are grouped."""
 SHORT_ROW = 1024
@@ -48,8 +49,8 @@ are shared by eight lanes: of 768 columns, a layer's down took 4.57 instead of 7
 Q4_K_M, H200, 2026-11)."""
 ROUTE_FILE = "route.hip"
 ROUTE_LAYOUTS = {"route": "PPPPiiiif"}
-ROUTE_HELD = (1, 2, 4)
-"""Scores of a lane in most models, for which kernels are compiled ahead."""
+ROUTE_THREADS = (32, 64, 128)
+"""Of most models, for which kernels are compiled ahead."""
 ADD_FILE = "add_experts.hip"
 ADD_LAYOUTS = {"add_experts": "PPPii"}
 ADD_THREADS = 256
@@ -57,8 +58,9 @@ ADD_THREADS = 256
 
 def builds(architecture: str) -> Iterator[Build]:
     """The ops' kernels for matrices of one format."""
-    for held in ROUTE_HELD:
-        yield Build(ROUTE_FILE, ROUTE_LAYOUTS, {"HELD": held})
+    wave = wave_size(architecture)
+    for threads in dict.fromkeys(max(wave, threads) for threads in ROUTE_THREADS):
+        yield Build(ROUTE_FILE, ROUTE_LAYOUTS, {"THREADS": threads})
     yield Build(ADD_FILE, ADD_LAYOUTS, {"THREADS": ADD_THREADS})
     yield Build(GROUP_FILE, GROUP_LAYOUTS, GROUP_MACROS)
     for name in KERNEL_FORMATS:
@@ -85,9 +87,9 @@ def for_short_rows(constants: Constants) -> Constants:
     return replace(constants, LANES=8, ROWS=4, UNITS=1)
 
 
-def most_groups(jobs: int, count: int) -> int:
-    """Groups that jobs of some experts make at most."""
-    return min(jobs, jobs // MAX_TOKENS + count)
+def most_groups(jobs: int, count: int, size: int) -> int:
+    """Groups of up to `size` that jobs of some experts make at most."""
+    return min(jobs, jobs // size + count)
 
 
 def scratch_bytes(tokens: int, chosen: int, count: int) -> int:
@@ -95,7 +97,7 @@ def scratch_bytes(tokens: int, chosen: int, count: int) -> int:
     if tokens < GROUPED_TOKENS:
         return 0
     jobs = tokens * chosen
-    return 4 * (jobs + 3 * most_groups(jobs, count))
+    return 4 * (jobs + 3 * most_groups(jobs, count, MAX_TOKENS))
 
 
 def route(
@@ -123,27 +125,69 @@ def route(
     experts, shares
         (T, k) int32 and float32.
     tokens, count, chosen
-        T, E up to 1024, k up to the lanes of a wave.
-
-    Raises
-    ------
-    UnsupportedModelError
-        k is larger.
+        T, E up to 1024, k up to E.
     """
     wave = kernels.runtime.properties.wave_size
-    if chosen > wave:
-        raise UnsupportedModelError(
-            f"experts of a token: got {chosen}, wanted up to {wave} on this GPU"
-        )
+    threads = -(-count // wave) * wave
     return kernels.launch(
         ROUTE_FILE,
         "route",
-        {"HELD": -(-count // wave)},
+        {"THREADS": threads},
         (tokens, 1, 1),
-        wave,
+        threads,
         ROUTE_LAYOUTS["route"],
         *(scores, bias or 0, experts, shares, count, chosen, int(normalized), int(sigmoid), scale),
     )
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The jobs of some tokens, expert by expert, in groups.
+
+    Parameters
+    ----------
+    kernels
+        The device.
+    experts
+        (T, k) int32.
+    tokens, chosen, count
+        T, k and E.
+    order
+        Address of the grouped jobs: `scratch_bytes`.
+    size
+        Jobs of a group at most, MAX_TOKENS or more.
+    """
+
+    kernels: Kernels
+    experts: int
+    tokens: int
+    chosen: int
+    count: int
+    order: int
+    size: int
+
+    @property
+    def groups(self) -> int:
+        """Address of the groups, each an expert, its first place in the order, and its jobs."""
+        return self.order + 4 * self.tokens * self.chosen
+
+    @property
+    def most(self) -> int:
+        """How many groups there are at most."""
+        return most_groups(self.tokens * self.chosen, self.count, self.size)
+
+    def launch(self) -> Launch:
+        """Return the launch that groups them."""
+        return self.kernels.launch(
+            GROUP_FILE,
+            "group_experts",
+            GROUP_MACROS,
+            (1, 1, 1),
+            MAX_EXPERTS,
+            GROUP_LAYOUTS["group_experts"],
+            *(self.experts, self.order, self.groups),
+            *(self.tokens * self.chosen, self.most, self.size),
+        )
 
 
 @dataclass(frozen=True)
@@ -169,6 +213,11 @@ class Jobs:
     count: int
     scratch: int
 
+    def groups(self, size: int = MAX_TOKENS) -> Groups:
+        """Return their groups."""
+        at = (self.kernels, self.experts, self.tokens, self.chosen, self.count, self.scratch)
+        return Groups(*at, size)
+
     @property
     def gather(self) -> int:
         """GATHER: whether they are grouped."""
@@ -179,21 +228,13 @@ class Jobs:
         """Address of the grouped jobs; where they are not, a job's own number stands there."""
         return self.scratch if self.gather else 0
 
-    @property
-    def _groups(self) -> int:
-        return self.scratch + 4 * self.tokens * self.chosen
-
-    @property
-    def _most(self) -> int:
-        return most_groups(self.tokens * self.chosen, self.count)
-
     def macros(self, constants: Constants, formats: Sequence[str]) -> dict[str, int | str]:
         """Macros of a product's kernel."""
         return {**defines(constants, formats), "GATHER": self.gather}
 
     def members(self, matrix: DeviceMatrix) -> tuple[int, ...]:
         """Members of `Experts`."""
-        groups = self._groups if self.gather else 0
+        groups = self.groups().groups if self.gather else 0
         return self.experts, groups, self.chosen, matrix.rows // self.count
 
     def shape(self, matrix: DeviceMatrix, op: str) -> tuple[Constants, tuple[int, int, int], int]:
@@ -211,25 +252,12 @@ class Jobs:
         if matrix.columns < SHORT_ROW and not self.gather and not matrix.dense:
             constants = for_short_rows(constants)
         blocks = -(-rows // constants.pass_rows(properties.wave_size))
-        grid = (blocks, self._most, 1) if self.gather else (blocks, self.chosen, self.tokens)
-        return constants, grid, constants.WAVES * properties.wave_size
+        across = (self.groups().most, 1) if self.gather else (self.chosen, self.tokens)
+        return constants, (blocks, *across), constants.WAVES * properties.wave_size
 
     def grouped(self) -> Sequence[Launch]:
         """What groups them, where they are."""
-        if not self.gather:
-            return []
-        jobs = self.tokens * self.chosen
-        return [
-            self.kernels.launch(
-                GROUP_FILE,
-                "group_experts",
-                GROUP_MACROS,
-                (1, 1, 1),
-                GROUP_MACROS["THREADS"],
-                GROUP_LAYOUTS["group_experts"],
-                *(self.experts, self.order, self._groups, jobs, self._most),
-            )
-        ]
+        return [self.groups().launch()] if self.gather else []
 
 
 def expert_gate_up(

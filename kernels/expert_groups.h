@@ -1,0 +1,54 @@
+// A mixture of experts, as its products on the matrix units see it: a block takes a group of up to
+// TOKENS jobs of one expert, which group_experts.hip has put together.
+//
+// Job j = token * k + i is the product of a token with its expert number i. The matrices of the E
+// experts, of N rows each, stand one below the other. Grid (row tiles of an expert, groups): the
+// blocks of one group follow one another, and those of other groups of the same expert come next.
+#pragma once
+
+#include "batch_rows.h"
+
+struct ExpertGroups {
+    const int* order;   // the jobs, expert by expert
+    const int* groups;  // (groups, 3): expert, first place in order, jobs
+    int shared_by;      // jobs that read the same row of x, which follow one another: k, or 1
+    int rows;           // N
+};
+
+// The group of a block. Reads what earlier launches wrote.
+struct Group {
+    int expert, count;  // no jobs: the block has no work
+    const int* jobs;
+
+    DEVICE explicit Group(const ExpertGroups& experts) {
+        const int* const own = experts.groups + 3 * static_cast<int>(block_y());
+        expert = own[0];
+        jobs = experts.order + own[1];
+        count = own[2];
+    }
+};
+
+// Which row of x each job of a group reads; `lds` is TOKENS words, which all threads must fill.
+struct GroupRows {
+    const int* lds;
+    int count;
+
+    DEVICE GroupRows(const ExpertGroups& experts, const Group& group, int* lds)
+        : lds(lds), count(group.count) {
+        for (int i = thread_x(); i < count; i += kThreads)
+            lds[i] = group.jobs[i] / experts.shared_by;
+        block_sync();
+    }
+    DEVICE bool has(int token) const { return token < count; }
+    DEVICE int row(int token) const { return lds[token]; }
+};
+
+// The sums of a block's jobs with rows of `from`, as compute() of batch_rows.h gives them.
+DEVICE bool compute_group(const f16* x, int columns, const ExpertGroups& experts,
+                          const Group& group, const TileSource (&from)[kTiles], Sums& sums,
+                          u32x4* lds) {
+    SHARED int rows[TOKENS];
+    const GroupRows tokens(experts, group, rows);
+    const Batch batch = {x, nullptr, nullptr, group.count, columns, 1};
+    return compute<FORMAT_0>(batch, tokens, from, (group.expert + 1) * experts.rows, sums, lds);
+}

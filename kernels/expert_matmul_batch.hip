@@ -1,0 +1,42 @@
+// expert_matmul_batch: out[t][i] = x[t][i] W^T + bias with the matrix W of expert experts[t][i],
+// for prompts, on the matrix units.
+//
+//   x       (T, k, K) f16, aligned to 16
+//   W       (E * N, K) of FORMAT_0, packed (packed.h): the experts one below the other
+//   bias    (E * N,) float, or null
+//   out     (T, k, N) float
+//   order, groups  of group_experts.hip, with groups of up to TOKENS jobs
+//
+// Threads: a block takes kRows rows of one expert for the jobs of a group (expert_groups.h,
+// batch_rows.h). Grid (ceil(N / kRows), groups). Limits: K a multiple of 32.
+// Launched by rocmforge/gpu/ops/experts_batch.py.
+#include "expert_groups.h"
+
+struct ExpertMatmulBatchArgs {
+    const f16* x;
+    PackedMatrix weight;
+    const float* bias;
+    float* out;
+    int columns;
+    ExpertGroups experts;
+};
+
+KERNEL_RESIDENT(expert_matmul_batch, ExpertMatmulBatchArgs, kThreads, BLOCKS) {
+    SHARED u32x4 lds[kLds];
+    await_earlier();
+    const Group group(a.experts);
+    if (group.count == 0) return;
+    const int own = static_cast<int>(block_x() * kRows + wave() % ROW_WAVES * kWaveRows);
+    const int first = group.expert * a.experts.rows + own;
+    const TileSource from[kTiles] = {{a.weight, first}, {a.weight, first + 16}};
+    Sums sums;
+    if (!compute_group(a.x, a.columns, a.experts, group, from, sums, lds)) return;
+    sums.each_tile([&](TileC& sum, int at) {
+        sum.each([&](int m, int n, float& y) {
+            const int row = at / kTokenTiles * 16 + m, token = at % kTokenTiles * 16 + n;
+            if (own + row >= a.experts.rows || token >= group.count) return;
+            const u64 to = static_cast<u64>(group.jobs[token]) * a.experts.rows + own + row;
+            a.out[to] = y + (a.bias ? a.bias[first + row] : 0.0f);
+        });
+    });
+}

@@ -1,0 +1,168 @@
+"""Products of a mixture of experts on the matrix units, for prompts and large batches.
+
+A product of a token with an expert is a job. The jobs of an expert come together in groups of up to
+64, which read its matrices once. Activations and weights are rounded to float16; sums are float32.
+For fewer tokens a job, or up to eight, is a GEMV: experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+
+from rocmforge.gpu.arrays import F16
+from rocmforge.gpu.compiler import Build
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.matrix import DENSE, DeviceMatrix
+from rocmforge.gpu.ops import matmul_batch
+from rocmforge.gpu.ops.dot_rows import COMMON
+from rocmforge.gpu.ops.experts import GROUPED_TOKENS, Groups
+from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants
+from rocmforge.gpu.ops.matmul_prompt import has_matrix_units
+from rocmforge.gpu.ops.swiglu import ACTIVATIONS
+from rocmforge.plan.graph import Activation
+
+_GROUPS = "PPii"  # struct ExpertGroups of kernels/expert_groups.h
+MATMUL_FILE = "expert_matmul_batch.hip"
+MATMUL_LAYOUTS = {"expert_matmul_batch": "P" + "PPPP" + "PPi" + _GROUPS}
+GATE_UP_FILE = "expert_gate_up_batch.hip"
+GATE_UP_LAYOUTS = {"expert_gate_up_batch": "P" + "PPPP" * 2 + "PPPii" + _GROUPS}
+
+LEAST_JOBS = 1
+"""Jobs of an expert, on average, from which on the matrix units are faster than GEMVs (of 16 tokens
+of 30B-A3B Q4_K_M, a pass took 0.84 of its time; H200, 2026-11)."""
+
+
+def runs(
+    architecture: str, weights: Sequence[DeviceMatrix], tokens: int, chosen: int, count: int
+) -> bool:
+    """Whether these products are this op's.
+
+    Parameters
+    ----------
+    architecture
+        "gfx…" or "sm_…".
+    weights
+        The matrices of one op, (E · N, K).
+    tokens, chosen, count
+        T, k and E.
+    """
+    few = tokens < GROUPED_TOKENS or tokens * chosen < LEAST_JOBS * count
+    if few or not has_matrix_units(architecture):
+        return False
+    first = weights[0]
+    return (
+        all(w.kernel_format == first.kernel_format for w in weights)
+        and first.kernel_format in FORMATS
+        and first.columns % 32 == 0
+    )
+
+
+def group_size(tokens: int, chosen: int, count: int) -> int:
+    """Jobs of a group at most: few groups of an expert, and few places without a job."""
+    average = tokens * chosen / count
+    return next((size for size in TOKENS if size >= average), TOKENS[-1])
+
+
+def choose(architecture: str, name: str, size: int) -> Constants:
+    """Constants for an architecture, a format, and groups of up to so many jobs.
+
+    A small group's block is short, so that more of them share a multiprocessor than of
+    matmul_batch's: on an H200 a prompt of 128 tokens took 0.85 to 0.88 of its time.
+    """
+    constants = matmul_batch.choose(architecture, name, size)
+    if architecture.startswith("sm_") and size < TOKENS[-1]:
+        # Dense units take more registers.
+        return replace(constants, ROW_WAVES=4, BLOCKS=2 if name in DENSE else 3)
+    return constants
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """The ops' kernels for matrices of one format: all for common ones, else the largest."""
+    if not has_matrix_units(architecture):
+        return
+    for name in FORMATS:
+        for size in TOKENS if name in COMMON else TOKENS[-1:]:
+            macros = {**asdict(choose(architecture, name, size)), "FORMAT_0": name}
+            yield Build(MATMUL_FILE, MATMUL_LAYOUTS, macros)
+            yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, macros)
+
+
+def expert_gate_up_batch(
+    groups: Groups,
+    *,
+    x: F16,
+    gate: DeviceMatrix,
+    up: DeviceMatrix,
+    gate_bias: int | None,
+    up_bias: int | None,
+    out: F16,
+    activation: Activation,
+) -> Sequence[Launch]:
+    """out[t, i] = the activation of x[t] · gateᵀ and x[t] · upᵀ with the matrices of an expert.
+
+    Parameters
+    ----------
+    groups
+        Of `group_size`.
+    x
+        (T, K), aligned to 16; K a multiple of 32.
+    gate, up
+        (E · N, K) of one format.
+    gate_bias, up_bias
+        (E · N,) float32, or None.
+    out
+        (T, k · N).
+    """
+    properties, rows = groups.kernels.runtime.properties, gate.rows // groups.count
+    constants = choose(properties.architecture, gate.kernel_format, groups.size)
+    product = groups.kernels.launch(
+        GATE_UP_FILE,
+        "expert_gate_up_batch",
+        {**asdict(constants), "FORMAT_0": gate.kernel_format},
+        (-(-2 * rows // constants.rows), groups.most, 1),
+        constants.threads(properties.wave_size),
+        GATE_UP_LAYOUTS["expert_gate_up_batch"],
+        *(x.address, *gate.addresses, *up.addresses, gate_bias or 0, up_bias or 0, out.address),
+        *(ACTIVATIONS.index(activation), gate.columns),
+        *(groups.order, groups.groups, groups.chosen, rows),
+    )
+    return [groups.launch(), product]
+
+
+def expert_matmul_batch(
+    groups: Groups,
+    *,
+    x: F16,
+    weight: DeviceMatrix,
+    bias: int | None,
+    out: int,
+) -> Sequence[Launch]:
+    """out[t, i] = x[t, i] · weightᵀ + bias with the matrix of an expert.
+
+    Parameters
+    ----------
+    groups
+        Of `group_size`.
+    x
+        (T, k · K), aligned to 16; K a multiple of 32.
+    weight
+        (E · N, K).
+    bias
+        (E · N,) float32, or None.
+    out
+        (T, k · N) float32.
+    """
+    properties, rows = groups.kernels.runtime.properties, weight.rows // groups.count
+    constants = choose(properties.architecture, weight.kernel_format, groups.size)
+    product = groups.kernels.launch(
+        MATMUL_FILE,
+        "expert_matmul_batch",
+        {**asdict(constants), "FORMAT_0": weight.kernel_format},
+        (-(-rows // constants.rows), groups.most, 1),
+        constants.threads(properties.wave_size),
+        MATMUL_LAYOUTS["expert_matmul_batch"],
+        *(x.address, *weight.addresses, bias or 0, out, weight.columns),
+        *(groups.order, groups.groups, 1, rows),
+    )
+    return [groups.launch(), product]

@@ -1,0 +1,113 @@
+"""Products of a mixture of experts on the matrix units: against float64.
+
+Activations are f16 here, as the kernels read them. Weights are rounded to f16 on their way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from guarded import Gpu
+from numpy.typing import NDArray
+from packed_streams import upload
+from test_expert_kernels import CHOSEN, EXPERTS, ROWS, each, jobs, matrix_of, run
+from test_matmul_prompt_kernel import TOLERANCE
+
+from rocmforge.gpu.arrays import F16
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.ops import experts_batch as op
+from rocmforge.gpu.ops.matmul_batch import TOKENS
+from rocmforge.ops import cases, reference
+
+
+def choose(tokens: int) -> NDArray[np.int32]:
+    """Experts of each token: the last one has none, the first one has all tokens."""
+    rest = np.arange(1, EXPERTS - 1)
+    rng = np.random.default_rng(tokens)
+    return np.array(
+        [[0, *rng.permutation(rest)[: CHOSEN - 1]] for _ in range(tokens)], dtype=np.int32
+    )
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q8_0", "F16", "IQ2_XS"])
+@pytest.mark.parametrize(("tokens", "size"), [(9, 16), (40, 32), (70, 64)])
+def test_products_are_those_of_the_chosen_experts(
+    gpu: Gpu, name: str, tokens: int, size: int
+) -> None:
+    rng = np.random.default_rng(tokens)
+    matrix, chosen = matrix_of(name, rng), choose(tokens)
+    columns = matrix.columns
+    bias = rng.standard_normal(EXPERTS * ROWS, np.float32) if tokens > 9 else None
+    x = rng.standard_normal((tokens, CHOSEN * columns), np.float32).astype(np.float16)
+    out = gpu.empty(4 * tokens * CHOSEN * ROWS)
+    run(
+        gpu,
+        op.expert_matmul_batch(
+            jobs(gpu, chosen).groups(size),
+            x=F16(gpu.upload(x)),
+            weight=upload(gpu, matrix),
+            bias=None if bias is None else gpu.upload(bias),
+            out=out,
+        ),
+    )
+    got = gpu.download(out, (tokens, CHOSEN, ROWS), np.float32)
+    exact = x.astype(np.float64).reshape(tokens, CHOSEN, columns)
+    assert cases.relative_rms(got, each(exact, matrix, bias, chosen)) <= TOLERANCE
+
+
+@pytest.mark.parametrize(("name", "activation"), [("Q6_K", "silu"), ("MXFP4", "clamped")])
+@pytest.mark.parametrize(("tokens", "size"), [(10, 16), (33, 32), (65, 64)])
+def test_gate_and_up(gpu: Gpu, name: str, activation: Any, tokens: int, size: int) -> None:
+    rng = np.random.default_rng(tokens)
+    both, chosen = [matrix_of(name, rng) for _ in range(2)], choose(tokens)
+    placed = [upload(gpu, matrix) for matrix in both]
+    biases = rng.standard_normal((2, EXPERTS * ROWS), np.float32)
+    x = rng.standard_normal((tokens, both[0].columns), np.float32).astype(np.float16)
+    out = F16(gpu.empty(2 * tokens * CHOSEN * ROWS))
+    run(
+        gpu,
+        op.expert_gate_up_batch(
+            jobs(gpu, chosen).groups(size),
+            x=F16(gpu.upload(x)),
+            gate=placed[0],
+            up=placed[1],
+            gate_bias=gpu.upload(biases[0]),
+            up_bias=gpu.upload(biases[1]),
+            out=out,
+            activation=activation,
+        ),
+    )
+    got = gpu.download(out.address, (tokens, CHOSEN, ROWS), np.float16).astype(np.float32)
+    wide = np.repeat(x.astype(np.float64)[:, None], CHOSEN, axis=1)
+    parts = [each(wide, m, b, chosen) for m, b in zip(both, biases, strict=True)]
+    assert cases.relative_rms(got, reference.swiglu(*parts, activation)) <= 2 * TOLERANCE
+
+
+def test_matrix_units_take_prompts_of_which_each_expert_has_several_tokens() -> None:
+    def runs(architecture: str, tokens: int, *names: str, columns: int = 512) -> bool:
+        weights = [DeviceMatrix.at(0, name, 256 * 32, columns) for name in names]
+        return op.runs(architecture, weights, tokens, chosen=8, count=256)
+
+    least = op.LEAST_JOBS * 256 // 8
+    assert runs("sm_90", least, "Q4_K", "Q4_K")
+    assert runs("gfx1100", least, "MXFP4")
+    assert not runs("sm_90", least - 1, "Q4_K", "Q4_K")
+    assert not runs("sm_90", least, "Q4_K", "Q6_K")
+    assert not runs("gfx1030", least, "Q4_K")
+    assert not runs("sm_90", least, "F32")
+    assert not runs("sm_90", least, "F16", columns=16)
+    few = [DeviceMatrix.at(0, "Q8_0", 64, 32)]
+    assert not op.runs("sm_90", few, tokens=8, chosen=1, count=1)
+
+
+def test_groups_are_as_large_as_the_average_of_an_expert() -> None:
+    assert [op.group_size(tokens, 8, 128) for tokens in (64, 256, 257, 512, 513, 4096)] == [
+        TOKENS[0],
+        TOKENS[0],
+        TOKENS[1],
+        TOKENS[1],
+        TOKENS[2],
+        TOKENS[2],
+    ]
