@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-CPU_ISAS = ("avx512", "avx2", "portable")
+CPU_ISAS = ("avx512", "avxvnni", "avx2", "portable")
 MAX_THREADS = 1024
 DEVICES = ("auto", "cpu", "hip", "cuda")
 GPU_KINDS = DEVICES[2:]
@@ -42,7 +42,7 @@ EXACT: Mapping[str, str] = MappingProxyType({"ROCMFORGE_CPU_EXACT": "1", "ROCMFO
 
 
 def cpu_isa() -> str | None:
-    """ROCMFORGE_CPU_ISA (avx512 | avx2 | portable): force an instruction set; default: the best."""
+    """ROCMFORGE_CPU_ISA (avx512 | avxvnni | avx2 | portable): force an instruction set; default: the best."""
     return _choice("ROCMFORGE_CPU_ISA", CPU_ISAS, "") or None
 
 

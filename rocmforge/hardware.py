@@ -41,6 +41,7 @@ _ZEN_MODELS = (
     (0x1A, 0x60, 0x7F, "zen5"),
 )
 _AVX2_FLAGS = frozenset({"avx2", "fma", "f16c"})
+_AVXVNNI_FLAGS = _AVX2_FLAGS | {"avx_vnni"}
 _AVX512_FLAGS = _AVX2_FLAGS | {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"}
 
 
@@ -71,7 +72,7 @@ class Hardware:
     cpu_arch
         ``x86_64``, ``aarch64`` …
     cpu_isa
-        ``avx512`` (with VNNI), ``avx2`` or ``portable``: the best that the CPU backend could use;
+        ``avx512`` (with VNNI), ``avxvnni``, ``avx2`` or ``portable``: the best that the CPU backend could use;
         None where unknown.
     cpu_count
         Logical CPUs that this process may run on.
@@ -287,6 +288,8 @@ def _isa(cpu: Mapping[str, str]) -> str | None:
     flags = set(cpu.get("flags", "").split())
     if flags >= _AVX512_FLAGS:
         return "avx512"
+    if flags >= _AVXVNNI_FLAGS:
+        return "avxvnni"
     return "avx2" if flags >= _AVX2_FLAGS else "portable"
 
 

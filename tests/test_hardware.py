@@ -142,6 +142,13 @@ def test_a_cpu_without_avx512_is_another_kind_of_machine(isa: str | None, tag: s
 def test_avx512_without_vnni_is_avx2(root: Root) -> None:
     root.cpu(flags=AVX512.replace("avx512_vnni", ""))
     assert detect(root.path).cpu_isa == "avx2"
+
+
+def test_avx_vnni_counts_where_there_is_no_avx512(root: Root) -> None:
+    root.cpu(flags=AVX2 + " avx_vnni")
+    assert detect(root.path).cpu_isa == "avxvnni"
+    root.cpu(flags=AVX512 + " avx_vnni")
+    assert detect(root.path).cpu_isa == "avx512"
     root.cpu(flags="fpu sse2")
     assert detect(root.path).cpu_isa == "portable"
 

@@ -529,7 +529,7 @@ class Kernels {
 
 std::vector<std::string> instruction_sets() {
     std::vector<std::string> names;
-    for (const char* isa : {"avx512", "avx2", "portable"}) {
+    for (const char* isa : {"avx512", "avxvnni", "avx2", "portable"}) {
         if (ops_for(isa)) names.emplace_back(isa);
     }
     return names;

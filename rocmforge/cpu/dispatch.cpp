@@ -16,6 +16,11 @@ extern const Ops table;
 namespace avx2 {
 extern const Ops table;
 }
+#ifdef ROCMFORGE_AVXVNNI
+namespace avxvnni {
+extern const Ops table;
+}
+#endif
 namespace avx512 {
 extern const Ops table;
 }
@@ -39,7 +44,12 @@ const Ops* first_supported(Function&& wanted) {
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512vnni");
     const Candidate candidates[] = {
-        {&avx512::table, has_avx512}, {&avx2::table, has_avx2}, {&portable::table, true}};
+        {&avx512::table, has_avx512},
+#ifdef ROCMFORGE_AVXVNNI
+        {&avxvnni::table, has_avx2 && __builtin_cpu_supports("avxvnni")},
+#endif
+        {&avx2::table, has_avx2},
+        {&portable::table, true}};
 #else
     const Candidate candidates[] = {{&portable::table, true}};
 #endif

@@ -1,4 +1,4 @@
-// Sixteen-lane vectors on three instruction sets: AVX-512 VNNI, AVX2 and portable C++.
+// Sixteen-lane vectors on four instruction sets: AVX-512 VNNI, AVX-VNNI, AVX2 and portable C++.
 //
 // Every op file is compiled once per set, with ROCMFORGE_ISA naming the namespace; this header and
 // the three that it chooses from are the only ones with intrinsics. A vector always has 16 float or
@@ -59,6 +59,10 @@ inline uint32_t bfloat_pair(float low, float high) {
 
 }  // namespace rocmforge::ROCMFORGE_ISA
 
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define ROCMFORGE_VNNI  // vpdpbusd, which adds up four products of bytes
+#endif
+
 #if defined(__AVX512VNNI__)
 #include "simd_avx512.h"
 #elif defined(__AVX2__)
@@ -99,6 +103,15 @@ inline __attribute__((always_inline)) I32 dot_narrow(I32 acc, const U8* w, const
 #if defined(__AVX512VNNI__)
 #pragma GCC unroll 8
     for (int q = 0; q < n; ++q) acc = dot4_narrow(acc, w[q], broadcast4(x + q * stride));
+#elif defined(ROCMFORGE_VNNI)
+    // In two sums, because each product waits for the one before.
+    I32 odd = set1(int32_t{0});
+#pragma GCC unroll 8
+    for (int q = 0; q < n; q += 2) {
+        acc = dot4_narrow(acc, w[q], broadcast4(x + q * stride));
+        odd = dot4_narrow(odd, w[q + 1], broadcast4(x + (q + 1) * stride));
+    }
+    acc = acc + odd;
 #else
     // Sums of two products fit 16 bits, and so many of them can be added before they do not.
     constexpr int most = 32767 / (2 * 127 * ((1 << bits) - 1)), step = most < n ? most : n;

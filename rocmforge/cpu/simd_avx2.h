@@ -1,4 +1,5 @@
-// simd.h on AVX2 with FMA and F16C: two 256-bit registers a vector. Included by simd.h alone.
+// simd.h on AVX2 with FMA and F16C, and perhaps AVX-VNNI: two 256-bit registers a vector. Included
+// by simd.h alone.
 //
 // What each function means is the same on every set; simd.h says what a vector is.
 #pragma once
@@ -9,7 +10,11 @@
 
 namespace rocmforge::ROCMFORGE_ISA {
 
+#if defined(ROCMFORGE_VNNI)
+constexpr int kByteBias = 128;  // as in simd_avx512.h
+#else
 constexpr int kByteBias = 0;
+#endif
 
 struct F32 {
     __m256 a, b;
@@ -197,6 +202,19 @@ inline U8 as_bytes(I32 x) {
     return {x.a, x.b};
 }
 
+#if defined(ROCMFORGE_VNNI)
+
+// acc + sum over the 4 bytes of each lane of w * x. Narrow: w in 0..127. Wide: w, or what stands in
+// its place, is biased.
+inline I32 dot4_narrow(I32 acc, U8 w, I32 x) {
+    return {_mm256_dpbusd_avx_epi32(acc.a, w.a, x.a), _mm256_dpbusd_avx_epi32(acc.b, w.b, x.b)};
+}
+inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
+    return dot4_narrow(acc, w, x);
+}
+
+#else
+
 struct I16 {
     __m256i a, b;
 };
@@ -222,5 +240,7 @@ inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
     const I32 signed_x = {_mm256_sign_epi8(x.a, w.a), _mm256_sign_epi8(x.b, w.b)};
     return dot4_narrow(acc, {_mm256_abs_epi8(w.a), _mm256_abs_epi8(w.b)}, signed_x);
 }
+
+#endif
 
 }  // namespace rocmforge::ROCMFORGE_ISA

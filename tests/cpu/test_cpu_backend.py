@@ -45,6 +45,7 @@ def test_instruction_sets_are_those_of_the_processor() -> None:
     with open("/proc/cpuinfo") as text:
         flags = set(next((line for line in text if line.startswith("flags")), "").split())
     assert ("avx2" in instruction_sets()) == ({"avx2", "fma", "f16c", "bmi2"} <= flags)
+    assert ("avxvnni" in instruction_sets()) <= ("avx_vnni" in flags)
     assert ("avx512" in instruction_sets()) <= ({"avx512f", "avx512bw", "avx512_vnni"} <= flags)
     assert _cpu.Kernels("", 1).multiplies_pairs <= ("avx512_bf16" in flags)
 
