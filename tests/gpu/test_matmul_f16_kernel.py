@@ -3,6 +3,7 @@ what becomes of the sums, gate and up; unpack against numpy; and which tile was 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,14 +80,14 @@ def test_matmul_f16_agrees_with_the_reference(gpu: Gpu, shape: tuple[int, int, i
 def test_every_tile(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, wave: int, constants: op.Constants
 ) -> None:
-    """Of any number of stages on CUDA, and of two elsewhere."""
+    """Those of CUDA, which have more stages there, are tried with two on the stand-in."""
     properties = gpu.runtime.properties
     if wave != properties.wave_size:
         pytest.skip("a tile for another wave size")
-    if constants.STAGES > 2 and gpu.runtime.platform != "cuda":
-        pytest.skip("only CUDA has more than one step on its way")
+    if gpu.runtime.platform != "cuda":
+        constants = replace(constants, STAGES=2)
     monkeypatch.setattr(op, "choose", lambda *_: constants)
-    given = data(constants.TILE_TOKENS + 1, constants.TILE_ROWS + 3, 136, "F16")
+    given = data(constants.TILE_TOKENS + 1, constants.TILE_ROWS + 3, 72, "F16")
     assert relative_rms(multiply(gpu, given), given.wanted) <= TOLERANCE
 
 
