@@ -21,7 +21,7 @@
 using Weights = Packed<FORMAT>;
 
 constexpr int kThreads = 256;
-constexpr int kPieces = Weights::kColumns / 8;  // of 16 bytes of f16, of a unit; 0: half of one
+constexpr int kPieces = (Weights::kColumns + 7) / 8;  // of 16 bytes of f16, of a unit
 
 struct UnpackArgs {
     PackedMatrix w;
@@ -39,7 +39,7 @@ KERNEL(unpack, UnpackArgs, kThreads) {
     const bool present = first + thread_x() < a.units;
     uint32_t pairs[Weights::kColumns / 2];
     if (present) PackedHalves<FORMAT>::pairs(Weights::load(a.w, first + thread_x()), pairs);
-    if constexpr (kPieces == 0) {
+    if constexpr (Weights::kColumns == 4) {  // half a piece: lanes write neighbours anyway
         if (present) reinterpret_cast<u32x2*>(a.out)[first + thread_x()] = {pairs[0], pairs[1]};
     } else {
         SHARED u32x4 lds[kThreads * kPieces];

@@ -253,7 +253,7 @@ class PassLowering:
         dtype = self._lowering.activation_dtype(weight.format, rows)
         run: Callable[..., Launch] = matmul_prompt if dtype == F16 else matmul_dot4
         unpacked: Sequence[Launch] = ()
-        if matmul_f16.runs(self._architecture, weight, rows):
+        if dtype == F16 and matmul_f16.runs(self._architecture, weight, rows):
             run = matmul_f16.matmul_f16
             unpacked, (weight,) = self._unpacked(weight)
         product = run(

@@ -11,6 +11,7 @@ from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
+from rocmforge.gpu.ops.matmul_f16 import UNPACKED_TOKENS, unpacks
 
 FILE = "unpack.hip"
 LAYOUTS = {"unpack": "PPPPPI"}
@@ -27,7 +28,9 @@ def unit_columns(name: str) -> int:
 
 
 def builds(architecture: str) -> Iterator[Build]:
-    """Every way in which the op compiles its kernel."""
+    """Every way in which the op compiles its kernel, where `matmul_f16` wants it."""
+    if not unpacks(architecture, UNPACKED_TOKENS):
+        return
     for name in (*STREAMS, *dict.fromkeys(DENSE.values())):
         if name != "F16":
             yield Build(FILE, LAYOUTS, {"FORMAT": name}, hot=name != "F32")
