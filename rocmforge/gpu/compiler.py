@@ -266,7 +266,8 @@ class BuildRecorder:
     ) -> Launch:
         """Note the kernel; the launch that comes back cannot run."""
         self.builds.append(Build(file, {name: layout}, defines))
-        return Launch(name, None, grid, threads, Arguments(layout, values, self.runtime.platform))
+        arguments = Arguments(layout, values, self.runtime.platform)
+        return Launch(name, None, grid, threads, arguments, lds_bytes=lds_bytes)
 
 
 def _variant(file: str, defines: Defines | None) -> _Variant:
