@@ -38,7 +38,7 @@ from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
 from rocmforge.gpu.ops.sample import sample
 from rocmforge.gpu.ops.softcap import softcap
 from rocmforge.gpu.ops.swiglu import swiglu
-from rocmforge.gpu.ops.unpack import unpack
+from rocmforge.gpu.ops.unpack import as_f16
 from rocmforge.plan.graph import (
     AddExperts,
     Attention,
@@ -255,7 +255,7 @@ class PassLowering:
         unpacked: Sequence[Launch] = ()
         if dtype == F16 and matmul_f16.runs(self._architecture, weight, rows):
             run = matmul_f16.matmul_f16
-            unpacked, (weight,) = self._unpacked(weight)
+            unpacked, (weight,) = as_f16(self._kernels, (weight,), self._scratch)
         product = run(
             self._kernels,
             x=self._as(op.x, dtype),
@@ -267,18 +267,6 @@ class PassLowering:
         )
         return [*unpacked, product]
 
-    def _unpacked(self, *weights: DeviceMatrix) -> tuple[list[Launch], list[DeviceMatrix]]:
-        """Launches that make weights float16 in the scratch memory, and where they are then."""
-        launches, found, at = [], [], self._scratch
-        for weight in weights:
-            if matmul_f16.is_f16(weight):
-                found.append(weight)
-                continue
-            found.append(matmul_f16.unpacked(weight, at))
-            launches.append(unpack(self._kernels, weight=weight, out=found[-1]))
-            at += found[-1].nbytes
-        return launches, found
-
     def _gate_up_swiglu(self, op: GateUpSwiglu, out: Any) -> Sequence[Launch]:
         tokens = self._shape.tokens
         x = self._as(op.x, self._lowering.activation_dtype(op.gate.format, tokens))
@@ -289,7 +277,8 @@ class PassLowering:
         if self._batches((op.gate, op.up), tokens):
             return [gate_up_swiglu_batch(self._kernels, **both, scratch=self._batch_scratch())]
         if matmul_f16.runs(self._architecture, op.gate, tokens):  # up has its format and shape
-            unpacked, (both["gate"], both["up"]) = self._unpacked(op.gate, op.up)
+            weights = (op.gate, op.up)
+            unpacked, (both["gate"], both["up"]) = as_f16(self._kernels, weights, self._scratch)
             return [*unpacked, matmul_f16.gate_up_swiglu_f16(self._kernels, **both)]
         return [gate_up_swiglu_prompt(self._kernels, **both)]
 

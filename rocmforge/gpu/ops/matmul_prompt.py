@@ -1,7 +1,8 @@
 """matmul as a GEMM (prefill): y = x · weightsᵀ on the matrix units, weights dequantized into LDS.
 
 Activations and weights are rounded to float16; sums are float32. Up to eight tokens are a GEMV:
-matmul. GPUs without matrix units take matmul_dot4 for quantized weights, as `prompt_kernel` says.
+matmul. Long prompts, and weights that are float16 already, are matmul_f16's where that `runs`. GPUs
+without matrix units take matmul_dot4 for quantized weights, as `prompt_kernel` says.
 """
 
 from __future__ import annotations

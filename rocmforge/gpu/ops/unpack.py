@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
-from rocmforge.gpu.ops.matmul_f16 import UNPACKED_TOKENS, unpacks
+from rocmforge.gpu.ops.matmul_f16 import UNPACKED_TOKENS, is_f16, unpacked, unpacks
 
 FILE = "unpack.hip"
 LAYOUTS = {"unpack": "PPPPPI"}
@@ -56,3 +56,26 @@ def unpack(kernels: Kernels, *, weight: DeviceMatrix, out: DeviceMatrix) -> Laun
         LAYOUTS["unpack"],
         *(*weight.addresses, out.codes, units),
     )
+
+
+def as_f16(
+    kernels: Kernels, weights: Sequence[DeviceMatrix], address: int
+) -> tuple[list[Launch], list[DeviceMatrix]]:
+    """Return launches that make weights float16, and where they are then.
+
+    Parameters
+    ----------
+    weights
+        Those that are float16 already stay where they are.
+    address
+        Memory for the others, one behind the other: `matmul_f16.unpacked_bytes`.
+    """
+    launches, found = [], []
+    for weight in weights:
+        if is_f16(weight):
+            found.append(weight)
+            continue
+        found.append(unpacked(weight, address))
+        launches.append(unpack(kernels, weight=weight, out=found[-1]))
+        address += found[-1].nbytes
+    return launches, found
