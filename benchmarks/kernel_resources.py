@@ -29,6 +29,7 @@ FILES = (
     "matmul.hip",
     "matmul_batch.hip",
     "matmul_dot4.hip",
+    "matmul_f16.hip",
     "matmul_prompt.hip",
     "matmul_rmsnorm.hip",
     "quantize.hip",
@@ -41,6 +42,7 @@ FILES = (
     "softcap.hip",
     "softmax.hip",
     "swiglu.hip",
+    "unpack.hip",
 )
 ARCHITECTURES = ("gfx1030", "gfx1100", "gfx1151", "gfx1200", "gfx90a", "gfx942")
 

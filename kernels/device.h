@@ -84,6 +84,9 @@ struct alignas(8) u32x2 {
 // await_earlier(), which all threads call. KERNEL does that first. KERNEL_AHEAD leaves it to the
 // kernel, which may load weights before. So does KERNEL_RESIDENT, of which CUDA keeps the registers
 // so few that a multiprocessor holds `blocks` blocks at a time.
+//
+// SHARED is LDS, of 48 KB at most. SHARED_BY_LAUNCH(Type, name, count), the only LDS of its kernel,
+// may be larger: on CUDA the launch says how many bytes it has.
 #if defined(ROCMFORGE_HOST)
 
 struct HostDim {
@@ -106,6 +109,7 @@ __attribute__((weak, visibility("default"))) const HostRuntime* rocmforge_host;
 
 #define DEVICE inline
 #define SHARED static
+#define SHARED_BY_LAUNCH(Type, name, count) SHARED Type name[count]
 #define KERNEL(name, Args, threads)                                                               \
     extern "C" __attribute__((visibility("default"))) const unsigned name##_threads = threads;    \
     extern "C" __attribute__((visibility("default"))) const unsigned name##_bytes = sizeof(Args); \
@@ -148,6 +152,7 @@ DEVICE void wave_sync() {
 #if defined(ROCMFORGE_AMD)
 #undef DEVICE
 #define DEVICE __device__ inline __attribute__((always_inline))
+#define SHARED_BY_LAUNCH(Type, name, count) SHARED Type name[count]
 #define KERNEL(name, Args, threads)                                                           \
     extern "C" __global__ void __attribute__((amdgpu_flat_work_group_size(threads, threads))) \
     name(const Args a)
@@ -176,6 +181,9 @@ DEVICE void wave_sync() {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
 }
 #else
+#define SHARED_BY_LAUNCH(Type, name, count) \
+    extern __shared__ u32x4 name##_lds[];   \
+    Type* const name = reinterpret_cast<Type*>(name##_lds)
 #define KERNEL_RESIDENT(name, Args, threads, blocks)              \
     extern "C" __global__ void __launch_bounds__(threads, blocks) \
         name(const __grid_constant__ Args a)
@@ -604,10 +612,10 @@ DEVICE uint32_t shared_add(uint32_t* word, uint32_t value) {
 }
 
 // Sixteen bytes on their way from memory to LDS; zeros where there are none. CUDA copies them past
-// the registers: start() writes to LDS at some time until arrive(). Elsewhere they are held until
-// arrive() writes them, so that only one batch can be on its way. A batch is what all threads start
-// until they call batch_started(); arrive<n>() waits for all batches but the last n. Other threads
-// see what has arrived after a block_sync().
+// the registers: start() writes to LDS at some time until wait(). Elsewhere they are held until
+// land() writes them, so that only one batch can be on its way. A batch is what all threads start
+// until they call batch_started(); wait<n>() waits for all batches but the last n. arrive<n>() is
+// both. Other threads see what has arrived after a block_sync().
 struct Transfer {
 #if defined(ROCMFORGE_CUDA)
     DEVICE void start(u32x4* to, const void* from, bool present) {
@@ -618,9 +626,10 @@ struct Transfer {
     }
     static DEVICE void batch_started() { asm volatile("cp.async.commit_group;" ::: "memory"); }
     template <int kLater>
-    DEVICE void arrive(u32x4*) {
+    static DEVICE void wait() {
         asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
     }
+    DEVICE void land(u32x4*) {}
 #else
     u32x4 held;
 
@@ -630,11 +639,17 @@ struct Transfer {
     }
     static DEVICE void batch_started() {}
     template <int kLater>
-    DEVICE void arrive(u32x4* to) {
+    static DEVICE void wait() {
         static_assert(kLater == 0);
-        *to = held;
     }
+    DEVICE void land(u32x4* to) { *to = held; }
 #endif
+
+    template <int kLater>
+    DEVICE void arrive(u32x4* to) {
+        wait<kLater>();
+        land(to);
+    }
 };
 
 // Whether this block is the last of `count` blocks to call this with the same counter, which then

@@ -410,7 +410,8 @@ class GpuBackend:
                 [(tensor, F32) for tensor in reads],
             )
             offsets, total = assign(held)
-            base = memory.empty(total + lowering.scratch_bytes(steps, shape))
+            scratch = lowering.scratch_bytes(steps, shape), lowering.unpacked_bytes(steps, shape)
+            base = memory.empty(total + max(scratch))
             for tensor, array in reads.items():
                 self._runtime.copy_to_device(base + offsets[tensor, F32], array)
             run = PassLowering(

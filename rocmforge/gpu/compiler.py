@@ -140,11 +140,14 @@ class Kernels:
         threads: int,
         layout: str,
         *values: int | float,
+        lds_bytes: int = 0,
     ) -> Launch:
         """Return a kernel with a grid and packed arguments; parameters as `function`, `Launch`."""
         function = self.function(file, name, defines)
+        if lds_bytes:
+            self.runtime.allow_lds(function, lds_bytes)
         arguments = Arguments(layout, values, self.runtime.platform)
-        return Launch(name, function, grid, threads, arguments, file)
+        return Launch(name, function, grid, threads, arguments, file, lds_bytes=lds_bytes)
 
     def begin(self, builds: Iterable[Build]) -> None:
         """Start compiling many files at once, and return.
@@ -259,10 +262,12 @@ class BuildRecorder:
         threads: int,
         layout: str,
         *values: int | float,
+        lds_bytes: int = 0,
     ) -> Launch:
         """Note the kernel; the launch that comes back cannot run."""
         self.builds.append(Build(file, {name: layout}, defines))
-        return Launch(name, None, grid, threads, Arguments(layout, values, self.runtime.platform))
+        arguments = Arguments(layout, values, self.runtime.platform)
+        return Launch(name, None, grid, threads, arguments, lds_bytes=lds_bytes)
 
 
 def _variant(file: str, defines: Defines | None) -> _Variant:

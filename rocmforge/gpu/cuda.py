@@ -185,23 +185,33 @@ class CudaRuntime(Runtime):
         arguments: Arguments,
         stream: Any = None,
         early: bool = False,
+        lds_bytes: int = 0,
     ) -> None:
         """Enqueue a kernel; see `Runtime.launch`."""
         self._select()
         x, y, z = grid
         if early and self._starts_early:
-            config = self._early_config(grid, threads, stream)
+            config = self._early_config(grid, threads, stream, lds_bytes)
             (error,) = self._api.cuLaunchKernelEx(config, function, 0, arguments.address)
         else:
             (error,) = self._api.cuLaunchKernel(
-                function, x, y, z, threads, 1, 1, 0, stream, 0, arguments.address
+                function, x, y, z, threads, 1, 1, lds_bytes, stream, 0, arguments.address
             )
         if error != self._success:
             raise DeviceError(
                 f"launch of {grid} blocks of {threads} threads: {self._describe(error)}"
             )
 
-    def _early_config(self, grid: tuple[int, int, int], threads: int, stream: Any) -> Any:
+    def allow_lds(self, function: Any, nbytes: int) -> None:
+        """Let launches give a kernel more LDS than the 48 KB that all may have."""
+        attribute = self._api.CUfunction_attribute
+        most = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._select()
+        self._checked(self._api.cuFuncSetAttribute, function, most, nbytes)
+
+    def _early_config(
+        self, grid: tuple[int, int, int], threads: int, stream: Any, lds_bytes: int
+    ) -> Any:
         """Describe a launch that may start before the one before it has ended."""
         driver = self._api
         attribute, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
@@ -212,6 +222,7 @@ class CudaRuntime(Runtime):
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+        config.sharedMemBytes = lds_bytes
         config.attrs, config.numAttrs = [attribute], 1
         if stream is not None:
             config.hStream = stream

@@ -411,7 +411,8 @@ class GpuExecutor:
         if room not in self._plans:
             self._plans[room] = self._plan(room)
         plan = self._plans[room]
-        base = self._reserve(plan.nbytes + plan.scratch)
+        scratch = max(plan.scratch, self._lowering.unpacked_bytes(plan.steps, shape))
+        base = self._reserve(plan.nbytes + scratch)
 
         def address(place: Place) -> int:
             return base + plan.offsets[place]

@@ -210,8 +210,9 @@ class HipRuntime(Runtime):
         arguments: Arguments,
         stream: Any = None,
         early: bool = False,
+        lds_bytes: int = 0,
     ) -> None:
-        """Enqueue a kernel; see `Runtime.launch`. HIP starts none early."""
+        """Enqueue a kernel; see `Runtime.launch`. HIP starts none early; kernels name their LDS."""
         if _current.index != self._index:
             self._select()
         x, y, z = grid
@@ -223,6 +224,9 @@ class HipRuntime(Runtime):
                 f"hipModuleLaunchKernel of {grid} blocks of {threads} threads with "
                 f"{arguments.nbytes} bytes of arguments: {_describe(error)}"
             )
+
+    def allow_lds(self, function: Any, nbytes: int) -> None:
+        """Do nothing: kernels name their LDS themselves."""
 
     def compiler_version(self) -> str:
         """Return the version of the run-time compiler, as part of the cache's key."""

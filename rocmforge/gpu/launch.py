@@ -30,6 +30,9 @@ class Launch:
     early
         It may start while the launch before it still runs, for its kernel waits for that one by
         itself (kernels/device.h). Only CUDA does it.
+    lds_bytes
+        LDS of a block, of a kernel that leaves its size to the launch (SHARED_BY_LAUNCH of
+        kernels/device.h). Only CUDA's kernels do.
     """
 
     name: str
@@ -39,7 +42,16 @@ class Launch:
     arguments: Arguments
     file: str = ""
     early: bool = False
+    lds_bytes: int = 0
 
     def enqueue(self, runtime: Runtime, stream: Any = None) -> None:
         """Put the kernel on a stream."""
-        runtime.launch(self.function, self.grid, self.threads, self.arguments, stream, self.early)
+        runtime.launch(
+            self.function,
+            self.grid,
+            self.threads,
+            self.arguments,
+            stream,
+            early=self.early,
+            lds_bytes=self.lds_bytes,
+        )

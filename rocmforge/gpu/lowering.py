@@ -2,7 +2,8 @@
 
 The number of rows decides. Up to 8 are a GEMV: the kernels of `ops/matmul.py` read each matrix once
 for all of them. `ops/matmul_batch.py` follows up to 64 or 128 rows, where there are matrix units.
-More are a GEMM: tiles go through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`).
+More are a GEMM: tiles go through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`);
+for long prompts the weights become float16 in memory first (`ops/unpack.py`, `ops/matmul_f16.py`).
 `pass_lowering.py` makes the launches.
 """
 
@@ -19,7 +20,7 @@ from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
-from rocmforge.gpu.ops import experts, experts_batch, matmul_batch
+from rocmforge.gpu.ops import experts, experts_batch, matmul_batch, matmul_f16
 from rocmforge.gpu.ops.attention import choose_splits, scratch_bytes
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
@@ -157,7 +158,10 @@ class Lowering:
         return rows * columns * (4 if dtype == F32 else 2)
 
     def scratch_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
-        """Memory that attention and products of some rows need beside their tensors."""
+        """Memory that attention and products of some rows need beside their tensors.
+
+        All passes that share a plan may have as much; `unpacked_bytes` only some of them need.
+        """
         return max(
             self._attention_bytes(steps, shape),
             self._product_bytes(steps, shape),
@@ -167,6 +171,21 @@ class Lowering:
                 if isinstance(step.op, ExpertGateUp | ExpertMatmul)
             ),
         )
+
+    def unpacked_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
+        """Memory of weights that a pass makes float16, in the place of `scratch_bytes`."""
+        architecture = self.kernels.runtime.properties.architecture
+        found = 0
+        for op in (step.op for step in steps):
+            if isinstance(op, GateUpSwiglu):
+                both = (op.gate, op.up)
+                nbytes = matmul_f16.unpacked_bytes(architecture, both, shape.tokens)
+                found = max(found, nbytes)
+            elif isinstance(op, Matmul):
+                rows = shape.rows(op.x)
+                each = (matmul_f16.unpacked_bytes(architecture, (w,), rows) for w in op.weights)
+                found = max(found, *each)
+        return found
 
     def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
         most = matmul_batch.most_tokens(self.kernels.runtime.properties.architecture)

@@ -13,7 +13,7 @@ from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, Place, Step
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import DeviceMatrix
-from rocmforge.gpu.ops import experts, experts_batch
+from rocmforge.gpu.ops import experts, experts_batch, matmul_f16
 from rocmforge.gpu.ops.attention import attention
 from rocmforge.gpu.ops.attention_prompt import attention_prompt
 from rocmforge.gpu.ops.embed import embed
@@ -38,6 +38,7 @@ from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
 from rocmforge.gpu.ops.sample import sample
 from rocmforge.gpu.ops.softcap import softcap
 from rocmforge.gpu.ops.swiglu import swiglu
+from rocmforge.gpu.ops.unpack import as_f16
 from rocmforge.plan.graph import (
     AddExperts,
     Attention,
@@ -68,6 +69,7 @@ from rocmforge.plan.graph import (
 )
 
 EARLY_TOKENS = 64  # of a pass, up to which launches start early
+LARGE_GRIDS = (PROMPT_FILE, matmul_f16.FILE)  # which do not
 
 
 class PassLowering:
@@ -82,7 +84,7 @@ class PassLowering:
     address
         Where a tensor lies in a dtype.
     scratch
-        Address of `Lowering.scratch_bytes`.
+        Address of `Lowering.scratch_bytes` or `Lowering.unpacked_bytes`, whichever is more.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class PassLowering:
         for step in steps:
             early = few and not isinstance(step.op, Embed | EmbedRmsnorm)
             launches += [
-                replace(launch, early=early and launch.file != PROMPT_FILE)
+                replace(launch, early=early and launch.file not in LARGE_GRIDS)
                 for launch in self._step(step)
             ]
         return launches
@@ -143,7 +145,7 @@ class PassLowering:
             case RopeAttention() as op:
                 return [self._rope_attention(op, self._out(step, op.out))]
             case GateUpSwiglu() as op:
-                return [self._gate_up_swiglu(op, self._out(step, op.out))]
+                return self._gate_up_swiglu(op, self._out(step, op.out))
             case Swiglu() as op:
                 return [self._swiglu(op, self._out(step, op.out))]
             case Gelu() as op:
@@ -185,7 +187,7 @@ class PassLowering:
                 return [
                     self._batched(op, rows, parts[i : i + MOST]) for i in range(0, len(parts), MOST)
                 ]
-            return [self._gemm(op, rows, *part) for part in parts]
+            return [launch for part in parts for launch in self._gemm(op, rows, *part)]
         launches = []
         dtypes = [self._lowering.activation_dtype(w.format, rows) for w in op.weights]
         for dtype in dict.fromkeys(dtypes):
@@ -247,10 +249,14 @@ class PassLowering:
 
     def _gemm(
         self, op: Matmul, rows: int, weight: DeviceMatrix, out: int, bias: int | None
-    ) -> Launch:
+    ) -> Sequence[Launch]:
         dtype = self._lowering.activation_dtype(weight.format, rows)
-        run = matmul_prompt if dtype == F16 else matmul_dot4
-        return run(
+        run: Callable[..., Launch] = matmul_prompt if dtype == F16 else matmul_dot4
+        unpacked: Sequence[Launch] = ()
+        if dtype == F16 and matmul_f16.runs(self._architecture, weight, rows):
+            run = matmul_f16.matmul_f16
+            unpacked, (weight,) = as_f16(self._kernels, (weight,), self._scratch)
+        product = run(
             self._kernels,
             x=self._as(op.x, dtype),
             weight=weight,
@@ -259,17 +265,22 @@ class PassLowering:
             tokens=rows,
             accumulate=op.accumulate,
         )
+        return [*unpacked, product]
 
-    def _gate_up_swiglu(self, op: GateUpSwiglu, out: Any) -> Launch:
+    def _gate_up_swiglu(self, op: GateUpSwiglu, out: Any) -> Sequence[Launch]:
         tokens = self._shape.tokens
         x = self._as(op.x, self._lowering.activation_dtype(op.gate.format, tokens))
         both: dict[str, Any] = {"x": x, "gate": op.gate, "up": op.up, "out": out, "tokens": tokens}
         if tokens <= GEMV_ROWS:
             scale = self._row_scale(op.x_scale)
-            return gate_up_swiglu(self._kernels, **both, x_scale=scale)
+            return [gate_up_swiglu(self._kernels, **both, x_scale=scale)]
         if self._batches((op.gate, op.up), tokens):
-            return gate_up_swiglu_batch(self._kernels, **both, scratch=self._batch_scratch())
-        return gate_up_swiglu_prompt(self._kernels, **both)
+            return [gate_up_swiglu_batch(self._kernels, **both, scratch=self._batch_scratch())]
+        if matmul_f16.runs(self._architecture, op.gate, tokens):  # up has its format and shape
+            weights = (op.gate, op.up)
+            unpacked, (both["gate"], both["up"]) = as_f16(self._kernels, weights, self._scratch)
+            return [*unpacked, matmul_f16.gate_up_swiglu_f16(self._kernels, **both)]
+        return [gate_up_swiglu_prompt(self._kernels, **both)]
 
     def _swiglu(self, op: Swiglu, out: Any) -> Launch:
         rows, columns = self._shape.rows(op.out), op.out.columns

@@ -218,8 +218,13 @@ class Runtime(ABC):
         arguments: Arguments,
         stream: Any = None,
         early: bool = False,
+        lds_bytes: int = 0,
     ) -> None:
-        """Enqueue a kernel: `grid` blocks of `threads` threads; early: see `Launch`."""
+        """Enqueue a kernel: `grid` blocks of `threads` threads; early, lds_bytes: see `Launch`."""
+
+    @abstractmethod
+    def allow_lds(self, function: Any, nbytes: int) -> None:
+        """Let launches give a kernel so much LDS."""
 
     @abstractmethod
     def compiler_version(self) -> str:

@@ -191,7 +191,10 @@ class GpuTimedPass:
         for place in dict.fromkeys(p for step in steps for p in (*step.reads, *step.writes)):
             offsets[place] = end
             end += -(-self._lowering.nbytes(place, self._shape) // ALIGNMENT) * ALIGNMENT
-        scratch = self._lowering.scratch_bytes(steps, self._shape)
+        scratch = max(
+            self._lowering.scratch_bytes(steps, self._shape),
+            self._lowering.unpacked_bytes(steps, self._shape),
+        )
         base = self._memory = self._runtime.allocate(end + scratch)
         lowering = PassLowering(
             self._lowering,

@@ -7,6 +7,7 @@ own constants were measured.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
 from types import MappingProxyType
@@ -18,9 +19,10 @@ from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
-from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_prompt
+from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_f16, matmul_prompt
 from rocmforge.gpu.ops.gemv_constants import TOKENS, row_classes
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul, matmul_rmsnorm
+from rocmforge.gpu.ops.prompt_tiles import Tile, has_matrix_units
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import Constants
 
@@ -39,7 +41,12 @@ MOST_BLOCKS = 4  # of a prompt's tile, tried on a compute unit at a time
 MOST_TOKENS = 128
 WIDEST = 22016
 LONGEST = 11008
-ACTIVATION_BYTES = Q8.nbytes(MOST_TOKENS, LONGEST) + 4 * MOST_TOKENS * LONGEST
+TOKEN_TILES = 4  # of a product with float16 weights, so that memory does not limit it
+LARGEST_TILE = 256  # tokens
+ACTIVATION_BYTES = max(
+    Q8.nbytes(MOST_TOKENS, LONGEST) + 4 * MOST_TOKENS * LONGEST,
+    2 * TOKEN_TILES * LARGEST_TILE * TILE_COLUMNS,
+)
 PARTIAL_BYTES = 256 << 20
 ARRIVALS = 4096
 
@@ -241,7 +248,7 @@ def batch_cases(properties: DeviceProperties) -> Iterator[Case]:
     """Cases of the products of 9 to 64 tokens, where the device has matrix units."""
     name = KINDS["nibbles"]
     architecture, wave = properties.architecture, properties.wave_size
-    if not matmul_prompt.has_matrix_units(architecture):
+    if not has_matrix_units(architecture):
         return
     stages = (2, 3, 4) if architecture.startswith("sm_") else (2,)
     for tokens in matmul_batch.TOKENS:
@@ -299,7 +306,7 @@ def _batch(name: str, tokens: int) -> Launches:
 
 @dataclass(frozen=True)
 class TileCase:
-    """A tile of the prompts' GEMM, whose speed is measured for one to MOST_BLOCKS a compute unit.
+    """A tile of the prompts' GEMMs, whose speed is measured for one to MOST_BLOCKS a compute unit.
 
     Parameters
     ----------
@@ -307,37 +314,60 @@ class TileCase:
         As of `Case`.
     tile
         With the op's own speeds.
+    multiply
+        Makes a launch of the op with the tile's constants.
+    name
+        Format of the weights.
+    token_tiles
+        Most tiles of tokens that share weights.
     """
 
     key: str
     shown: str
-    tile: matmul_prompt.Tile
+    tile: Tile[Any]
+    multiply: Callable[..., Launch]
+    name: str
+    token_tiles: int
 
     def launches(self, kernels: Kernels, memory: Memory, blocks: int) -> list[Launch]:
         """Launches that give each compute unit so many blocks."""
         constants = self.tile.constants
-        rows = constants.TILE_ROWS * kernels.runtime.properties.compute_units * blocks
+        tiles = kernels.runtime.properties.compute_units * blocks
+        token_tiles = math.gcd(tiles, self.token_tiles)
+        rows = constants.TILE_ROWS * (tiles // token_tiles)
         return [
-            matmul_prompt.matmul_tile(
+            self.multiply(
                 kernels,
                 constants,
                 x=F16(memory.x),
                 weight=matrix,
                 out=F32(memory.out),
-                tokens=constants.TILE_TOKENS,
+                tokens=constants.TILE_TOKENS * token_tiles,
             )
-            for matrix in memory.matrices(KINDS["nibbles"], rows, TILE_COLUMNS)
+            for matrix in memory.matrices(self.name, rows, TILE_COLUMNS)
         ]
 
 
 def tile_cases(properties: DeviceProperties) -> Iterator[TileCase]:
-    """The tiles of the prompts' GEMM, where it runs on matrix units."""
-    architecture, name = properties.architecture, KINDS["nibbles"]
-    if matmul_prompt.has_matrix_units(architecture):
-        for tile in matmul_prompt.tiles(architecture, name):
-            words = " ".join(str(value) for value in astuple(tile.constants))
-            c = tile.constants
-            yield TileCase(f"tile {words}", f"tile {c.TILE_TOKENS} × {c.TILE_ROWS}, {name}", tile)
+    """The tiles of the prompts' GEMMs, where they run on matrix units."""
+    architecture, nibbles = properties.architecture, KINDS["nibbles"]
+    if not has_matrix_units(architecture):
+        return
+    multiply: Callable[..., Launch] = matmul_prompt.matmul_tile
+    for tile in matmul_prompt.tiles(architecture, nibbles):
+        yield _tile_case("tile", tile, multiply, nibbles, 1)
+    multiply = matmul_f16.matmul_f16_tile
+    for tile_f16 in matmul_f16.tiles(architecture):
+        yield _tile_case(matmul_f16.KEY, tile_f16, multiply, "F16", TOKEN_TILES)
+
+
+def _tile_case(
+    key: str, tile: Tile[Any], multiply: Callable[..., Launch], name: str, token_tiles: int
+) -> TileCase:
+    c = tile.constants
+    words = " ".join(str(value) for value in astuple(c))
+    shown = f"tile {c.TILE_TOKENS} × {c.TILE_ROWS}, {name}"
+    return TileCase(f"{key} {words}", shown, tile, multiply, name, token_tiles)
 
 
 def out_bytes(properties: DeviceProperties) -> int:

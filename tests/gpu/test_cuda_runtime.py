@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from chosen_builds import chosen_builds, targets
@@ -110,7 +111,7 @@ def test_a_launch_starts_early_where_card_and_driver_can(
 ) -> None:
     from cuda.bindings import driver as real
 
-    taken: list[object] = []
+    taken: list[Any] = []
     driver = SimpleNamespace(
         **{name: getattr(real, name) for name in dir(real) if name.startswith("CUlaunch")},
         CUresult=SimpleNamespace(CUDA_SUCCESS=0),
@@ -119,16 +120,25 @@ def test_a_launch_starts_early_where_card_and_driver_can(
         cuDeviceGet=lambda index: (0, index),
         cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
         cuCtxSetCurrent=lambda context: (0,),
-        cuLaunchKernel=lambda *arguments: taken.append(None) or (0,),
-        cuLaunchKernelEx=lambda config, *arguments: taken.append(config) or (0,),
+        CUfunction_attribute=SimpleNamespace(
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic"
+        ),
+        cuFuncSetAttribute=lambda *arguments: taken.append(arguments) or (0,),
+        cuLaunchKernel=lambda *arguments: taken.append((None, arguments[7])) or (0,),
+        cuLaunchKernelEx=lambda config, *rest: (
+            taken.append((config, config.sharedMemBytes)) or (0,)
+        ),
     )
     card = DeviceProperties(0, "X", architecture, 32, 132, 140 << 30, 49152, False)
     monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
     monkeypatch.setattr(cuda, "_properties", lambda *_: card)
     runtime = cuda.CudaRuntime()
-    runtime.launch(0, (3, 2, 1), 64, Arguments("i", [0], "cuda"), early=early)
-    (config,) = taken
+    runtime.allow_lds("kernel", 98304)
+    runtime.launch(0, (3, 2, 1), 64, Arguments("i", [0], "cuda"), early=early, lds_bytes=98304)
+    allowed, (config, lds_bytes) = taken
+    assert allowed == ("kernel", "dynamic", 98304)
     assert (config is not None) == starts_early
+    assert lds_bytes == 98304
     if config is not None:
         assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (3, 2, 1)
         assert (config.blockDimX, config.numAttrs) == (64, 1)

@@ -73,6 +73,30 @@ def test_launches_of_a_few_rows_start_early_but_those_behind_a_copy() -> None:
     assert not launch.early
 
 
+def test_long_prompts_make_their_weights_float16_first() -> None:
+    unpacked = ["quantize", "unpack", "unpack", "gate_up_swiglu_f16", "unpack", "matmul_f16"]
+    packed = ["quantize", "gate_up_swiglu_prompt", "matmul_prompt"]
+    dense = ["quantize", "gate_up_swiglu_f16", "matmul_f16"]
+    for architecture, name, tokens, wanted in (
+        ("sm_90", "Q4_K", 512, unpacked),
+        ("sm_90", "Q4_K", 255, packed),
+        ("gfx942", "Q4_K", 256, unpacked),
+        ("gfx1100", "Q4_K", 2048, packed),
+        ("gfx1100", "F16", 65, dense),
+        ("sm_90", "F16", 512, dense),
+    ):
+        shape = BatchShape(tokens, 1, (tokens - 1,), False, tokens)
+        found = lowering(architecture)
+        reading, writing = found.reading(shape), found.writing(shape)
+        ops = fuse(feed_forward(name, name, name), gpu_rules(shape, reading, FUSIONS))
+        made = launches(found, shape, ops)
+        assert [launch.name for launch in made] == wanted
+        assert all(launch.lds_bytes for launch in made if launch.name.endswith("_f16"))
+        both = 2 * 512 * 256 * 2  # gate and up at once
+        nbytes = found.unpacked_bytes(lower(ops, reading, writing), shape)
+        assert nbytes == (both if wanted == unpacked else 0)
+
+
 def test_the_dtype_of_activations_follows_rows_format_and_architecture() -> None:
     assert activation_dtype("gfx1100", "Q4_0", 8) == Q8
     assert activation_dtype("gfx1100", "F16", 8) == F32

@@ -12,7 +12,7 @@ import pytest
 
 from rocmforge.gpu.fusion import FUSIONS, wanted_fusions
 from rocmforge.gpu.kernel_files import kernels_digest
-from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_prompt
+from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_f16, matmul_prompt
 from rocmforge.gpu.ops.gemv_constants import TOKENS, class_of, row_classes
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import UNTUNED, Tuning, load_tuning, save_tuning, tuning_file
@@ -103,6 +103,14 @@ def test_tiles_take_their_speeds_from_a_table_only_if_it_has_all() -> None:
     tuned = matmul_prompt.tiles("gfx1100", "Q4_K", Tuning(MappingProxyType(speeds)))
     assert [t.full for t in tuned] == [2.0 + i for i in range(len(own))]
     assert [t.constants for t in tuned] == [t.constants for t in own]
+
+
+def test_tiles_of_float16_weights_have_a_table_of_their_own() -> None:
+    own = matmul_f16.tiles("gfx942")
+    keys = [" ".join(("tile f16", *map(str, vars(t.constants).values()))) for t in own]
+    speeds = {key: {"alone": 1.0, "full": 2.0 + i, "blocks": 1} for i, key in enumerate(keys)}
+    tuned = matmul_f16.tiles("gfx942", Tuning(MappingProxyType(speeds)))
+    assert [t.full for t in tuned] == [2.0 + i for i in range(len(own))]
 
 
 def _broken(path: list[str], value: object) -> str:

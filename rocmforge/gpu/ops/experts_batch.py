@@ -18,7 +18,7 @@ from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.experts import GROUPED_TOKENS, Groups
 from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants
-from rocmforge.gpu.ops.matmul_prompt import has_matrix_units
+from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
 from rocmforge.plan.graph import Activation
 

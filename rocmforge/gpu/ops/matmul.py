@@ -1,7 +1,7 @@
 """matmul as a GEMV, for up to eight tokens (decode), in any format, as one token times Q4_K.
 
 A launch takes up to three matrices, gate and up with SwiGLU at the end, or one matrix with a norm
-at the end. More tokens are a GEMM: matmul_prompt or matmul_dot4.
+at the end. More tokens are a GEMM: matmul_prompt, matmul_f16 or matmul_dot4.
 """
 
 from __future__ import annotations

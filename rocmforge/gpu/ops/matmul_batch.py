@@ -17,7 +17,7 @@ from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops import products
 from rocmforge.gpu.ops.dot_rows import COMMON
-from rocmforge.gpu.ops.matmul_prompt import has_matrix_units
+from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 FILE = "matmul_batch.hip"

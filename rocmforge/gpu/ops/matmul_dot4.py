@@ -14,7 +14,8 @@ from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.matrix import DeviceMatrix
-from rocmforge.gpu.ops.matmul_prompt import ADD, HALVES, STORE, prompt_kernel
+from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
+from rocmforge.gpu.ops.prompt_tiles import ADD, HALVES, STORE
 
 FILE = "matmul_dot4.hip"
 LAYOUTS = {"matmul_dot4": "PPP" + "PPPP" + "PPiiii"}

@@ -1,14 +1,15 @@
 """matmul as a GEMM (prefill): y = x · weightsᵀ on the matrix units, weights dequantized into LDS.
 
 Activations and weights are rounded to float16; sums are float32. Up to eight tokens are a GEMV:
-matmul. GPUs without matrix units take matmul_dot4 for quantized weights, as `prompt_kernel` says.
+matmul. Long prompts, and weights that are float16 already, are matmul_f16's where that `runs`. GPUs
+without matrix units take matmul_dot4 for quantized weights, as `prompt_kernel` says.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from rocmforge.gpu.arrays import F16, F32
@@ -16,79 +17,36 @@ from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
+from rocmforge.gpu.ops import prompt_tiles
+from rocmforge.gpu.ops.prompt_tiles import (
+    ADD,
+    HALVES,
+    STORE,
+    Cut,
+    Product,
+    Tile,
+    has_matrix_units,
+    is_matrix_rdna,
+)
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 FILE = "matmul_prompt.hip"
-LAYOUTS = dict.fromkeys(("matmul_prompt", "gate_up_swiglu_prompt"), "P" + "PPPP" * 2 + "PPiiii")
-STORE, ADD, HALVES = range(3)
-"""What becomes of the sums; the kernel's numbers."""
+LAYOUTS = dict.fromkeys(("matmul_prompt", "gate_up_swiglu_prompt"), prompt_tiles.LAYOUT)
 
 
 @dataclass(frozen=True)
-class Constants:
+class Constants(Cut):
     """Compile-time constants of matmul_prompt.hip.
+
+    STAGES is 1, or 2 for one step to be filled while the other is read.
 
     Parameters
     ----------
-    TILE_TOKENS, TILE_ROWS
-        Tokens and weight rows of a block.
-    WAVE_TOKENS, WAVE_ROWS
-        Those of a wave: multiples of 16 and of 32 that divide the block's.
-    GROUPS
-        32 columns each that a step takes.
-    STAGES
-        Steps in LDS: 1, or 2 for one to be filled while the other is read.
     DEPTH
         Steps on their way from memory.
     """
 
-    TILE_TOKENS: int
-    TILE_ROWS: int
-    WAVE_TOKENS: int
-    WAVE_ROWS: int
-    GROUPS: int
-    STAGES: int
     DEPTH: int = 1
-
-    def threads(self, wave: int) -> int:
-        """Threads of a block."""
-        return wave * (self.TILE_TOKENS // self.WAVE_TOKENS) * (self.TILE_ROWS // self.WAVE_ROWS)
-
-    def grid(self, tokens: int, rows: int) -> tuple[int, int, int]:
-        """Blocks for T tokens and N rows, those that share weights first."""
-        return -(-tokens // self.TILE_TOKENS), -(-rows // self.TILE_ROWS), 1
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A way to cut the work, and how fast it is.
-
-    Parameters
-    ----------
-    constants
-        The kernel's.
-    alone, full
-        Speed while each compute unit has one block, and as many as it holds; in one unit for all
-        tiles of an architecture.
-    blocks
-        How many it holds.
-    """
-
-    constants: Constants
-    alone: float
-    full: float
-    blocks: int
-
-    def time(self, tokens: int, rows: int, compute_units: int) -> float:
-        """How long a matrix takes, in a unit of its own."""
-        across, down, _ = self.constants.grid(tokens, rows)
-        rounds, rest = divmod(across * down, compute_units * self.blocks)
-        time = rounds * self._round(self.blocks)
-        return time + self._round(-(-rest // compute_units)) if rest else time
-
-    def _round(self, blocks: int) -> float:
-        gain = (self.full - self.alone) * (blocks - 1) / max(self.blocks - 1, 1)
-        return blocks * self.constants.TILE_TOKENS * self.constants.TILE_ROWS / (self.alone + gain)
 
 
 # TFLOP/s, fitted to times of Q4_K (4096 × 4096, 22016 × 4096, 4096 × 11008; 32 to 2048 tokens) on
@@ -112,8 +70,6 @@ _RDNA = (
     Tile(Constants(64, 64, 32, 32, 2, 2), 0.4, 0.65, 3),
 )
 
-_MATRIX_RDNA = re.compile("gfx1[12].*")
-_NO_MFMA = ("gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c")
 _DOT4_ONLY = re.compile("gfx906|gfx1011|gfx1012|gfx103.")  # RDNA1 and 2 as far as they have v_dot4
 
 
@@ -132,29 +88,19 @@ def prompt_kernel(architecture: str, name: str) -> Literal["matmul_prompt", "mat
     return "matmul_dot4"
 
 
-def has_matrix_units(architecture: str) -> bool:
-    """Whether kernels/tile.h has matrix units for an architecture."""
-    if architecture.startswith("sm_") or _MATRIX_RDNA.fullmatch(architecture):
-        return True
-    return wave_size(architecture) == 64 and architecture not in _NO_MFMA
-
-
-def tiles(architecture: str, name: str, tuning: Tuning = UNTUNED) -> tuple[Tile, ...]:
+def tiles(architecture: str, name: str, tuning: Tuning = UNTUNED) -> tuple[Tile[Constants], ...]:
     """Tiles to choose from for an architecture and a type of kernels/packed.h.
 
     `tuning` replaces their speeds where it has those of all.
     """
     if architecture.startswith("sm_"):
         wide = name in DENSE or STREAMS[name].codes == 32
-        able: tuple[Tile, ...] = (_SM_LARGE_WIDE if wide else _SM_LARGE, *_SM)
+        able: tuple[Tile[Constants], ...] = (_SM_LARGE_WIDE if wide else _SM_LARGE, *_SM)
     elif wave_size(architecture) == 64:
         able = _CDNA
     else:
-        able = _RDNA if _MATRIX_RDNA.fullmatch(architecture) else _RDNA[-1:]
-    measured = [tuning.get("tile", *astuple(tile.constants)) for tile in able]
-    if not all(measured):  # speeds are only comparable within a table
-        return able
-    return tuple(replace(tile, **found) for tile, found in zip(able, measured, strict=True))
+        able = _RDNA if is_matrix_rdna(architecture) else _RDNA[-1:]
+    return prompt_tiles.tuned(able, tuning, "tile")
 
 
 def choose(
@@ -183,7 +129,7 @@ def choose(
         Speeds of the tiles, measured on it.
     """
     able = tiles(architecture, name, tuning)[-1 if columns % 8 else 0 :]
-    return min(able, key=lambda tile: tile.time(tokens, rows, compute_units)).constants
+    return prompt_tiles.fastest(able, tokens, rows, compute_units)
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -191,8 +137,9 @@ def builds(architecture: str) -> Iterator[Build]:
     for name in (*STREAMS, *dict.fromkeys(DENSE.values())):
         if prompt_kernel(architecture, name) == "matmul_prompt":
             able = tiles(architecture, name)
-            for tile in able:
-                yield Build(FILE, LAYOUTS, _defines(tile.constants, name, 256), hot=name != "F32")
+            if name != "F16" or not has_matrix_units(architecture):  # else rows are matmul_f16's
+                for tile in able:
+                    yield Build(FILE, LAYOUTS, _defines(tile.constants, name, 256), name != "F32")
             if name in DENSE:
                 yield Build(FILE, LAYOUTS, _defines(able[-1].constants, name, 1), hot=False)
 
@@ -225,7 +172,8 @@ def matmul_prompt(
         Add to what `out` holds, which is F32 (the residual).
     """
     result = ADD if accumulate else HALVES if isinstance(out, F16) else STORE
-    return _launch(kernels, "matmul_prompt", x, (weight,), bias or 0, out.address, tokens, result)
+    product = Product(x.address, (weight,), bias or 0, out.address, tokens, result)
+    return _launch(kernels, "matmul_prompt", product)
 
 
 def gate_up_swiglu_prompt(
@@ -244,8 +192,8 @@ def gate_up_swiglu_prompt(
     tokens
         T.
     """
-    name = "gate_up_swiglu_prompt"
-    return _launch(kernels, name, x, (gate, up), 0, out.address, tokens, HALVES)
+    product = Product(x.address, (gate, up), 0, out.address, tokens, HALVES)
+    return _launch(kernels, "gate_up_swiglu_prompt", product)
 
 
 def matmul_tile(
@@ -258,56 +206,28 @@ def matmul_tile(
     tokens: int,
 ) -> Launch:
     """`matmul_prompt` with a tile of the caller's, to see how fast it is."""
-    return _cut(kernels, constants, "matmul_prompt", x, (weight,), 0, out.address, tokens, STORE)
+    product = Product(x.address, (weight,), 0, out.address, tokens, STORE)
+    return _cut(kernels, constants, "matmul_prompt", product)
 
 
-def _launch(
-    kernels: Kernels,
-    name: str,
-    x: F16,
-    weights: tuple[DeviceMatrix, ...],
-    bias: int,
-    out: int,
-    tokens: int,
-    result: int,
-) -> Launch:
-    first = weights[0]
-    properties = kernels.runtime.properties
+def _launch(kernels: Kernels, name: str, product: Product) -> Launch:
+    first, properties = product.weights[0], kernels.runtime.properties
     constants = choose(
         properties.architecture,
         first.kernel_format,
-        tokens,
-        sum(w.rows for w in weights),
+        product.tokens,
+        product.rows,
         first.columns,
         properties.compute_units,
         kernels.tuning,
     )
-    return _cut(kernels, constants, name, x, weights, bias, out, tokens, result)
+    return _cut(kernels, constants, name, product)
 
 
-def _cut(
-    kernels: Kernels,
-    constants: Constants,
-    name: str,
-    x: F16,
-    weights: tuple[DeviceMatrix, ...],
-    bias: int,
-    out: int,
-    tokens: int,
-    result: int,
-) -> Launch:
-    first = weights[0]
-    addresses = [address for w in weights for address in w.addresses]
-    return kernels.launch(
-        FILE,
-        name,
-        _defines(constants, first.kernel_format, first.columns),
-        constants.grid(tokens, sum(w.rows for w in weights)),
-        constants.threads(kernels.runtime.properties.wave_size),
-        LAYOUTS[name],
-        *(x.address, *addresses, *[0] * (8 - len(addresses)), bias, out),
-        *(tokens, first.rows, first.columns, result),
-    )
+def _cut(kernels: Kernels, constants: Constants, name: str, product: Product) -> Launch:
+    first = product.weights[0]
+    defines = _defines(constants, first.kernel_format, first.columns)
+    return product.launch(kernels, FILE, name, constants, defines)
 
 
 def _defines(constants: Constants, name: str, columns: int) -> dict[str, int | str]:

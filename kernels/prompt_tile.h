@@ -1,0 +1,155 @@
+// Tiles of the prompts' GEMM: out[t][n] = sum over k of x[t][k] * w[n][k]. What matmul_prompt.hip,
+// whose weights become f16 on their way into LDS, and matmul_f16.hip, whose weights are f16 in
+// memory, have in common: arguments, steps in LDS, sums of a wave, and what becomes of them.
+//
+// A block computes TILE_TOKENS x TILE_ROWS sums, each of its waves WAVE_TOKENS x WAVE_ROWS of them,
+// in steps of 32 * GROUPS columns, of which STAGES are in LDS. The order of a row's columns in LDS,
+// eight at a time, changes from row to row, so that lanes at neighbouring rows use different banks.
+// Grid (ceil(T / TILE_TOKENS), ceil(N / TILE_ROWS)): blocks that share weights follow one another.
+// kGated: gate and up with SwiGLU. A block computes TILE_ROWS / 2 columns of out; the first half of
+// each wave's rows are rows of w, the second half the same rows of up, so that a wave holds both.
+#pragma once
+
+#include "packed_halves.h"
+#include "tile.h"
+
+#if !defined(TILE_TOKENS) || !defined(TILE_ROWS) || !defined(WAVE_TOKENS) || \
+    !defined(WAVE_ROWS) || !defined(GROUPS) || !defined(STAGES)
+#error "TILE_*, WAVE_*, GROUPS and STAGES have to be passed by the build"
+#endif
+
+constexpr int kStep = 32 * GROUPS;  // columns
+constexpr int kEights = kStep / 8;
+constexpr int kWavesDown = TILE_TOKENS / WAVE_TOKENS;
+constexpr int kThreads = WAVE * kWavesDown * (TILE_ROWS / WAVE_ROWS);
+constexpr int kTilesDown = WAVE_TOKENS / 16, kTilesAcross = WAVE_ROWS / 16;
+constexpr int kXPieces = TILE_TOKENS * kEights / kThreads;  // of 16 bytes, of a thread in a step
+constexpr int kLine = WAVE_ROWS + 8;  // floats from line to line of the outputs in LDS
+static_assert(kXPieces * kThreads == TILE_TOKENS * kEights, "activations divide among the threads");
+static_assert(kTilesAcross % 2 == 0, "gates, and what they scale");
+
+enum Result { kStore, kAdd, kHalves };
+
+struct Args {
+    const f16* x;
+    PackedMatrix w, up;
+    const float* bias;
+    void* out;
+    int tokens, rows, columns, result;
+};
+
+// One step in LDS.
+struct Stage {
+    alignas(16) f16 x[TILE_TOKENS * kStep];
+    alignas(16) f16 w[TILE_ROWS * kStep];
+};
+
+static_assert(sizeof(Stage) * STAGES >= kThreads / WAVE * 16 * kLine * 4, "room for the lines");
+
+// Where eight neighbouring f16 of a row are in a step. Their order repeats after 16 rows at the
+// latest.
+DEVICE int place(int row, int eight) {
+    return row * kStep + 8 * (eight ^ row * kEights / 8 % kEights);
+}
+
+DEVICE int first_token() {
+    return block_x() * TILE_TOKENS;
+}
+template <bool kGated>
+DEVICE int first_row() {
+    return block_y() * (kGated ? TILE_ROWS / 2 : TILE_ROWS);
+}
+
+// The row of weights that row `local` of a block's tile is, and whether it is one of `up`. Past the
+// end it is the last one.
+template <bool kGated>
+struct WeightRow {
+    int row;
+    bool up;
+
+    DEVICE WeightRow(const Args& a, int local) {
+        if constexpr (kGated) {
+            const int wave = local / WAVE_ROWS, in_wave = local % WAVE_ROWS;
+            up = in_wave >= WAVE_ROWS / 2;
+            row = first_row<kGated>() + wave * (WAVE_ROWS / 2) + in_wave % (WAVE_ROWS / 2);
+        } else {
+            up = false;
+            row = first_row<kGated>() + local;
+        }
+        row = minimum(row, a.rows - 1);
+    }
+};
+
+// The sums that a wave computes, and their first token and row in the block's tile.
+struct Accumulators {
+    TileC tiles[kTilesDown][kTilesAcross];
+    int token, row;
+
+    DEVICE Accumulators() {
+        token = wave() % kWavesDown * WAVE_TOKENS;
+        row = wave() / kWavesDown * WAVE_ROWS;
+        UNROLL
+        for (int i = 0; i < kTilesDown; ++i) {
+            UNROLL
+            for (int j = 0; j < kTilesAcross; ++j) tiles[i][j].clear();
+        }
+    }
+
+    // Loads 16 tokens, or 16 rows of weights, of 16 columns from eight `k` of a step on.
+    DEVICE void load(TileA& x, const Stage& stage, int i, int k) const {
+        x.load_from([&](int line, int eight) {
+            return stage.x + (token + 16 * i) * kStep + place(line, k + eight);
+        });
+    }
+    DEVICE void load(TileB& w, const Stage& stage, int j, int k) const {
+        w.load_from([&](int line, int eight) {
+            return stage.w + (row + 16 * j) * kStep + place(line, k + eight);
+        });
+    }
+
+    DEVICE void settle() {
+        UNROLL
+        for (int i = 0; i < kTilesDown; ++i) {
+            UNROLL
+            for (int j = 0; j < kTilesAcross; ++j) tiles[i][j].settle();
+        }
+    }
+
+    // Writes the outputs, 16 tokens at a time, through the wave's own lines in LDS, so that
+    // neighbouring lanes write neighbours. No thread may read the stages any more.
+    template <bool kGated>
+    DEVICE void finish(const Args& a, Stage* stages) {
+        constexpr int outputs = kGated ? WAVE_ROWS / 2 : WAVE_ROWS;
+        float* lines = reinterpret_cast<float*>(stages) + wave() * 16 * kLine;
+        const int first = first_row<kGated>() + (kGated ? row / 2 : row);
+        UNROLL
+        for (int i = 0; i < kTilesDown; ++i) {
+            wave_sync();
+            UNROLL
+            for (int j = 0; j < kTilesAcross; ++j) {
+                tiles[i][j].each(
+                    [&](int m, int n, float& y) { lines[m * kLine + 16 * j + n] = y; });
+            }
+            wave_sync();
+            for (int at = lane(); at < 16 * outputs; at += WAVE) {
+                const int t = first_token() + token + 16 * i + at / outputs;
+                const int n = first + at % outputs;
+                if (t >= a.tokens || n >= a.rows) continue;
+                const float* line = lines + at / outputs * kLine;
+                const u64 to = static_cast<u64>(t) * a.rows + n;
+                float y = line[at % outputs];
+                if constexpr (kGated) {
+                    y = y / (1.0f + fast_exp(-y)) * line[at % outputs + outputs];
+                } else if (a.bias != nullptr) {
+                    y += a.bias[n];
+                }
+                if (kGated || a.result == kHalves) {
+                    static_cast<f16*>(a.out)[to] = to_finite_f16(y);
+                } else {
+                    float* out = static_cast<float*>(a.out) + to;
+                    *out = a.result == kAdd ? *out + y : y;
+                }
+            }
+        }
+    }
+};

@@ -1,0 +1,253 @@
+"""matmul as a GEMM (prefill): y = x · weightsᵀ on the matrix units, weights float16 in memory.
+
+They are so in the file, or `unpack` made them so: each weight once, where `matmul_prompt`
+dequantizes it for every tile of tokens. Sums are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.compiler import Build, Kernels, wave_size
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.ops import prompt_tiles
+from rocmforge.gpu.ops.prompt_tiles import (
+    ADD,
+    HALVES,
+    STORE,
+    Cut,
+    Product,
+    Tile,
+    has_matrix_units,
+)
+from rocmforge.gpu.tuning import UNTUNED, Tuning
+
+FILE = "matmul_f16.hip"
+LAYOUTS = dict.fromkeys(("matmul_f16", "gate_up_swiglu_f16"), prompt_tiles.LAYOUT)
+COLUMNS = 8
+"""K is a multiple of it."""
+
+UNPACKED_TOKENS = 256
+"""Tokens from which unpacked weights are worth it, as far as it was measured: the four products of
+a layer of 7B Q4_K took 0.85 of the time of matmul_prompt on an H200 with 512 tokens, and about the
+same with 256 (docs/EXPERIMENTS.md)."""
+
+UNPACKED_BYTES = 512 << 20
+"""Most memory that the float16 form of a matrix takes."""
+
+KEY = "tile f16"
+"""Begins the tiles' keys in a table of `rocmforge tune`."""
+
+
+@dataclass(frozen=True)
+class Constants(Cut):
+    """Compile-time constants of matmul_f16.hip.
+
+    STAGES is 2 but on CUDA: one step is multiplied, the others are on their way.
+
+    Parameters
+    ----------
+    BLOCKS
+        That a compute unit runs at a time; CUDA's compiler keeps the registers so few.
+    """
+
+    BLOCKS: int = 1
+
+
+# TFLOP/s, fitted to times of six shapes (N 2048 to 22016, K 2048 to 11008) with 256 to 2048 tokens
+# on an H200, 2026-11-24. A tile chosen by them took at most 1.06 of the fastest one's time, 1.01 on
+# average.
+_SM = (
+    Tile(Constants(128, 128, 64, 64, 2, 3, 2), 288, 386, 2),
+    Tile(Constants(128, 128, 64, 32, 2, 3, 1), 349, 349, 1),
+    Tile(Constants(64, 128, 32, 64, 2, 3, 2), 242, 337, 2),
+    Tile(Constants(128, 64, 64, 32, 2, 3, 2), 235, 315, 2),
+    Tile(Constants(256, 128, 64, 64, 2, 3, 1), 404, 404, 1),
+    Tile(Constants(128, 256, 64, 64, 2, 3, 1), 406, 406, 1),
+)
+# Not measured: shares of one another, as on the H200. A compute unit has 64 KB of LDS.
+_CDNA = (
+    Tile(Constants(128, 128, 64, 64, 1, 2), 0.7, 1.0, 2),
+    Tile(Constants(64, 64, 32, 32, 1, 2), 0.4, 0.65, 4),
+)
+_RDNA = (
+    Tile(Constants(128, 128, 64, 32, 1, 2), 0.8, 1.0, 2),
+    Tile(Constants(64, 64, 32, 32, 1, 2), 0.4, 0.65, 3),
+)
+
+_KB = 1024
+_LDS = {"sm_80": 163, "sm_87": 163, "sm_90": 227, "sm_100": 227, "sm_103": 227}
+"""KB of LDS that a multiprocessor has for its blocks, each of which takes 1 KB more than it asks
+for; that of others is the least that any has (CUDA C++ Programming Guide, technical
+specifications)."""
+_LEAST_LDS = 99
+
+
+def unpacks(architecture: str, tokens: int) -> bool:
+    """Whether weights become float16 in memory before a product with so many tokens.
+
+    On RDNA they never do: its memory is slow beside its matrix units, and 512 tokens would take
+    about a quarter longer.
+    """
+    if architecture.startswith("sm_") or wave_size(architecture) == 64:
+        return has_matrix_units(architecture) and tokens >= UNPACKED_TOKENS
+    return False
+
+
+def runs(architecture: str, weight: DeviceMatrix, tokens: int) -> bool:
+    """Whether a product is this op's: by the device, the columns, the format, the tokens."""
+    if weight.columns % COLUMNS or not has_matrix_units(architecture):
+        return False
+    if is_f16(weight):
+        return True
+    return 2 * weight.rows * weight.columns <= UNPACKED_BYTES and unpacks(architecture, tokens)
+
+
+def is_f16(weight: DeviceMatrix) -> bool:
+    """Whether a matrix is float16 already."""
+    return weight.kernel_format == "F16"
+
+
+def unpacked(weight: DeviceMatrix, address: int) -> DeviceMatrix:
+    """Return the float16 form of a matrix, at an address aligned to 256."""
+    return DeviceMatrix.at(address, "F16", weight.rows, weight.columns)
+
+
+def unpacked_bytes(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> int:
+    """Memory of the float16 forms of weights that are unpacked together for so many tokens."""
+    return sum(
+        unpacked(w, 0).nbytes for w in weights if runs(architecture, w, tokens) and not is_f16(w)
+    )
+
+
+def tiles(architecture: str, tuning: Tuning = UNTUNED) -> tuple[Tile[Constants], ...]:
+    """Tiles to choose from for an architecture.
+
+    `tuning` replaces their speeds where it has those of all.
+    """
+    if architecture.startswith("sm_"):
+        able = tuple(_held(tile, _LDS.get(architecture, _LEAST_LDS)) for tile in _SM)
+        able = tuple(tile for tile in able if tile.blocks)
+    else:
+        able = _CDNA if wave_size(architecture) == 64 else _RDNA
+        if not has_matrix_units(architecture):
+            able = ()
+    return prompt_tiles.tuned(able, tuning, KEY)
+
+
+def _held(tile: Tile[Constants], kilobytes: int) -> Tile[Constants]:
+    """A tile of which a multiprocessor holds as many blocks as its LDS allows."""
+    blocks = min(tile.blocks, (kilobytes + 1) * _KB // (tile.constants.lds_bytes + _KB))
+    return replace(tile, blocks=blocks)
+
+
+def choose(
+    architecture: str, tokens: int, rows: int, compute_units: int, tuning: Tuning = UNTUNED
+) -> Constants:
+    """Constants of the tile that takes the least time.
+
+    Parameters
+    ----------
+    architecture
+        "gfx…" or "sm_…", with matrix units.
+    tokens, rows
+        T, and N of all matrices together.
+    compute_units
+        Of the device.
+    tuning
+        Speeds of the tiles, measured on it.
+    """
+    able = tiles(architecture, tuning)
+    return prompt_tiles.fastest(able, tokens, rows, compute_units)
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """Every way in which the op compiles its kernels."""
+    for tile in tiles(architecture):
+        yield Build(FILE, LAYOUTS, asdict(tile.constants))
+
+
+def matmul_f16(
+    kernels: Kernels,
+    *,
+    x: F16,
+    weight: DeviceMatrix,
+    out: F32 | F16,
+    tokens: int,
+    bias: int | None = None,
+    accumulate: bool = False,
+) -> Launch:
+    """out[t, n] = Σ_k x[t, k] · weight[n, k] + bias[n], or that added to out.
+
+    Parameters
+    ----------
+    x
+        (T, K), aligned to 16; K a multiple of COLUMNS.
+    weight
+        (N, K) of F16.
+    out
+        (T, N).
+    tokens
+        T.
+    bias
+        Address of (N,) float32.
+    accumulate
+        Add to what `out` holds, which is F32 (the residual).
+    """
+    result = ADD if accumulate else HALVES if isinstance(out, F16) else STORE
+    product = Product(x.address, (weight,), bias or 0, out.address, tokens, result)
+    return _launch(kernels, "matmul_f16", product)
+
+
+def gate_up_swiglu_f16(
+    kernels: Kernels, *, x: F16, gate: DeviceMatrix, up: DeviceMatrix, out: F16, tokens: int
+) -> Launch:
+    """out = g · sigmoid(g) · u of g = x · gateᵀ and u = x · upᵀ.
+
+    Parameters
+    ----------
+    x
+        (T, K), aligned to 16; K a multiple of COLUMNS.
+    gate, up
+        (N, K) of F16.
+    out
+        (T, N).
+    tokens
+        T.
+    """
+    product = Product(x.address, (gate, up), 0, out.address, tokens, HALVES)
+    return _launch(kernels, "gate_up_swiglu_f16", product)
+
+
+def matmul_f16_tile(
+    kernels: Kernels,
+    constants: Constants,
+    *,
+    x: F16,
+    weight: DeviceMatrix,
+    out: F32,
+    tokens: int,
+) -> Launch:
+    """`matmul_f16` with a tile of the caller's, to see how fast it is."""
+    product = Product(x.address, (weight,), 0, out.address, tokens, STORE)
+    return _cut(kernels, constants, "matmul_f16", product)
+
+
+def _launch(kernels: Kernels, name: str, product: Product) -> Launch:
+    properties = kernels.runtime.properties
+    constants = choose(
+        properties.architecture,
+        product.tokens,
+        product.rows,
+        properties.compute_units,
+        kernels.tuning,
+    )
+    return _cut(kernels, constants, name, product)
+
+
+def _cut(kernels: Kernels, constants: Constants, name: str, product: Product) -> Launch:
+    defines = asdict(constants)
+    return product.launch(kernels, FILE, name, constants, defines, constants.lds_bytes)

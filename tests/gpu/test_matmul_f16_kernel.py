@@ -1,0 +1,330 @@
+"""matmul of prompts with float16 weights against the float64 reference: awkward shapes, each tile,
+what becomes of the sums, gate and up; unpack against numpy; and which tile was fastest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from guarded import Gpu
+from model.small_models import written
+from numpy.typing import NDArray
+from packed_streams import download_weights, upload
+from test_matmul_prompt_kernel import Data, data
+
+from rocmforge.engine import Engine
+from rocmforge.gguf.formats import FORMATS
+from rocmforge.gpu import pass_lowering
+from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.compiler import Kernels, wave_size
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.ops import matmul_f16 as op
+from rocmforge.gpu.ops.unpack import unpack
+from rocmforge.gpu.runtime import Runtime
+from rocmforge.model.synthetic import make_model
+from rocmforge.ops import reference
+from rocmforge.ops.cases import relative_rms
+from rocmforge.ops.matrix import Matrix
+from rocmforge.testing import reference_logits
+
+TOLERANCE = 2e-3
+PROMPT_BOUND = 3e-3  # of whole models, as in test_engine_on_gpu.py
+SHAPES = ((1, 1, 8), (17, 31, 72), (65, 67, 40), (129, 131, 104))  # tokens, rows, columns
+EVERY_TILE = list(
+    dict.fromkeys(
+        (wave_size(architecture), tile.constants)
+        for architecture in ("gfx1100", "gfx90a", "sm_90")
+        for tile in op.tiles(architecture)
+    )
+)
+
+
+def multiply(
+    gpu: Gpu,
+    given: Data,
+    before: NDArray[np.float32] | None = None,
+    bias: NDArray[np.float32] | None = None,
+    dtype: type = F32,
+) -> NDArray[np.float32]:
+    """What the kernel gives, (T, N); added to `before` where that is given."""
+    shape = (len(given.x), given.matrix.rows)
+    size = shape[0] * shape[1] * (4 if dtype is F32 else 2)
+    out = dtype(gpu.empty(size) if before is None else gpu.upload(before))
+    gpu.run(
+        op.matmul_f16(
+            gpu.kernels,
+            x=F16(gpu.upload(given.x)),
+            weight=upload(gpu, given.matrix),
+            out=out,
+            tokens=len(given.x),
+            bias=None if bias is None else gpu.upload(bias),
+            accumulate=before is not None,
+        )
+    )
+    got = gpu.download(out.address, shape, np.float32 if dtype is F32 else np.float16)
+    return got.astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_matmul_f16_agrees_with_the_reference(gpu: Gpu, shape: tuple[int, int, int]) -> None:
+    given = data(*shape, "F16")
+    got = multiply(gpu, given)
+    assert relative_rms(got, given.wanted) <= TOLERANCE
+    assert np.abs(got - given.wanted).max() <= 8 * TOLERANCE * np.sqrt(np.mean(given.wanted**2))
+
+
+@pytest.mark.parametrize(("wave", "constants"), EVERY_TILE, ids=str)
+def test_every_tile(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, wave: int, constants: op.Constants
+) -> None:
+    """Those of CUDA, which have more stages there, are tried with two on the stand-in."""
+    properties = gpu.runtime.properties
+    if wave != properties.wave_size:
+        pytest.skip("a tile for another wave size")
+    if gpu.runtime.platform != "cuda":
+        constants = replace(constants, STAGES=2)
+    monkeypatch.setattr(op, "choose", lambda *_: constants)
+    given = data(constants.TILE_TOKENS + 1, constants.TILE_ROWS + 3, 72, "F16")
+    assert relative_rms(multiply(gpu, given), given.wanted) <= TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_bias_is_added_and_results_are_stored_in_both_dtypes(gpu: Gpu, dtype: type) -> None:
+    given = data(17, 31, 72, "F16")
+    bias = np.random.default_rng(3).standard_normal(31, np.float32)
+    assert relative_rms(multiply(gpu, given, bias=bias, dtype=dtype), given.wanted + bias) <= (
+        TOLERANCE
+    )
+
+
+def test_results_are_added_to_the_residual(gpu: Gpu) -> None:
+    given = data(17, 31, 72, "F16")
+    before = np.random.default_rng(3).standard_normal((17, 31), np.float32)
+    got = multiply(gpu, given, before=before)
+    assert relative_rms(got - before, given.wanted) <= TOLERANCE
+
+
+def test_a_weight_that_is_not_a_number_stays_in_its_row(gpu: Gpu) -> None:
+    given = data(17, 31, 72, "F16")
+    raw = given.matrix.data.copy()
+    raw[7, 20:22] = np.array([np.nan], np.float16).view(np.uint8)
+    got = multiply(gpu, Data(given.x, Matrix(raw, FORMATS["F16"]), given.wanted))
+    assert np.isnan(got[:, 7]).all()
+    others = np.arange(31) != 7
+    assert relative_rms(got[:, others], given.wanted[:, others]) <= TOLERANCE
+
+
+@pytest.mark.parametrize("shape", [(17, 67, 72), (3, 31, 8)], ids=str)
+def test_gate_up_swiglu_f16(gpu: Gpu, shape: tuple[int, int, int]) -> None:
+    gate, up = data(*shape, "F16", seed=1), data(*shape, "F16", seed=2)
+    out = F16(gpu.empty(2 * shape[0] * shape[1]))
+    gpu.run(
+        op.gate_up_swiglu_f16(
+            gpu.kernels,
+            x=F16(gpu.upload(gate.x)),
+            gate=upload(gpu, gate.matrix),
+            up=upload(gpu, up.matrix),
+            out=out,
+            tokens=shape[0],
+        )
+    )
+    got = gpu.download(out.address, shape[:2], np.float16)
+    wanted = reference.swiglu(gate.wanted, reference.matmul(gate.x, up.matrix))
+    assert relative_rms(got, wanted) <= TOLERANCE
+
+
+def unpacked(gpu: Gpu, matrix: Matrix) -> NDArray[np.float16]:
+    """A matrix as the kernel unpacks it, (N, K)."""
+    shape = matrix.rows, matrix.columns
+    placed = DeviceMatrix.at(gpu.empty(2 * shape[0] * shape[1]), "F16", *shape)
+    gpu.run(unpack(gpu.kernels, weight=upload(gpu, matrix), out=placed))
+    return gpu.download(placed.codes, shape, np.float16)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "F16"])
+def test_unpack(gpu: Gpu, name: str) -> None:
+    columns = max(FORMATS[name].block_len, 8)
+    rows = 37 if columns > 32 else 261  # a block of 256 threads has less than all units
+    random = np.random.default_rng(rows)
+    matrix = Matrix.from_floats(random.standard_normal((rows, columns), np.float32), name)
+    wanted = download_weights(gpu, upload(gpu, matrix))
+    got = unpacked(gpu, matrix)
+    assert relative_rms(got, wanted) <= TOLERANCE
+    assert np.abs(got - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+
+
+def test_unpacked_weights_are_finite_but_for_what_is_not_a_number(gpu: Gpu) -> None:
+    raw = np.zeros((3, 34), np.uint8)  # Q8_0: 40000 · code, 700 · code, NaN · code
+    for row, scale in enumerate((40000.0, 700.0, np.nan)):
+        raw[row, :2] = np.array([scale], np.float16).view(np.uint8)
+    raw[:, 2:] = np.resize(np.array([0, 1, 2, -1, -2, 93, -94, 127], np.int8), 32).view(np.uint8)
+    matrix = Matrix(raw, FORMATS["Q8_0"])
+    got = unpacked(gpu, matrix).astype(np.float32)
+    np.testing.assert_allclose(got[:2], np.clip(matrix.to_floats()[:2], -65504, 65504), rtol=1e-3)
+    assert np.isnan(got[2]).all()
+
+
+@pytest.fixture
+def unpacks_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of any length multiply with unpacked weights."""
+    monkeypatch.setattr(op, "unpacks", lambda *_: True)
+    monkeypatch.setattr(pass_lowering, "runs_batch", lambda *_: False)
+
+
+@pytest.mark.parametrize("mix", ["Q4_K_M", "Q8_0", "F16"])
+def test_a_model_with_unpacked_weights(
+    kernels: Kernels,
+    unpacks_all: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mix: str,
+) -> None:
+    path = make_model(tmp_path / "m.gguf", "tiny", mix, seed=5, layers=2)
+    agrees(kernels, path, monkeypatch, 250, unpacks=mix != "F16")
+
+
+def test_a_model_with_biases_and_a_norm_after_attention(
+    kernels: Kernels, unpacks_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written("glm4", rope__dimension_count=8, bias=True)(tmp_path / "m.gguf")
+    agrees(kernels, path, monkeypatch, 90)
+
+
+def agrees(
+    kernels: Kernels,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: int,
+    unpacks: bool | None = None,
+) -> None:
+    """A prompt's logits are the reference's, and only matmul_f16 multiplied for them."""
+    names: list[str] = []
+    enqueue = Launch.enqueue
+
+    def noted(self: Launch, runtime: Runtime, stream: object = None) -> None:
+        names.append(self.name)
+        enqueue(self, runtime, stream)
+
+    monkeypatch.setattr(Launch, "enqueue", noted)
+    ids = [3 + (7 * i * i + 11 * i) % words for i in range(21)]
+    device = f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
+    with Engine.from_gguf(path, device, ctx=64) as engine:
+        names.clear()
+        assert relative_rms(engine.logits(ids), reference_logits(path, ids)) <= PROMPT_BOUND
+    assert "matmul_f16" in names
+    assert not {"matmul_prompt", "gate_up_swiglu_prompt", "matmul_batch"} & set(names)
+    if unpacks is not None:
+        assert ("unpack" in names) == unpacks
+        assert "gate_up_swiglu_f16" in names
+
+
+def test_weights_are_unpacked_for_long_prompts_where_memory_is_fast() -> None:
+    quantized, wide = DeviceMatrix.at(0, "Q4_K", 4096, 4096), DeviceMatrix.at(0, "F16", 64, 72)
+    for architecture in ("sm_90", "sm_80", "gfx90a", "gfx942"):
+        assert not op.runs(architecture, quantized, 255)
+        assert op.runs(architecture, quantized, 256)
+    for architecture in ("gfx1100", "gfx1200"):
+        assert not op.runs(architecture, quantized, 4096)
+        assert op.runs(architecture, wide, 65)
+    for architecture in ("gfx1030", "gfx906"):
+        assert not op.runs(architecture, quantized, 4096)
+        assert not op.runs(architecture, wide, 4096)
+    assert not op.runs("sm_90", DeviceMatrix.at(0, "F16", 64, 65), 512)
+    most = DeviceMatrix.at(0, "Q4_K", 65536, 4096)
+    assert op.runs("sm_90", most, 512)
+    assert not op.runs("sm_90", DeviceMatrix.at(0, "Q4_K", 65537, 4096), 512)
+    assert op.unpacked_bytes("sm_90", (most, most), 512) == 2 * op.UNPACKED_BYTES
+    assert op.unpacked_bytes("sm_90", (most, most), 255) == 0
+    assert op.unpacked_bytes("sm_90", (wide,), 512) == 0
+
+
+def test_blocks_fit_the_lds_of_each_architecture() -> None:
+    assert len(op.tiles("sm_90")) == len(op.tiles("sm_80")) == 6
+    assert {tile.constants.lds_bytes for tile in op.tiles("sm_89")} <= {72 << 10, 96 << 10}
+    assert [tile.blocks for tile in op.tiles("sm_80")] == [1, 1, 2, 2, 1, 1]
+    for architecture in ("gfx1100", "gfx1200", "gfx90a", "gfx942"):
+        assert all(tile.constants.lds_bytes <= 48 << 10 for tile in op.tiles(architecture))
+    assert op.tiles("gfx1030") == ()
+
+
+MEASURED = {  # TFLOP/s on an H200, 2026-11-24, of 256, 512, 1024 and 2048 tokens with each tile
+    (12288, 4096): (
+        (269, 350, 377, 388),
+        (252, 344, 351, 354),
+        (252, 346, 350, 353),
+        (250, 343, 346, 330),
+        (303, 304, 412, 414),
+        (305, 306, 415, 418),
+    ),
+    (4096, 4096): (
+        (138, 272, 338, 346),
+        (171, 337, 344, 349),
+        (250, 335, 344, 350),
+        (231, 297, 305, 309),
+        (104, 207, 404, 410),
+        (97, 194, 381, 387),
+    ),
+    (22016, 4096): (
+        (294, 322, 360, 372),
+        (305, 306, 329, 343),
+        (297, 301, 334, 350),
+        (276, 281, 309, 318),
+        (267, 368, 373, 395),
+        (255, 347, 357, 392),
+    ),
+    (4096, 11008): (
+        (154, 308, 385, 410),
+        (179, 362, 371, 377),
+        (235, 328, 357, 359),
+        (239, 326, 352, 358),
+        (104, 219, 433, 435),
+        (107, 223, 452, 454),
+    ),
+    (6144, 4096): (
+        (201, 254, 327, 364),
+        (231, 236, 321, 324),
+        (221, 227, 308, 321),
+        (232, 239, 325, 329),
+        (142, 282, 284, 384),
+        (151, 300, 302, 410),
+    ),
+    (2560, 2048): (
+        (74, 142, 189, 232),
+        (89, 176, 181, 241),
+        (126, 167, 175, 241),
+        (131, 170, 178, 231),
+        (54, 107, 212, 213),
+        (55, 109, 216, 217),
+    ),
+    (11264, 2048): (
+        (210, 262, 294, 332),
+        (199, 270, 273, 309),
+        (199, 269, 275, 311),
+        (187, 253, 257, 297),
+        (235, 239, 323, 330),
+        (237, 240, 325, 332),
+    ),
+    (2048, 5632): (
+        (77, 152, 298, 360),
+        (90, 179, 356, 359),
+        (142, 278, 342, 350),
+        (141, 276, 334, 341),
+        (54, 108, 214, 420),
+        (54, 109, 217, 424),
+    ),
+}
+
+
+def test_the_chosen_tile_is_nearly_the_fastest_on_the_h200() -> None:
+    order = [tile.constants for tile in op.tiles("sm_90")]
+    lost = []
+    for (rows, _), speeds in MEASURED.items():
+        for i, tokens in enumerate((256, 512, 1024, 2048)):
+            each = [one[i] for one in speeds]
+            chosen = op.choose("sm_90", tokens, rows, 132)
+            lost.append(max(each) / each[order.index(chosen)] - 1)
+    assert max(lost) <= 0.065
+    assert np.mean(lost) <= 0.015
