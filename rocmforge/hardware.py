@@ -72,8 +72,8 @@ class Hardware:
     cpu_arch
         ``x86_64``, ``aarch64`` …
     cpu_isa
-        ``avx512`` (with VNNI), ``avxvnni``, ``avx2`` or ``portable``: the best that the CPU backend could use;
-        None where unknown.
+        ``avx512`` (with VNNI), ``avxvnni``, ``avx2`` or ``portable``: the best that the CPU backend
+        could use; None where unknown.
     cpu_count
         Logical CPUs that this process may run on.
     ram_bytes

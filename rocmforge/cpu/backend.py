@@ -56,7 +56,8 @@ class CpuBackend(OnHost):
         True: matmul keeps activations in float32; False: it rounds them to int8, see `ops.matmul`.
         None: `ROCMFORGE_CPU_EXACT`.
     isa
-        "avx512", "avxvnni", "avx2" or "portable"; None: `ROCMFORGE_CPU_ISA`, else the best that runs here.
+        "avx512", "avxvnni", "avx2" or "portable"; None: `ROCMFORGE_CPU_ISA`, else the best that
+        runs here.
     bf16
         True: F32, F16 and BF16 weights are packed as bfloat16, and multiplied with activations that
         are rounded to it too. None: `ROCMFORGE_CPU_BF16`.
