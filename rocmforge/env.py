@@ -42,7 +42,7 @@ EXACT: Mapping[str, str] = MappingProxyType({"ROCMFORGE_CPU_EXACT": "1", "ROCMFO
 
 
 def cpu_isa() -> str | None:
-    """ROCMFORGE_CPU_ISA (avx512 | avxvnni | avx2 | portable): instruction set; default: the best."""
+    """ROCMFORGE_CPU_ISA (avx512 | avxvnni | avx2 | portable): the set; default: the best."""
     return _choice("ROCMFORGE_CPU_ISA", CPU_ISAS, "") or None
 
 
