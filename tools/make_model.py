@@ -101,6 +101,11 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if not args.cached and not args.force and os.path.lexists(args.output):
         raise ValueError(f"{args.output}: is there already; --force replaces it")
+    plan = plan_model(args.preset, args.mix, layers=args.layers, architecture=args.architecture)
+    if counts := plan.fallbacks:
+        told = ", ".join(f"{count} are {name}" for name, count in counts.items())
+        why = f"whose columns do not fill the blocks that {args.mix} means for them"
+        print(f"make_model: of the tensors {why}, {told}", file=sys.stderr)
     with ProgressBar("writing") as bar:
         if args.cached:
             path = cached_model(args.preset, args.mix, args.seed, layers=args.layers, progress=bar)

@@ -209,7 +209,6 @@ class ModelConfig:
             raise keys.error("attention.head_count_kv", n_kv_heads, f"a divisor of {n_heads} heads")
         head_dim = head_dim_of(keys, d_model, n_heads)
         ctx = keys.integer("context_length", 1, MAX_CONTEXT)
-        norm = "layer_norm_epsilon" if row.layer_norms else "layer_norm_rms_epsilon"
         rope = read_rope(keys, row, head_dim, ctx)
         unturned = row.unturned_every
         turned = "rope.scaling.finetuned"
@@ -223,9 +222,9 @@ class ModelConfig:
             n_kv_heads=n_kv_heads,
             head_dim=head_dim,
             d_ff=d_ff,
-            vocab_size=_vocab_size(keys),
+            vocab_size=vocab_size_of(keys),
             ctx_train=ctx,
-            norm_eps=keys.number(f"attention.{norm}", 0.0, 0.1),
+            norm_eps=norm_eps_of(keys, row),
             rope=rope,
             tied_output="output.weight" not in names,
             biases=_biases(row, names),
@@ -233,8 +232,8 @@ class ModelConfig:
             experts=experts,
             unturned_every=unturned,
             fused_qkv="blk.0.attn_qkv.weight" in names,
-            window=_window(keys, row, n_layers, ctx, rope),
-            scales=_scales(keys, row, n_layers, d_model, n_heads),
+            window=window_of(keys, row, n_layers, ctx, rope),
+            scales=scales_of(keys, row, n_layers, d_model, n_heads),
         )
 
 
@@ -263,9 +262,16 @@ def _biases(row: Architecture, names: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(stated | always))
 
 
-def _window(
+def norm_eps_of(keys: Keys, row: Architecture) -> float:
+    """Return the epsilon of every norm."""
+    norm = "layer_norm_epsilon" if row.layer_norms else "layer_norm_rms_epsilon"
+    return keys.number(f"attention.{norm}", 0.0, 0.1)
+
+
+def window_of(
     keys: Keys, row: Architecture, n_layers: int, ctx: int, rope: RopeConfig
 ) -> WindowConfig | None:
+    """Return the sliding window; None where it is as long as the context, or there is none."""
     size = keys.integer("attention.sliding_window", 0, MAX_CONTEXT, default=0)
     if not 0 < size < ctx:
         return None
@@ -296,7 +302,9 @@ def _global_every(keys: Keys, row: Architecture, n_layers: int) -> int | None:
     return every
 
 
-def _scales(keys: Keys, row: Architecture, n_layers: int, d_model: int, n_heads: int) -> Scales:
+def scales_of(keys: Keys, row: Architecture, n_layers: int, d_model: int, n_heads: int) -> Scales:
+    """Return what is multiplied, and the soft caps."""
+
     def scale(key: str) -> float:
         return keys.optional(key, 1.0) if key in row.own_keys else 1.0
 
@@ -374,7 +382,7 @@ def head_dim_of(keys: Keys, d_model: int, n_heads: int) -> int:
     return head_dim
 
 
-def _vocab_size(keys: Keys) -> int:
+def vocab_size_of(keys: Keys) -> int:
     """Return V: the tokens listed, else what `vocab_size` says, else the rows of the embedding.
 
     Files exist whose `vocab_size` was left behind when tokens were added; the list and the

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ExpertConfig, ModelConfig, Scales, WindowConfig
 from rocmforge.model.rope import RopeConfig
+from rocmforge.suggestions import did_you_mean
 
 Vocabulary = Literal["llama-spm", "llama-bpe", "qwen2"]
 
@@ -93,6 +94,7 @@ def with_architecture(config: ModelConfig, architecture: str) -> ModelConfig:
     if architecture not in ARCHITECTURES:
         raise ValueError(
             f"architecture: got {architecture!r}, wanted one of {', '.join(ARCHITECTURES)}"
+            f"{did_you_mean(architecture, ARCHITECTURES)}"
         )
     row = ARCHITECTURES[architecture]
     experts = config.experts
@@ -218,7 +220,8 @@ def find_preset(name: str, *, layers: int | None = None, architecture: str | Non
         If the name or the architecture is unknown, or `layers` is not from 1 to the preset's.
     """
     if name not in PRESETS:
-        raise ValueError(f"preset: got {name!r}, wanted one of {', '.join(PRESETS)}")
+        nearest = did_you_mean(name, PRESETS)
+        raise ValueError(f"preset: got {name!r}, wanted one of {', '.join(PRESETS)}{nearest}")
     preset = PRESETS[name]
     if layers is not None:
         if not 1 <= layers <= preset.config.n_layers:

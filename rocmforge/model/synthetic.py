@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from rocmforge.gguf.random_blocks import Bytes, RandomBytes, normal, random_bloc
 from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
-from rocmforge.model.mixes import Mix, find_mix, tensor_format
+from rocmforge.model.mixes import Mix, find_mix, mix_format, tensor_format
 from rocmforge.model.presets import Preset, find_preset, llama3_freq_factors
 from rocmforge.model.synthetic_vocab import MetadataValue, vocabulary_metadata
 from rocmforge.model.weights import tensor_shapes
@@ -68,6 +69,15 @@ class ModelPlan:
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(fmt.nbytes(shape) for shape, fmt in self.tensors.values())
+
+    @property
+    def fallbacks(self) -> Mapping[str, int]:
+        """Tensors by format of those whose columns do not fill the blocks of the mix's format."""
+        return Counter(
+            fmt.name
+            for name, (shape, fmt) in self.tensors.items()
+            if fmt.name != mix_format(self.mix, self.preset.config, name, shape)
+        )
 
     @property
     def weights(self) -> int:

@@ -154,7 +154,7 @@ class Speed:
         return statistics.median(self.rates) if self.seconds else None
 
     @property
-    def times_ideal(self) -> float | None:
+    def time_over_ideal(self) -> float | None:
         """Median time over the least time; None where either is not known."""
         if not self.seconds or self.ideal_seconds is None:
             return None
@@ -177,7 +177,7 @@ class Speed:
             "tokens_per_second_min": rates[0] if rates else None,
             "tokens_per_second_max": rates[-1] if rates else None,
             "ms_per_token": None if middle is None else 1e3 / middle,
-            "times_roofline": self.times_ideal,
+            "time_over_ideal": self.time_over_ideal,
             "ideal_seconds": self.ideal_seconds,
             "read_bytes_per_second": self.read_bytes_per_second,
             "operations_per_second": self.operations_per_second,

@@ -94,6 +94,9 @@ def test_columns_that_fill_no_k_block_fall_back() -> None:
     assert formats["blk.0.attn_v.weight"] == "Q8_0"  # Q6_K, fallen back
     assert formats["blk.0.ffn_down.weight"] == "Q6_K"  # 4864 columns
     assert formats["blk.4.ffn_down.weight"] == "Q4_K"
+    assert plan.fallbacks == {"Q5_0": 132, "Q8_0": 12}
+    assert plan_model("0.5B", "IQ3_S", layers=2).fallbacks == {"IQ4_NL": 10, "Q5_0": 2}
+    assert not plan_model("7B", "IQ3_S").fallbacks
 
 
 def test_columns_that_fill_no_block_at_all_are_halves() -> None:
@@ -125,6 +128,11 @@ def test_layers_that_get_more_bits(preset: str, mix: str, part: str, expected: s
 def test_unknown_mixes_are_refused_with_a_list(name: str) -> None:
     with pytest.raises(ValueError, match=rf"mix: got {re.escape(repr(name))}, .*Q4_K_M.*Q6_K-pure"):
         find_mix(name)
+
+
+def test_a_mistyped_mix_has_a_suggestion() -> None:
+    with pytest.raises(ValueError, match=r"; did you mean Q4_K_M\?$"):
+        find_mix("q4km")
 
 
 # Weights of the published models, and the sizes of llama.cpp's own Q4_K_M files of them in GB.
@@ -357,8 +365,16 @@ def test_tool_writes_and_refuses(
     assert path.read_bytes() == before
     assert make_model_tool.main([str(path), "--force"]) == 0
     assert path.read_bytes() != before
-    assert make_model_tool.main([str(tmp_path / "other.gguf"), "--preset", "2B"]) == 2
-    assert "preset: got '2B'" in capsys.readouterr().err
+    assert make_model_tool.main([str(tmp_path / "other.gguf"), "--preset", "tinny"]) == 2
+    said = capsys.readouterr().err
+    assert "preset: got 'tinny'" in said
+    assert said.endswith("; did you mean tiny?\n")
+    iq = [str(path), "--force", "--preset", "0.5B", "--layers", "1", "--mix", "IQ3_S"]
+    assert make_model_tool.main(iq) == 0
+    assert capsys.readouterr().err == (
+        "make_model: of the tensors whose columns do not fill the blocks that IQ3_S means for "
+        "them, 5 are IQ4_NL, 1 are Q5_0\n"
+    )
     assert make_model_tool.main(["--list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in PRESETS)

@@ -121,7 +121,7 @@ def test_repetitions_are_counted_without_the_one_that_warms_up(
     assert len(calls) == measuring.WARM_STEPS + 4
     assert found.tokens_per_second == pytest.approx(sum(found.rates[1:3]) / 2)
     assert found.row()["ms_per_token"] == pytest.approx(1e3 / found.tokens_per_second)
-    assert found.times_ideal > 1
+    assert found.time_over_ideal > 1
 
 
 def test_where_memory_is_short_the_largest_tests_are_left_out(

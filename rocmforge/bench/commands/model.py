@@ -29,8 +29,8 @@ tg128 @ d4096  behind 4096 tokens that the sequence holds already
 batch          sequences that are decoded together
 tokens/s       median of the repetitions, all sequences together; beside it the least and the most
 ms/token       1000 over tokens/s
-× roofline     median time over the least that this device could take, by its read rate and its
-               rate of operations, both measured just after the test; 1 is the ideal
+time / ideal   median time over the ideal time: the least that this device could take, by its read
+               rate and its rate of operations, both measured just after the test; 2: twice as long
 
 Lists with commas are combined, each value with each. Each test runs once before, to warm up, which
 does not count. Times are of the host, from the call until the logits are there; loading the model
