@@ -19,7 +19,8 @@ from rich.table import Table
 
 from rocmforge.bench import exits
 from rocmforge.bench.baseline import load_baseline
-from rocmforge.bench.compare import THRESHOLD, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import THRESHOLD
 from rocmforge.bench.decision import Verdict, slowdown
 from rocmforge.bench.defaults import FEWEST_RUNS
 from rocmforge.bench.files import write_json

@@ -124,7 +124,7 @@ class ModelConfig:
         q and k are RMS-normalized before rotation, each head or as a whole; None: not at all.
     experts
         The mixture of experts; None without.
-    unturned_every
+    no_rope_layer_interval
         Every n-th layer has no rotary embedding; None: all have it.
     fused_qkv
         One matrix holds the rows of q, k and v.
@@ -149,7 +149,7 @@ class ModelConfig:
     biases: tuple[str, ...] = ()
     qk_norm: QkNorm | None = None
     experts: ExpertConfig | None = None
-    unturned_every: int | None = None
+    no_rope_layer_interval: int | None = None
     fused_qkv: bool = False
     window: WindowConfig | None = None
     scales: Scales = Scales()
@@ -164,9 +164,9 @@ class ModelConfig:
         every = self.window.global_every if self.window else None
         return None if every and (layer + 1) % every == 0 else self.window
 
-    def is_turned(self, layer: int) -> bool:
+    def uses_rope(self, layer: int) -> bool:
         """Return whether a layer has a rotary embedding."""
-        return self.unturned_every is None or (layer + 1) % self.unturned_every != 0
+        return self.no_rope_layer_interval is None or (layer + 1) % self.no_rope_layer_interval != 0
 
     @classmethod
     def from_gguf(cls, file: GGUFFile) -> ModelConfig:
@@ -210,10 +210,10 @@ class ModelConfig:
         head_dim = head_dim_of(keys, d_model, n_heads)
         ctx = keys.integer("context_length", 1, MAX_CONTEXT)
         rope = read_rope(keys, row, head_dim, ctx)
-        unturned = row.unturned_every
-        turned = "rope.scaling.finetuned"
-        if turned in row.own_keys and not file.get(f"{arch}.{turned}", bool, True):
-            unturned = 1
+        without_rope = row.no_rope_layer_interval
+        has_rope = "rope.scaling.finetuned"  # as llama.cpp reads it in these architectures
+        if has_rope in row.own_keys and not file.get(f"{arch}.{has_rope}", bool, True):
+            without_rope = 1
         return cls(
             architecture=arch,
             n_layers=n_layers,
@@ -230,7 +230,7 @@ class ModelConfig:
             biases=_biases(row, names),
             qk_norm=row.qk_norm,
             experts=experts,
-            unturned_every=unturned,
+            no_rope_layer_interval=without_rope,
             fused_qkv="blk.0.attn_qkv.weight" in names,
             window=window_of(keys, row, n_layers, ctx, rope),
             scales=scales_of(keys, row, n_layers, d_model, n_heads),
@@ -276,8 +276,8 @@ def window_of(
     if not 0 < size < ctx:
         return None
     plain = replace(rope, scaling="none", factor=1.0, attn_factor=1.0)
-    local = plain if row.plain_windows else rope
-    base = keys.number("rope.freq_base_swa", 1.0, 1e12, default=row.window_base or rope.base)
+    local = plain if row.unscaled_window_rope else rope
+    base = keys.number("rope.freq_base_swa", 1.0, 1e12, default=row.window_rope_base or rope.base)
     local = replace(local, base=base)
     every = _global_every(keys, row, n_layers)
     return WindowConfig(size, every, None if local == rope else local)
@@ -297,8 +297,11 @@ def _global_every(keys: Keys, row: Architecture, n_layers: int) -> int | None:
             raise keys.unsupported(name, pattern.tolist(), supported)
     elif pattern is not None:
         every = keys.integer(name, 0, MAX_LAYERS) or None
-    if row.unturned_every is not None and row.global_every == row.unturned_every != every:
-        raise keys.unsupported(name, every, f"{row.unturned_every} in this architecture")
+    if (
+        row.no_rope_layer_interval is not None
+        and row.global_every == row.no_rope_layer_interval != every
+    ):
+        raise keys.unsupported(name, every, f"{row.no_rope_layer_interval} in this architecture")
     return every
 
 
@@ -312,7 +315,7 @@ def scales_of(keys: Keys, row: Architecture, n_layers: int, d_model: int, n_head
         return (keys.optional(key) or None) if key in row.own_keys else None
 
     attention = cap("attention.scale")
-    if n_layers == row.wide_queries:
+    if n_layers == row.query_scale_by_width:
         attention = (d_model // n_heads) ** -0.5
     logits = scale("logit_scale")
     return Scales(

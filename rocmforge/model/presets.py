@@ -113,7 +113,7 @@ def with_architecture(config: ModelConfig, architecture: str) -> ModelConfig:
         biases=tuple(sorted(row.required_biases)),
         qk_norm=row.qk_norm,
         experts=experts,
-        unturned_every=row.unturned_every,
+        no_rope_layer_interval=row.no_rope_layer_interval,
         tied_output=config.tied_output or row.always_tied,
         scales=Scales(embedding=math.sqrt(config.d_model) if row.scaled_embedding else 1.0),
     )
