@@ -37,11 +37,6 @@ class Format:
         """8 · block_bytes / block_len, scales included."""
         return 8 * self.block_bytes / self.block_len
 
-    @property
-    def compression(self) -> float:
-        """How many times smaller than F32: 32 / bits_per_weight."""
-        return 32 / self.bits_per_weight
-
     def row_bytes(self, columns: int) -> int:
         """Return the bytes of one row: columns / block_len · block_bytes.
 

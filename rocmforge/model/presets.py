@@ -235,11 +235,6 @@ def find_preset(name: str, *, layers: int | None = None, architecture: str | Non
     return preset
 
 
-def preset_config(name: str) -> ModelConfig:
-    """Return the configuration of a preset; errors as `find_preset`."""
-    return find_preset(name).config
-
-
 def llama3_freq_factors(rope: RopeConfig, factor: float) -> NDArray[np.float32]:
     """Return what Llama 3 divides rotary frequencies by, the tensor ``rope_freqs.weight``.
 

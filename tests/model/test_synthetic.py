@@ -27,7 +27,7 @@ from rocmforge.gguf.random_blocks import RandomBytes, normal, random_blocks
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import find_mix, mix_names, tensor_format
-from rocmforge.model.presets import PRESETS, find_preset, llama3_freq_factors, preset_config
+from rocmforge.model.presets import PRESETS, find_preset, llama3_freq_factors
 from rocmforge.model.synthetic import cached_model, make_model, plan_model
 from rocmforge.model.synthetic_vocab import vocabulary_metadata
 from rocmforge.model.weights import load_weights
@@ -100,7 +100,7 @@ def test_columns_that_fill_no_k_block_fall_back() -> None:
 
 
 def test_columns_that_fill_no_block_at_all_are_halves() -> None:
-    config = preset_config("tiny")
+    config = find_preset("tiny").config
     assert tensor_format(find_mix("Q4_K_M"), config, "blk.0.attn_q.weight", (8, 40)) == "F16"
 
 
@@ -159,10 +159,10 @@ def test_presets_are_as_large_as_what_they_are_named_after(
 
 
 def test_preset_configs_need_no_file() -> None:
-    config = preset_config("70B")
+    config = find_preset("70B").config
     assert 2 * config.n_layers * config.n_kv_heads * config.head_dim * 2 == 327_680
     with pytest.raises(ValueError, match=r"preset: got '9B', wanted one of tiny, tiny-moe, 0\.5B"):
-        preset_config("9B")
+        find_preset("9B")
     with pytest.raises(ValueError, match=r"layers: got 5, wanted 1 to 4"):
         find_preset("tiny", layers=5)
     with pytest.raises(ValueError, match=r"architecture: got 'mamba'"):
@@ -177,7 +177,7 @@ def test_preset_configs_need_no_file() -> None:
 
 
 def test_llama3_factors_follow_the_wavelength() -> None:
-    rope = preset_config("8B").rope
+    rope = find_preset("8B").config.rope
     factors = llama3_freq_factors(rope, 8.0)
     turns = 8192 * rope.frequencies(None) / (2 * math.pi)
     np.testing.assert_array_equal(factors[turns > 4], 1.0)
@@ -212,7 +212,7 @@ def test_files_are_what_was_asked_for(tmp_path: Path, mix: str) -> None:
     plan = plan_model("tiny", mix)
     with GGUFFile(path) as file:
         config = ModelConfig.from_gguf(file)
-        expected = preset_config("tiny")
+        expected = find_preset("tiny").config
         assert (config.rope, config.d_ff) == (expected.rope, expected.d_ff)
         assert config.norm_eps == pytest.approx(expected.norm_eps)
         assert {n: (i.shape, i.format) for n, i in file.tensors.items()} == plan.tensors

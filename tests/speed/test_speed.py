@@ -11,7 +11,7 @@ import pytest
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError, OutOfPagesError
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.model.presets import preset_config
+from rocmforge.model.presets import find_preset
 from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import Draw
 from rocmforge.speed import measure as measuring
@@ -178,7 +178,7 @@ def test_a_test_whose_activations_do_not_fit_leaves_the_others(
 def test_the_least_time_counts_each_matrix_once_and_what_attention_reads(
     model: Path, engine: Engine
 ) -> None:
-    config = preset_config("tiny")
+    config = find_preset("tiny").config
     layer = 256 * (256 + 128 + 128 + 256) + 3 * 256 * 512
     output = 1024 * 256
     found = matrices(model)
