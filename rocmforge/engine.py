@@ -20,7 +20,7 @@ from rocmforge.array_types import Floats
 from rocmforge.devices import open_backend
 from rocmforge.errors import EngineInUseError
 from rocmforge.generation import Generation
-from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format
+from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
 from rocmforge.gguf.header import TensorInfo
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile
@@ -616,13 +616,13 @@ def _stored(info: TensorInfo, wanted: Format | None) -> Format:
     if wanted is None:
         return info.format
     columns = info.shape[-1]
-    for name in (wanted.name, K_FALLBACK.get(wanted.name, wanted.name)):
-        if columns % FORMATS[name].block_len == 0:
-            return FORMATS[name]
-    raise ValueError(
-        f"{info.name}: got {columns} columns, wanted a multiple of {FORMATS[name].block_len} for "
-        f"{wanted.name}"
-    )
+    name = fitting_format(wanted.name, columns)
+    if name is None:
+        least = FORMATS[K_FALLBACK.get(wanted.name, wanted.name)].block_len
+        raise ValueError(
+            f"{info.name}: got {columns} columns, wanted a multiple of {least} for {wanted.name}"
+        )
+    return FORMATS[name]
 
 
 def _matrix_shape(info: TensorInfo, stored: Format) -> MatrixShape:

@@ -139,6 +139,16 @@ K_FALLBACK: Mapping[str, str] = MappingProxyType(
 """What is stored instead of a format whose blocks do not fit the columns: llama.cpp's choices, and
 for NVFP4 ours."""
 
+
+def fitting_format(name: str, columns: int) -> str | None:
+    """Return a format's name, or that of its `K_FALLBACK` where its blocks do not fill the columns.
+
+    None: the blocks of neither do.
+    """
+    choices = (name, K_FALLBACK.get(name, name))
+    return next((choice for choice in choices if columns % FORMATS[choice].block_len == 0), None)
+
+
 PACKED_BITS: Mapping[str, float] = MappingProxyType(
     {
         **dict.fromkeys(("IQ3_S", "IQ3_XXS"), 4.3125),

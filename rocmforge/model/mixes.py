@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rocmforge.gguf.formats import FORMATS, K_FALLBACK, PLAIN_FORMATS
+from rocmforge.gguf.formats import FORMATS, PLAIN_FORMATS, fitting_format
 from rocmforge.model.config import ModelConfig
 from rocmforge.suggestions import did_you_mean
 
@@ -135,11 +135,7 @@ def tensor_format(mix: Mix, config: ModelConfig, name: str, shape: tuple[int, ..
 
     The fallback is for columns that do not fill its blocks. Parameters as of `mix_format`.
     """
-    wanted = mix_format(mix, config, name, shape)
-    for choice in (wanted, K_FALLBACK.get(wanted, wanted)):
-        if shape[-1] % FORMATS[choice].block_len == 0:
-            return choice
-    return "F16"
+    return fitting_format(mix_format(mix, config, name, shape), shape[-1]) or "F16"
 
 
 def mix_format(mix: Mix, config: ModelConfig, name: str, shape: tuple[int, ...]) -> str:
