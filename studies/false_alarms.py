@@ -1,4 +1,4 @@
-"""How often the gate would cry wolf: every pair of runs of one commit, judged by several rules.
+"""How often the gate is wrong where nothing changed: pairs of runs of one commit, by several rules.
 
 Reads the runs that `rocmforge bench noise` kept, calls `rocmforge.bench`, prints a table. A pair
 counts in both directions. The noise that our rule knows is that of the other runs alone.

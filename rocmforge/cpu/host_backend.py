@@ -1,6 +1,6 @@
-"""What running a graph on the host's arrays asks of a backend, beside `plan.protocols.Backend`.
+"""What `cpu/executor.py` asks of a backend beside `plan.protocols.Backend`.
 
-A method a record that only models run; `rocmforge.ops` offers the others.
+Methods for what only models run: `rocmforge.ops` does not offer these.
 """
 
 from __future__ import annotations

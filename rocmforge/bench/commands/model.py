@@ -203,7 +203,7 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str | None, int | None, st
     """Each device with each number of threads, a GPU once; and why a device is not there."""
     from rocmforge.devices import default_device
     from rocmforge.errors import DeviceError
-    from rocmforge.hardware import crowding
+    from rocmforge.hardware import oversubscription
 
     usable = len(os.sched_getaffinity(0))
     for device in args.device:
@@ -215,7 +215,7 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str | None, int | None, st
         if not on_cpu and args.threads != [None]:
             print(f"-t: threads are the CPU's, and change nothing on {device}", file=sys.stderr)
         for threads in args.threads if on_cpu else [None]:
-            if told := crowding(threads or 0, usable):
+            if told := oversubscription(threads or 0, usable):
                 print(f"-t: {told}", file=sys.stderr)
             yield device, threads, None
 
