@@ -1,6 +1,7 @@
 """What `cpu/executor.py` asks of a backend beside `plan.protocols.Backend`.
 
-Methods for what only models run: `rocmforge.ops` does not offer these.
+These are ops that only models call, and arguments that only models pass: `rocmforge.ops` offers the
+others.
 """
 
 from __future__ import annotations
