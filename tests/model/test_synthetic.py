@@ -369,12 +369,6 @@ def test_tool_writes_and_refuses(
     said = capsys.readouterr().err
     assert "preset: got 'tinny'" in said
     assert said.endswith("; did you mean tiny?\n")
-    iq = [str(path), "--force", "--preset", "0.5B", "--layers", "1", "--mix", "IQ3_S"]
-    assert make_model_tool.main(iq) == 0
-    assert capsys.readouterr().err == (
-        "make_model: of the tensors whose columns do not fill the blocks that IQ3_S means for "
-        "them, 5 are IQ4_NL, 1 are Q5_0\n"
-    )
     assert make_model_tool.main(["--list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in PRESETS)
@@ -388,6 +382,23 @@ def test_tool_writes_and_refuses(
     assert (
         f"make_model: error: ROCMFORGE_CACHE: got '{path}', wanted a dir" in capsys.readouterr().err
     )
+
+
+def test_tool_says_which_tensors_are_of_another_format_than_the_mix_means(
+    tmp_path: Path,
+    make_model_tool: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(make_model_tool, "make_model", lambda path, *_, **__: path)  # 145 MB
+    arguments = ["--preset", "0.5B", "--layers", "1", "--mix", "IQ3_S"]
+    assert make_model_tool.main([str(tmp_path / "model.gguf"), *arguments]) == 0
+    assert capsys.readouterr().err == (
+        "make_model: tensors in another format: 5 in IQ4_NL, 1 in Q5_0; "
+        "their columns do not fit the blocks that IQ3_S means\n"
+    )
+    assert make_model_tool.main([str(tmp_path / "model.gguf"), "--mix", "IQ3_S"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_tool_shows_progress_when_it_takes_long(
