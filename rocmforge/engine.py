@@ -465,8 +465,7 @@ class Engine:
 
     def _one_each(self, sequences: Sequence[int], ids: ArrayLike) -> NDArray[np.int64]:
         """Check the sequences and ids of a step; return the ids."""
-        if len(set(sequences)) != len(sequences) or not sequences:
-            raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
+        _check_different(sequences)
         longest = max(self.cache.table.length(s) for s in sequences)
         if longest >= self.ctx:
             raise ValueError(f"ctx: got a sequence of {longest} tokens, wanted below {self.ctx}")
@@ -500,8 +499,7 @@ class Engine:
         OutOfPagesError
             Too few pages are free; no sequence has grown.
         """
-        if len(set(sequences)) != len(sequences) or not sequences:
-            raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
+        _check_different(sequences)
         if len(ids) != len(sequences):
             raise ValueError(f"ids: got those of {len(ids)} sequences, wanted {len(sequences)}")
         table = self.cache.table
@@ -599,6 +597,11 @@ class Engine:
         if wrong.size:
             raise ValueError(f"ids: got {wrong[0]}, wanted 0 to {self.config.vocab_size - 1}")
         return tokens.astype(np.int64)
+
+
+def _check_different(sequences: Sequence[int]) -> None:
+    if len(set(sequences)) != len(sequences) or not sequences:
+        raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
 
 
 def _context(config: ModelConfig, ctx: int | None) -> int:
