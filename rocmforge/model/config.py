@@ -159,6 +159,11 @@ class ModelConfig:
         """Its architecture."""
         return ARCHITECTURES[self.architecture]
 
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """2 · L · G · D · 2 bytes: keys and values of one token in f16, the default."""
+        return 2 * self.n_layers * self.n_kv_heads * self.head_dim * 2
+
     def layer_window(self, layer: int) -> WindowConfig | None:
         """Return the window of a layer, None where it has none."""
         every = self.window.global_every if self.window else None

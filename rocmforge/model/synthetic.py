@@ -34,7 +34,6 @@ from rocmforge.model.synthetic_vocab import MetadataValue, vocabulary_metadata
 from rocmforge.model.weights import tensor_shapes
 from rocmforge.plan.protocols import Progress
 
-_QUANTIZATION_VERSION = 2
 _HEADER_RESERVE = 32 << 20
 _SOURCES = (
     "architectures.py",
@@ -261,7 +260,7 @@ def _metadata(
         "general.name": f"synthetic {plan.preset.name} {plan.mix.name}",
         "general.description": f"random weights in the shape of {plan.preset.describes}",
         "general.file_type": plan.mix.file_type,
-        "general.quantization_version": _QUANTIZATION_VERSION,
+        "general.quantization_version": gguf.GGML_QUANT_VERSION,
     }
     arch = {**_config_metadata(config), **{f"rope.scaling.{k}": v for k, v in rope_scaling.items()}}
     keys.update({f"{config.architecture}.{key}": value for key, value in arch.items()})
