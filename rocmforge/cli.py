@@ -21,14 +21,13 @@ from pathlib import Path
 
 from rocmforge import env
 from rocmforge.arguments import parser
-from rocmforge.bench.exits import discard
+from rocmforge.bench.exits import BROKEN_PIPE, INTERRUPTED, discard
 from rocmforge.demo import demo_model
 from rocmforge.errors import NoSuchFileError, RocmforgeError, TextError
 from rocmforge.sampling_params import SamplingParams
 from rocmforge.suggestions import did_you_mean
 
 FAILED, USAGE = 1, 2
-INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells count signals
 STDIN = "-"
 TEXT_OPTIONS = ("--prompt", "--stop", "--system")
 

@@ -22,9 +22,10 @@ import gguf
 import numpy as np
 
 from rocmforge import env
+from rocmforge.array_types import Bytes
 from rocmforge.atomic import sweep, whole_file
 from rocmforge.gguf.formats import FORMATS, Format
-from rocmforge.gguf.random_blocks import Bytes, RandomBytes, normal, random_blocks
+from rocmforge.gguf.random_blocks import RandomBytes, normal, random_blocks
 from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
