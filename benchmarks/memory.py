@@ -24,7 +24,7 @@ from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable, pages_for_context
 from rocmforge.kv.page_use import page_use
-from rocmforge.model.presets import preset_config
+from rocmforge.model.presets import find_preset
 from rocmforge.ops import cases
 from rocmforge.sampling import SamplingParams
 from rocmforge.speed.sequences import random_ids
@@ -44,7 +44,7 @@ APPENDS = {case.page_size: case for case in cases.KV_APPEND_TIMED}
 
 def kv_cache(shape: str, page_size: int = 32, n_pages: int = 1) -> PagedKVCache:
     """Return an F16 cache of a published model's shape, its size checked by the plain formula."""
-    c = preset_config(shape)
+    c = find_preset(shape).config
     cache = PagedKVCache(c.n_layers, c.n_kv_heads, c.head_dim, n_pages, page_size, "f16")
     wanted = 2 * c.n_layers * c.n_kv_heads * c.head_dim * 2
     if cache.bytes_per_token != wanted or cache.nbytes != wanted * n_pages * page_size:

@@ -27,13 +27,13 @@ EXPERTS = {
     "30B-A3B-4L-Q4_K_M": ("30B-A3B", "Q4_K_M", 4),
     "gpt-oss-20B-4L-MXFP4": ("gpt-oss-20B", "MXFP4", 4),
 }
-"""Mixtures of experts of 2 GB, made at first use: name → preset, mix and layers."""
+"""Mixtures of experts of 2 and 3 GB, made at first use: name → preset, mix and layers."""
 
 WHOLE_EXPERTS = {
     "30B-A3B-Q4_K_M": ("30B-A3B", "Q4_K_M", None),
     "gpt-oss-20B-MXFP4": ("gpt-oss-20B", "MXFP4", None),
 }
-"""The same with all layers, of 13 to 19 GB."""
+"""The same with all layers, of 12 and 19 GB."""
 
 WINDOWED = {"gemma3-1B-Q4_K_M": ("gemma3-1B", "Q4_K_M", None)}
 """A model with attention windows, of 0.8 GB, made at first use."""

@@ -1,6 +1,6 @@
-"""The program `rocmforge`, and `python -m rocmforge`: the command line, without the wait for it.
+"""The program `rocmforge`, and `python -m rocmforge`: loads the command line, and runs it.
 
-Ctrl-C is handled before anything is imported, so that it ends quietly from the first moment on.
+Nothing else is imported before Ctrl-C is handled, so that it ends quietly from the first moment on.
 """
 
 import sys

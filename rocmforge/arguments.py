@@ -19,6 +19,7 @@ from rocmforge import env
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.sampling_params import SamplingParams
+from rocmforge.suggestions import Parser
 
 _EXIT_CODES = """
 exit codes: 0 done; 1 failed (a file, a device, memory, the output); 2 a wrong argument or
@@ -107,7 +108,7 @@ TUNED = ("gemv", "batch", "tile", "fusions")
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser. After parsing, `args.parser` is the parser of the command."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="rocmforge",
         description="Runs GGUF language models.",
         epilog="`rocmforge COMMAND --help` shows a command's options and examples.",

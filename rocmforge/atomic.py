@@ -1,4 +1,4 @@
-"""Files and folders that take their place whole or not at all, and no rest of what did not.
+"""Writes files and folders whole or not at all, and removes what killed writers left.
 
 A new one is written beside its place, under a name of ours, and locked as long as its writer lives.
 Whoever writes into the same folder next removes those that nobody holds any more.

@@ -10,7 +10,6 @@ load.
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import os
 import sys
@@ -22,13 +21,13 @@ from pathlib import Path
 
 from rocmforge import env
 from rocmforge.arguments import parser
-from rocmforge.bench.exits import discard
+from rocmforge.bench.exits import BROKEN_PIPE, INTERRUPTED, discard
 from rocmforge.demo import demo_model
 from rocmforge.errors import NoSuchFileError, RocmforgeError, TextError
 from rocmforge.sampling_params import SamplingParams
+from rocmforge.suggestions import did_you_mean
 
 FAILED, USAGE = 1, 2
-INTERRUPTED, BROKEN_PIPE = 130, 141  # as shells count signals
 STDIN = "-"
 TEXT_OPTIONS = ("--prompt", "--stop", "--system")
 
@@ -152,9 +151,8 @@ def _hint(usage: argparse.ArgumentParser, rest: Sequence[str]) -> str:
     """Say what was perhaps meant by arguments that are unknown."""
     known = [name for action in usage._actions for name in action.option_strings]
     for word in rest:
-        close = difflib.get_close_matches(word.partition("=")[0], known, n=1)
-        if word.startswith("-") and close:
-            return f"; did you mean {close[0]}?"
+        if word.startswith("-") and (hint := did_you_mean(word.partition("=")[0], known)):
+            return hint
     quotes = usage.prog.endswith("generate") and not any(word.startswith("-") for word in rest)
     return QUOTES if quotes else ""
 

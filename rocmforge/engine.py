@@ -20,7 +20,7 @@ from rocmforge.array_types import Floats
 from rocmforge.devices import open_backend
 from rocmforge.errors import EngineInUseError
 from rocmforge.generation import Generation
-from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format
+from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
 from rocmforge.gguf.header import TensorInfo
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile
@@ -465,8 +465,7 @@ class Engine:
 
     def _one_each(self, sequences: Sequence[int], ids: ArrayLike) -> NDArray[np.int64]:
         """Check the sequences and ids of a step; return the ids."""
-        if len(set(sequences)) != len(sequences) or not sequences:
-            raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
+        _check_different(sequences)
         longest = max(self.cache.table.length(s) for s in sequences)
         if longest >= self.ctx:
             raise ValueError(f"ctx: got a sequence of {longest} tokens, wanted below {self.ctx}")
@@ -500,8 +499,7 @@ class Engine:
         OutOfPagesError
             Too few pages are free; no sequence has grown.
         """
-        if len(set(sequences)) != len(sequences) or not sequences:
-            raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
+        _check_different(sequences)
         if len(ids) != len(sequences):
             raise ValueError(f"ids: got those of {len(ids)} sequences, wanted {len(sequences)}")
         table = self.cache.table
@@ -601,6 +599,11 @@ class Engine:
         return tokens.astype(np.int64)
 
 
+def _check_different(sequences: Sequence[int]) -> None:
+    if len(set(sequences)) != len(sequences) or not sequences:
+        raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
+
+
 def _context(config: ModelConfig, ctx: int | None) -> int:
     if ctx is None:
         return min(config.ctx_train, DEFAULT_CTX)
@@ -616,13 +619,13 @@ def _stored(info: TensorInfo, wanted: Format | None) -> Format:
     if wanted is None:
         return info.format
     columns = info.shape[-1]
-    for name in (wanted.name, K_FALLBACK.get(wanted.name, wanted.name)):
-        if columns % FORMATS[name].block_len == 0:
-            return FORMATS[name]
-    raise ValueError(
-        f"{info.name}: got {columns} columns, wanted a multiple of {FORMATS[name].block_len} for "
-        f"{wanted.name}"
-    )
+    name = fitting_format(wanted.name, columns)
+    if name is None:
+        least = FORMATS[K_FALLBACK.get(wanted.name, wanted.name)].block_len
+        raise ValueError(
+            f"{info.name}: got {columns} columns, wanted a multiple of {least} for {wanted.name}"
+        )
+    return FORMATS[name]
 
 
 def _matrix_shape(info: TensorInfo, stored: Format) -> MatrixShape:

@@ -126,8 +126,8 @@ class Hardware:
         }
 
 
-def crowding(threads: int, cpus: int) -> str | None:
-    """Say in a sentence's words that more threads run than CPUs may be used; None: not more."""
+def oversubscription(threads: int, cpus: int) -> str | None:
+    """Say that more threads run than CPUs may be used; None where it is not so."""
     if threads <= cpus:
         return None
     return f"{threads} threads on {cpus} usable core{'s' if cpus > 1 else ''} wait for each other"

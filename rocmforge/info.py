@@ -34,7 +34,6 @@ _STATED = {
     "tokens of context": "context_length",
 }
 MOST_PROBLEMS = 20  # of the metadata that are listed
-KV_BYTES = 2  # of one stored number: f16, the default
 
 
 @dataclass(frozen=True)
@@ -151,10 +150,8 @@ class ModelInfo:
 
     @property
     def kv_bytes_per_token(self) -> int | None:
-        """2 · L · G · D · 2 bytes: keys and values of one token in f16; None without a shape."""
-        if self.config is None:
-            return None
-        return 2 * self.config.n_layers * self.config.n_kv_heads * self.config.head_dim * KV_BYTES
+        """`ModelConfig.kv_bytes_per_token`; None without a shape."""
+        return self.config.kv_bytes_per_token if self.config else None
 
     @property
     def contexts(self) -> tuple[ContextSize, ...]:

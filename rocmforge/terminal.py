@@ -1,4 +1,4 @@
-"""Printing for the command line: streamed text, tables, JSON, sizes, and progress while loading.
+"""Printing for the command line: streamed text, tables, JSON, and progress while loading.
 
 Standard output gets results, standard error everything else.
 """

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from rocmforge.bench import exits
 from rocmforge.bench.change_points import FEWEST, Values, change_points, energy, levels
-from rocmforge.bench.compare import THRESHOLD
+from rocmforge.bench.comparison import THRESHOLD
 from rocmforge.bench.decision import ALPHA
 from rocmforge.bench.files import read_json, write_json
 from rocmforge.bench.noise import load_noise

@@ -1,4 +1,4 @@
-"""How often the gate would cry wolf: every pair of runs of one commit, judged by several rules.
+"""How often the gate is wrong where nothing changed: pairs of runs of one commit, by several rules.
 
 Reads the runs that `rocmforge bench noise` kept, calls `rocmforge.bench`, prints a table. A pair
 counts in both directions. The noise that our rule knows is that of the other runs alone.
@@ -19,7 +19,8 @@ from rich.table import Table
 
 from rocmforge.bench import exits
 from rocmforge.bench.baseline import load_baseline
-from rocmforge.bench.compare import THRESHOLD, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import THRESHOLD
 from rocmforge.bench.decision import Verdict, slowdown
 from rocmforge.bench.defaults import FEWEST_RUNS
 from rocmforge.bench.files import write_json

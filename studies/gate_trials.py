@@ -28,7 +28,8 @@ from rocmforge.bench import exits, project
 from rocmforge.bench.arguments import add_bench
 from rocmforge.bench.asv import Builds, benchmarks_folder, read_thresholds
 from rocmforge.bench.baseline import load_baseline, save_baseline
-from rocmforge.bench.compare import Row, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import Row
 from rocmforge.bench.confirm import confirm, suspects
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.files import read_json, read_versioned_json, write_json

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from rocmforge.model.synthetic import plan_model
+
 discovery = pytest.importorskip("asv_runner.discovery")
 load_json = pytest.importorskip("asv.util").load_json
 
@@ -88,6 +90,19 @@ def test_every_expression_of_a_profile_finds_a_benchmark(
         assert any(re.search(expression, label) for label in known), expression
     found = {label.split(".")[0] for label in known for e in expressions if re.search(e, label)}
     assert found == {name.split(".")[0] for name in suite}
+
+
+def test_the_readme_says_how_large_the_models_of_a_full_run_are(repo: Path) -> None:
+    from benchmarks import models
+
+    cores = 2
+    large = [plan_model(*name.split("-", 1)).nbytes for name in models.LARGE]
+    total = sum(nbytes for nbytes in large if nbytes <= cores * models.BYTES_PER_CORE)
+    made = (*models.EXPERTS.values(), *models.WINDOWED.values(), *models.GRIDS.values())
+    total += sum(plan_model(preset, mix, layers=layers).nbytes for preset, mix, layers in made)
+    total += sum(plan_model(*models.GENERATED[n]).nbytes for n in models.MODELS[:2])
+    said = (repo / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert f"the first time makes {total / 1e9:.0f} GB of models" in said
 
 
 def test_standard_has_all_of_quick(suite: dict[str, Any], repo: Path) -> None:

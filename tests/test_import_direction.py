@@ -15,7 +15,7 @@ import pytest
 PACKAGE = "rocmforge"
 
 LAYERS = (
-    ("errors", "env", "demo", "atomic", "array_types", "quantities"),
+    ("errors", "env", "demo", "atomic", "array_types", "quantities", "suggestions"),
     ("hardware", "gguf", "timing", "one_call", "sampling_params"),
     ("kv", "sampling", "text"),
     ("plan",),
@@ -34,7 +34,7 @@ LAYERS = (
 )
 """Units of rocmforge, lowest layer first; units of one layer do not import each other."""
 
-APART = {"bench": ("atomic", "errors", "env", "hardware", "timing")}
+APART = {"bench": ("atomic", "errors", "env", "hardware", "suggestions", "timing")}
 """Units beside the layers, and all that they may import."""
 
 RUNS_ENGINE = {

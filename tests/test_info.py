@@ -156,6 +156,21 @@ def test_heads_and_keys_are_named_beside_what_else_is_missing(tmp_path: Path) ->
     assert len(problems) == len(named)
 
 
+def test_a_fault_of_each_part_is_named(tmp_path: Path) -> None:
+    wrong = {
+        "context_length": 0,
+        "attention.layer_norm_rms_epsilon": 2.0,
+        "vocab_size": 1 << 30,
+        "final_logit_softcapping": -1.0,
+    }
+    turned = {"rope.dimension_count": 1 << 24, "attn_logit_softcapping": -1.0}
+    window = {"attention.sliding_window": -4, "vocab_size": 0}
+    for keys in (wrong, turned, window):
+        file = write_gguf(tmp_path / "m.gguf", architecture="gemma2", keys=keys, tensors={})
+        named = [problem.partition(": got")[0] for problem in read_info(file).problems]
+        assert sorted(named) == sorted(f"gemma2.{key}" for key in keys)
+
+
 def test_a_list_of_problems_ends(tmp_path: Path) -> None:
     keys = {f"unheard_of_{i}": 1 for i in range(500)}
     problems = read_info(write_gguf(tmp_path / "m.gguf", keys=keys)).problems
@@ -270,6 +285,7 @@ def test_json_holds_it_all(model: Path) -> None:
 
 def test_no_gguf_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
-    path.write_bytes(np.arange(64, dtype=np.uint8).tobytes())
-    with pytest.raises(GGUFError, match="magic"):
+    path.write_bytes(b"<!DOCTYPE html>" + bytes(64))
+    told = r"m\.gguf: not a GGUF file: first bytes: got b'<!DO', wanted b'GGUF'$"
+    with pytest.raises(GGUFError, match=told):
         read_info(path)

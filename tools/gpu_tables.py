@@ -203,7 +203,7 @@ def op_tables(
     rows, steps = _product_rows(products.medians, speeds), _step_rows(own.medians)
     if not rows or not steps:
         return ""
-    heads = ("format", "asv, µs", "gpu_speed, µs", "asv / gpu_speed", "times ideal")
+    heads = ("format", "asv, µs", "gpu_speed, µs", "asv / gpu_speed", "time / ideal")
     other = f", gpu_speed {speeds['commit'][:8]}" if speeds else ""
     shape = f"{GEMV_SHAPE} × {GEMV_SHAPE} weights times one token"
     lines = [

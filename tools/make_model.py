@@ -101,6 +101,11 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if not args.cached and not args.force and os.path.lexists(args.output):
         raise ValueError(f"{args.output}: is there already; --force replaces it")
+    plan = plan_model(args.preset, args.mix, layers=args.layers, architecture=args.architecture)
+    if counts := plan.fallbacks:
+        told = ", ".join(f"{count} in {name}" for name, count in counts.items())
+        why = f"their columns do not fit the blocks that {args.mix} means"
+        print(f"make_model: tensors in another format: {told}; {why}", file=sys.stderr)
     with ProgressBar("writing") as bar:
         if args.cached:
             path = cached_model(args.preset, args.mix, args.seed, layers=args.layers, progress=bar)

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import multiprocessing
 import os
 import platform
 import re
@@ -38,7 +39,7 @@ from rocmforge.bench.files import (
 )
 from rocmforge.bench.reports import compact, reports_path
 from rocmforge.bench.results import ResultSet, Status
-from rocmforge.errors import ResultFileError, brief
+from rocmforge.errors import MeasurementError, ResultFileError, brief
 
 _CONFIG_VERSION = 1
 _CONFIG_MOST_BYTES = 2**16  # its parser takes a second for so many, and minutes for some megabytes
@@ -204,7 +205,13 @@ def run(
         Gets all that it prints, behind what is there.
     on_line
         Called with each line.
+
+    Raises
+    ------
+    MeasurementError
+        asv cannot make its locks here.
     """
+    _check_locks()
     with (
         log.open("ab", buffering=0) as file,
         subprocess.Popen(
@@ -226,8 +233,18 @@ def run(
     return process.returncode
 
 
+def _check_locks() -> None:
+    """Say why asv cannot be imported where it cannot make a lock; it names no file itself."""
+    try:
+        multiprocessing.Lock()
+    except OSError as error:
+        wanted = "a folder that can be written: asv keeps its locks there"
+        raise MeasurementError(f"/dev/shm: got {error.strerror}, wanted {wanted}") from error
+
+
 def _captured(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run asv, and where that is interrupted, let it end its benchmark first."""
+    _check_locks()
     pipe = subprocess.PIPE
     with subprocess.Popen(
         words, stdout=pipe, stderr=pipe, encoding="utf-8", errors="replace"

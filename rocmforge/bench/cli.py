@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Sequence
 
 from rocmforge.bench import exits
+from rocmforge.suggestions import Parser
 
 COMMANDS = {
     "model": "measure how fast a model runs here: prompts and decoding, beside the roofline",
@@ -61,7 +62,7 @@ def _overview() -> argparse.ArgumentParser:
 
 
 def _parser(prog: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from rocmforge.bench.compare import Row
+from rocmforge.bench.comparison import Row
 from rocmforge.bench.decision import ALPHA, Verdict, of_ratio, slowdown
 from rocmforge.bench.interleaved import NOT_AVAILABLE, Pair
 from rocmforge.bench.ranks import above_zero_p_value, middle_interval

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from rocmforge.bench.compare import Comparison, Outcome, Row, suite_slowdowns
+from rocmforge.bench.comparison import Comparison, Outcome, Row, suite_slowdowns
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.findings import Finding, Level, bisect_command, exit_code
 from rocmforge.bench.history import History

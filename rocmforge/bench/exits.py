@@ -62,9 +62,9 @@ def run(prog: str, work: Callable[[], int], interrupted: str = "") -> int:
         print(f"{prog}: {error}", file=sys.stderr)
         return NOTHING_MEASURED
     except ImportError as error:
-        print(
-            f"{prog}: error: {error}: in the checkout, pip install -e '.[bench]'", file=sys.stderr
-        )
+        ours = (error.name or "").startswith("rocmforge")
+        mend = "" if ours else ": in the checkout, pip install -e '.[bench]'"
+        print(f"{prog}: error: {error}{mend}", file=sys.stderr)
         return BROKEN
     except BrokenPipeError:
         discard(sys.stdout)

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from rocmforge.bench.change_points import FEWEST, Values
-from rocmforge.bench.compare import THRESHOLD, threshold_of
+from rocmforge.bench.compare import threshold_of
+from rocmforge.bench.comparison import THRESHOLD
 from rocmforge.bench.decision import ALPHA, slowdown
 from rocmforge.bench.history import History, Series
 from rocmforge.bench.machine_speed import explanation, middle_rates, unrecorded

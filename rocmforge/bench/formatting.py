@@ -63,11 +63,6 @@ def better(direction: Direction | None) -> str:
     return _BETTER[direction]
 
 
-def arrow(direction: Direction | None) -> str:
-    """``↑`` where higher is better, ``↓`` where lower is better; empty where it is unknown."""
-    return "" if direction is None else better(direction)[0]
-
-
 def iso(milliseconds: int | None) -> str | None:
     """Milliseconds since 1970 as ``2026-11-21T20:48:51+00:00``; None stays None."""
     if milliseconds is None:

@@ -23,7 +23,7 @@ from rocmforge.bench.baseline import (
     refuse_smaller,
     save_baseline,
 )
-from rocmforge.bench.compare import Comparison, Row
+from rocmforge.bench.comparison import Comparison, Row
 from rocmforge.bench.confirm import suspects
 from rocmforge.bench.dashboard.publish import publish
 from rocmforge.bench.decision import Verdict

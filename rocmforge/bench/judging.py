@@ -16,7 +16,8 @@ from pathlib import Path
 from rocmforge.bench.asv import known_thresholds
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import baseline_path, load_baseline, no_baseline
-from rocmforge.bench.compare import THRESHOLD, Comparison, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import THRESHOLD, Comparison
 from rocmforge.bench.defaults import BASELINES, CONFIG, FILES
 from rocmforge.bench.documents import to_json, to_junit, to_markdown
 from rocmforge.bench.files import write_bytes

@@ -1,4 +1,4 @@
-"""Whether the machine itself was as fast in two runs: what a change is worth depends on it.
+"""Whether the machine itself was as fast in two runs, so that a change can be the code's.
 
 Each benchmark process measures two reference kernels beside its work, which no commit changes.
 Where their rates moved between two runs, a change of a benchmark in the same direction, and no

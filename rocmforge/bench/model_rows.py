@@ -16,7 +16,7 @@ from rocmforge.bench.formatting import NA, digits, value_and_unit
 FORMS = ("md", "json", "csv", "jsonl")
 Row = Mapping[str, Any]
 _TITLES = ("model", "size", "device", "threads", "batch", "test")
-_MEASURED = ("tokens/s", "min … max", "ms/token", "× roofline")
+_MEASURED = ("tokens/s", "min … max", "ms/token", "time / ideal")
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -42,13 +42,13 @@ def _cells(row: Row) -> tuple[str, ...]:
     if row["tokens_per_second"] is None:
         return (*map(_cell, shown), f"{NA}: {_cell(row['reason'])}", "", "", "")
     ends = [digits(row[f"tokens_per_second_{end}"]) for end in ("min", "max")]
-    times = row["times_roofline"]
+    over_ideal = row["time_over_ideal"]
     return (
         *map(_cell, shown),
         digits(row["tokens_per_second"]),
         " … ".join(ends),
         digits(row["ms_per_token"]),
-        NA if times is None else f"{times:.2f}",
+        NA if over_ideal is None else f"{over_ideal:.2f}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether other work keeps this machine busy before anything is measured: minutes are not wasted.
+"""Whether other work keeps this machine busy, asked before anything is measured.
 
 What goes on while a benchmark runs is in the environment of its processes.
 """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rocmforge.bench.compare import Comparison, Row
+from rocmforge.bench.comparison import Comparison, Row
 from rocmforge.bench.decision import Verdict, of_ratio
 from rocmforge.bench.files import write_whole
 from rocmforge.bench.findings import Finding, State

@@ -22,7 +22,8 @@ from rocmforge.bench import exits, project
 from rocmforge.bench.asv import Builds
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import load_baseline
-from rocmforge.bench.compare import Comparison, Outcome, Row, differences
+from rocmforge.bench.compare import differences
+from rocmforge.bench.comparison import Comparison, Outcome, Row
 from rocmforge.bench.confirm import confirm, looks, suspects
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.files import write_bytes, write_json

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rocmforge.bench.compare import Comparison, Outcome, Row, suite_slowdowns
+from rocmforge.bench.comparison import Comparison, Outcome, Row, suite_slowdowns
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.formatting import NA, digits, ends, plain_params, scale_for, value_and_unit
 from rocmforge.bench.results import Direction, Result, Status

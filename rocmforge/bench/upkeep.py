@@ -23,7 +23,8 @@ from rocmforge.bench.baseline import (
     save_baseline,
     save_refreshed,
 )
-from rocmforge.bench.compare import Outcome, differences
+from rocmforge.bench.compare import differences
+from rocmforge.bench.comparison import Outcome
 from rocmforge.bench.defaults import BASELINES, RESULTS
 from rocmforge.bench.files import read_json
 from rocmforge.bench.judging import judge

@@ -37,11 +37,6 @@ class Format:
         """8 · block_bytes / block_len, scales included."""
         return 8 * self.block_bytes / self.block_len
 
-    @property
-    def compression(self) -> float:
-        """How many times smaller than F32: 32 / bits_per_weight."""
-        return 32 / self.bits_per_weight
-
     def row_bytes(self, columns: int) -> int:
         """Return the bytes of one row: columns / block_len · block_bytes.
 
@@ -143,6 +138,16 @@ K_FALLBACK: Mapping[str, str] = MappingProxyType(
 )
 """What is stored instead of a format whose blocks do not fit the columns: llama.cpp's choices, and
 for NVFP4 ours."""
+
+
+def fitting_format(name: str, columns: int) -> str | None:
+    """Return a format's name, or that of its `K_FALLBACK` where its blocks do not fill the columns.
+
+    None: the blocks of neither do.
+    """
+    choices = (name, K_FALLBACK.get(name, name))
+    return next((choice for choice in choices if columns % FORMATS[choice].block_len == 0), None)
+
 
 PACKED_BITS: Mapping[str, float] = MappingProxyType(
     {

@@ -28,6 +28,7 @@ from rocmforge.gguf.formats import (
     ggml_type_name,
 )
 
+MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 ALIGNMENTS = (8, 1 << 16)  # smallest and largest that is accepted
@@ -217,9 +218,12 @@ class Header:
         return name
 
     def _version(self) -> int:
-        magic = self.data[self._take(4, "magic") : self.pos]
-        if magic != b"GGUF":
-            raise self._error("magic", 0, magic, b"GGUF")
+        first = self.data[: len(MAGIC)]
+        if first != MAGIC:
+            raise GGUFError(
+                self.path, "not a GGUF file: first bytes", offset=None, got=first, wanted=MAGIC
+            )
+        self.pos = len(MAGIC)
         version = self._u32("version")
         if version in VERSIONS:
             return version

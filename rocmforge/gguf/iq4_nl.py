@@ -7,15 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rocmforge.gguf.scales import (
-    Bytes,
-    Floats,
-    column_dot,
-    half_bytes,
-    half_scale,
-    peak,
-    reciprocal,
-)
+from rocmforge.array_types import Bytes, Floats
+from rocmforge.gguf.scales import column_dot, half_bytes, half_scale, peak, reciprocal
 
 IQ4_NL_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """What each code stands for, times the block's scale."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rocmforge.array_types import Bytes, Floats
 from rocmforge.gguf.iq4_nl import fitted_scale, nearest
-from rocmforge.gguf.scales import Bytes, Floats, half_bytes, half_scale, peak, reciprocal
+from rocmforge.gguf.scales import half_bytes, half_scale, peak, reciprocal
 
 
 def encode_iq4_xs(x: Floats) -> Bytes:

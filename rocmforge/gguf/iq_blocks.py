@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.array_types import Bytes, Floats
 from rocmforge.gguf.iq_grids import Coded, Grid, Ints, code
-from rocmforge.gguf.scales import Bytes, Floats, half_bytes
+from rocmforge.gguf.scales import half_bytes
 
 IQ3_XXS = Grid("IQ3_XXS", 32, 16, 1 / 4, "even")
 IQ3_S = Grid("IQ3_S", 32, 16, 1.0, "free")

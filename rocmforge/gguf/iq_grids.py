@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.gguf.scales import Floats, half_scale, reciprocal
+from rocmforge.array_types import Floats
+from rocmforge.gguf.scales import half_scale, reciprocal
 
 Ints = NDArray[np.int64]
 

@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from rocmforge.gguf.scales import Bytes, Floats, column_dot
+from rocmforge.array_types import Bytes, Floats
+from rocmforge.gguf.scales import column_dot
 
 _SCALE_BIAS = 127
 _LAST_SCALE = 254

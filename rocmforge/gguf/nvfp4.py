@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rocmforge.gguf.scales import Bytes, Floats, reciprocal
+from rocmforge.array_types import Bytes, Floats
+from rocmforge.gguf.scales import reciprocal
 
 LARGEST = 448.0 * 6.0
 """The largest weight: the largest scale times the largest code."""

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.array_types import Bytes, Floats
 from rocmforge.gguf.scales import (
-    Bytes,
-    Floats,
     codes,
     column_dot,
     half_bytes,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rocmforge.array_types import Bytes, Floats
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.gguf.iq4_nl import encode_iq4_nl
 from rocmforge.gguf.iq4_xs import encode_iq4_xs
@@ -41,7 +42,6 @@ from rocmforge.gguf.quantize_k import (
     encode_q5_k,
     encode_q6_k,
 )
-from rocmforge.gguf.scales import Bytes, Floats
 
 _PIECE = 1 << 16
 """Weights worked on at a time: a dozen float32 arrays of them stay in a core's cache."""

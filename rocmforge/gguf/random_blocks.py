@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.array_types import Bytes
 from rocmforge.gguf.formats import FORMATS, PLAIN_FORMATS, Format
 from rocmforge.gguf.nvfp4 import E4M3
 from rocmforge.gguf.quants import dequantize, quantize
 
-Bytes = NDArray[np.uint8]
 Words = NDArray[np.unsignedinteger[Any]]
 
 _CHUNK_BYTES = 8 << 20

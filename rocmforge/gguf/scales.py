@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
+from rocmforge.array_types import Bytes, Floats
 
 
 def reciprocal(x: Floats) -> Floats:

@@ -55,7 +55,7 @@ class Architecture:
     long_rope
         The file may have two tables of frequency factors, for contexts up to the original one and
         for longer ones (LongRoPE).
-    unturned_every
+    no_rope_layer_interval
         Every n-th layer has no rotary embedding; None: all have it.
     layer_norms
         The norms are LayerNorms, not RMSNorms.
@@ -64,7 +64,7 @@ class Architecture:
         ``"after"`` them, before what they give is added, or ``"both"``.
     ffn_norm_tensor
         Tensor of the norm before the feed-forward part.
-    parallel_parts
+    parallel_residual
         The feed-forward part reads what attention reads, and both are added at once.
     gate_activation, has_gate
         What becomes of gate and up; without a gate GELU of up alone.
@@ -73,14 +73,14 @@ class Architecture:
     global_every
         Where the file states a window, every n-th layer has none; None: all have it. The file may
         state another n.
-    plain_windows
+    unscaled_window_rope
         Layers with a window have a rotary embedding without scaling.
-    window_base
-        Its base there, where the file states none; None: the same as elsewhere.
+    window_rope_base
+        The base of theirs, where the file states none; None: that of the other layers.
     scaled_embedding
         Embedding rows are multiplied by √d_model.
-    wide_queries
-        A model of so many layers divides scores by √(d_model / heads), others by √head_dim.
+    query_scale_by_width
+        The model of so many layers divides scores by √(d_model / heads), not by √head_dim.
     own_keys
         Metadata keys that have an effect in this architecture alone, or in few.
     divided_logits
@@ -99,19 +99,19 @@ class Architecture:
     normalized_shares: bool = True
     fused_gate_up: bool = False
     long_rope: bool = False
-    unturned_every: int | None = None
+    no_rope_layer_interval: int | None = None
     layer_norms: bool = False
     norm_places: Norms = "before"
     ffn_norm_tensor: str = "ffn_norm"
-    parallel_parts: bool = False
+    parallel_residual: bool = False
     gate_activation: Activation = "silu"
     has_gate: bool = True
     attention_sinks: bool = False
     global_every: int | None = None
-    plain_windows: bool = False
-    window_base: float | None = None
+    unscaled_window_rope: bool = False
+    window_rope_base: float | None = None
     scaled_embedding: bool = False
-    wide_queries: int | None = None
+    query_scale_by_width: int | None = None
     own_keys: tuple[str, ...] = ()
     divided_logits: bool = False
     always_tied: bool = False
@@ -151,7 +151,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             Architecture(
                 "phi3", "Phi 3, Phi 3.5, Phi 4", "halves", fused_gate_up=True, long_rope=True
             ),
-            Architecture("smollm3", "SmolLM 3", "interleaved", unturned_every=4),
+            Architecture("smollm3", "SmolLM 3", "interleaved", no_rope_layer_interval=4),
             Architecture("ernie4_5", "ERNIE 4.5 without experts", "interleaved"),
             Architecture("exaone", "EXAONE 3", "halves", rope_factors=True),
             Architecture("internlm2", "InternLM 2 and 2.5", "interleaved"),
@@ -171,7 +171,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
                 gate_activation="gelu",
                 global_every=2,
                 scaled_embedding=True,
-                wide_queries=46,
+                query_scale_by_width=46,
                 always_tied=True,
                 own_keys=("attn_logit_softcapping", "final_logit_softcapping", *_WINDOWS),
             ),
@@ -183,10 +183,10 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
                 norm_places="both",
                 gate_activation="gelu",
                 global_every=6,
-                plain_windows=True,
-                window_base=10000.0,
+                unscaled_window_rope=True,
+                window_rope_base=10000.0,
                 scaled_embedding=True,
-                wide_queries=62,
+                query_scale_by_width=62,
                 own_keys=("final_logit_softcapping", *_WINDOWS),
             ),
             Architecture(
@@ -240,7 +240,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
                 qk_norm="whole",
                 norm_places="after",
                 global_every=4,
-                plain_windows=True,
+                unscaled_window_rope=True,
                 own_keys=_WINDOWS,
             ),
             Architecture(
@@ -255,9 +255,9 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
                 "Command R7B, Command A",
                 "interleaved",
                 layer_norms=True,
-                parallel_parts=True,
+                parallel_residual=True,
                 global_every=4,
-                unturned_every=4,
+                no_rope_layer_interval=4,
                 own_keys=("logit_scale", *_WINDOWS),
                 always_tied=True,
             ),
@@ -266,7 +266,7 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
                 "Command R",
                 "interleaved",
                 layer_norms=True,
-                parallel_parts=True,
+                parallel_residual=True,
                 own_keys=("logit_scale",),
                 always_tied=True,
             ),

@@ -124,7 +124,7 @@ class ModelConfig:
         q and k are RMS-normalized before rotation, each head or as a whole; None: not at all.
     experts
         The mixture of experts; None without.
-    unturned_every
+    no_rope_layer_interval
         Every n-th layer has no rotary embedding; None: all have it.
     fused_qkv
         One matrix holds the rows of q, k and v.
@@ -149,7 +149,7 @@ class ModelConfig:
     biases: tuple[str, ...] = ()
     qk_norm: QkNorm | None = None
     experts: ExpertConfig | None = None
-    unturned_every: int | None = None
+    no_rope_layer_interval: int | None = None
     fused_qkv: bool = False
     window: WindowConfig | None = None
     scales: Scales = Scales()
@@ -159,14 +159,19 @@ class ModelConfig:
         """Its architecture."""
         return ARCHITECTURES[self.architecture]
 
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """2 · L · G · D · 2 bytes: keys and values of one token in f16, the default."""
+        return 2 * self.n_layers * self.n_kv_heads * self.head_dim * 2
+
     def layer_window(self, layer: int) -> WindowConfig | None:
         """Return the window of a layer, None where it has none."""
         every = self.window.global_every if self.window else None
         return None if every and (layer + 1) % every == 0 else self.window
 
-    def is_turned(self, layer: int) -> bool:
+    def uses_rope(self, layer: int) -> bool:
         """Return whether a layer has a rotary embedding."""
-        return self.unturned_every is None or (layer + 1) % self.unturned_every != 0
+        return self.no_rope_layer_interval is None or (layer + 1) % self.no_rope_layer_interval != 0
 
     @classmethod
     def from_gguf(cls, file: GGUFFile) -> ModelConfig:
@@ -209,12 +214,11 @@ class ModelConfig:
             raise keys.error("attention.head_count_kv", n_kv_heads, f"a divisor of {n_heads} heads")
         head_dim = head_dim_of(keys, d_model, n_heads)
         ctx = keys.integer("context_length", 1, MAX_CONTEXT)
-        norm = "layer_norm_epsilon" if row.layer_norms else "layer_norm_rms_epsilon"
         rope = read_rope(keys, row, head_dim, ctx)
-        unturned = row.unturned_every
-        turned = "rope.scaling.finetuned"
-        if turned in row.own_keys and not file.get(f"{arch}.{turned}", bool, True):
-            unturned = 1
+        without_rope = row.no_rope_layer_interval
+        has_rope = "rope.scaling.finetuned"  # as llama.cpp reads it in these architectures
+        if has_rope in row.own_keys and not file.get(f"{arch}.{has_rope}", bool, True):
+            without_rope = 1
         return cls(
             architecture=arch,
             n_layers=n_layers,
@@ -223,18 +227,18 @@ class ModelConfig:
             n_kv_heads=n_kv_heads,
             head_dim=head_dim,
             d_ff=d_ff,
-            vocab_size=_vocab_size(keys),
+            vocab_size=vocab_size_of(keys),
             ctx_train=ctx,
-            norm_eps=keys.number(f"attention.{norm}", 0.0, 0.1),
+            norm_eps=norm_eps_of(keys, row),
             rope=rope,
             tied_output="output.weight" not in names,
             biases=_biases(row, names),
             qk_norm=row.qk_norm,
             experts=experts,
-            unturned_every=unturned,
+            no_rope_layer_interval=without_rope,
             fused_qkv="blk.0.attn_qkv.weight" in names,
-            window=_window(keys, row, n_layers, ctx, rope),
-            scales=_scales(keys, row, n_layers, d_model, n_heads),
+            window=window_of(keys, row, n_layers, ctx, rope),
+            scales=scales_of(keys, row, n_layers, d_model, n_heads),
         )
 
 
@@ -263,15 +267,22 @@ def _biases(row: Architecture, names: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(stated | always))
 
 
-def _window(
+def norm_eps_of(keys: Keys, row: Architecture) -> float:
+    """Return the epsilon of every norm."""
+    norm = "layer_norm_epsilon" if row.layer_norms else "layer_norm_rms_epsilon"
+    return keys.number(f"attention.{norm}", 0.0, 0.1)
+
+
+def window_of(
     keys: Keys, row: Architecture, n_layers: int, ctx: int, rope: RopeConfig
 ) -> WindowConfig | None:
+    """Return the sliding window; None where it is as long as the context, or there is none."""
     size = keys.integer("attention.sliding_window", 0, MAX_CONTEXT, default=0)
     if not 0 < size < ctx:
         return None
     plain = replace(rope, scaling="none", factor=1.0, attn_factor=1.0)
-    local = plain if row.plain_windows else rope
-    base = keys.number("rope.freq_base_swa", 1.0, 1e12, default=row.window_base or rope.base)
+    local = plain if row.unscaled_window_rope else rope
+    base = keys.number("rope.freq_base_swa", 1.0, 1e12, default=row.window_rope_base or rope.base)
     local = replace(local, base=base)
     every = _global_every(keys, row, n_layers)
     return WindowConfig(size, every, None if local == rope else local)
@@ -291,12 +302,17 @@ def _global_every(keys: Keys, row: Architecture, n_layers: int) -> int | None:
             raise keys.unsupported(name, pattern.tolist(), supported)
     elif pattern is not None:
         every = keys.integer(name, 0, MAX_LAYERS) or None
-    if row.unturned_every is not None and row.global_every == row.unturned_every != every:
-        raise keys.unsupported(name, every, f"{row.unturned_every} in this architecture")
+    if (
+        row.no_rope_layer_interval is not None
+        and row.global_every == row.no_rope_layer_interval != every
+    ):
+        raise keys.unsupported(name, every, f"{row.no_rope_layer_interval} in this architecture")
     return every
 
 
-def _scales(keys: Keys, row: Architecture, n_layers: int, d_model: int, n_heads: int) -> Scales:
+def scales_of(keys: Keys, row: Architecture, n_layers: int, d_model: int, n_heads: int) -> Scales:
+    """Return what is multiplied, and the soft caps."""
+
     def scale(key: str) -> float:
         return keys.optional(key, 1.0) if key in row.own_keys else 1.0
 
@@ -304,7 +320,7 @@ def _scales(keys: Keys, row: Architecture, n_layers: int, d_model: int, n_heads:
         return (keys.optional(key) or None) if key in row.own_keys else None
 
     attention = cap("attention.scale")
-    if n_layers == row.wide_queries:
+    if n_layers == row.query_scale_by_width:
         attention = (d_model // n_heads) ** -0.5
     logits = scale("logit_scale")
     return Scales(
@@ -374,7 +390,7 @@ def head_dim_of(keys: Keys, d_model: int, n_heads: int) -> int:
     return head_dim
 
 
-def _vocab_size(keys: Keys) -> int:
+def vocab_size_of(keys: Keys) -> int:
     """Return V: the tokens listed, else what `vocab_size` says, else the rows of the embedding.
 
     Files exist whose `vocab_size` was left behind when tokens were added; the list and the

@@ -146,11 +146,11 @@ class _Decoder:
         if window is not None and window.rope is not None:
             rotations = self.local_rotation, self.local_rotation
         norms = w.attn_q_norm, w.attn_k_norm
-        for turned, norm, rotation in zip((q, k), norms, rotations, strict=True):
+        for x, norm, rotation in zip((q, k), norms, rotations, strict=True):
             if norm is not None:
-                yield Rmsnorm(turned, norm, config.norm_eps, turned)
-            if config.is_turned(w.index):
-                yield Rope(turned, rotation, head_dim)
+                yield Rmsnorm(x, norm, config.norm_eps, x)
+            if config.uses_rope(w.index):
+                yield Rope(x, rotation, head_dim)
         yield KvAppend(k, v, w.index, head_dim)
         scales = config.scales
         yield Attention(

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rocmforge.gguf.formats import FORMATS, K_FALLBACK, PLAIN_FORMATS
+from rocmforge.gguf.formats import FORMATS, PLAIN_FORMATS, fitting_format
 from rocmforge.model.config import ModelConfig
+from rocmforge.suggestions import did_you_mean
 
 PURE = "-pure"
 
@@ -124,12 +125,21 @@ def find_mix(name: str) -> Mix:
         return Mix(name, base, number, pure=base in PLAIN_FORMATS)
     base = name.removesuffix(PURE)
     if base not in _PURE_FILE_TYPES:
-        raise ValueError(f"mix: got {name!r}, wanted one of {', '.join(mix_names())}")
+        nearest = did_you_mean(name, mix_names())
+        raise ValueError(f"mix: got {name!r}, wanted one of {', '.join(mix_names())}{nearest}")
     return Mix(name, base, _PURE_FILE_TYPES[base], pure=True)
 
 
 def tensor_format(mix: Mix, config: ModelConfig, name: str, shape: tuple[int, ...]) -> str:
-    """Return the name of the format in which a tensor is stored.
+    """Return the name of the format in which a tensor is stored: `mix_format`, or its fallback.
+
+    The fallback is for columns that do not fill its blocks. Parameters as of `mix_format`.
+    """
+    return fitting_format(mix_format(mix, config, name, shape), shape[-1]) or "F16"
+
+
+def mix_format(mix: Mix, config: ModelConfig, name: str, shape: tuple[int, ...]) -> str:
+    """Return the name of the format that a mix means for a tensor.
 
     Parameters
     ----------
@@ -143,11 +153,7 @@ def tensor_format(mix: Mix, config: ModelConfig, name: str, shape: tuple[int, ..
     """
     if len(shape) == 1 or name.endswith((".bias", ".ffn_gate_inp.weight")):
         return "F32"
-    wanted = mix.base if mix.pure else _by_rule(mix, config, name, shape[-1])
-    for choice in (wanted, K_FALLBACK.get(wanted, wanted)):
-        if shape[-1] % FORMATS[choice].block_len == 0:
-            return choice
-    return "F16"
+    return mix.base if mix.pure else _by_rule(mix, config, name, shape[-1])
 
 
 def _by_rule(mix: Mix, config: ModelConfig, name: str, columns: int) -> str:

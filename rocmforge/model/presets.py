@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ExpertConfig, ModelConfig, Scales, WindowConfig
 from rocmforge.model.rope import RopeConfig
+from rocmforge.suggestions import did_you_mean
 
 Vocabulary = Literal["llama-spm", "llama-bpe", "qwen2"]
 
@@ -93,6 +94,7 @@ def with_architecture(config: ModelConfig, architecture: str) -> ModelConfig:
     if architecture not in ARCHITECTURES:
         raise ValueError(
             f"architecture: got {architecture!r}, wanted one of {', '.join(ARCHITECTURES)}"
+            f"{did_you_mean(architecture, ARCHITECTURES)}"
         )
     row = ARCHITECTURES[architecture]
     experts = config.experts
@@ -111,7 +113,7 @@ def with_architecture(config: ModelConfig, architecture: str) -> ModelConfig:
         biases=tuple(sorted(row.required_biases)),
         qk_norm=row.qk_norm,
         experts=experts,
-        unturned_every=row.unturned_every,
+        no_rope_layer_interval=row.no_rope_layer_interval,
         tied_output=config.tied_output or row.always_tied,
         scales=Scales(embedding=math.sqrt(config.d_model) if row.scaled_embedding else 1.0),
     )
@@ -218,7 +220,8 @@ def find_preset(name: str, *, layers: int | None = None, architecture: str | Non
         If the name or the architecture is unknown, or `layers` is not from 1 to the preset's.
     """
     if name not in PRESETS:
-        raise ValueError(f"preset: got {name!r}, wanted one of {', '.join(PRESETS)}")
+        nearest = did_you_mean(name, PRESETS)
+        raise ValueError(f"preset: got {name!r}, wanted one of {', '.join(PRESETS)}{nearest}")
     preset = PRESETS[name]
     if layers is not None:
         if not 1 <= layers <= preset.config.n_layers:
@@ -230,11 +233,6 @@ def find_preset(name: str, *, layers: int | None = None, architecture: str | Non
             return replace(preset, config=config)
         preset = replace(preset, config=config, vocabulary="qwen2", rope_factor=None)
     return preset
-
-
-def preset_config(name: str) -> ModelConfig:
-    """Return the configuration of a preset; errors as `find_preset`."""
-    return find_preset(name).config
 
 
 def llama3_freq_factors(rope: RopeConfig, factor: float) -> NDArray[np.float32]:

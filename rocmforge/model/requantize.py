@@ -24,7 +24,6 @@ from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import find_mix, tensor_format
 from rocmforge.plan.protocols import Progress
 
-_QUANTIZATION_VERSION = 2
 _REPLACED = (  # written anew, or implied by the writer
     "general.architecture",
     "general.alignment",
@@ -107,7 +106,7 @@ def _write_header(path: Path, file: GGUFFile, formats: dict[str, Format], file_t
         if key not in _REPLACED and not empty:
             writer.add_key_value(key, _plain(value), _kind(value), _item_kind(value))
     writer.add_file_type(file_type)
-    writer.add_quantization_version(_QUANTIZATION_VERSION)
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     write_header(path, writer, ((n, file.tensors[n].shape, f) for n, f in formats.items()))
 
 

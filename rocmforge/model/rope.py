@@ -1,4 +1,4 @@
-"""How a model turns its queries and keys by their positions, read from GGUF metadata.
+"""The rotary position embedding (RoPE) of a model, read from GGUF metadata.
 
 `config` puts it beside the rest of a model's shape.
 """
@@ -24,14 +24,13 @@ _SCALINGS: Mapping[str, RopeScaling] = MappingProxyType(
     {"none": "none", "linear": "linear", "yarn": "yarn", "longrope": "linear"}
 )
 
-_MAX_DIM = 1 << 20
 MAX_CONTEXT = 1 << 24
 _MAX_FACTOR = 1e6
 
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary position embedding: dimension pair i of a head is turned by position · frequency[i].
+    """Rotary position embedding: dimension pair i of a head is rotated by position · frequency[i].
 
     Parameters
     ----------
@@ -132,8 +131,8 @@ class RopeConfig:
 
 
 def read_rope(keys: Keys, row: Architecture, head_dim: int, ctx: int) -> RopeConfig:
-    """Read it for heads that are so wide and a context that is so long, range-checked."""
-    dim = keys.integer("rope.dimension_count", 0, _MAX_DIM, default=head_dim)
+    """Read and check it, for a head dim and a trained context."""
+    dim = keys.file.get(f"{keys.arch}.rope.dimension_count", int, head_dim)
     if not 2 <= dim <= head_dim or dim % 2:
         wanted = f"an even number from 2 to the head dim, {head_dim}"
         raise keys.error("rope.dimension_count", dim, wanted)

@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +22,19 @@ import gguf
 import numpy as np
 
 from rocmforge import env
+from rocmforge.array_types import Bytes
 from rocmforge.atomic import sweep, whole_file
 from rocmforge.gguf.formats import FORMATS, Format
-from rocmforge.gguf.random_blocks import Bytes, RandomBytes, normal, random_blocks
+from rocmforge.gguf.random_blocks import RandomBytes, normal, random_blocks
 from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
-from rocmforge.model.mixes import Mix, find_mix, tensor_format
+from rocmforge.model.mixes import Mix, find_mix, mix_format, tensor_format
 from rocmforge.model.presets import Preset, find_preset, llama3_freq_factors
 from rocmforge.model.synthetic_vocab import MetadataValue, vocabulary_metadata
 from rocmforge.model.weights import tensor_shapes
 from rocmforge.plan.protocols import Progress
 
-_QUANTIZATION_VERSION = 2
 _HEADER_RESERVE = 32 << 20
 _SOURCES = (
     "architectures.py",
@@ -68,6 +69,15 @@ class ModelPlan:
     def nbytes(self) -> int:
         """Bytes of all tensors."""
         return sum(fmt.nbytes(shape) for shape, fmt in self.tensors.values())
+
+    @property
+    def fallbacks(self) -> Mapping[str, int]:
+        """Tensors by format of those whose columns do not fill the blocks of the mix's format."""
+        return Counter(
+            fmt.name
+            for name, (shape, fmt) in self.tensors.items()
+            if fmt.name != mix_format(self.mix, self.preset.config, name, shape)
+        )
 
     @property
     def weights(self) -> int:
@@ -251,7 +261,7 @@ def _metadata(
         "general.name": f"synthetic {plan.preset.name} {plan.mix.name}",
         "general.description": f"random weights in the shape of {plan.preset.describes}",
         "general.file_type": plan.mix.file_type,
-        "general.quantization_version": _QUANTIZATION_VERSION,
+        "general.quantization_version": gguf.GGML_QUANT_VERSION,
     }
     arch = {**_config_metadata(config), **{f"rope.scaling.{k}": v for k, v in rope_scaling.items()}}
     keys.update({f"{config.architecture}.{key}": value for key, value in arch.items()})

@@ -186,7 +186,7 @@ class ModelWeights(Generic[W]):
         """
 
         def kind(layer: LayerWeights[W]) -> tuple[Any, ...]:
-            place = config.layer_window(layer.index), config.is_turned(layer.index)
+            place = config.layer_window(layer.index), config.uses_rope(layer.index)
             vectors = (getattr(layer, name) is None for name in _VECTORS)
             return (layer.matrices(), *place, *vectors)
 
@@ -241,7 +241,7 @@ def tensor_shapes(config: ModelConfig, tables: Sequence[str] = ()) -> dict[str, 
     block["attn_output"] = (width, q_rows)
     if row.norm_places != "before":
         block["post_attention_norm"] = (width,)
-    if row.norm_places != "after" and not row.parallel_parts:
+    if row.norm_places != "after" and not row.parallel_residual:
         block[row.ffn_norm_tensor] = (width,)
     block.update(_feed_forward_shapes(config))
     if row.norm_places != "before":

@@ -154,7 +154,7 @@ def rmsnorm(
 
 
 def rope(x: Floats, cos: Floats, sin: Floats, interleaved: bool, backend: Backend[Any]) -> Floats:
-    """Return x with each pair (a, b) turned to (a cos − b sin, a sin + b cos).
+    """Return x with each pair (a, b) rotated to (a cos − b sin, a sin + b cos).
 
     Parameters
     ----------

@@ -345,13 +345,6 @@ MATMUL_DENSE = tuple(
 )
 """The dense shapes that the suite promises, (tokens, columns, rows)."""
 
-MATMUL_QUANTIZED = tuple(
-    MatmulCase(tokens, 4096, 4096, name)
-    for name in FORMATS
-    for tokens in (1, 4, 8, 16, 64, 128, 512)
-)
-"""Quantized shapes that the suite promises: each format at 4096², decode batches and prompts."""
-
 ATTENTION_CHECKS = (
     AttentionCase((1,), (1,), 1, 1, 64),
     AttentionCase((17,), (17,), 4, 4, 32, page_size=16),

@@ -78,7 +78,7 @@ class Rotation:
     interleaved
         Pairs are (2i, 2i + 1), else (i, i + R / 2).
     temperature
-        (β, n): a token at position p is turned and scaled by 1 + β · ln(1 + ⌊p / n⌋); None: not
+        (β, n): a query at position p is rotated and scaled by 1 + β · ln(1 + ⌊p / n⌋); None: not
         scaled.
     """
 
@@ -249,7 +249,7 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Rope(OpRecord):
-    """X (T, heads · D) turned by the tokens' positions, in place."""
+    """X (T, heads · D) rotated by the tokens' positions, in place."""
 
     READS = ("x",)
     WRITES = ("x",)
@@ -260,7 +260,7 @@ class Rope(OpRecord):
 
     @property
     def label(self) -> str:
-        """Its name in timings: queries and keys are turned apart."""
+        """Its name in timings: queries and keys are rotated apart."""
         return f"rope_{self.x.name}"
 
 

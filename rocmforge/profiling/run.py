@@ -16,7 +16,7 @@ from typing import Any, Literal
 from rocmforge.devices import default_device
 from rocmforge.engine import Engine
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.hardware import crowding, detect
+from rocmforge.hardware import detect, oversubscription
 from rocmforge.plan.observation import ObservedPass
 from rocmforge.plan.protocols import Progress
 from rocmforge.profiling.bottleneck import phase_verdict, shares_of
@@ -358,9 +358,9 @@ def _doubts(
             f"Other processes used {others:.0%} of the CPUs while the roofline was measured: it "
             "may be too low."
         )
-    crowded = crowding(device.compute_units, cpus) if device.name == "cpu" else None
-    if crowded is not None:
-        found.append(f"{crowded}: take `--threads {cpus}`.")
+    oversubscribed = oversubscription(device.compute_units, cpus) if device.name == "cpu" else None
+    if oversubscribed is not None:
+        found.append(f"{oversubscribed}: take `--threads {cpus}`.")
     least = min((ceiling.least_read for ceiling in ceilings), default=1.0)
     if least < STEADY:
         found.append(

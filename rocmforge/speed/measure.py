@@ -33,7 +33,6 @@ from rocmforge.speed.ideal import (
 )
 from rocmforge.speed.sequences import Sequences
 
-KV_BYTES = 2  # of a stored number: f16
 PAGE_SIZE = 32  # tokens in a page of the KV cache
 WARM_STEPS = 3  # decode steps at least: a GPU makes its launches in the first, captures the second
 
@@ -154,7 +153,7 @@ class Speed:
         return statistics.median(self.rates) if self.seconds else None
 
     @property
-    def times_ideal(self) -> float | None:
+    def time_over_ideal(self) -> float | None:
         """Median time over the least time; None where either is not known."""
         if not self.seconds or self.ideal_seconds is None:
             return None
@@ -177,7 +176,7 @@ class Speed:
             "tokens_per_second_min": rates[0] if rates else None,
             "tokens_per_second_max": rates[-1] if rates else None,
             "ms_per_token": None if middle is None else 1e3 / middle,
-            "times_roofline": self.times_ideal,
+            "time_over_ideal": self.time_over_ideal,
             "ideal_seconds": self.ideal_seconds,
             "read_bytes_per_second": self.read_bytes_per_second,
             "operations_per_second": self.operations_per_second,
@@ -265,8 +264,7 @@ def _too_much(path: str | os.PathLike[str], device: str, test: SpeedTest) -> str
         config, nbytes = ModelConfig.from_gguf(file), file.nbytes
     if test.length > config.ctx_train:
         return f"{test.length} tokens, trained for {config.ctx_train}"
-    per_token = 2 * config.n_layers * config.n_kv_heads * config.head_dim * KV_BYTES
-    wanted = nbytes + test.batch * test.length * per_token
+    wanted = nbytes + test.batch * test.length * config.kv_bytes_per_token
     free = psutil.virtual_memory().available
     if device == "cpu" and wanted > free:
         return f"got {free / 1e9:.1f} GB of memory, wanted {wanted / 1e9:.1f}"

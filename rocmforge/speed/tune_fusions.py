@@ -1,4 +1,4 @@
-"""Which fusions are worth their while on a card, by decode steps with and without each."""
+"""Which fusions make decode steps slower on a card, by steps with and without each."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -28,7 +29,7 @@ from rocmforge.bench.asv import (
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.git import find_commit
 from rocmforge.bench.reports import reports_path
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import MeasurementError, ResultFileError
 
 pytest.importorskip("asv")
 
@@ -94,6 +95,15 @@ def test_what_a_run_prints_may_be_any_bytes(tmp_path: Path) -> None:
     words = [sys.executable, "-c", "import os; os.write(1, b'\\xff\\n')"]
     assert asv.run(words, tmp_path / "asv.log", lines.append) == 0
     assert lines == ["\ufffd\n"]
+
+
+def test_a_machine_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(asv.multiprocessing, "Lock", refuse)
+    with pytest.raises(MeasurementError, match="/dev/shm: got Permission denied, wanted a folder"):
+        asv.run([sys.executable, "-c", ""], tmp_path / "log", print)
 
 
 def test_our_own_thresholds_can_be_read(repo: Path) -> None:

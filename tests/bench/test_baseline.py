@@ -27,7 +27,8 @@ from rocmforge.bench.baseline import (
     replacements,
     save_baseline,
 )
-from rocmforge.bench.compare import Outcome, compare, differences
+from rocmforge.bench.compare import compare, differences
+from rocmforge.bench.comparison import Outcome
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocmforge.bench.compare import CODE_CHANGED, Comparison, Outcome, Row, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import CODE_CHANGED, Comparison, Outcome, Row
 from rocmforge.bench.decision import Verdict, slowdown
 from rocmforge.bench.documents import to_junit, to_markdown
 from rocmforge.bench.results import Direction, Result, ResultSet, Status

@@ -12,7 +12,7 @@ import pytest
 from asv_tree import Bench
 from test_with_asv import CONFIG, Project
 
-from rocmforge.bench.compare import Row
+from rocmforge.bench.comparison import Row
 from rocmforge.bench.confirm import (
     FEWEST_PAIRS,
     MOST_FASTER,

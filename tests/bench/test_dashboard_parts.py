@@ -208,7 +208,6 @@ def test_words() -> None:
     assert formatting.interval(0.001, 0.002, "seconds") == "1 … 2 ms"
     assert formatting.better(Direction.LOWER) == "↓ lower"
     assert formatting.better(None) == "n/a"
-    assert formatting.arrow(None) == ""
     assert formatting.measured(None, None) == "n/a, n/a"
     assert formatting.extremes([]) == "n/a"
     assert formatting.extremes([2.0, 1.0], "MHz") == "1 … 2 MHz"

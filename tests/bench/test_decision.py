@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rocmforge.bench.compare import Outcome, Row, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import Outcome, Row
 from rocmforge.bench.decision import ALPHA, Verdict, evidence
 from rocmforge.bench.noise import Noise
 from rocmforge.bench.results import Direction, Result, ResultSet, Status

@@ -11,7 +11,8 @@ import pytest
 from asv_tree import A, AsvTree, B
 
 from rocmforge.bench.asv_results import ResultsDirectory
-from rocmforge.bench.compare import Comparison, Difference, Outcome, Row, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import Comparison, Difference, Outcome, Row
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.documents import to_json, to_junit, to_markdown
 from rocmforge.bench.results import Direction, ResultSet

@@ -30,6 +30,7 @@ def raising(error: BaseException) -> Callable[[], int]:
     [
         (MeasurementError("nothing measured"), 3, "tool: nothing measured"),
         (ImportError("No module named 'asv'"), 2, "No module named 'asv': in the checkout, pip"),
+        (ImportError("no such name", name="rocmforge.hardware"), 2, "tool: error: no such name\n"),
         (DeviceError("no GPU"), 2, "tool: error: no GPU"),
         (ResultFileError(Path("x"), "content", got=1, wanted=2), 2, "tool: error: x"),
         (ValueError("threshold: got -1"), 2, "tool: error: threshold: got -1"),

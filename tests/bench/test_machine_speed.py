@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rocmforge.bench.compare import Comparison, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import Comparison
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.machine_speed import SESSION_MS, differing_conditions, middle_rates
 from rocmforge.bench.noise import Noise

@@ -9,7 +9,8 @@ import pytest
 from asv_tree import A, AsvTree, B
 
 from rocmforge.bench.asv_results import ResultsDirectory
-from rocmforge.bench.compare import Comparison, Row, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import Comparison, Row
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.plots import forest_plot
 from rocmforge.bench.results import Direction

@@ -12,7 +12,8 @@ from asv_tree import A, AsvTree, B
 from rich.console import Console
 
 from rocmforge.bench.asv_results import ResultsDirectory
-from rocmforge.bench.compare import Comparison, Row, compare, suite_slowdowns
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import Comparison, Row, suite_slowdowns
 from rocmforge.bench.decision import Verdict
 from rocmforge.bench.results import Direction, Result, ResultSet, Status
 from rocmforge.bench.statistics import summarize

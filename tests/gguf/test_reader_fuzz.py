@@ -52,7 +52,7 @@ class Scratch:
         assert seconds < 1, f"{seconds:.1f} s to end in {error}"
         if error is not None:
             assert error.path == self.path
-            assert (error.offset is None) == (not content)
+            assert (error.offset is None) == (content[:4] != b"GGUF")
             assert 0 <= (error.offset or 0) <= len(content)
             assert str(error.got)
             assert str(error.wanted)
@@ -107,12 +107,13 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scratch]:
 # --- hand-made
 
 
+NO_GGUF = "not a GGUF file: first bytes"
 DEEP = b"".join([b.u32(b.ARRAY) + b.u64(1)] * 10_000)
 # One key "k" in a file: its value starts at byte 37, behind 24 + 9 + 4 bytes.
 # One tensor "w": dimensions at 33, first size at 37, type at 45, offset at 49 (one dimension).
 HOSTILE = {
-    "magic": (b"GGML" + b.gguf()[4:], "magic", 0, "b'GGML'", "b'GGUF'"),
-    "magic cut": (b"GGU", "magic", 0, "4 bytes", "at most 3, to the end of the file"),
+    "of another format": (b"GGML" + b.gguf()[4:], NO_GGUF, None, "b'GGML'", "b'GGUF'"),
+    "three bytes": (b"GGU", NO_GGUF, None, "b'GGU'", "b'GGUF'"),
     "version cut": (b"GGUF\3\0", "version", 4, "4 bytes", "at most 2"),
     "counts cut": (b.gguf()[:20], "number of metadata keys", 16, "8 bytes", "at most 4"),
     "version 1": (b.gguf(version=1), "version", 4, "1", "2 or 3, little-endian"),
@@ -280,7 +281,8 @@ def test_refuses_a_hostile_file(scratch: Scratch, name: str) -> None:
     assert error.offset == offset
     assert str(error.got) == got
     assert str(error.wanted).startswith(wanted)
-    assert str(error).endswith(f": {what} at byte {offset}: got {got}, wanted {error.wanted}")
+    where = "" if offset is None else f" at byte {offset}"
+    assert str(error).endswith(f": {what}{where}: got {got}, wanted {error.wanted}")
 
 
 @pytest.mark.parametrize(

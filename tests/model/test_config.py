@@ -265,6 +265,13 @@ def test_values_out_of_range_are_model_errors_that_name_the_key(
     assert "wanted" in str(error.value)
 
 
+@pytest.mark.parametrize("value", [-2, 0, 15, 18, 1 << 24])
+def test_the_rotated_dimensions_have_the_head_dim_for_a_bound(tmp_path: Path, value: int) -> None:
+    wanted = f"rope.dimension_count: got {value}, wanted an even number from 2 to the head dim, 16"
+    with pytest.raises(ModelError, match=wanted):
+        read(tmp_path, keys={"rope.dimension_count": value})
+
+
 @pytest.mark.parametrize("keys", [{"attention.key_length": 640}, {"embedding_length": 2560}])
 def test_a_head_that_no_kernel_takes_is_refused(tmp_path: Path, keys: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedModelError, match=r"llama\.attention\.key_length = 640 is not "):

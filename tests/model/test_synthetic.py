@@ -27,7 +27,7 @@ from rocmforge.gguf.random_blocks import RandomBytes, normal, random_blocks
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import find_mix, mix_names, tensor_format
-from rocmforge.model.presets import PRESETS, find_preset, llama3_freq_factors, preset_config
+from rocmforge.model.presets import PRESETS, find_preset, llama3_freq_factors
 from rocmforge.model.synthetic import cached_model, make_model, plan_model
 from rocmforge.model.synthetic_vocab import vocabulary_metadata
 from rocmforge.model.weights import load_weights
@@ -94,10 +94,13 @@ def test_columns_that_fill_no_k_block_fall_back() -> None:
     assert formats["blk.0.attn_v.weight"] == "Q8_0"  # Q6_K, fallen back
     assert formats["blk.0.ffn_down.weight"] == "Q6_K"  # 4864 columns
     assert formats["blk.4.ffn_down.weight"] == "Q4_K"
+    assert plan.fallbacks == {"Q5_0": 132, "Q8_0": 12}
+    assert plan_model("0.5B", "IQ3_S", layers=2).fallbacks == {"IQ4_NL": 10, "Q5_0": 2}
+    assert not plan_model("7B", "IQ3_S").fallbacks
 
 
 def test_columns_that_fill_no_block_at_all_are_halves() -> None:
-    config = preset_config("tiny")
+    config = find_preset("tiny").config
     assert tensor_format(find_mix("Q4_K_M"), config, "blk.0.attn_q.weight", (8, 40)) == "F16"
 
 
@@ -127,6 +130,11 @@ def test_unknown_mixes_are_refused_with_a_list(name: str) -> None:
         find_mix(name)
 
 
+def test_a_mistyped_mix_has_a_suggestion() -> None:
+    with pytest.raises(ValueError, match=r"; did you mean Q4_K_M\?$"):
+        find_mix("q4km")
+
+
 # Weights of the published models, and the sizes of llama.cpp's own Q4_K_M files of them in GB.
 @pytest.mark.parametrize(
     ("preset", "weights", "q4_k_m"),
@@ -151,10 +159,10 @@ def test_presets_are_as_large_as_what_they_are_named_after(
 
 
 def test_preset_configs_need_no_file() -> None:
-    config = preset_config("70B")
+    config = find_preset("70B").config
     assert 2 * config.n_layers * config.n_kv_heads * config.head_dim * 2 == 327_680
     with pytest.raises(ValueError, match=r"preset: got '9B', wanted one of tiny, tiny-moe, 0\.5B"):
-        preset_config("9B")
+        find_preset("9B")
     with pytest.raises(ValueError, match=r"layers: got 5, wanted 1 to 4"):
         find_preset("tiny", layers=5)
     with pytest.raises(ValueError, match=r"architecture: got 'mamba'"):
@@ -169,7 +177,7 @@ def test_preset_configs_need_no_file() -> None:
 
 
 def test_llama3_factors_follow_the_wavelength() -> None:
-    rope = preset_config("8B").rope
+    rope = find_preset("8B").config.rope
     factors = llama3_freq_factors(rope, 8.0)
     turns = 8192 * rope.frequencies(None) / (2 * math.pi)
     np.testing.assert_array_equal(factors[turns > 4], 1.0)
@@ -204,7 +212,7 @@ def test_files_are_what_was_asked_for(tmp_path: Path, mix: str) -> None:
     plan = plan_model("tiny", mix)
     with GGUFFile(path) as file:
         config = ModelConfig.from_gguf(file)
-        expected = preset_config("tiny")
+        expected = find_preset("tiny").config
         assert (config.rope, config.d_ff) == (expected.rope, expected.d_ff)
         assert config.norm_eps == pytest.approx(expected.norm_eps)
         assert {n: (i.shape, i.format) for n, i in file.tensors.items()} == plan.tensors
@@ -357,8 +365,10 @@ def test_tool_writes_and_refuses(
     assert path.read_bytes() == before
     assert make_model_tool.main([str(path), "--force"]) == 0
     assert path.read_bytes() != before
-    assert make_model_tool.main([str(tmp_path / "other.gguf"), "--preset", "2B"]) == 2
-    assert "preset: got '2B'" in capsys.readouterr().err
+    assert make_model_tool.main([str(tmp_path / "other.gguf"), "--preset", "tinny"]) == 2
+    said = capsys.readouterr().err
+    assert "preset: got 'tinny'" in said
+    assert said.endswith("; did you mean tiny?\n")
     assert make_model_tool.main(["--list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in PRESETS)
@@ -372,6 +382,23 @@ def test_tool_writes_and_refuses(
     assert (
         f"make_model: error: ROCMFORGE_CACHE: got '{path}', wanted a dir" in capsys.readouterr().err
     )
+
+
+def test_tool_says_which_tensors_are_of_another_format_than_the_mix_means(
+    tmp_path: Path,
+    make_model_tool: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(make_model_tool, "make_model", lambda path, *_, **__: path)  # 145 MB
+    arguments = ["--preset", "0.5B", "--layers", "1", "--mix", "IQ3_S"]
+    assert make_model_tool.main([str(tmp_path / "model.gguf"), *arguments]) == 0
+    assert capsys.readouterr().err == (
+        "make_model: tensors in another format: 5 in IQ4_NL, 1 in Q5_0; "
+        "their columns do not fit the blocks that IQ3_S means\n"
+    )
+    assert make_model_tool.main([str(tmp_path / "model.gguf"), "--mix", "IQ3_S"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_tool_shows_progress_when_it_takes_long(

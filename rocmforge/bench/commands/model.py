@@ -29,8 +29,8 @@ tg128 @ d4096  behind 4096 tokens that the sequence holds already
 batch          sequences that are decoded together
 tokens/s       median of the repetitions, all sequences together; beside it the least and the most
 ms/token       1000 over tokens/s
-× roofline     median time over the least that this device could take, by its read rate and its
-               rate of operations, both measured just after the test; 1 is the ideal
+time / ideal   median time over the ideal time: the least that this device could take, by its read
+               rate and its rate of operations, both measured just after the test; 2: twice as long
 
 Lists with commas are combined, each value with each. Each test runs once before, to warm up, which
 does not count. Times are of the host, from the call until the logits are there; loading the model
@@ -203,7 +203,7 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str | None, int | None, st
     """Each device with each number of threads, a GPU once; and why a device is not there."""
     from rocmforge.devices import default_device
     from rocmforge.errors import DeviceError
-    from rocmforge.hardware import crowding
+    from rocmforge.hardware import oversubscription
 
     usable = len(os.sched_getaffinity(0))
     for device in args.device:
@@ -215,7 +215,7 @@ def _runs(args: argparse.Namespace) -> Iterator[tuple[str | None, int | None, st
         if not on_cpu and args.threads != [None]:
             print(f"-t: threads are the CPU's, and change nothing on {device}", file=sys.stderr)
         for threads in args.threads if on_cpu else [None]:
-            if told := crowding(threads or 0, usable):
+            if told := oversubscription(threads or 0, usable):
                 print(f"-t: {told}", file=sys.stderr)
             yield device, threads, None
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rocmforge.bench.compare import THRESHOLD, Comparison, threshold_of
+from rocmforge.bench.compare import threshold_of
+from rocmforge.bench.comparison import THRESHOLD, Comparison
 from rocmforge.bench.dashboard.machines import Machine, latest
 from rocmforge.bench.dashboard.points import BETTER, DEVICE, rounded
 from rocmforge.bench.dashboard.speeds import Speed, speeds, split_model

@@ -13,7 +13,8 @@ from typing import Any
 
 from rocmforge.bench.asv_results import RESULT_VERSION, BenchmarkInfo, read_result_file
 from rocmforge.bench.baseline import load_baseline
-from rocmforge.bench.compare import Comparison, compare
+from rocmforge.bench.compare import compare
+from rocmforge.bench.comparison import Comparison
 from rocmforge.bench.files import (
     kind_of,
     milliseconds,

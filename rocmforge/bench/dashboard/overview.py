@@ -13,7 +13,7 @@ from typing import Any
 
 from rocmforge.bench import formatting
 from rocmforge.bench.baseline import STORE
-from rocmforge.bench.compare import Comparison
+from rocmforge.bench.comparison import Comparison
 from rocmforge.bench.dashboard.machines import Machine, latest
 from rocmforge.bench.dashboard.points import DEVICE, rounded, usable
 from rocmforge.bench.dashboard.speeds import DECODE, PHASES, PREFILL, SHORT, TTFT, Speed

@@ -9,7 +9,7 @@ import csv
 import json
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,12 @@ from typing import Any, TextIO
 
 from rocmforge.errors import ResultFileError, said_of_json
 from rocmforge.profiling.readers.values import Omissions, plain
+
+MOST_FILES = 1000
+"""Of a folder."""
+
+NAMED = 5
+"""Files that a message names at most."""
 
 MOST_BYTES = 2 * 1024**3
 MOST_JSON_BYTES = 512 * 1024**2
@@ -34,6 +40,17 @@ HEADER_WITHIN = 200
 
 _MOST_LINES = 100
 """Of one field."""
+
+
+def named(files: Iterable[Path]) -> str:
+    """Return the names of the first files, or "no files"."""
+    return ", ".join(file.name for file in islice(files, NAMED)) or "no files"
+
+
+def not_read(names: Sequence[str]) -> list[str]:
+    """Return the remark that names what lies beside the files that were read, if anything does."""
+    more = ", …" if len(names) > NAMED else ""
+    return [f"not read beside them: {', '.join(names[:NAMED])}{more}"] if names else []
 
 
 def head(path: Path) -> bytes:

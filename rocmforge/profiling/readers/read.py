@@ -11,7 +11,7 @@ from pathlib import Path
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.api_traces import matches as is_api_trace
 from rocmforge.profiling.readers.api_traces import read_api_traces
-from rocmforge.profiling.readers.input_files import head
+from rocmforge.profiling.readers.input_files import MOST_FILES, head, named, not_read
 from rocmforge.profiling.readers.records import Recording
 from rocmforge.profiling.readers.rocpd import matches as is_rocpd
 from rocmforge.profiling.readers.rocpd import read_rocpd
@@ -26,9 +26,6 @@ from rocmforge.profiling.readers.rocprofv3_json import read_rocprofv3_json
 from rocmforge.profiling.readers.rocprofv3_rows import runs_added, totals_without_singles
 from rocmforge.profiling.readers.smi import matches as is_smi
 from rocmforge.profiling.readers.smi import read_smi
-
-_MOST_FILES = 1000
-_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -118,8 +115,8 @@ def _read_folder(folder: Path) -> Recording:
     if len(workloads) == 1:
         return read_rocprof_compute(workloads[0])
     if workloads:
-        names = ", ".join(one.name for one in workloads[:_NAMED])
-        raise ResultFileError(folder, "folder", got=f"workloads {names}", wanted="one of them")
+        got = f"workloads {named(workloads)}"
+        raise ResultFileError(folder, "folder", got=got, wanted="one of them")
     files = list(_files(folder))
     for reader in _READERS:
         mine = [file for file in files if reader.matches(file)]
@@ -127,13 +124,12 @@ def _read_folder(folder: Path) -> Recording:
             mine = _most_complete(mine)
             return _as_one(folder, [reader.read(file) for file in mine], mine, files)
     wanted = "files of one of: " + "; ".join(reader.what for reader in _READERS)
-    seen = ", ".join(file.name for file in files[:_NAMED]) or "no files"
-    raise ResultFileError(folder, "folder", got=seen, wanted=wanted)
+    raise ResultFileError(folder, "folder", got=named(files), wanted=wanted)
 
 
 def _inside(folder: Path) -> list[Path]:
     try:
-        return sorted(folder.iterdir())[:_MOST_FILES]
+        return sorted(folder.iterdir())[:MOST_FILES]
     except OSError as error:
         raise ResultFileError(folder, "folder", got=error, wanted="a readable one") from error
 
@@ -143,12 +139,12 @@ def _files(folder: Path) -> Iterator[Path]:
     inside = _inside(folder)
     below = _below(inside)
     found = chain(inside, below, _below(below))
-    return islice((file for file in found if file.is_file()), _MOST_FILES)
+    return islice((file for file in found if file.is_file()), MOST_FILES)
 
 
 def _below(found: list[Path]) -> list[Path]:
     inside = chain.from_iterable(_inside(one) for one in found if one.is_dir())
-    return list(islice(inside, _MOST_FILES))
+    return list(islice(inside, MOST_FILES))
 
 
 def _most_complete(files: list[Path]) -> list[Path]:
@@ -169,10 +165,7 @@ def _as_one(
     calls = tuple(chain.from_iterable(one.calls for one in recordings))
     totals = chain.from_iterable(one.totals for one in recordings)
     remarks = [f"read of {folder.name}: {', '.join(file.name for file in files)}"]
-    others = [file.name for file in present if file not in files]
-    if others:
-        more = ", …" if len(others) > _NAMED else ""
-        remarks.append(f"not read beside them: {', '.join(others[:_NAMED])}{more}")
+    remarks += not_read([file.name for file in present if file not in files])
     remarks += runs_added(sum(bool(one.dispatches) for one in recordings))
     said = dict.fromkeys(chain.from_iterable(one.remarks for one in recordings))
     return replace(

@@ -22,7 +22,13 @@ from rocmforge.profiling.readers.dispatch_rows import (
     Columns,
     dispatch,
 )
-from rocmforge.profiling.readers.input_files import find_header, head_lines, table
+from rocmforge.profiling.readers.input_files import (
+    MOST_FILES,
+    find_header,
+    head_lines,
+    not_read,
+    table,
+)
 from rocmforge.profiling.readers.records import Agent, Dispatch, Recording
 from rocmforge.profiling.readers.values import Omissions, number, plain, whole
 
@@ -35,8 +41,6 @@ _TIMES = "timestamps.csv"
 _NAMES = ("pmc_", "sq_", "timestamps", "results_pmc_", "results_sq_")
 _BESIDE = ("sysinfo.csv", "roofline.csv", "pmc_dispatch_info.csv", "pmc_kernel_top.csv")
 _RESULTS = (".csv", ".db", ".json", ".txt")
-_MOST_FILES = 1000
-_NAMED = 5
 _LEVEL = "SQ_ACCUM_PREV_HIRES"
 """Sums the level counter before it over all cycles; its meaning depends on the table's name."""
 
@@ -92,7 +96,7 @@ def read_rocprof_compute(path: Path) -> Recording:
 
 def _csv_files(folder: Path) -> list[Path]:
     try:
-        files = [file for file in folder.iterdir() if file.suffix.lower() == ".csv"][:_MOST_FILES]
+        files = [file for file in folder.iterdir() if file.suffix.lower() == ".csv"][:MOST_FILES]
     except OSError as error:
         raise ResultFileError(folder, "folder", got=error, wanted="a workload folder") from error
     files = [file for file in files if file.name.lower() not in _BESIDE]
@@ -109,8 +113,7 @@ def _beside(folder: Path, tables: list[Path]) -> list[str]:
         and file.name.lower() not in _BESIDE
         and not _is_named(file)
     ]
-    more = ", …" if len(others) > _NAMED else ""
-    return [f"not read beside them: {', '.join(others[:_NAMED])}{more}"] if others else []
+    return not_read(others)
 
 
 def _tables(folder: Path) -> Iterator[Path]:

@@ -18,10 +18,13 @@ from typing import Any
 from rocmforge.errors import ResultFileError
 from rocmforge.profiling.readers.input_files import (
     HEADER_WITHIN,
+    MOST_FILES,
     check,
     column_names,
     head,
     head_lines,
+    named,
+    not_read,
     table,
 )
 from rocmforge.profiling.readers.records import Agent, Call, Copy, Recording, Total
@@ -44,8 +47,6 @@ from rocmforge.profiling.readers.values import (
 
 _Rows = Iterator[tuple[int, dict[str, str]]]
 _WANTED = "a table of rocprofv3"
-_MOST_FILES = 1000
-_NAMED = 5
 _TABLES = {
     "samples": ("sampletimestamp", "execmask"),
     "spm": ("countername", "countervalue", "agentid", "timestamp"),
@@ -114,8 +115,7 @@ def read_rocprofv3_csv(path: Path) -> Recording:
     files = list(_files(path))
     tables = [file for file in files if _is_table(file)]
     if not tables:
-        seen = ", ".join(file.name for file in files[:_NAMED]) or "no files"
-        raise ResultFileError(path, "files", got=seen, wanted=f"{_WANTED} at least")
+        raise ResultFileError(path, "files", got=named(files), wanted=f"{_WANTED} at least")
     runs: dict[tuple[Path, str], _Run] = defaultdict(_Run)
     errors = []
     for file in tables:
@@ -138,10 +138,10 @@ def _files(path: Path) -> Iterator[Path]:
     deep = ("*", "*/*", "*/*/*") if path.is_dir() else (f"{escape(path.name)}*.csv",)
     folder = path if path.is_dir() else path.parent
     try:
-        inside = [one for to in deep for one in sorted(islice(folder.glob(to), _MOST_FILES))]
+        inside = [one for to in deep for one in sorted(islice(folder.glob(to), MOST_FILES))]
     except (OSError, ValueError):
         return iter(())
-    return islice((one for one in inside if _is_file(one)), _MOST_FILES)
+    return islice((one for one in inside if _is_file(one)), MOST_FILES)
 
 
 def _is_file(path: Path) -> bool:
@@ -321,9 +321,7 @@ def _as_one(
     folders = sorted({file.parent.name for file in files})
     if len(folders) > 1:
         remarks.append(f"of {len(folders)} folders, each a process or a pass: {', '.join(folders)}")
-    if others:
-        more = ", …" if len(others) > _NAMED else ""
-        remarks.append(f"not read beside them: {', '.join(others[:_NAMED])}{more}")
+    remarks += not_read(others)
     remarks += runs_added(sum(bool(one.dispatches) for one in recordings))
     remarks += [f"not read: {error}" for error in errors]
     return Recording(

@@ -1,0 +1,26 @@
+"""What a mistyped name was perhaps meant to be, and an argument parser that says so."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean NAME?" with the known name most like `word`; "" if none is like it."""
+    by_case = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word.casefold(), by_case, n=1)
+    return f"; did you mean {by_case[close[0]]}?" if close else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what was perhaps meant where it refuses a command or another choice."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += did_you_mean(str(value), map(str, action.choices or ()))
+            raise
