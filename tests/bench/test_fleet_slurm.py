@@ -1,0 +1,99 @@
+"""The engine of a fleet on a real Slurm of four nodes, one of which is killed while it measures.
+
+Skipped where Debian's slurm-wlm and munge, or the extra `fleet-slurm`, are not installed.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fleet_runs import Fleet
+from slurm_cluster import NODES, SlurmCluster, cluster, lacking
+
+from rocmforge.bench.fleet.slurm import SlurmEngine
+
+pytest.importorskip("submitit", reason="no submitit: pip install -e '.[fleet-slurm]'")
+pytestmark = [
+    pytest.mark.fleet,
+    pytest.mark.skipif(lacking() is not None, reason=lacking() or "there is Slurm"),
+]
+KINDS = {kind: {"constraint": kind} for kind in ("east", "west")}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[SlurmCluster]:
+    (tmp_path / "slurm").mkdir()
+    with cluster(tmp_path / "slurm") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "cache"))
+
+
+def engine_of(fleet: Fleet) -> SlurmEngine:
+    return SlurmEngine(fleet.store.inbox, fleet.root / "fleet" / "slurm", 5, KINDS)
+
+
+def test_all_parts_are_measured_each_copy_on_another_node(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    fleet = Fleet(tmp_path / "run")
+    engine = engine_of(fleet)
+    assert engine.boxes() == {"east": {"n0", "n1"}, "west": {"n2", "n3"}}
+    outcome = fleet.run(engine, fleet.wanted(), interval_s=0.5)
+    assert (outcome.missing, outcome.failures) == ({}, {})
+    boxes = {part: one.provenance.box for part, one in fleet.store.gathered().items()}
+    assert {NODES[box] for part, box in boxes.items() if part.kind == "west"} == {"west"}
+    assert len({(part.commit, box) for part, box in boxes.items()}) == len(boxes) == 8
+    began = fleet.journal("began")
+    fleet.run(engine, fleet.wanted(), interval_s=0.5)
+    assert fleet.journal("began") == began == 8
+
+
+def test_a_node_that_dies_while_it_measures(slurm: SlurmCluster, tmp_path: Path) -> None:
+    calm = Fleet(tmp_path / "calm", seconds=0.0)
+    assert calm.run(engine_of(calm), calm.wanted(), interval_s=0.5).missing == {}
+    fleet = Fleet(tmp_path / "run", seconds=3.0)
+    killed = []
+
+    def kill() -> None:
+        while not (working := slurm.working()):
+            time.sleep(0.1)
+        time.sleep(random.random())
+        killed.append(random.choice(working))
+        slurm.kill_node(killed[0])
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    outcome = fleet.run(engine_of(fleet), fleet.wanted(), interval_s=0.5)
+    killer.join()
+    assert outcome.missing == {}
+    assert len(outcome.failures) == 1
+    ((said,),) = outcome.failures.values()
+    assert "no bundle came" in said
+    assert fleet.tree() == calm.tree()
+    assert sorted(fleet.store.gathered()) == sorted(fleet.wanted())
+    assert fleet.journal("began") <= 9
+    assert killed[0] not in set().union(*engine_of(fleet).boxes().values())
+
+
+def test_the_last_node_of_a_kind_is_reported_and_the_rest_stays(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    for name in ("n0", "n1"):
+        slurm.kill_node(name)
+    fleet = Fleet(tmp_path / "run", seconds=0.0)
+    engine = engine_of(fleet)
+    while "east" in engine.boxes():
+        time.sleep(0.5)
+    outcome = fleet.run(engine, fleet.wanted(), interval_s=0.5)
+    assert {part.kind for part in outcome.missing} == {"east"}
+    assert {*outcome.missing.values()} == {"no box of kind east"}
+    assert {part.kind for part in fleet.store.gathered()} == {"west"}
