@@ -21,7 +21,7 @@ def measure(commit: str, kind: str) -> None:
     value = 1 + int(commit[:4], 16) / 1e6
     values = {"matmul.track_ms": [value, 2 * value], f"rope.time_{kind}": value / 1000}
     machine = {**MACHINE, "machine": f"box-{kind}"}
-    if kind.startswith("gfx"):
+    if kind.startswith(("gfx", "sm_")):
         machine["gfx"] = kind
     written = tree.run(commit, values, machine=machine, environment="existing-py3.11")
     for index in (0, 1):

@@ -74,7 +74,7 @@ def one_run(root: Path, seed: int, undisturbed: dict[str, bytes]) -> bool:
     assert killer.killed
     assert outcome.missing == {}
     assert fleet.tree() == undisturbed
-    parts = fleet.store.gathered()
+    parts = fleet.store.known()
     assert sorted(parts) == sorted(fleet.wanted())
     failed = [line for said in outcome.failures.values() for line in said]
     assert failed in ([], [f"{killer.killed}: its process was ended by SIGKILL"])

@@ -84,11 +84,11 @@ def test_all_parts_are_measured_each_copy_on_another_node(
     assert engine.boxes() == {"gfx942": {"n0", "n1"}, "cpu": {"n2", "n3"}}
     outcome = fleet.run(engine, fleet.wanted(KINDS), interval_s=0.2)
     assert (outcome.missing, outcome.failures) == ({}, {})
-    gathered = fleet.store.gathered()
-    boxes = {part: one.provenance.box for part, one in gathered.items()}
+    gathered = fleet.store.known()
+    boxes = {part: one.box for part, one in gathered.items()}
     assert all(NODES[box] == part.kind for part, box in boxes.items())
     assert len({(part.commit, box) for part, box in boxes.items()}) == len(boxes) == 8
-    devices = {part.kind: one.provenance.devices for part, one in gathered.items()}
+    devices = {part.kind: one.devices for part, one in gathered.items()}
     assert devices["gfx942"]["ROCR_VISIBLE_DEVICES"] == "0"
     began = fleet.journal("began")
     fleet.run(engine, fleet.wanted(KINDS), interval_s=0.2)
@@ -115,7 +115,7 @@ def test_a_node_that_dies_while_it_measures(nodes: dict[str, Any], tmp_path: Pat
     assert outcome.missing == {}
     assert len(outcome.failures) == 1
     assert fleet.tree() == calm.tree()
-    assert sorted(fleet.store.gathered()) == sorted(fleet.wanted(KINDS))
+    assert sorted(fleet.store.known()) == sorted(fleet.wanted(KINDS))
     assert fleet.journal("began") <= 9
     assert killed[0] not in set().union(*engine_of(fleet).boxes().values())
 
@@ -130,5 +130,5 @@ def test_the_last_node_of_a_kind_is_reported_and_the_rest_stays(
     while "cpu" in engine.boxes():
         time.sleep(0.5)
     outcome = fleet.run(engine, fleet.wanted(KINDS), interval_s=0.2)
-    assert {*outcome.missing.values()} == {"no box of kind cpu"}
-    assert {part.kind for part in fleet.store.gathered()} == {"gfx942"}
+    assert {*outcome.missing.values()} == {"no box of kind cpu, the engine has gfx942"}
+    assert {part.kind for part in fleet.store.known()} == {"gfx942"}

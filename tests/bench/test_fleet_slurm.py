@@ -49,7 +49,7 @@ def test_all_parts_are_measured_each_copy_on_another_node(
     assert engine.boxes() == {"east": {"n0", "n1"}, "west": {"n2", "n3"}}
     outcome = fleet.run(engine, fleet.wanted(), interval_s=0.5)
     assert (outcome.missing, outcome.failures) == ({}, {})
-    boxes = {part: one.provenance.box for part, one in fleet.store.gathered().items()}
+    boxes = {part: one.box for part, one in fleet.store.known().items()}
     assert {NODES[box] for part, box in boxes.items() if part.kind == "west"} == {"west"}
     assert len({(part.commit, box) for part, box in boxes.items()}) == len(boxes) == 8
     began = fleet.journal("began")
@@ -79,7 +79,7 @@ def test_a_node_that_dies_while_it_measures(slurm: SlurmCluster, tmp_path: Path)
     ((said,),) = outcome.failures.values()
     assert "no bundle came" in said
     assert fleet.tree() == calm.tree()
-    assert sorted(fleet.store.gathered()) == sorted(fleet.wanted())
+    assert sorted(fleet.store.known()) == sorted(fleet.wanted())
     assert fleet.journal("began") <= 9
     assert killed[0] not in set().union(*engine_of(fleet).boxes().values())
 
@@ -95,5 +95,5 @@ def test_the_last_node_of_a_kind_is_reported_and_the_rest_stays(
         time.sleep(0.5)
     outcome = fleet.run(engine, fleet.wanted(), interval_s=0.5)
     assert {part.kind for part in outcome.missing} == {"east"}
-    assert {*outcome.missing.values()} == {"no box of kind east"}
-    assert {part.kind for part in fleet.store.gathered()} == {"west"}
+    assert {*outcome.missing.values()} == {"no box of kind east, the engine has west"}
+    assert {part.kind for part in fleet.store.known()} == {"west"}

@@ -7,7 +7,7 @@ fast the host is. Copies of a part on several boxes (`--boxes 2`) say how fast t
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, median_low
@@ -19,6 +19,8 @@ from rocmforge.bench.results import Direction
 from rocmforge.bench.run_environment import is_timed
 
 BENCHMARKS = "benchmarks"
+RECENT = 5
+"""Parts of a box that say how it does now."""
 _READINGS = {
     "read_gb_per_second": "reading memory",
     "square_roots_per_ns": "calculating on one core",
@@ -69,11 +71,15 @@ def standings(parts: Iterable[Gathered]) -> list[Standing]:
     """Compare the boxes of each hardware tag, where there are several; the slowest first.
 
     The middle of two boxes is the faster one, so of two that differ the slower one is named.
-    Results that other work or throttling disturbed do not count.
+    Of each box its newest parts count, and no results that other work or throttling disturbed.
     """
     kinds: dict[str, list[Gathered]] = defaultdict(list)
-    for one in parts:
-        kinds[one.results.machine].append(one)
+    count: Counter[tuple[str, str]] = Counter()
+    for one in sorted(parts, key=lambda one: one.provenance.ended, reverse=True):
+        key = one.results.machine, one.provenance.box
+        if count[key] < RECENT:
+            kinds[one.results.machine].append(one)
+        count[key] += 1
     found = []
     for tag, ones in kinds.items():
         for what, limit in SCATTER.items():

@@ -8,10 +8,13 @@ results are whole.
 from __future__ import annotations
 
 import contextlib
+import lzma
 import re
 import stat
+import struct
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,11 @@ _ALLOWED = re.compile(
 )
 _BOX = re.compile(r"[\w.:-]{1,200}")
 _TOKEN = re.compile(r"[0-9a-f]{8}")
+_BROKEN = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, lzma.LZMAError),
+    *(OSError, EOFError, ValueError, NotImplementedError, RuntimeError),
+)
+"""What zipfile raises of a file that is none, or is broken, encrypted or packed in other ways."""
 MEASURED = (0, 1)
 """Exit codes of ``bench run`` with results: 1 where a benchmark failed, which they say."""
 
@@ -147,7 +155,7 @@ def unpack(source: Path, folder: Path) -> Provenance:
                 place = folder / entry.filename
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(bundle.read(entry))
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
+    except _BROKEN as error:
         raise ResultFileError(source, "file", got=error, wanted="a bundle of a fleet") from error
     with _naming(source, folder):
         found = read_provenance(folder / PROVENANCE)
@@ -173,7 +181,7 @@ def _checked(source: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipIn
 
 
 @contextlib.contextmanager
-def _naming(source: Path, folder: Path) -> Any:
+def _naming(source: Path, folder: Path) -> Iterator[None]:
     """Let an error of an unpacked file name the bundle: the folder is gone by then."""
     try:
         yield

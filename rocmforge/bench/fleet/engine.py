@@ -45,4 +45,4 @@ class Engine(Protocol):
         """Return those of the jobs that have ended."""
 
     def cancel(self, jobs: Collection[str]) -> None:
-        """End jobs, whether they run or wait."""
+        """End jobs, whether they run or wait; nothing happens to those that have ended."""

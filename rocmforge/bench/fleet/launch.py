@@ -20,7 +20,7 @@ from rocmforge.bench.fleet.parts import Part, missing, wanted_parts
 from rocmforge.bench.fleet.ray_cluster import RayEngine
 from rocmforge.bench.fleet.runner import Runner
 from rocmforge.bench.fleet.slurm import SlurmEngine
-from rocmforge.bench.fleet.store import Store
+from rocmforge.bench.fleet.store import Store, expired
 from rocmforge.bench.fleet.worker import Task
 from rocmforge.bench.git import ask_git, commit_hash
 from rocmforge.bench.head import plain_console
@@ -56,11 +56,12 @@ def run_fleet(args: argparse.Namespace) -> int:
         runner = Runner(engine, store, task, args.tries, console.print, interval)
         try:
             outcome = runner.run(wanted)
-        finally:
-            parts = store.merge()  # what came before an interrupt stays
-        for part in store.retain(args.keep, wanted) if args.keep else []:
-            console.print(f"dropped   {part.name}")
-        parts = store.gathered()
+        finally:  # what came before an interrupt is merged too
+            parts = store.merge()
+        dropped = expired(parts, args.keep, wanted) if args.keep else []
+        store.drop(parts, dropped)
+        for part in dropped:
+            console.print(f"dropped   {parts.pop(part).provenance.part.name}")
         shutil.rmtree(args.out / "slurm", ignore_errors=True)
         found = standings(parts.values())
         if parts:
@@ -103,7 +104,7 @@ def _show_plan(engine: Engine, store: Store, wanted: Sequence[Part], console: Co
     """Show the boxes, and what is gathered and what would be measured."""
     for kind, boxes in sorted(engine.boxes().items()):
         console.print(f"boxes     {kind}: {', '.join(sorted(boxes))}")
-    left = missing(wanted, store.gathered())
+    left = missing(wanted, store.known())
     for part in wanted:
         console.print(f"{'missing ' if part in left else 'gathered'}  {part.name}")
     console.print(f"fleet     {len(wanted) - len(left)} of {len(wanted)} parts gathered")

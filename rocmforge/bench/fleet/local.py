@@ -94,7 +94,7 @@ class LocalEngine:
 
     def cancel(self, jobs: Collection[str]) -> None:
         """Kill the processes of jobs with their children, and forget those that wait."""
-        for name in jobs:
+        for name in self._jobs.keys() & jobs:
             process = self._jobs[name].process
             if process:
                 with contextlib.suppress(ProcessLookupError):

@@ -35,7 +35,7 @@ class RayEngine:
 
     Raises
     ------
-    ImportError
+    ValueError
         There is no Ray.
     DeviceError
         There is no cluster.
@@ -47,7 +47,9 @@ class RayEngine:
         try:
             import ray
         except ImportError as error:
-            raise ImportError(f"{error} (extra fleet-ray)") from error
+            raise ValueError(
+                f"--engine ray: got {error}, wanted it: pip install -e '.[fleet-ray]'"
+            ) from error
         self._ray: Any = ray
         self._inbox = inbox
         self._jobs: dict[str, tuple[Any, Task]] = {}
@@ -92,7 +94,7 @@ class RayEngine:
 
     def cancel(self, jobs: Collection[str]) -> None:
         """Cancel jobs, and end the workers that run them."""
-        for job in jobs:
+        for job in self._jobs.keys() & jobs:
             self._ray.cancel(self._jobs.pop(job)[0], force=True)
 
     def _end(self, job: str) -> Ended:

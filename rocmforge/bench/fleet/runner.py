@@ -77,8 +77,7 @@ class Runner:
 
         However it ends, on an interrupt too, jobs are ended and what has arrived is gathered.
         """
-        parts = self._store.gathered().items()
-        self._gathered = {part: one.provenance.box for part, one in parts}
+        self._gathered = {part: made.box for part, made in self._store.known().items()}
         said_at = time.monotonic()
         try:
             self._collect()
@@ -103,9 +102,10 @@ class Runner:
             self._engine.cancel(self._jobs.keys())
             self._collect()
         failures = {part: one.said for part, one in self._failures.items() if one.said}
+        has = f"the engine has {', '.join(sorted(boxes)) or 'none at all'}"
         return Outcome(
             {
-                part: "; ".join(failures.get(part, [f"no box of kind {part.kind}"]))
+                part: "; ".join(failures.get(part, [f"no box of kind {part.kind}, {has}"]))
                 for part in missing(wanted, self._gathered)
             },
             failures,

@@ -6,6 +6,7 @@ squeue, sinfo and scontrol say what became of a job: unlike sacct they need no a
 from __future__ import annotations
 
 import getpass
+import math
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 from rocmforge.bench.fleet.engine import Ended
 from rocmforge.bench.fleet.parts import KNOWN_KIND
 from rocmforge.bench.fleet.worker import Task, deliver, task_json
-from rocmforge.errors import DeviceError
+from rocmforge.errors import DeviceError, one_line
 
 _BUILD_MINUTES = 30  # beside those of measuring
 _SILENCE_S = 600.0
@@ -42,7 +43,7 @@ class SlurmEngine:
 
     Raises
     ------
-    ImportError
+    ValueError
         There is no submitit.
     DeviceError
         There is no Slurm.
@@ -55,18 +56,25 @@ class SlurmEngine:
     ) -> None:
         try:
             import submitit
+            from submitit.core.utils import FailedJobError, FailedSubmissionError
         except ImportError as error:
-            raise ImportError(f"{error} (extra fleet-slurm)") from error
+            raise ValueError(
+                f"--engine slurm: got {error}, wanted it: pip install -e '.[fleet-slurm]'"
+            ) from error
         try:
             self._executor: Any = submitit.SlurmExecutor(folder.absolute(), max_num_timeout=0)
         except RuntimeError as error:
             raise DeviceError(f"--engine slurm: {error}") from error
+        self._failed = FailedJobError, FailedSubmissionError
         self._inbox = str(inbox.absolute())
         self._minutes, self._options = minutes, options
-        self._heard = time.monotonic()
+        self._heard = -math.inf
+        self._nodes: dict[str, set[str]] = {}
 
     def boxes(self) -> dict[str, set[str]]:
         """Return the nodes that work, by the features that name a kind and by kinds with options.
+
+        Where Slurm does not answer, as while its controller restarts, those of before.
 
         Raises
         ------
@@ -74,8 +82,10 @@ class SlurmEngine:
             Slurm has not answered for ten minutes.
         """
         said = self._ask("sinfo", "-h", "-N", "-o", "%N|%f|%T|%P")
+        if said is None:
+            return self._nodes
         nodes = [line.split("|") for line in said]
-        found: dict[str, set[str]] = {}
+        self._nodes = found = dict[str, set[str]]()
         for name, features, state, partition in nodes:
             if not _WORKING.fullmatch(state):
                 continue
@@ -89,7 +99,7 @@ class SlurmEngine:
         return found
 
     def submit(self, tasks: Sequence[Task], avoid: Collection[str]) -> list[str]:
-        """Submit the tasks as an array job."""
+        """Submit the tasks as an array job; DeviceError where sbatch refuses it."""
         kind = tasks[0].part.kind
         options: dict[str, Any] = {**self._chosen(kind), "job-name": f"fleet-{kind}"}
         if avoid:
@@ -98,18 +108,18 @@ class SlurmEngine:
         minutes = self._minutes + _BUILD_MINUTES
         self._executor.update_parameters(time=minutes, additional_parameters=options)
         texts = [task_json(task) for task in tasks]
-        jobs = self._executor.map_array(_deliver, texts, [self._inbox] * len(texts))
+        try:
+            jobs = self._executor.map_array(_deliver, texts, [self._inbox] * len(texts))
+        except self._failed as error:
+            raise DeviceError(f"sbatch for {kind}: got {one_line(error)}, wanted a job") from error
         return [str(job.job_id) for job in jobs]
 
     def poll(self, jobs: Collection[str]) -> dict[str, Ended]:
         """Return the jobs that squeue lists no more; errors as of `boxes`."""
         if not jobs:
             return {}
-        asked = time.monotonic()
         said = self._ask("squeue", "-h", "-r", "-u", getpass.getuser(), "-o", "%i")
-        if self._heard < asked:
-            return {}
-        return {job: _how(job) for job in jobs if job not in said}
+        return {} if said is None else {job: _how(job) for job in jobs if job not in said}
 
     def cancel(self, jobs: Collection[str]) -> None:
         """Cancel jobs, whether they run or wait."""
@@ -122,15 +132,15 @@ class SlurmEngine:
         default = {"constraint": kind, **resource} if own is None else {}
         return {**default, **self._options.get("", {}), **(own or {})}
 
-    def _ask(self, *words: str) -> list[str]:
-        """Return the lines that a program of Slurm prints; nothing where it does not answer now."""
+    def _ask(self, *words: str) -> list[str] | None:
+        """Return the lines that a program of Slurm prints; None: it does not answer now."""
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             self._heard = time.monotonic()
             return done.stdout.split()
         if time.monotonic() - self._heard > _SILENCE_S:
             raise DeviceError(f"{words[0]}: got {done.stderr.strip()}, wanted Slurm's answer")
-        return []
+        return None
 
 
 def _deliver(text: str, inbox: str) -> None:

@@ -130,13 +130,13 @@ class Store:
                 os.rename(work, place)
         return found
 
-    def gathered(self) -> dict[Part, Gathered]:
-        """Read every part that was gathered.
+    def known(self) -> dict[Part, Provenance]:
+        """Return what was gathered, without reading the results.
 
         Raises
         ------
         ResultFileError
-            One is broken: somebody changed it.
+            The provenance of a part is broken: somebody changed it.
         """
         found = {}
         for folder in sorted(self._parts.iterdir()):
@@ -146,7 +146,7 @@ class Store:
             if provenance.part.name != folder.name:
                 got = provenance.part.name
                 raise ResultFileError(folder / PROVENANCE, "part", got=got, wanted=folder.name)
-            found[provenance.part] = Gathered(folder, provenance, read_results(folder))
+            found[provenance.part] = provenance
         return found
 
     def merge(self) -> dict[Part, Gathered]:
@@ -155,7 +155,10 @@ class Store:
         Where several boxes measured a commit, the first copy counts. Of a machine's description
         and a benchmark's, the one of the newest commit does. Other files of the tree stay.
         """
-        parts = self.gathered()
+        parts = {
+            part: Gathered(self._parts / part.name, made, read_results(self._parts / part.name))
+            for part, made in self.known().items()
+        }
         for name, folder in chosen_files(parts.values()).items():
             self._write(name, (folder / RESULTS / name).read_bytes())
         names = self.results / "benchmarks.json"
@@ -168,23 +171,17 @@ class Store:
             write_json(names, dict(sorted(merged.items())))
         return parts
 
-    def retain(self, keep: int, wanted: Collection[Part]) -> list[Part]:
-        """Drop parts of all but the newest commits of each kind, and their files of the tree.
+    def drop(self, parts: Mapping[Part, Gathered], dropped: Collection[Part]) -> None:
+        """Remove parts of those that were merged, and the files of the tree that they alone have.
 
         Parameters
         ----------
-        keep
-            How many commits of each kind stay, by their dates.
-        wanted
-            Parts that stay however old they are.
-
-        Returns
-        -------
-        What was dropped.
+        parts
+            As `merge` returned them.
+        dropped
+            Of these.
         """
-        parts = self.gathered()
-        dropped = expired(parts, keep, wanted)
-        chosen = chosen_files([one for part, one in parts.items() if part not in dropped])
+        chosen = chosen_files(one for part, one in parts.items() if part not in dropped)
         for part in dropped:
             one = parts[part]
             for name in one.files:
@@ -192,7 +189,6 @@ class Store:
                 if name not in chosen and _same(merged, one.folder / RESULTS / name):
                     merged.unlink()
             shutil.rmtree(one.folder)
-        return dropped
 
     def _write(self, name: str, data: bytes) -> None:
         path = self.results / name
@@ -218,7 +214,17 @@ def chosen_files(parts: Iterable[Gathered]) -> dict[str, Path]:
 
 
 def expired(parts: Mapping[Part, Gathered], keep: int, wanted: Collection[Part]) -> list[Part]:
-    """Return the parts that `Store.retain` drops."""
+    """Return the parts of all but the newest commits of each kind of machine.
+
+    Parameters
+    ----------
+    parts
+        What is gathered.
+    keep
+        How many commits of each kind stay, by their dates.
+    wanted
+        Parts that stay however old they are.
+    """
     dates: dict[str, dict[str, int]] = defaultdict(dict)
     for part, one in parts.items():
         dates[part.kind][part.commit] = one.results.commit_date or 0

@@ -34,6 +34,7 @@ from rocmforge.hardware import hardware_tag
 
 _MAIN = "import sys; from rocmforge.__main__ import main; sys.exit(main())"
 _MOST_BUILDS = 8
+MINUTE_S = 60.0
 _VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -102,7 +103,7 @@ def measure(task: Task, box: str) -> bytes:
         try:
             checkout = _check_out(task, work / "checkout", log)
             words = _command(task, checkout, log)
-            code = _run(words, checkout, log, 60 * task.minutes)
+            code = _run(words, checkout, log, MINUTE_S * task.minutes)
             if code not in bundle.MEASURED:
                 why = f"exit {code}: {_last_line(log)}"
             elif not (checkout / bundle.RESULTS).is_dir():
@@ -212,6 +213,7 @@ def _run(words: Sequence[str], folder: Path, log: Path, seconds: float) -> int:
             for one in (*process.children(recursive=True), process):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     one.kill()
+            process.wait()
             if isinstance(error, psutil.TimeoutExpired):
                 raise subprocess.TimeoutExpired(words, seconds) from error
             raise
