@@ -54,4 +54,5 @@ class RocmforgeSuite(rfm.RunOnlyRegressionTest):
 
     def _stored(self):
         """Return the file that the run says it wrote."""
-        return sn.extractsingle(r"^as JSON +(\S+)$", self.stdout, 1)
+        said = Path(self.stagedir, sn.evaluate(self.stdout))
+        return sn.extractsingle(r"^as JSON +(\S+)$", str(said), 1)
