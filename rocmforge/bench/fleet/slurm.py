@@ -101,12 +101,14 @@ class SlurmEngine:
     def submit(self, tasks: Sequence[Task], avoid: Collection[str]) -> list[str]:
         """Submit the tasks as an array job; DeviceError where sbatch refuses it."""
         kind = tasks[0].part.kind
-        options: dict[str, Any] = {**self._chosen(kind), "job-name": f"fleet-{kind}"}
+        options = self._chosen(kind)
         if avoid:
             others = [options["exclude"]] if "exclude" in options else []
             options["exclude"] = ",".join([*others, *sorted(avoid)])
         minutes = self._minutes + _BUILD_MINUTES
-        self._executor.update_parameters(time=minutes, additional_parameters=options)
+        self._executor.update_parameters(
+            job_name=f"fleet-{kind}", time=minutes, additional_parameters=options
+        )
         texts = [task_json(task) for task in tasks]
         try:
             jobs = self._executor.map_array(_deliver, texts, [self._inbox] * len(texts))
