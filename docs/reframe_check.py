@@ -29,7 +29,7 @@ class RocmforgeSuite(rfm.RunOnlyRegressionTest):
 
     @run_before("run")
     def measure_in_the_checkout(self):
-        """Run the suite where its `.venv` is: `make .venv/ready-bench` has made it."""
+        """Run the suite where its `.venv` is, as docs/FLEET.md makes it."""
         self.prerun_cmds = [f"cd {Path(self.checkout).resolve()}"]
         self.executable = ".venv/bin/rocmforge"
         chosen = ["--bench", rf"'^{self.suite}\.'", "--max-load", str(self.max_load)]

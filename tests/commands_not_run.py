@@ -55,10 +55,6 @@ NOT_RUN: dict[str, tuple[str, str]] = {
         ELSEWHERE,
         "tests/bench/test_fleet_slurm.py::test_all_parts_are_measured_each_copy_on_another_node",
     ),
-    "rocmforge bench fleet HEAD~5..HEAD --engine slurm": (
-        ELSEWHERE,
-        "tests/bench/test_fleet_slurm.py::test_all_parts_are_measured_each_copy_on_another_node",
-    ),
     "rocmforge bench fleet --engine ray": (
         ELSEWHERE,
         "tests/bench/test_fleet_ray.py::test_a_node_that_dies_while_it_measures",

@@ -29,30 +29,35 @@ KINDS = ("gfx942", "cpu")
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A head that measures nothing, and four nodes, each with processes of its own."""
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head that measures nothing."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "cache"))
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
-    )
-    made = {
-        name: cluster.add_node(
-            num_cpus=1,
-            num_gpus=0 if kind == "cpu" else 1,
-            resources={kind: 1},
-            node_name=name,
-            object_store_memory=80 * 2**20,
-        )
-        for name, kind in NODES.items()
-    }
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
-        ray.init(address=cluster.address, log_to_driver=False)
+        ray.init(address=made.address, log_to_driver=False)
         yield made
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture
+def nodes(cluster: Any) -> dict[str, Any]:
+    """Four nodes, each with processes of its own."""
+    return {name: add(cluster, name) for name in NODES}
+
+
+def add(cluster: Any, name: str) -> Any:
+    kind = NODES[name]
+    return cluster.add_node(
+        num_cpus=1,
+        num_gpus=0 if kind == "cpu" else 1,
+        resources={kind: 1},
+        node_name=name,
+        object_store_memory=80 * 2**20,
+    )
 
 
 def kill(node: Any) -> None:
@@ -132,3 +137,33 @@ def test_the_last_node_of_a_kind_is_reported_and_the_rest_stays(
     outcome = fleet.run(engine, fleet.wanted(KINDS), interval_s=0.2)
     assert {*outcome.missing.values()} == {"no box of kind cpu, the engine has gfx942"}
     assert {part.kind for part in fleet.store.known()} == {"gfx942"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_in_each_of_twenty_runs(cluster: Any, nodes: dict[str, Any], tmp_path: Path) -> None:
+    """Any node, at work or not, at any moment of the run; then another takes its place."""
+    calm = Fleet(tmp_path / "calm", seconds=0.0)
+    assert calm.run(engine_of(calm), calm.wanted(KINDS), interval_s=0.2).missing == {}
+    undisturbed, cost = calm.tree(), []
+    for seed in range(20):
+        chance = random.Random(seed)
+        fleet = Fleet(tmp_path / str(seed), seconds=0.5)
+        victim = chance.choice([*NODES])
+        killer = threading.Timer(chance.uniform(0.0, 5.0), kill, [nodes[victim]])
+        killer.start()
+        outcome = fleet.run(engine_of(fleet), fleet.wanted(KINDS), interval_s=0.2)
+        killer.join()
+        assert outcome.missing == {}
+        assert fleet.tree() == undisturbed
+        assert sorted(fleet.store.known()) == sorted(fleet.wanted(KINDS))
+        failed = sum(len(said) for said in outcome.failures.values())
+        assert failed <= 1
+        assert fleet.journal("began") <= 8 + failed
+        cost.append(failed)
+        while victim in set().union(*engine_of(fleet).boxes().values()):
+            time.sleep(0.2)
+        nodes[victim] = add(cluster, victim)
+    print(f"{sum(cost)} of {len(cost)} kills cost an attempt")
+    assert len(cost) == 20
+    assert any(cost)
