@@ -56,7 +56,7 @@ def test_from_commits_to_pages_and_again(
     assert main(words) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "fleet     2 of 2 parts gathered"
-    assert "boxes     no two of one kind to compare" in said
+    assert "boxes     no two of one kind with enough to compare" in said
     assert (project / "out" / "html" / "index.html").exists()
     report = json.loads((project / "out" / "report.json").read_text("utf-8"))
     hashes = git(project, "rev-list", "--reverse", "HEAD~2..HEAD").split()

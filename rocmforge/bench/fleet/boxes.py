@@ -21,10 +21,12 @@ from rocmforge.bench.run_environment import is_timed
 BENCHMARKS = "benchmarks"
 RECENT = 5
 """Parts of a box that say how it does now."""
+FEWEST = 5
+"""Values of which fewer say nothing about a box."""
 _READINGS = {
-    "read_gb_per_second": "reading memory",
-    "square_roots_per_ns": "calculating on one core",
-    BENCHMARKS: "its benchmarks",
+    "read_gb_per_second": " in reading memory",
+    "square_roots_per_ns": " in calculating on one core",
+    BENCHMARKS: "",
 }
 
 
@@ -41,7 +43,7 @@ class Standing:
     slowdown
         Above 1: slower than the middle box. Of benchmarks the geometric mean.
     count
-        Values that it stands on.
+        Benchmarks that it stands on, at least `FEWEST`.
     limit
         The slowdown above which, or below whose inverse, it is an outlier.
     """
@@ -59,12 +61,12 @@ class Standing:
         return max(self.slowdown, 1 / self.slowdown) > self.limit
 
     def __str__(self) -> str:
-        """``n3 (gfx942-…): 1.31 times slower than the middle box in its benchmarks (24)``."""
+        """``n3 (gfx942-…): 1.31 times slower in reading memory, over 24 benchmarks``."""
         way, factor = "slower", self.slowdown
         if factor < 1:
             way, factor = "faster", 1 / factor
-        what = f"in {_READINGS[self.what]} ({self.count} values)"
-        return f"{self.box} ({self.hardware_tag}): {factor:.2f} times {way} {what}"
+        what = f"{_READINGS[self.what]}, over {self.count} benchmarks"
+        return f"{self.box} ({self.hardware_tag}): {factor:.2f} times {way}{what}"
 
 
 def standings(parts: Iterable[Gathered]) -> list[Standing]:
@@ -83,42 +85,53 @@ def standings(parts: Iterable[Gathered]) -> list[Standing]:
     found = []
     for tag, ones in kinds.items():
         for what, limit in SCATTER.items():
-            found += _standings(tag, what, 1 + limit, [_readings(what, ones)])
+            rates = _rates(what, ones)
+            costs = {box: 1 / median(found) for box, found in rates.items()}
+            found += _standings(
+                tag, what, 1 + limit, [costs], {b: len(r) for b, r in rates.items()}
+            )
         copies: dict[str, list[Gathered]] = defaultdict(list)
         for one in ones:
             copies[one.provenance.part.name.rpartition("-")[0]].append(one)
-        values = [row for one in copies.values() for row in _values(one)]
-        found += _standings(tag, BENCHMARKS, 1 + THRESHOLD, values)
+        rows = [row for one in copies.values() for row in _costs(one) if len(row) > 1]
+        found += _standings(
+            tag, BENCHMARKS, 1 + THRESHOLD, rows, Counter(b for r in rows for b in r)
+        )
     return sorted(found, key=lambda one: -one.slowdown)
 
 
 def _standings(
-    tag: str, what: str, limit: float, rows: Sequence[Mapping[str, float]]
+    tag: str,
+    what: str,
+    limit: float,
+    rows: Sequence[Mapping[str, float]],
+    counts: Mapping[str, int],
 ) -> list[Standing]:
     """Compare boxes by rows of costs: a value above 0 of each box, lower being better."""
     logs: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        if len(row) > 1:
-            middle = median_low(row.values())
-            for box, cost in row.items():
+        known = {box: cost for box, cost in row.items() if counts[box] >= FEWEST}
+        if len(known) > 1:
+            middle = median_low(known.values())
+            for box, cost in known.items():
                 logs[box].append(math.log(cost / middle))
     return [
-        Standing(tag, box, what, math.exp(fmean(found)), len(found), limit)
+        Standing(tag, box, what, math.exp(fmean(found)), counts[box], limit)
         for box, found in logs.items()
     ]
 
 
-def _readings(what: str, parts: Sequence[Gathered]) -> dict[str, float]:
-    """Return the cost of a reference kernel on each box: the inverse of its median rate."""
+def _rates(what: str, parts: Sequence[Gathered]) -> dict[str, list[float]]:
+    """Return the rates of a reference kernel on each box, one for each benchmark."""
     rates: dict[str, list[float]] = defaultdict(list)
     for one in parts:
         for result in one.results.results:
             if result.reference and what in result.reference and not result.marked:
                 rates[one.provenance.box].append(result.reference[what])
-    return {box: 1 / median(found) for box, found in rates.items()}
+    return rates
 
 
-def _values(copies: Sequence[Gathered]) -> list[dict[str, float]]:
+def _costs(copies: Sequence[Gathered]) -> list[dict[str, float]]:
     """Return a row for each timed benchmark of one commit: its cost by box."""
     rows: dict[str, dict[str, float]] = defaultdict(dict)
     for one in copies:

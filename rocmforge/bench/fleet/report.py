@@ -37,7 +37,7 @@ def lines(
         if standing.is_outlier:
             yield f"outlier   {standing}"
     if not standings:
-        yield "boxes     no two of one kind to compare"
+        yield "boxes     no two of one kind with enough to compare"
     elif not any(standing.is_outlier for standing in standings):
         boxes = {(one.hardware_tag, one.box) for one in standings}
         yield f"boxes     {len(boxes)} compared with others of their kind, none is an outlier"
@@ -96,7 +96,7 @@ def save(
                 "box": one.box,
                 "what": one.what,
                 "slowdown": one.slowdown,
-                "values": one.count,
+                "benchmarks": one.count,
                 "outlier": one.is_outlier,
             }
             for one in standings
