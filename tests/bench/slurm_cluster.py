@@ -42,6 +42,7 @@ MpiDefault=none
 SlurmdTimeout=5
 KillWait=2
 JobRequeue=0
+ReturnToService=2
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -75,14 +76,19 @@ class SlurmCluster:
         wait_for(lambda: (self._folder / "munge.socket").exists(), "munged")
         self._spawn("slurmctld", "-D", "-f", str(self.config))
         for name in NODES:
-            self._spawn("slurmd", "-D", "-N", name, "-f", str(self.config))
+            self.start_node(name)
         wait_for(lambda: self.states().count("idle") == len(NODES), "slurmd")
+
+    def start_node(self, name: str) -> None:
+        self._spawn("slurmd", "-D", "-N", name, "-f", str(self.config))
 
     def stop(self) -> None:
         for name in NODES:
             kill(jobs_of(name))
         for process in reversed(self._started):
-            kill([*psutil.Process(process.pid).children(recursive=True), process])
+            with contextlib.suppress(psutil.NoSuchProcess):
+                kill(psutil.Process(process.pid).children(recursive=True))
+            kill([process])
             process.wait()
 
     def states(self) -> list[str]:
@@ -97,6 +103,9 @@ class SlurmCluster:
         """SIGKILL for the node's slurmd, and for all that its jobs run."""
         daemons = [one for one in self._started if [*one.args][1:4] == ["-D", "-N", name]]
         kill([*daemons, *jobs_of(name)])
+        for one in daemons:
+            one.wait()
+            self._started.remove(one)
 
     def _spawn(self, *words: str) -> None:
         with (self._folder / f"{words[0]}.said").open("ab") as said:

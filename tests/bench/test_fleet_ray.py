@@ -157,13 +157,12 @@ def test_in_each_of_twenty_runs(cluster: Any, nodes: dict[str, Any], tmp_path: P
         assert outcome.missing == {}
         assert fleet.tree() == undisturbed
         assert sorted(fleet.store.known()) == sorted(fleet.wanted(KINDS))
-        failed = sum(len(said) for said in outcome.failures.values())
-        assert failed <= 1
-        assert fleet.journal("began") <= 8 + failed
-        cost.append(failed)
+        assert sum(len(said) for said in outcome.failures.values()) <= 1
+        assert fleet.journal("began") <= 9  # the part that ran there alone is repeated
+        cost.append(fleet.journal("began") - fleet.journal("ended"))
         while victim in set().union(*engine_of(fleet).boxes().values()):
             time.sleep(0.2)
         nodes[victim] = add(cluster, victim)
-    print(f"{sum(cost)} of {len(cost)} kills cost an attempt")
+    print(f"{sum(cost)} of {len(cost)} kills came while the stand-in measured there")
     assert len(cost) == 20
     assert any(cost)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from fleet_runs import Fleet
-from slurm_cluster import NODES, SlurmCluster, cluster, lacking
+from slurm_cluster import NODES, SlurmCluster, cluster, lacking, wait_for
 
 from rocmforge.bench.fleet.slurm import SlurmEngine
 
@@ -97,3 +97,31 @@ def test_the_last_node_of_a_kind_is_reported_and_the_rest_stays(
     assert {part.kind for part in outcome.missing} == {"east"}
     assert {*outcome.missing.values()} == {"no box of kind east, the engine has west"}
     assert {part.kind for part in fleet.store.known()} == {"west"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_in_each_of_twenty_runs(slurm: SlurmCluster, tmp_path: Path) -> None:
+    """Any node, at work or not, at any moment of the run; then it starts again."""
+    calm = Fleet(tmp_path / "calm", seconds=0.0)
+    assert calm.run(engine_of(calm), calm.wanted(), interval_s=0.5).missing == {}
+    undisturbed, cost = calm.tree(), []
+    for seed in range(20):
+        chance = random.Random(seed)
+        fleet = Fleet(tmp_path / str(seed), seconds=1.0)
+        victim = chance.choice([*NODES])
+        killer = threading.Timer(chance.uniform(0.0, 8.0), slurm.kill_node, [victim])
+        killer.start()
+        outcome = fleet.run(engine_of(fleet), fleet.wanted(), interval_s=0.5)
+        killer.join()
+        assert outcome.missing == {}
+        assert fleet.tree() == undisturbed
+        assert sorted(fleet.store.known()) == sorted(fleet.wanted())
+        assert sum(len(said) for said in outcome.failures.values()) <= 1
+        assert fleet.journal("began") <= 9  # the part that ran there alone is repeated
+        cost.append(fleet.journal("began") - fleet.journal("ended"))
+        slurm.start_node(victim)
+        wait_for(lambda: slurm.states().count("idle") == len(NODES), victim, 60.0)
+    print(f"{sum(cost)} of {len(cost)} kills came while the stand-in measured there")
+    assert len(cost) == 20
+    assert any(cost)

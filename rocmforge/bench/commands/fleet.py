@@ -76,7 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="after which measuring a commit is stopped (default: %(default)s)",
     )
     parser.add_argument(
-        "--tries", type=whole(1, 99), default=3, metavar="N", help="(default: %(default)s)"
+        "--tries",
+        type=whole(1, 99),
+        default=3,
+        metavar="N",
+        help="attempts at a part in all (default: %(default)s)",
     )
     parser.add_argument(
         "--keep",

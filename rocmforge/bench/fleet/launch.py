@@ -35,7 +35,7 @@ def run_fleet(args: argparse.Namespace) -> int:
     commits = [one for name in args.commits or ["HEAD"] for one in named_commits(root, name)]
     store = Store(args.out, args.results or args.out / "results")
     engine = _engine(args, store)
-    kinds = args.kind or sorted(engine.boxes())
+    kinds = list(dict.fromkeys(args.kind)) or sorted(engine.boxes())
     if not kinds:
         raise MeasurementError(
             f"--engine {engine.name}: got no box of a kind that is known by its name (gfx942, "
@@ -64,14 +64,14 @@ def run_fleet(args: argparse.Namespace) -> int:
             console.print(f"dropped   {parts.pop(part).provenance.part.name}")
         shutil.rmtree(args.out / "slurm", ignore_errors=True)
         found = standings(parts.values())
+        for line in report.lines(wanted, parts, outcome, found):
+            console.print(line)
+        report.save(args.out / "report.json", wanted, parts, outcome, found)
         if parts:
             page = publish(
                 CONFIG, store.results, args.out / "html", BASELINES, args.out / "log", console.print
             )
             console.print(f"published {page}")
-        for line in report.lines(wanted, parts, outcome, found):
-            console.print(line)
-        report.save(args.out / "report.json", wanted, parts, outcome, found)
     return report.exit_code(wanted, parts)
 
 

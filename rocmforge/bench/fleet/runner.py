@@ -135,6 +135,7 @@ class Runner:
             if left <= avoid if left else not self._may_return(kind):
                 self._engine.cancel([job])
                 del self._jobs[job]
+                self._say(f"back      {task.part.name}: the boxes that it may run on are gone")
 
     def _submit(self, parts: Sequence[Part], boxes: Mapping[str, set[str]]) -> None:
         """Submit what may be, those of a kind that avoid the same boxes together."""
