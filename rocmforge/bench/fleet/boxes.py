@@ -86,17 +86,15 @@ def standings(parts: Iterable[Gathered]) -> list[Standing]:
     for tag, ones in kinds.items():
         for what, limit in SCATTER.items():
             rates = _rates(what, ones)
-            costs = {box: 1 / median(found) for box, found in rates.items()}
-            found += _standings(
-                tag, what, 1 + limit, [costs], {b: len(r) for b, r in rates.items()}
-            )
+            costs = {box: 1 / median(one) for box, one in rates.items()}
+            counts = {box: len(one) for box, one in rates.items()}
+            found += _standings(tag, what, 1 + limit, [costs], counts)
         copies: dict[str, list[Gathered]] = defaultdict(list)
         for one in ones:
             copies[one.provenance.part.name.rpartition("-")[0]].append(one)
         rows = [row for one in copies.values() for row in _costs(one) if len(row) > 1]
-        found += _standings(
-            tag, BENCHMARKS, 1 + THRESHOLD, rows, Counter(b for r in rows for b in r)
-        )
+        counts = Counter(box for row in rows for box in row)
+        found += _standings(tag, BENCHMARKS, 1 + THRESHOLD, rows, counts)
     return sorted(found, key=lambda one: -one.slowdown)
 
 
