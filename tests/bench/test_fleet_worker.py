@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,7 +64,20 @@ def test_the_commit_is_checked_out_and_nothing_is_left(
     assert lines[2] != f"home {os.environ['HOME']}"  # asv's file of machines is the box's own
     assert len(read_results(tmp_path / "out").results) == 3
     (box,) = (tmp_path / "cache" / "fleet").iterdir()
-    assert {path.name for path in box.iterdir()} == {"home"}
+    assert {path.name for path in box.iterdir()} == {"devices-3.lock", "home"}
+
+
+def test_two_workers_on_one_device_measure_one_after_the_other(
+    tmp_path: Path, commits: list[str]
+) -> None:
+    """As where a launcher was killed, and the same command came again."""
+    words = f"{sys.executable} {STANDIN} {tmp_path}/journal 0.5"
+    one = task_json(task(tmp_path, commits[0], f'{words} "$1" "$2"'))
+    start = [sys.executable, "-m", "rocmforge.bench.fleet.worker", "n0", str(tmp_path), one]
+    both = [subprocess.Popen(start) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    lines = (tmp_path / "journal").read_text("utf-8").splitlines()
+    assert [line.split()[0] for line in lines] == ["began", "ended", "began", "ended"]
 
 
 @pytest.mark.parametrize(

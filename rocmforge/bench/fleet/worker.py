@@ -96,8 +96,13 @@ def measure(task: Task, box: str) -> bytes:
         The bundle: results, or why there are none, with the log.
     """
     box = re.sub(r"[^\w.:-]", "-", box)
-    began, code, why = _now(), None, None
-    with scratch_folder(env.cache_folder("fleet") / box / "run") as work:
+    folder = env.cache_folder("fleet") / box
+    folder.mkdir(exist_ok=True)
+    devices = {name: os.environ[name] for name in _VISIBLE if name in os.environ}
+    chosen = re.sub(r"\W", "-", "-".join(devices.values()))
+    # a launcher that was killed may have left a worker on these devices
+    with _lock(folder / f"devices-{chosen}.lock"), scratch_folder(folder / "run") as work:
+        began, code, why = _now(), None, None
         log = work / bundle.LOG
         log.touch()
         try:
@@ -125,7 +130,7 @@ def measure(task: Task, box: str) -> bytes:
             exit_code=code,
             why=why,
             versions={"python": platform.python_version(), **_versions("rocmforge", "asv")},
-            devices={name: os.environ[name] for name in _VISIBLE if name in os.environ},
+            devices=devices,
         ).save(work / bundle.PROVENANCE)
         log.write_bytes(log.read_bytes()[-bundle.LOG_BYTES :])
         bundle.pack(work / task.file_name, work)
@@ -180,7 +185,8 @@ def _build(commit: str, checkout: Path, box: Path) -> Path:
 def _lock(path: Path) -> Iterator[None]:
     """Wait until no other process of this box holds a lock; hold it during the block."""
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -210,7 +216,10 @@ def _run(words: Sequence[str], folder: Path, log: Path, seconds: float) -> int:
         try:
             return int(process.wait(seconds))
         except BaseException as error:
-            for one in (*process.children(recursive=True), process):
+            family = [process]
+            with contextlib.suppress(psutil.NoSuchProcess):
+                family += process.children(recursive=True)
+            for one in family:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     one.kill()
             process.wait()
