@@ -16,6 +16,7 @@ from rocmforge.bench.fleet.parts import Part, wanted_parts
 from rocmforge.bench.fleet.runner import Outcome, Runner
 from rocmforge.bench.fleet.store import Store
 from rocmforge.bench.fleet.worker import Task
+from rocmforge.errors import DeviceError
 
 Happens = Callable[[Task, str], str | None]
 """What comes of a task on a box: None, a bundle; else how the job ended without one."""
@@ -128,6 +129,24 @@ def test_a_foreign_bundle_counts_as_a_failure_and_is_named(tmp_path: Path) -> No
     assert f"commit of results: got {B}, wanted {A}" in outcome.missing[WANTED[0]]
     assert case.said[1].startswith("refused   ")
     assert case.store.known() == {}
+
+
+def test_a_kind_that_the_engine_refuses_is_missing_and_the_others_go_on(tmp_path: Path) -> None:
+    class Refusing(Scripted):
+        def boxes(self) -> dict[str, set[str]]:
+            return {"cpu": {"n0"}, "odd": {"n1"}}
+
+        def submit(self, tasks: Sequence[Task], avoid: Collection[str]) -> list[str]:
+            if tasks[0].part.kind == "odd":
+                raise DeviceError("sbatch: got no such partition")
+            return super().submit(tasks, avoid)
+
+    case = Case(tmp_path, ["n0"], good)
+    case.engine = Refusing(case.store.inbox, ["n0"], good)
+    odd = Part(A, "odd", "quick")
+    outcome = case.run([odd, *WANTED], tries=1)
+    assert outcome.missing == {odd: "no box: sbatch: got no such partition"}
+    assert sorted(case.store.known()) == sorted(WANTED)
 
 
 def test_a_kind_without_a_box_is_missing_at_once(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ class Engine(Protocol):
         """Return the boxes that work now, by kind of machine."""
 
     def submit(self, tasks: Sequence[Task], avoid: Collection[str]) -> list[str]:
-        """Queue tasks of one kind, not on boxes that are to be avoided; return a job for each."""
+        """Queue tasks of one kind, not on boxes that are to be avoided; return a job for each.
+
+        DeviceError where the engine takes no such tasks.
+        """
 
     def poll(self, jobs: Collection[str]) -> dict[str, Ended]:
         """Return those of the jobs that have ended."""

@@ -13,7 +13,7 @@ from rocmforge.bench.fleet.engine import Ended, Engine
 from rocmforge.bench.fleet.parts import Part, missing, ready
 from rocmforge.bench.fleet.store import Store
 from rocmforge.bench.fleet.worker import Task
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import DeviceError, ResultFileError
 
 _SAY_S = 30.0
 _BOX_PATIENCE_S = 300.0
@@ -148,7 +148,12 @@ class Runner:
             task = self._task(part, secrets.token_hex(4))
             groups[part.kind, avoid].append(task)
         for (kind, avoid), tasks in groups.items():
-            jobs = self._engine.submit(tasks, avoid)
+            try:
+                jobs = self._engine.submit(tasks, avoid)
+            except DeviceError as error:  # of this kind alone: the others go on
+                for task in tasks:
+                    self._fail(task.part, None, str(error))
+                continue
             self._jobs |= {job: (task, avoid) for job, task in zip(jobs, tasks, strict=True)}
             without = f", not to {', '.join(sorted(avoid))}" if avoid else ""
             self._say(f"submitted {len(tasks)} of kind {kind}{without}")
@@ -171,10 +176,13 @@ class Runner:
         why = self._why.pop(task.token, how.why)
         if task.part in self._gathered:
             return
-        failures = self._failures[task.part]
-        failures.said.append(f"{how.box or 'no box'}: {why}")
-        if how.box:
-            failures.boxes.add(how.box)
+        self._fail(task.part, how.box, why)
+
+    def _fail(self, part: Part, box: str | None, why: str) -> None:
+        failures = self._failures[part]
+        failures.said.append(f"{box or 'no box'}: {why}")
+        if box:
+            failures.boxes.add(box)
         again = len(failures.said) < self._tries
         what = "tried again" if again else f"given up after {self._tries} tries"
-        self._say(f"failed    {task.part.name} on {failures.said[-1]}: {what}")
+        self._say(f"failed    {part.name} on {failures.said[-1]}: {what}")
