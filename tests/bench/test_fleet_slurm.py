@@ -6,6 +6,7 @@ Skipped where Debian's slurm-wlm and munge, or the extra `fleet-slurm`, are not 
 from __future__ import annotations
 
 import random
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -82,6 +83,28 @@ def test_a_node_that_dies_while_it_measures(slurm: SlurmCluster, tmp_path: Path)
     assert sorted(fleet.store.known()) == sorted(fleet.wanted())
     assert fleet.journal("began") <= 9
     assert killed[0] not in set().union(*engine_of(fleet).boxes().values())
+
+
+def test_a_job_that_is_canceled_is_tried_on_another_node(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    """As by a scheduler that preempts it, or by an administrator."""
+    fleet = Fleet(tmp_path / "run", seconds=3.0)
+    wanted = fleet.wanted(("east",), boxes=1)[:1]
+
+    def cancel() -> None:
+        while not fleet.journal("began"):
+            time.sleep(0.1)
+        subprocess.run(["scancel", "--name", "fleet-east"], check=True)
+
+    canceler = threading.Thread(target=cancel)
+    canceler.start()
+    outcome = fleet.run(engine_of(fleet), wanted, interval_s=0.5)
+    canceler.join()
+    assert outcome.missing == {}
+    ((said,),) = outcome.failures.values()
+    (made,) = fleet.store.known().values()
+    assert not said.startswith(f"{made.box}: ")
 
 
 def test_the_last_node_of_a_kind_is_reported_and_the_rest_stays(
