@@ -21,8 +21,9 @@ from fleet_runs import Fleet
 from rocmforge.bench.fleet.local import LocalBox, LocalEngine
 
 NODES = {"n0": "east", "n1": "east", "n2": "west", "n3": "west"}
-SECONDS = (0.0, 1.8)
-"""Between which the kill comes; a run takes about two seconds."""
+MEASURING_S = 0.5  # of each part; two on each node, one after the other
+LATEST_S = 2 * MEASURING_S + 0.2
+"""Before which the kill comes: no machine is done by then, since two workers start besides."""
 
 
 def engine_of(fleet: Fleet) -> LocalEngine:
@@ -35,7 +36,7 @@ class Killer(threading.Thread):
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__(daemon=True)
-        self._chance, self._after = chance, chance.uniform(*SECONDS)
+        self._chance, self._after = chance, chance.uniform(0.0, LATEST_S)
         self.killed: str | None = None
 
     def run(self) -> None:
@@ -66,7 +67,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def one_run(root: Path, seed: int, undisturbed: dict[str, bytes]) -> bool:
     """Run with a kill, check what remains; return whether the kill cost an attempt."""
-    fleet = Fleet(root)
+    fleet = Fleet(root, MEASURING_S)
     killer = Killer(random.Random(seed))
     killer.start()
     outcome = fleet.run(engine_of(fleet), fleet.wanted())
