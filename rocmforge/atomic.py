@@ -88,6 +88,22 @@ def whole_folder(place: Path) -> Iterator[Path]:
         It cannot be written; a full disk names `place`.
     """
     place = place.resolve()
+    with scratch_folder(place) as path:
+        yield path
+        _put(path / "new", place, path / "old")
+
+
+@contextlib.contextmanager
+def scratch_folder(place: Path) -> Iterator[Path]:
+    """Make a folder beside a place, in a parent that is made; it goes when the block ends.
+
+    That of a killed writer goes when the next one beside the same place is made.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; a full disk names `place`.
+    """
     place.parent.mkdir(parents=True, exist_ok=True)
     sweep(place)
     with naming_full_disk(place), contextlib.ExitStack() as stack:
@@ -100,7 +116,6 @@ def whole_folder(place: Path) -> Iterator[Path]:
             if _held(path, handle):
                 break
         yield path
-        _put(path / "new", place, path / "old")
 
 
 @contextlib.contextmanager

@@ -379,8 +379,14 @@ class _Gpu(NamedTuple):
     override: str | None
 
 
-def _amd_gpu(root: Path) -> _Gpu | None:
-    """Largest AMD GPU that the kernel driver shows, or None."""
+def amd_architectures(root: Path = Path("/")) -> list[str]:
+    """Return the architecture of each AMD GPU, in the order of ROCR_VISIBLE_DEVICES."""
+    nodes = _amd_nodes(root)
+    return [_gfx((_override(node) or ("", gpu["gfx_target_version"]))[1]) for gpu, node in nodes]
+
+
+def _amd_nodes(root: Path) -> list[tuple[dict[str, int], str]]:
+    """Properties and number of each node of the kernel driver that is a GPU, in their order."""
     nodes = sorted(
         (root / "sys/class/kfd/kfd/topology/nodes").glob("[0-9]*"), key=lambda p: int(p.name)
     )
@@ -391,6 +397,12 @@ def _amd_gpu(root: Path) -> _Gpu | None:
         properties = {key: int(value) for key, value in pairs}
         if properties.get("gfx_target_version"):
             gpus.append((properties, node.name))
+    return gpus
+
+
+def _amd_gpu(root: Path) -> _Gpu | None:
+    """Largest AMD GPU that the kernel driver shows, or None."""
+    gpus = _amd_nodes(root)
     if not gpus:
         return None
     gpu, node_number = max(gpus, key=lambda at: at[0].get("simd_count", 0))

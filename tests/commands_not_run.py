@@ -43,6 +43,22 @@ NOT_RUN: dict[str, tuple[str, str]] = {
         "takes half a minute",
         "tests/bench/test_dashboard.py::test_the_committed_results_and_baselines_are_published",
     ),
+    "rocmforge bench fleet": (
+        "builds and measures commits",
+        "tests/bench/test_fleet_command.py::test_from_commits_to_pages_and_again",
+    ),
+    "rocmforge bench fleet --engine slurm": (
+        ELSEWHERE,
+        "tests/bench/test_fleet_slurm.py::test_a_node_that_dies_while_it_measures",
+    ),
+    "rocmforge bench fleet HEAD --engine slurm": (
+        ELSEWHERE,
+        "tests/bench/test_fleet_slurm.py::test_all_parts_are_measured_each_copy_on_another_node",
+    ),
+    "rocmforge bench fleet --engine ray": (
+        ELSEWHERE,
+        "tests/bench/test_fleet_ray.py::test_a_node_that_dies_while_it_measures",
+    ),
     "rocmforge bench gate": (
         "measures, and builds a commit",
         "tests/bench/test_gate.py::test_suspects_are_measured_again_beside_the_commit_of_the_baseline",
@@ -165,6 +181,7 @@ NOT_RUN: dict[str, tuple[str, str]] = {
         "part of make check",
         "tests/test_benchmark_profiles.py::test_asv_check_passes",
     ),
+    "git pull": (ELSEWHERE, "no test: it asks a server"),
     "git commit": (ELSEWHERE, "tests/bench/test_run.py::test_a_changed_tree_makes_no_baseline"),
     "pytest": ("tests of a card, or of shared data", "no test: it runs the tests"),
     "pip install": (ELSEWHERE, "tests/test_gpu_packages.py::test_what_is_missing_is_installed"),
@@ -172,6 +189,8 @@ NOT_RUN: dict[str, tuple[str, str]] = {
     "apt-get install": (ELSEWHERE, "no test: it changes the machine; CI runs such a line"),
     "printf": ("the shell's", "no test: it is no program of ours"),
     "sudo": ("changes the machine", "no test: it changes the machine"),
+    "ray": (ELSEWHERE, "tests/bench/test_fleet_ray.py::test_a_node_that_dies_while_it_measures"),
+    "reframe": (ELSEWHERE, "no test: it is run by hand, and is no package of an extra"),
     "rocprofv3": (
         ELSEWHERE,
         "tests/test_profiling_guide.py::test_the_command_for_rocprofv3_is_what_runs",

@@ -16,7 +16,7 @@ from pathlib import Path
 OURS = ("rocmforge", "make", "tools/", "studies/")
 OTHERS = (
     *("asv", "pytest", "pip", "git", "printf", "sudo", "apt-get", "python"),
-    *("rocprofv3", "rocprofv3-avail", "rocprof-compute"),
+    *("rocprofv3", "rocprofv3-avail", "rocprof-compute", "ray", "reframe"),
 )
 PAGES = (
     *("*.md", "docs/**/*.md", "kernels/*.md", "rocmforge/demo/*.md"),

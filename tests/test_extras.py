@@ -30,6 +30,8 @@ ONLY_THERE = {
     "torch": "train",
     "perfetto": "browser",
     "playwright": "browser",
+    "ray": "fleet-ray",
+    "submitit": "fleet-slurm",
 }
 """What some users alone have, and its extra: imported where it is needed, else skipped."""
 

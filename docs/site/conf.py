@@ -18,6 +18,7 @@ NAVIGATION = {
         "docs/RUNNING_MODELS",
         "docs/BENCHMARKING",
         "docs/READING_RESULTS",
+        "docs/FLEET",
         "docs/PROFILING_GUIDE",
     ),
     "How it works": ("docs/ARCHITECTURE", "kernels/README", "benchmarks/README"),

@@ -24,6 +24,7 @@ COMMANDS = {
     "baseline": "list, save, refresh, compare and import baselines",
     "dashboard": "publish results and baselines as pages that work offline",
     "ci": "measure two commits interleaved, gate the second, publish the report",
+    "fleet": "measure commits on many machines, and gather one dashboard",
     "machine": "tell asv what this machine is, and print its name",
 }
 PROG = "rocmforge bench"
