@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, median_low
 
-from rocmforge.bench.compare import THRESHOLD
+from rocmforge.bench.comparison import THRESHOLD
 from rocmforge.bench.fleet.store import Gathered
 from rocmforge.bench.machine_speed import SCATTER
 from rocmforge.bench.results import Direction
