@@ -4,7 +4,7 @@
 //   x              (T, K) f16, aligned to 16
 //   gate, up       (E * N, K) of FORMAT_0, packed (packed.h): the experts one below the other
 //   gate_bias, up_bias  (E * N,) float, or null
-//   out            (T, k, N) f16, kept finite
+//   out            (T, k, N) float, or f16 that is kept finite, where `halves` is not 0
 //   order, groups  of group_experts.hip, with groups of up to TOKENS jobs
 //
 // Threads: a block takes kRows / 2 rows, the same ones of gate and of up, of one expert for the
@@ -18,8 +18,8 @@ struct ExpertGateUpBatchArgs {
     PackedMatrix gate, up;
     const float* gate_bias;
     const float* up_bias;
-    f16* out;
-    int activation, columns;
+    void* out;
+    int activation, columns, halves;
     ExpertGroups experts;
 };
 
@@ -46,7 +46,12 @@ KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
             if (a.gate_bias) gate += a.gate_bias[first + m];
             if (a.up_bias) up += a.up_bias[first + m];
             const u64 to = static_cast<u64>(group.jobs[token]) * a.experts.rows + own + m;
-            a.out[to] = to_finite_f16(gated(a.activation, gate, up));
+            const float result = gated(a.activation, gate, up);
+            if (a.halves) {
+                static_cast<f16*>(a.out)[to] = to_finite_f16(result);
+            } else {
+                static_cast<float*>(a.out)[to] = result;
+            }
         });
     }
 }

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats, Ints
-from rocmforge.errors import CompileError, DeviceError
+from rocmforge.errors import CompileError, DeviceError, OutOfMemoryError
 from rocmforge.gpu.batch_shape import LEAST_ROOM, BatchShape, batch_shape, room_of
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
@@ -411,8 +411,14 @@ class GpuExecutor:
         if room not in self._plans:
             self._plans[room] = self._plan(room)
         plan = self._plans[room]
-        scratch = max(plan.scratch, self._lowering.unpacked_bytes(plan.steps, shape))
-        base = self._reserve(plan.nbytes + scratch)
+        unpacked = self._lowering.unpacked_bytes(plan.steps, shape)
+        try:
+            base = self._reserve(plan.nbytes + max(plan.scratch, unpacked))
+        except OutOfMemoryError:
+            if unpacked <= plan.scratch:
+                raise
+            self._lowering = replace(self._lowering, unpacks=False)  # slower prompts need less
+            base = self._reserve(plan.nbytes + plan.scratch)
 
         def address(place: Place) -> int:
             return base + plan.offsets[place]

@@ -96,6 +96,8 @@ class Lowering:
         Gives the device's address of a host array.
     table
         Gives the addresses of a rotation's cosines and sines (positions, R / 2), float32.
+    unpacks
+        Whether there is memory for weights that become float16 in front of their products.
     """
 
     kernels: Kernels | BuildRecorder
@@ -103,6 +105,7 @@ class Lowering:
     ctx: int
     constant: Callable[[Any], int]
     table: Callable[[Rotation], tuple[int, int]]
+    unpacks: bool = True
 
     def reading(self, shape: BatchShape) -> Callable[[Op, Tensor], Sequence[str]]:
         """Dtypes in which an op reads a tensor, as `dtypes.lower` asks."""
@@ -143,7 +146,7 @@ class Lowering:
                 case GateUpSwiglu():
                     return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):
-                    return (F16,)
+                    return (F32, F16)
                 case _:
                     return (F32,)
 
@@ -174,6 +177,8 @@ class Lowering:
 
     def unpacked_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
         """Memory of weights that a pass makes float16, in the place of `scratch_bytes`."""
+        if not self.unpacks:
+            return 0
         architecture = self.kernels.runtime.properties.architecture
         found = 0
         for op in (step.op for step in steps):
@@ -186,6 +191,12 @@ class Lowering:
                 each = (matmul_f16.unpacked_bytes(architecture, (w,), rows) for w in op.weights)
                 found = max(found, *each)
         return found
+
+    def multiplies_f16(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
+        """Whether a prompt's product, with one matrix or gate and up, is matmul_f16's."""
+        if not self.unpacks and not all(matmul_f16.is_f16(w) for w in weights):
+            return False
+        return matmul_f16.runs(self.kernels.runtime.properties.architecture, weights, rows)
 
     def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
         most = matmul_batch.most_tokens(self.kernels.runtime.properties.architecture)
@@ -237,7 +248,7 @@ class Lowering:
     def batches_experts(self, op: ExpertGateUp | ExpertMatmul, tokens: int) -> bool:
         """Whether experts' products of so many tokens run on the matrix units."""
         architecture = self.kernels.runtime.properties.architecture
-        return experts_batch.runs(architecture, _experts(op), tokens, op.experts.columns, op.count)
+        return experts_batch.runs(architecture, _experts(op), tokens)
 
     def arrivals(self) -> int:
         """Address of `ARRIVALS` counters, which hold 0 between launches."""

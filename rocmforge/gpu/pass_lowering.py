@@ -253,7 +253,7 @@ class PassLowering:
         dtype = self._lowering.activation_dtype(weight.format, rows)
         run: Callable[..., Launch] = matmul_prompt if dtype == F16 else matmul_dot4
         unpacked: Sequence[Launch] = ()
-        if dtype == F16 and matmul_f16.runs(self._architecture, weight, rows):
+        if dtype == F16 and self._lowering.multiplies_f16((weight,), rows):
             run = matmul_f16.matmul_f16
             unpacked, (weight,) = as_f16(self._kernels, (weight,), self._scratch)
         product = run(
@@ -276,8 +276,8 @@ class PassLowering:
             return [gate_up_swiglu(self._kernels, **both, x_scale=scale)]
         if self._batches((op.gate, op.up), tokens):
             return [gate_up_swiglu_batch(self._kernels, **both, scratch=self._batch_scratch())]
-        if matmul_f16.runs(self._architecture, op.gate, tokens):  # up has its format and shape
-            weights = (op.gate, op.up)
+        weights = (op.gate, op.up)
+        if self._lowering.multiplies_f16(weights, tokens):
             unpacked, (both["gate"], both["up"]) = as_f16(self._kernels, weights, self._scratch)
             return [*unpacked, matmul_f16.gate_up_swiglu_f16(self._kernels, **both)]
         return [gate_up_swiglu_prompt(self._kernels, **both)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape
+from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape, room_of
 from rocmforge.gpu.compiler import BuildRecorder
-from rocmforge.gpu.dtypes import F16, F32, Q8, lower
+from rocmforge.gpu.dtypes import F16, F32, Q8, Place, lower
 from rocmforge.gpu.fusion import FUSIONS, gpu_rules
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
@@ -18,7 +20,17 @@ from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.graph import Embed, Embedding, Matmul, Op, Swiglu, Tensor
+from rocmforge.plan.graph import (
+    Embed,
+    Embedding,
+    ExpertGateUp,
+    ExpertMatmul,
+    Matmul,
+    Op,
+    Rmsnorm,
+    Swiglu,
+    Tensor,
+)
 
 H, GATE, UP, X = (
     Tensor(name, columns) for name, columns in (("h", 256), ("g", 512), ("u", 512), ("x", 256))
@@ -79,8 +91,8 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
     dense = ["quantize", "gate_up_swiglu_f16", "matmul_f16"]
     for architecture, name, tokens, wanted in (
         ("sm_90", "Q4_K", 512, unpacked),
-        ("sm_90", "Q4_K", 255, packed),
-        ("gfx942", "Q4_K", 256, unpacked),
+        ("sm_90", "Q4_K", 256, packed),
+        ("gfx942", "Q4_K", 257, unpacked),
         ("gfx1100", "Q4_K", 2048, packed),
         ("gfx1100", "F16", 65, dense),
         ("sm_90", "F16", 512, dense),
@@ -95,6 +107,57 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
         both = 2 * 512 * 256 * 2  # gate and up at once
         nbytes = found.unpacked_bytes(lower(ops, reading, writing), shape)
         assert nbytes == (both if wanted == unpacked else 0)
+        without = replace(found, unpacks=False)  # there is no memory for it
+        names = [launch.name for launch in launches(without, shape, ops)]
+        assert names == (packed if wanted == unpacked else wanted)
+        assert without.unpacked_bytes(lower(ops, reading, writing), shape) == 0
+
+
+def experts(names: tuple[str, str, str], width: int, count: int, chosen: int) -> list[Op]:
+    """A mixture of experts, from its normed input on."""
+    x, scores, hidden = Tensor("x", 256), Tensor("scores", count), Tensor("hidden", chosen * width)
+    of, parts = Tensor("experts", chosen), Tensor("parts", chosen * 256)
+    gate, up = (DeviceMatrix.at(0, name, count * width, 256) for name in names[:2])
+    down = DeviceMatrix.at(0, names[2], count * 256, width)
+    return [
+        Rmsnorm(H, np.ones(256, np.float32), 1e-6, x),
+        Matmul(x, (DeviceMatrix.at(0, "F32", count, 256),), (scores,), (None,)),
+        ExpertGateUp(x, gate, up, of, count, hidden),
+        ExpertMatmul(hidden, down, of, count, parts),
+    ]
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "gfx942", "gfx1100", "gfx1030"])
+@pytest.mark.parametrize(
+    ("names", "width"),
+    [
+        (("Q4_K", "Q4_K", "Q6_K"), 256),
+        (("Q4_K", "Q4_K", "F32"), 256),
+        (("BF16", "BF16", "F32"), 256),
+        (("F16", "F16", "F16"), 48),
+        (("Q4_K", "Q5_K", "Q4_K"), 256),
+    ],
+)
+def test_passes_of_a_plan_read_experts_in_the_dtypes_of_the_plan(
+    architecture: str, names: tuple[str, str, str], width: int
+) -> None:
+    """The plan is of the largest shape that shares it: 512 tokens, or 8."""
+    for tokens in (1, 8, 9, 15, 16, 100, 512):
+        for single in (False, True):
+            outputs = None if single else (tokens - 1,)
+            longest, sequences = (1, tokens) if single else (tokens, 1)
+            shape = BatchShape(tokens, sequences, outputs, single, longest)
+            found, room = lowering(architecture), room_of(shape)
+            ops = experts(names, width, count=128, chosen=8)
+            steps = lower(ops, found.reading(room), found.writing(room))
+            written = {place for step in steps for place in step.writes}
+
+            def address(place: Place, written: set[Place] = written) -> int:
+                assert place in written or place[0].name in ("h", "experts"), place
+                return 0
+
+            made = PassLowering(found, shape, BatchAddresses(), address, 0).launches(steps)
+            assert any(launch.name.startswith("expert_matmul") for launch in made)
 
 
 def test_the_dtype_of_activations_follows_rows_format_and_architecture() -> None:

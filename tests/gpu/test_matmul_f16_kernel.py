@@ -15,10 +15,12 @@ from packed_streams import download_weights, upload
 from test_matmul_prompt_kernel import Data, data
 
 from rocmforge.engine import Engine
+from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu import pass_lowering
 from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.compiler import Kernels, wave_size
+from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import matmul_f16 as op
@@ -186,6 +188,27 @@ def test_a_model_with_unpacked_weights(
     agrees(kernels, path, monkeypatch, 250, unpacks=mix != "F16")
 
 
+def test_without_memory_for_it_weights_are_multiplied_as_they_are(
+    kernels: Kernels, unpacks_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_model(tmp_path / "m.gguf", "tiny", "Q8_0", seed=5, layers=2)
+    ids, refused = [3 + 7 * i % 200 for i in range(21)], []
+    reserve = GpuExecutor._reserve
+
+    def full(self: GpuExecutor, nbytes: int) -> int:
+        if self._lowering.unpacks:
+            refused.append(nbytes)
+            raise OutOfMemoryError("no memory")
+        return reserve(self, nbytes)
+
+    device = f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
+    with Engine.from_gguf(path, device, ctx=64) as engine:
+        monkeypatch.setattr(GpuExecutor, "_reserve", full)
+        assert relative_rms(engine.logits(ids), reference_logits(path, ids)) <= PROMPT_BOUND
+        assert relative_rms(engine.logits(ids), reference_logits(path, ids)) <= PROMPT_BOUND
+    assert len(refused) == 1
+
+
 def test_a_model_with_biases_and_a_norm_after_attention(
     kernels: Kernels, unpacks_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,23 +245,24 @@ def agrees(
 
 
 def test_weights_are_unpacked_for_long_prompts_where_memory_is_fast() -> None:
-    quantized, wide = DeviceMatrix.at(0, "Q4_K", 4096, 4096), DeviceMatrix.at(0, "F16", 64, 72)
+    quantized = (DeviceMatrix.at(0, "Q4_K", 4096, 4096),)
+    wide = (DeviceMatrix.at(0, "F16", 64, 72),)
     for architecture in ("sm_90", "sm_80", "gfx90a", "gfx942"):
-        assert not op.runs(architecture, quantized, 255)
-        assert op.runs(architecture, quantized, 256)
+        assert not op.runs(architecture, quantized, 256)
+        assert op.runs(architecture, quantized, 257)
     for architecture in ("gfx1100", "gfx1200"):
         assert not op.runs(architecture, quantized, 4096)
         assert op.runs(architecture, wide, 65)
     for architecture in ("gfx1030", "gfx906"):
         assert not op.runs(architecture, quantized, 4096)
         assert not op.runs(architecture, wide, 4096)
-    assert not op.runs("sm_90", DeviceMatrix.at(0, "F16", 64, 65), 512)
-    most = DeviceMatrix.at(0, "Q4_K", 65536, 4096)
-    assert op.runs("sm_90", most, 512)
-    assert not op.runs("sm_90", DeviceMatrix.at(0, "Q4_K", 65537, 4096), 512)
-    assert op.unpacked_bytes("sm_90", (most, most), 512) == 2 * op.UNPACKED_BYTES
-    assert op.unpacked_bytes("sm_90", (most, most), 255) == 0
-    assert op.unpacked_bytes("sm_90", (wide,), 512) == 0
+    assert not op.runs("sm_90", (DeviceMatrix.at(0, "F16", 64, 65),), 512)
+    half = DeviceMatrix.at(0, "Q4_K", 65536, 4096)
+    assert op.runs("sm_90", (half, half), 512)
+    assert not op.runs("sm_90", (half, DeviceMatrix.at(0, "Q4_K", 65537, 4096)), 512)
+    assert op.unpacked_bytes("sm_90", (half, half), 512) == op.UNPACKED_BYTES
+    assert op.unpacked_bytes("sm_90", (half, half), 256) == 0
+    assert op.unpacked_bytes("sm_90", wide, 512) == 0
 
 
 def test_blocks_fit_the_lds_of_each_architecture() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
-from rocmforge.gpu.arrays import F16
+from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.compiler import Build
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -26,29 +26,16 @@ _GROUPS = "PPii"  # struct ExpertGroups of kernels/expert_groups.h
 MATMUL_FILE = "expert_matmul_batch.hip"
 MATMUL_LAYOUTS = {"expert_matmul_batch": "P" + "PPPP" + "PPi" + _GROUPS}
 GATE_UP_FILE = "expert_gate_up_batch.hip"
-GATE_UP_LAYOUTS = {"expert_gate_up_batch": "P" + "PPPP" * 2 + "PPPii" + _GROUPS}
-
-LEAST_JOBS = 1
-"""Jobs of an expert, on average, from which on the matrix units are faster than GEMVs (of 16 tokens
-of 30B-A3B Q4_K_M, a pass took 0.84 of its time; H200, 2026-11)."""
+GATE_UP_LAYOUTS = {"expert_gate_up_batch": "P" + "PPPP" * 2 + "PPPiii" + _GROUPS}
 
 
-def runs(
-    architecture: str, weights: Sequence[DeviceMatrix], tokens: int, chosen: int, count: int
-) -> bool:
-    """Whether these products are this op's.
+def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> bool:
+    """Whether these products are this op's: by the device, the formats, the columns, the tokens.
 
-    Parameters
-    ----------
-    architecture
-        "gfx…" or "sm_…".
-    weights
-        The matrices of one op, (E · N, K).
-    tokens, chosen, count
-        T, k and E.
+    Nine tokens of 30B-A3B Q4_K_M, few of which share an expert, took 0.86 of the time of GEMVs
+    (H200, 2026-11).
     """
-    few = tokens < GROUPED_TOKENS or tokens * chosen < LEAST_JOBS * count
-    if few or not has_matrix_units(architecture):
+    if tokens < GROUPED_TOKENS or not has_matrix_units(architecture):
         return False
     first = weights[0]
     return (
@@ -96,7 +83,7 @@ def expert_gate_up_batch(
     up: DeviceMatrix,
     gate_bias: int | None,
     up_bias: int | None,
-    out: F16,
+    out: F32 | F16,
     activation: Activation,
 ) -> Sequence[Launch]:
     """out[t, i] = the activation of x[t] · gateᵀ and x[t] · upᵀ with the matrices of an expert.
@@ -124,7 +111,7 @@ def expert_gate_up_batch(
         constants.threads(properties.wave_size),
         GATE_UP_LAYOUTS["expert_gate_up_batch"],
         *(x.address, *gate.addresses, *up.addresses, gate_bias or 0, up_bias or 0, out.address),
-        *(ACTIVATIONS.index(activation), gate.columns),
+        *(ACTIVATIONS.index(activation), gate.columns, int(isinstance(out, F16))),
         *(groups.order, groups.groups, groups.chosen, rows),
     )
     return [groups.launch(), product]

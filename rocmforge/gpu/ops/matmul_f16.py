@@ -30,13 +30,13 @@ LAYOUTS = dict.fromkeys(("matmul_f16", "gate_up_swiglu_f16"), prompt_tiles.LAYOU
 COLUMNS = 8
 """K is a multiple of it."""
 
-UNPACKED_TOKENS = 256
-"""Tokens from which unpacked weights are worth it, as far as it was measured: the four products of
-a layer of 7B Q4_K took 0.85 of the time of matmul_prompt on an H200 with 512 tokens, and about the
-same with 256 (docs/EXPERIMENTS.md)."""
+UNPACKED_TOKENS = 257
+"""Tokens from which unpacked weights are worth it, as far as it was measured: prompts of 256 tokens
+took 0.98 (7B Q4_K_M) and 1.05 (Q8_0) of the time on an H200, of 512 tokens 0.81 and 0.82
+(docs/EXPERIMENTS.md)."""
 
-UNPACKED_BYTES = 512 << 20
-"""Most memory that the float16 form of a matrix takes."""
+UNPACKED_BYTES = 1 << 30
+"""Most memory that the float16 form of a matrix takes, or of gate and up together."""
 
 KEY = "tile f16"
 """Begins the tiles' keys in a table of `rocmforge tune`."""
@@ -97,13 +97,17 @@ def unpacks(architecture: str, tokens: int) -> bool:
     return False
 
 
-def runs(architecture: str, weight: DeviceMatrix, tokens: int) -> bool:
-    """Whether a product is this op's: by the device, the columns, the format, the tokens."""
-    if weight.columns % COLUMNS or not has_matrix_units(architecture):
+def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> bool:
+    """Whether a product is this op's: by the device, the columns, the formats, the tokens.
+
+    Gate and up are two weights of one product.
+    """
+    if weights[0].columns % COLUMNS or not has_matrix_units(architecture):
         return False
-    if is_f16(weight):
+    if all(is_f16(w) for w in weights):
         return True
-    return 2 * weight.rows * weight.columns <= UNPACKED_BYTES and unpacks(architecture, tokens)
+    nbytes = sum(2 * w.rows * w.columns for w in weights)
+    return nbytes <= UNPACKED_BYTES and unpacks(architecture, tokens)
 
 
 def is_f16(weight: DeviceMatrix) -> bool:
@@ -118,9 +122,9 @@ def unpacked(weight: DeviceMatrix, address: int) -> DeviceMatrix:
 
 def unpacked_bytes(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> int:
     """Memory of the float16 forms of weights that are unpacked together for so many tokens."""
-    return sum(
-        unpacked(w, 0).nbytes for w in weights if runs(architecture, w, tokens) and not is_f16(w)
-    )
+    if not runs(architecture, weights, tokens):
+        return 0
+    return sum(unpacked(w, 0).nbytes for w in weights if not is_f16(w))
 
 
 def tiles(architecture: str, tuning: Tuning = UNTUNED) -> tuple[Tile[Constants], ...]:
