@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asv_tree import A, B
@@ -13,7 +16,7 @@ from fleet_bundles import bundle, provenance
 
 from rocmforge.bench.fleet.parts import Part
 from rocmforge.bench.fleet.store import Store, expired
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import ResultFileError, RocmforgeError
 
 ONE, TWO = Part(A, "cpu", "quick"), Part(B, "cpu", "quick")
 COPY = Part(A, "cpu", "quick", copy=1)
@@ -112,6 +115,31 @@ def test_a_broken_bundle_is_named_and_moved_aside_and_the_others_come(store: Sto
     assert said[0].startswith(f"{store.inbox}/broken.00000000.zip: file: got ")
     assert [path.name for path in (store.root / "refused").iterdir()] == ["broken.00000000.zip"]
     assert [path.name for path in store.inbox.iterdir()] == [".half.zip"]
+
+
+def test_a_bundle_that_cannot_be_written_stays_in_the_inbox(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bundle(store.inbox, provenance(ONE))
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", _only_reading(Path.open, full))
+        with pytest.raises(RocmforgeError, match="No space left on device") as error:
+            store.collect(never)
+    assert not isinstance(error.value, ResultFileError)
+    assert [*store.inbox.iterdir()] == [path]
+    assert not (store.root / "refused").exists()
+    assert [found.part for found in store.collect(never)] == [ONE]
+
+
+def _only_reading(real: Callable[..., Any], refuse: Callable[..., Any]) -> Callable[..., Any]:
+    def opened(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        return (real if "r" in mode else refuse)(path, mode, *arguments, **options)
+
+    return opened
 
 
 def test_retention_keeps_the_newest_commits_and_what_is_wanted(store: Store) -> None:

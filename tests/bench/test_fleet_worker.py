@@ -14,7 +14,7 @@ from fleet_runs import git, repository
 
 from rocmforge.bench.asv import Builds
 from rocmforge.bench.fleet import worker
-from rocmforge.bench.fleet.bundle import Provenance, read_results, unpack
+from rocmforge.bench.fleet.bundle import Provenance, extract, read_results
 from rocmforge.bench.fleet.parts import Part
 from rocmforge.bench.fleet.worker import Task, deliver, task_json, task_of
 
@@ -40,7 +40,7 @@ def delivered(tmp_path: Path, one: Task, box: str = "n0") -> tuple[Provenance, s
     """What the bundle of a task says, and its log."""
     deliver(box, str(tmp_path / "inbox"), task_json(one))
     (tmp_path / "out").mkdir()
-    made = unpack(tmp_path / "inbox" / one.file_name, tmp_path / "out")
+    made = extract(tmp_path / "inbox" / one.file_name, tmp_path / "out")
     return made, (tmp_path / "out" / "log.txt").read_text("utf-8")
 
 

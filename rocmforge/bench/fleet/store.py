@@ -26,13 +26,13 @@ from rocmforge.bench.fleet.bundle import (
     RESULTS,
     SUFFIX,
     Provenance,
+    extract,
     read_provenance,
     read_results,
-    unpack,
 )
 from rocmforge.bench.fleet.parts import Part
 from rocmforge.bench.results import ResultSet, Status
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import ResultFileError, RocmforgeError
 
 _BUNDLE = re.compile(rf"[^.].*{re.escape(SUFFIX)}")
 """A file that is still written begins with a dot."""
@@ -104,6 +104,11 @@ class Store:
         ----------
         refused
             Called with the error of a bundle that is none, which is moved aside.
+
+        Raises
+        ------
+        RocmforgeError
+            A bundle cannot be written here; it stays in the inbox.
         """
         found = []
         for bundle in sorted(self.inbox.iterdir()):
@@ -112,6 +117,10 @@ class Store:
             try:
                 found.append(self._take(bundle))
                 bundle.unlink()
+            except OSError as error:
+                raise RocmforgeError(
+                    f"{bundle}: got {error}, wanted to extract it; it stays there"
+                ) from error
             except ResultFileError as error:
                 self._refused.mkdir(exist_ok=True)
                 os.replace(bundle, self._refused / bundle.name)
@@ -121,7 +130,7 @@ class Store:
     def _take(self, bundle: Path) -> Provenance:
         """Keep what a bundle holds, unless its part was gathered before."""
         with scratch_folder(self._parts / "new") as work:
-            found = unpack(bundle, work)
+            found = extract(bundle, work)
             place = self._parts / found.part.name
             if found.why is not None:
                 place = self._failures / bundle.stem
