@@ -163,6 +163,54 @@ def test_retention_keeps_the_newest_commits_and_what_is_wanted(store: Store) -> 
         assert dropped == []
 
 
+RESULT = "box/aaaaaaaa-virtualenv-py3.11.json"
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Store:
+    """A store whose tree has a result that somebody else measured."""
+    made = Store(tmp_path / "fleet", tmp_path / "results")
+    bundle(made.inbox, provenance(ONE))
+    bundle(made.inbox, provenance(TWO, "0000000b"))
+    made.collect(never)
+    (made.results / "box").mkdir(parents=True)
+    return made
+
+
+def test_a_result_of_somebody_else_is_not_replaced_and_named(shared: Store) -> None:
+    (shared.results / RESULT).write_text("theirs")
+    for _ in range(2):
+        merged = shared.merge()
+        assert (shared.results / RESULT).read_text() == "theirs"
+        assert shared.in_the_way(merged) == [RESULT]
+    assert (shared.results / RESULT.replace("aaaaaaaa", "bbbbbbbb")).exists()
+
+
+def test_a_result_of_somebody_else_is_not_dropped_though_it_is_the_same(shared: Store) -> None:
+    (measured,) = (shared.root / "parts").glob(f"*aaaaaaaa*/results/{RESULT}")
+    shutil.copy(measured, shared.results / RESULT)
+    merged = shared.merge()
+    assert shared.in_the_way(merged) == []
+    assert shared.drop(merged, [ONE, TWO]) == [RESULT]
+    names = {path.name for path in (shared.results / "box").iterdir()}
+    assert names == {Path(RESULT).name, "machine.json"}
+
+
+def test_what_was_written_into_one_tree_is_not_the_stores_in_another(shared: Store) -> None:
+    other = Store(shared.root, shared.root / "results")
+    other.merge()
+    (shared.results / RESULT).write_text("theirs")
+    shared.merge()
+    assert (shared.results / RESULT).read_text() == "theirs"
+    other.drop(other.merge(), [ONE, TWO])
+    assert {path.name for path in (other.results / "box").iterdir()} == {"machine.json"}
+
+
+def test_a_store_that_is_only_looked_at_makes_no_folder(tmp_path: Path) -> None:
+    assert Store(tmp_path / "fleet", tmp_path / "results").known() == {}
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_dropped_copy_leaves_the_file_of_the_part_that_stays(store: Store) -> None:
     bundle(store.inbox, provenance(ONE))
     bundle(store.inbox, provenance(COPY, "0000000b", "n1"))
