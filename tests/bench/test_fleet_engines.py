@@ -84,3 +84,21 @@ def test_what_a_job_that_died_said_is_quoted_and_kept(slurm: Slurm) -> None:
     for _ in range(2):
         keep_diagnoses(slurm.folder)
         assert not slurm.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "boxes"),
+    [
+        ({"partition": "a"}, {"n0"}),
+        ({"partition": "a,b"}, {"n0", "n1"}),
+        ({"constraint": "big"}, {"n1"}),
+        ({"constraint": "small|big"}, {"n0", "n1", "n2"}),
+        ({"partition": "b,c", "constraint": "[x*2&y]"}, {"n1", "n2"}),
+        ({"partition": "none", "constraint": "big&x"}, set()),
+    ],
+)
+def test_nodes_of_partitions_and_of_a_constraint(
+    options: dict[str, str], boxes: set[str], slurm: Slurm
+) -> None:
+    slurm.prints["sinfo"] = "n0|x|idle|a*\nn1|big,x|mixed|b\nn2|y|idle|c\nn3|y|down|c\n"
+    assert slurm.engine({"mine": options}).boxes().get("mine", set()) == boxes

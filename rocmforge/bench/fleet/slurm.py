@@ -23,6 +23,8 @@ from rocmforge.errors import DeviceError, one_line
 
 _BUILD_MINUTES = 30  # beside those of measuring
 _SILENCE_S = 600.0
+_OPERATOR = re.compile(r"[&|()\[\]*,]")
+"""Of a constraint that is more than one feature."""
 _STDERR = "_0_log.err"  # after the id of a job: the name that submitit gives the file
 _WORKING = re.compile(r"(idle|mixed|allocated|completing|planned|draining|reserved)[~+#$@^!%-]?")
 """States of nodes that run jobs, or will; one that drains still has its last one."""
@@ -94,9 +96,11 @@ class SlurmEngine:
             kinds = {one for one in features.split(",") if KNOWN_KIND.fullmatch(one)}
             for kind in kinds | (self._options.keys() - {""}):
                 chosen = self._chosen(kind)
-                if chosen.get("partition", partition.rstrip("*")) != partition.rstrip("*"):
+                partitions, wanted = chosen.get("partition"), chosen.get("constraint", "")
+                if partitions and partition.rstrip("*") not in partitions.split(","):
                     continue
-                if chosen.get("constraint") in (None, *features.split(",")):
+                # what an expression asks for Slurm alone knows: any node of the partition counts
+                if wanted in ("", *features.split(",")) or _OPERATOR.search(wanted):
                     found.setdefault(kind, set()).add(name)
         return found
 
