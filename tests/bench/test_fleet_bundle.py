@@ -6,6 +6,7 @@ import json
 import random
 import re
 import stat
+import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from asv_tree import A, B
 from fleet_bundles import bundle, provenance
 
-from rocmforge.bench.fleet.bundle import Provenance, pack, read_results, unpack
+from rocmforge.bench.fleet.bundle import Provenance, extract, pack, read_results
 from rocmforge.bench.fleet.parts import Part
 from rocmforge.errors import ResultFileError
 
@@ -27,7 +28,7 @@ def test_a_bundle_there_and_back(tmp_path: Path) -> None:
     made = provenance(PART, devices={"ROCR_VISIBLE_DEVICES": "1"})
     path = bundle(tmp_path / "fleet" / "inbox", made)
     (tmp_path / "out").mkdir()
-    assert unpack(path, tmp_path / "out") == made
+    assert extract(path, tmp_path / "out") == made
     results = read_results(tmp_path / "out")
     assert (results.commit, [r.value for r in results.results]) == (A, [2.0])
     assert results.results[0].process_medians == (2.0,)
@@ -37,7 +38,7 @@ def test_one_of_a_failure_needs_no_results(tmp_path: Path) -> None:
     made = provenance(PART, exit_code=2, why="it\nfell\x1b over")
     path = bundle(tmp_path / "fleet" / "inbox", made)
     (tmp_path / "out").mkdir()
-    assert unpack(path, tmp_path / "out").why == "it fell over"
+    assert extract(path, tmp_path / "out").why == "it fell over"
 
 
 def test_only_files_of_a_bundle_are_packed(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def refused(path: Path, message: str) -> None:
     out = path.parent.parent / "out"
     out.mkdir(exist_ok=True)
     with pytest.raises(ResultFileError) as error:
-        unpack(path, out)
+        extract(path, out)
     assert str(error.value).startswith(f"{path}: ")
     assert re.search(message, str(error.value)), str(error.value)
 
@@ -95,6 +96,60 @@ def test_one_that_unpacks_to_too_much_is_refused(
     refused(path, "size: got .*, wanted at most 100 bytes")
 
 
+def test_one_that_claims_less_than_it_holds_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "fleet" / provenance(PART).file_name
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("log.txt", bytes(1 << 25))
+    claimed = (1 << 25).to_bytes(4, "little")
+    path.write_bytes(path.read_bytes().replace(claimed, (10).to_bytes(4, "little")))
+    tracemalloc.start()
+    try:
+        refused(path, "file: got Bad CRC-32 .*, wanted a bundle")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 22
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_one_that_is_packed_in_another_way_is_refused(packing: int, tmp_path: Path) -> None:
+    path = tmp_path / "fleet" / provenance(PART).file_name
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w", packing) as packed:
+        packed.writestr("log.txt", "x")
+    refused(path, f"packing of log.txt: got {packing}, wanted 0 or 8")
+
+
+def many(path: Path, files: int) -> bytes:
+    """Write a zip of so many empty files."""
+    path.parent.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path, "w") as packed:
+        for number in range(files):
+            packed.writestr(f"results/box/{number:08x}-x.json", "")
+    return path.read_bytes()
+
+
+def test_one_of_many_files_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "fleet" / provenance(PART).file_name
+    whole = many(path, 9)
+    refused(path, "files: got 9 in .* bytes, wanted at most 8")
+    path.write_bytes(whole[:-12] + (1).to_bytes(2, "little") + whole[-10:])  # it says one
+    refused(path, "files: got 9, wanted at most 8")
+
+
+@pytest.mark.parametrize("comment", [b"", b"x"])
+def test_a_long_list_of_files_is_not_read(
+    comment: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fleet" / provenance(PART).file_name
+    many(path, 2_000)
+    with zipfile.ZipFile(path, "a") as packed:
+        packed.comment = comment
+    monkeypatch.setattr("zipfile.ZipFile.__init__", None)
+    refused(path, "files: got 2000 in .* bytes" if not comment else "file: got no end of a small")
+
+
 @pytest.mark.parametrize("keep", [0, 1, 60, 400])
 def test_one_that_was_cut_off_is_refused(keep: int, tmp_path: Path) -> None:
     path = bundle(tmp_path / "fleet" / "inbox", provenance(PART))
@@ -114,7 +169,7 @@ def test_flipped_bits_change_nothing_or_are_refused(tmp_path: Path) -> None:
         out = tmp_path / f"out-{number}"
         out.mkdir()
         try:
-            found = unpack(path, out)
+            found = extract(path, out)
         except ResultFileError as error:
             refusals += error.path == path
         else:

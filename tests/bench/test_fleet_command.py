@@ -53,6 +53,7 @@ def test_from_commits_to_pages_and_again(
     assert main([*words, "--dry-run"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in said] == ["boxes", "missing", "missing", "fleet"]
+    assert not (project / "out").exists()
     assert main(words) == 0
     said = capsys.readouterr().out.splitlines()
     assert "fleet     2 of 2 parts gathered" in said
@@ -74,6 +75,22 @@ def test_from_commits_to_pages_and_again(
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if line.startswith("dropped")]
     assert len([*(project / "out" / "parts").iterdir()]) == 1
+
+
+def test_results_of_others_stay_and_are_named(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fleet", "--command", command(tmp_path), "--out", "out", "--results", "results"]
+    assert main(words) == 0
+    assert "kept " not in capsys.readouterr().out
+    (machine,) = (project / "results").glob("*/machine.json")
+    (project / "out" / "written.json").unlink()
+    machine.write_text("{}")
+    main(words)
+    said = capsys.readouterr().out
+    what = f"1 files of results that this fleet did not write: {machine.parent.name}/machine.json"
+    assert f"kept      {what}" in said.splitlines()
+    assert machine.read_text() == "{}"
 
 
 def test_what_fails_is_missing_with_its_reason(

@@ -186,7 +186,28 @@ def test_a_box_that_comes_back_is_waited_for(tmp_path: Path) -> None:
     assert case.run(WANTED[:1]).missing == {}
 
 
-def test_what_waits_for_boxes_that_it_avoids_alone_is_submitted_anew(tmp_path: Path) -> None:
+def test_a_job_keeps_running_while_its_only_box_is_not_listed_for_a_moment(tmp_path: Path) -> None:
+    """The box that the part avoids is there all the time."""
+    looks = itertools.count()
+
+    class Restarting(Scripted):
+        def boxes(self) -> dict[str, set[str]]:
+            if len(self.submitted) == 2:
+                self.here = {"n0"} if next(looks) < 3 else {"n0", "n1"}
+            return super().boxes()
+
+    case = Case(tmp_path, ["n0", "n1"], lambda task, box: "lost" if box == "n0" else None)
+    case.engine = Restarting(case.store.inbox, ["n0", "n1"], case.engine.happens)
+    assert case.run(WANTED[:1]).missing == {}
+    assert case.engine.canceled == []
+    assert [avoid for _, avoid in case.engine.submitted] == [set(), {"n0"}]
+
+
+def test_what_waits_for_boxes_that_it_avoids_alone_is_submitted_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_BOX_PATIENCE_S", 0.1)
+
     def happens(task: Task, box: str) -> str | None:
         if len(case.engine.submitted) > 1:
             return None

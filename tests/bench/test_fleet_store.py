@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asv_tree import A, B
@@ -13,7 +16,7 @@ from fleet_bundles import bundle, provenance
 
 from rocmforge.bench.fleet.parts import Part
 from rocmforge.bench.fleet.store import Store, expired
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import ResultFileError, RocmforgeError
 
 ONE, TWO = Part(A, "cpu", "quick"), Part(B, "cpu", "quick")
 COPY = Part(A, "cpu", "quick", copy=1)
@@ -114,6 +117,31 @@ def test_a_broken_bundle_is_named_and_moved_aside_and_the_others_come(store: Sto
     assert [path.name for path in store.inbox.iterdir()] == [".half.zip"]
 
 
+def test_a_bundle_that_cannot_be_written_stays_in_the_inbox(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bundle(store.inbox, provenance(ONE))
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", _only_reading(Path.open, full))
+        with pytest.raises(RocmforgeError, match="No space left on device") as error:
+            store.collect(never)
+    assert not isinstance(error.value, ResultFileError)
+    assert [*store.inbox.iterdir()] == [path]
+    assert not (store.root / "refused").exists()
+    assert [found.part for found in store.collect(never)] == [ONE]
+
+
+def _only_reading(real: Callable[..., Any], refuse: Callable[..., Any]) -> Callable[..., Any]:
+    def opened(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        return (real if "r" in mode else refuse)(path, mode, *arguments, **options)
+
+    return opened
+
+
 def test_retention_keeps_the_newest_commits_and_what_is_wanted(store: Store) -> None:
     commits = [f"{number}" * 40 for number in range(4)]
     parts = [Part(commit, "cpu", "quick") for commit in commits]
@@ -133,6 +161,54 @@ def test_retention_keeps_the_newest_commits_and_what_is_wanted(store: Store) -> 
         assert names == {"00000000", "22222222", "33333333", "foreign.", "machine."}
         dropped = expired(merged, 2, [parts[0]])
         assert dropped == []
+
+
+RESULT = "box/aaaaaaaa-virtualenv-py3.11.json"
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Store:
+    """A store whose tree has a result that somebody else measured."""
+    made = Store(tmp_path / "fleet", tmp_path / "results")
+    bundle(made.inbox, provenance(ONE))
+    bundle(made.inbox, provenance(TWO, "0000000b"))
+    made.collect(never)
+    (made.results / "box").mkdir(parents=True)
+    return made
+
+
+def test_a_result_of_somebody_else_is_not_replaced_and_named(shared: Store) -> None:
+    (shared.results / RESULT).write_text("theirs")
+    for _ in range(2):
+        merged = shared.merge()
+        assert (shared.results / RESULT).read_text() == "theirs"
+        assert shared.in_the_way(merged) == [RESULT]
+    assert (shared.results / RESULT.replace("aaaaaaaa", "bbbbbbbb")).exists()
+
+
+def test_a_result_of_somebody_else_is_not_dropped_though_it_is_the_same(shared: Store) -> None:
+    (measured,) = (shared.root / "parts").glob(f"*aaaaaaaa*/results/{RESULT}")
+    shutil.copy(measured, shared.results / RESULT)
+    merged = shared.merge()
+    assert shared.in_the_way(merged) == []
+    assert shared.drop(merged, [ONE, TWO]) == [RESULT]
+    names = {path.name for path in (shared.results / "box").iterdir()}
+    assert names == {Path(RESULT).name, "machine.json"}
+
+
+def test_what_was_written_into_one_tree_is_not_the_stores_in_another(shared: Store) -> None:
+    other = Store(shared.root, shared.root / "results")
+    other.merge()
+    (shared.results / RESULT).write_text("theirs")
+    shared.merge()
+    assert (shared.results / RESULT).read_text() == "theirs"
+    other.drop(other.merge(), [ONE, TWO])
+    assert {path.name for path in (other.results / "box").iterdir()} == {"machine.json"}
+
+
+def test_a_store_that_is_only_looked_at_makes_no_folder(tmp_path: Path) -> None:
+    assert Store(tmp_path / "fleet", tmp_path / "results").known() == {}
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_dropped_copy_leaves_the_file_of_the_part_that_stays(store: Store) -> None:

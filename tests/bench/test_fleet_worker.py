@@ -14,7 +14,7 @@ from fleet_runs import git, repository
 
 from rocmforge.bench.asv import Builds
 from rocmforge.bench.fleet import worker
-from rocmforge.bench.fleet.bundle import Provenance, read_results, unpack
+from rocmforge.bench.fleet.bundle import Provenance, extract, read_results
 from rocmforge.bench.fleet.parts import Part
 from rocmforge.bench.fleet.worker import Task, deliver, task_json, task_of
 
@@ -40,7 +40,7 @@ def delivered(tmp_path: Path, one: Task, box: str = "n0") -> tuple[Provenance, s
     """What the bundle of a task says, and its log."""
     deliver(box, str(tmp_path / "inbox"), task_json(one))
     (tmp_path / "out").mkdir()
-    made = unpack(tmp_path / "inbox" / one.file_name, tmp_path / "out")
+    made = extract(tmp_path / "inbox" / one.file_name, tmp_path / "out")
     return made, (tmp_path / "out" / "log.txt").read_text("utf-8")
 
 
@@ -65,6 +65,27 @@ def test_the_commit_is_checked_out_and_nothing_is_left(
     assert len(read_results(tmp_path / "out").results) == 3
     (box,) = (tmp_path / "cache" / "fleet").iterdir()
     assert {path.name for path in box.iterdir()} == {"devices-3.lock", "home"}
+
+
+@pytest.mark.parametrize("box", ["..", ".", ".hidden"])
+def test_a_box_of_any_name_has_a_folder_of_its_own(
+    box: str, tmp_path: Path, commits: list[str]
+) -> None:
+    made, _ = delivered(tmp_path, task(tmp_path, commits[0], "true"), box)
+    assert made.box == f"-{box[1:]}"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["fleet"]
+    assert [path.name for path in (tmp_path / "cache" / "fleet").iterdir()] == [made.box]
+
+
+@pytest.mark.parametrize("variable", ["SLURM_JOB_GPUS", "SLURM_STEP_GPUS"])
+def test_a_job_of_slurm_waits_for_those_on_its_own_gpus_alone(
+    variable: str, tmp_path: Path, commits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv(variable, "5,6")
+    delivered(tmp_path, task(tmp_path, commits[0], "true"))
+    names = {path.name for path in (tmp_path / "cache" / "fleet" / "n0").iterdir()}
+    assert names == {"devices-5-6.lock", "home"}
 
 
 def test_two_workers_on_one_device_measure_one_after_the_other(

@@ -8,7 +8,9 @@ results are whole.
 from __future__ import annotations
 
 import contextlib
-import lzma
+import itertools
+import operator
+import os
 import re
 import stat
 import struct
@@ -31,6 +33,8 @@ VERSION = 1
 PROVENANCE, LOG, RESULTS = "provenance.json", "log.txt", "results"
 SUFFIX = ".zip"
 MOST_BYTES = 1 << 28  # unpacked
+_MOST_FILES = 8  # a bundle has six
+_PIECE_BYTES = 1 << 16
 LOG_BYTES = 1 << 22
 """Of a log the end is kept."""
 _TAG = r"[a-z0-9][a-z0-9-]{0,199}"
@@ -38,13 +42,16 @@ _ALLOWED = re.compile(
     rf"{re.escape(PROVENANCE)}|{re.escape(LOG)}|{RESULTS}/benchmarks\.json"
     rf"|{RESULTS}/{_TAG}/(machine\.json|[0-9a-f]{{8}}-[\w.+-]{{1,150}}\.jsonl?)"
 )
+_END = struct.Struct("<4s6xHI4xH")
+"""A zip's last record: signature, number of files, bytes of their list, bytes of a comment."""
+_WIDE_BYTES = 20  # before it, where the zip is one of more than 4 GiB
 _BOX = re.compile(r"[\w.:-]{1,200}")
 _TOKEN = re.compile(r"[0-9a-f]{8}")
 _BROKEN = (
-    *(zipfile.BadZipFile, zlib.error, struct.error, lzma.LZMAError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
     *(OSError, EOFError, ValueError, NotImplementedError, RuntimeError),
 )
-"""What zipfile raises of a file that is none, or is broken, encrypted or packed in other ways."""
+"""What zipfile raises of a file that is none, or is broken or encrypted."""
 MEASURED = (0, 1)
 """Exit codes of ``bench run`` with results: 1 where a benchmark failed, which they say."""
 
@@ -140,7 +147,7 @@ def pack(target: Path, folder: Path) -> None:
                 bundle.write(folder / name, name)
 
 
-def unpack(source: Path, folder: Path) -> Provenance:
+def extract(source: Path, folder: Path) -> Provenance:
     """Write the files of a bundle into an empty folder, check them, and say where they come from.
 
     Raises
@@ -148,15 +155,14 @@ def unpack(source: Path, folder: Path) -> Provenance:
     ResultFileError
         It is no bundle, or one with wrong files, or its results are not what it says; the message
         names the bundle.
+    OSError
+        The folder cannot be written.
     """
-    try:
-        with zipfile.ZipFile(source) as bundle:
-            for entry in _checked(source, bundle.infolist()):
-                place = folder / entry.filename
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(bundle.read(entry))
-    except _BROKEN as error:
-        raise ResultFileError(source, "file", got=error, wanted="a bundle of a fleet") from error
+    for name, pieces in itertools.groupby(_pieces(source), key=operator.itemgetter(0)):
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("wb") as file:
+            file.writelines(piece for _, piece in pieces)
     with _naming(source, folder):
         found = read_provenance(folder / PROVENANCE)
         if source.name != found.file_name:
@@ -166,17 +172,55 @@ def unpack(source: Path, folder: Path) -> Provenance:
     return found
 
 
+def _pieces(source: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a bundle in small pieces, each with the file's name.
+
+    Sizes that the zip claims are not believed: what comes out of it is counted.
+    """
+    size = 0
+    try:
+        _refuse_large_directory(source)
+        with zipfile.ZipFile(source) as bundle:
+            for entry in _checked(source, bundle.infolist()):
+                with bundle.open(entry) as file:
+                    piece = None
+                    while piece != b"":
+                        piece = file.read(_PIECE_BYTES)
+                        if (size := size + len(piece)) > MOST_BYTES:
+                            most = f"at most {MOST_BYTES} bytes"
+                            raise ResultFileError(source, "size", got="more", wanted=most)
+                        yield entry.filename, piece
+    except _BROKEN as error:
+        raise ResultFileError(source, "file", got=error, wanted="a bundle of a fleet") from error
+
+
+def _refuse_large_directory(source: Path) -> None:
+    """Raise ResultFileError where the zip's list of files is long: zipfile reads all of it."""
+    with source.open("rb") as file:
+        file.seek(-min(_END.size + _WIDE_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        end = file.read()
+    signature, files, size, comment = _END.unpack(end[-_END.size :])
+    if (signature, comment) != (b"PK\5\6", 0) or end.startswith(b"PK\6\7"):
+        raise zipfile.BadZipFile("no end of a small zip file")
+    if files > _MOST_FILES or size > _PIECE_BYTES:
+        wanted = f"at most {_MOST_FILES}, listed in {_PIECE_BYTES} bytes"
+        raise ResultFileError(source, "files", got=f"{files} in {size} bytes", wanted=wanted)
+
+
 def _checked(source: Path, entries: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
     """Return the entries; ResultFileError where one may not be in a bundle."""
+    if len(entries) > _MOST_FILES:
+        wanted = f"at most {_MOST_FILES}"
+        raise ResultFileError(source, "files", got=len(entries), wanted=wanted)
     names = [entry.filename for entry in entries]
     for entry in entries:
         link = stat.S_ISLNK(entry.external_attr >> 16)
         if link or not _ALLOWED.fullmatch(entry.filename) or names.count(entry.filename) > 1:
             wanted = f"once {PROVENANCE}, {LOG} and files of {RESULTS}/"
             raise ResultFileError(source, "entry", got=repr(entry.filename), wanted=wanted)
-    size = sum(entry.file_size for entry in entries)
-    if size > MOST_BYTES:
-        raise ResultFileError(source, "size", got=size, wanted=f"at most {MOST_BYTES} bytes")
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            what = f"packing of {entry.filename}"
+            raise ResultFileError(source, what, got=entry.compress_type, wanted="0 or 8")
     return entries
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from rocmforge.bench.fleet.local import LocalEngine, boxes_here
 from rocmforge.bench.fleet.parts import Part, missing, wanted_parts
 from rocmforge.bench.fleet.ray_cluster import RayEngine
 from rocmforge.bench.fleet.runner import Runner
-from rocmforge.bench.fleet.slurm import SlurmEngine
+from rocmforge.bench.fleet.slurm import SlurmEngine, keep_diagnoses
 from rocmforge.bench.fleet.store import Store, expired
 from rocmforge.bench.fleet.worker import Task
 from rocmforge.bench.git import ask_git, commit_hash
@@ -59,10 +58,13 @@ def run_fleet(args: argparse.Namespace) -> int:
         finally:  # what came before an interrupt is merged too
             parts = store.merge()
         dropped = expired(parts, args.keep, wanted) if args.keep else []
-        store.drop(parts, dropped)
+        others = {*store.in_the_way(parts), *store.drop(parts, dropped)}
+        if others:
+            what = f"{len(others)} files of {store.results} that this fleet did not write"
+            console.print(f"kept      {what}: {min(others)}{' …' if len(others) > 1 else ''}")
         for part in dropped:
             console.print(f"dropped   {parts.pop(part).provenance.part.name}")
-        shutil.rmtree(args.out / "slurm", ignore_errors=True)
+        keep_diagnoses(args.out / "slurm")
         found = standings(parts.values())
         for line in report.lines(wanted, parts, outcome, found):
             console.print(line)

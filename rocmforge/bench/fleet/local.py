@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rocmforge.bench.fleet.bundle import kind_of_hardware
 from rocmforge.bench.fleet.engine import Ended
-from rocmforge.bench.fleet.worker import Task, task_json
+from rocmforge.bench.fleet.worker import Task, last_line, task_json
 from rocmforge.hardware import amd_architectures, detect
 
 
@@ -134,5 +134,4 @@ class LocalEngine:
 def _how(code: int, said: Path) -> str:
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name}"
-    lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return f"its process ended with exit {code}: {lines[-1] if lines else 'it said nothing'}"
+    return f"its process ended with exit {code}: {last_line(said)}"

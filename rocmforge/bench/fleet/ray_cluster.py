@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,10 @@ class RayEngine:
 
     def boxes(self) -> dict[str, set[str]]:
         """Return the nodes that are alive, by the resources that name a kind."""
-        self._names |= (names := _names(self._ray))
+        nodes = self._ray.nodes()
+        self._names |= (names := _names(nodes))
         found: dict[str, set[str]] = {}
-        for node in self._ray.nodes():
+        for node in nodes:
             for kind in filter(KNOWN_KIND.fullmatch, node["Resources"] if node["Alive"] else ()):
                 found.setdefault(kind, set()).add(names[node["NodeID"]])
         return found
@@ -109,9 +110,9 @@ class RayEngine:
         return Ended(box, "its bundle is gone")
 
 
-def _names(ray: Any) -> dict[str, str]:
+def _names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the names of the nodes that are alive by their ids: a host, unless it has several."""
-    alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    alive = {node["NodeID"]: node for node in nodes if node["Alive"]}
     own = {
         key: node["NodeManagerHostname"]
         if node["NodeName"] == node["NodeManagerAddress"]
@@ -129,5 +130,6 @@ def _measure(text: str) -> tuple[str, bytes]:
     if gpus := ray.get_gpu_ids():
         os.environ["ROCR_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         os.environ.pop("HIP_VISIBLE_DEVICES", None)  # it would count those that are left
-    box = _names(ray)[ray.get_runtime_context().get_node_id()]
+    cluster: Any = ray
+    box = _names(cluster.nodes())[ray.get_runtime_context().get_node_id()]
     return box, measure(task_of(text), box)

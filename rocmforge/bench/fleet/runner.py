@@ -17,7 +17,7 @@ from rocmforge.errors import DeviceError, ResultFileError
 
 _SAY_S = 30.0
 _BOX_PATIENCE_S = 300.0
-"""For so long the last boxes of a kind may be gone, as for a restart."""
+"""For so long the last boxes that a part may run on may be gone, as for a restart."""
 
 
 @dataclass(slots=True)
@@ -26,6 +26,15 @@ class Failures:
 
     said: list[str] = field(default_factory=list)
     boxes: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Job:
+    """A task that was submitted, the boxes that it avoids, and when another one was last there."""
+
+    task: Task
+    avoid: frozenset[str]
+    seen: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class Runner:
     ) -> None:
         self._engine, self._store, self._task, self._tries = engine, store, task, tries
         self._say, self._interval_s = say, interval_s
-        self._jobs: dict[str, tuple[Task, frozenset[str]]] = {}
+        self._jobs: dict[str, _Job] = {}
         self._failures: dict[Part, Failures] = defaultdict(Failures)
         self._why: dict[str, str] = {}  # by token
         self._gathered: dict[Part, str] = {}  # its box
@@ -113,7 +122,7 @@ class Runner:
 
     def _waiting(self, wanted: Sequence[Part], boxes: Mapping[str, set[str]]) -> list[Part]:
         """Return what is not gathered, not submitted and not given up."""
-        submitted = {task.part for task, _ in self._jobs.values()}
+        submitted = {job.task.part for job in self._jobs.values()}
         return [
             part
             for part in missing(wanted, self._gathered)
@@ -128,19 +137,21 @@ class Runner:
 
     def _free(self, boxes: Mapping[str, set[str]]) -> None:
         """Take back jobs that cannot run any more: the boxes left are those that they avoid."""
-        self._seen |= dict.fromkeys((kind for kind in boxes if boxes[kind]), time.monotonic())
-        for job, (task, avoid) in list(self._jobs.items()):
-            kind = task.part.kind
-            left = boxes.get(kind)
-            if left <= avoid if left else not self._may_return(kind):
-                self._engine.cancel([job])
-                del self._jobs[job]
-                self._say(f"back      {task.part.name}: the boxes that it may run on are gone")
+        now = time.monotonic()
+        self._seen |= dict.fromkeys((kind for kind in boxes if boxes[kind]), now)
+        for name, job in list(self._jobs.items()):
+            part = job.task.part
+            if boxes.get(part.kind, set()) - job.avoid:
+                job.seen = now
+            elif now - job.seen >= _BOX_PATIENCE_S:
+                self._engine.cancel([name])
+                del self._jobs[name]
+                self._say(f"back      {part.name}: the boxes that it may run on are gone")
 
     def _submit(self, parts: Sequence[Part], boxes: Mapping[str, set[str]]) -> None:
         """Submit what may be, those of a kind that avoid the same boxes together."""
         groups: dict[tuple[str, frozenset[str]], list[Task]] = defaultdict(list)
-        for part in ready(parts, [task.part for task, _ in self._jobs.values()]):
+        for part in ready(parts, [job.task.part for job in self._jobs.values()]):
             used = {box for other, box in self._gathered.items() if part.is_copy_of(other)}
             avoid = frozenset(boxes[part.kind] & (used | self._failures[part].boxes))
             if avoid == boxes[part.kind]:
@@ -154,7 +165,10 @@ class Runner:
                 for task in tasks:
                     self._fail(task.part, None, str(error))
                 continue
-            self._jobs |= {job: (task, avoid) for job, task in zip(jobs, tasks, strict=True)}
+            now = time.monotonic()
+            self._jobs |= {
+                job: _Job(task, avoid, now) for job, task in zip(jobs, tasks, strict=True)
+            }
             without = f", not to {', '.join(sorted(avoid))}" if avoid else ""
             self._say(f"submitted {len(tasks)} of kind {kind}{without}")
 
@@ -172,7 +186,7 @@ class Runner:
 
     def _settle(self, job: str, how: Ended) -> None:
         """Count an attempt that ended without results."""
-        task, _ = self._jobs.pop(job)
+        task = self._jobs.pop(job).task
         why = self._why.pop(task.token, how.why)
         if task.part in self._gathered:
             return

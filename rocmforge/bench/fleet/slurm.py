@@ -5,6 +5,7 @@ squeue, sinfo and scontrol say what became of a job: unlike sacct they need no a
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import math
 import os
@@ -17,11 +18,14 @@ from typing import Any
 
 from rocmforge.bench.fleet.engine import Ended
 from rocmforge.bench.fleet.parts import KNOWN_KIND
-from rocmforge.bench.fleet.worker import Task, deliver, task_json
+from rocmforge.bench.fleet.worker import Task, deliver, last_line, task_json
 from rocmforge.errors import DeviceError, one_line
 
 _BUILD_MINUTES = 30  # beside those of measuring
 _SILENCE_S = 600.0
+_OPERATOR = re.compile(r"[&|()\[\]*,]")
+"""Of a constraint that is more than one feature."""
+_STDERR = "_0_log.err"  # after the id of a job: the name that submitit gives the file
 _WORKING = re.compile(r"(idle|mixed|allocated|completing|planned|draining|reserved)[~+#$@^!%-]?")
 """States of nodes that run jobs, or will; one that drains still has its last one."""
 
@@ -66,7 +70,7 @@ class SlurmEngine:
         except RuntimeError as error:
             raise DeviceError(f"--engine slurm: {error}") from error
         self._failed = FailedJobError, FailedSubmissionError
-        self._inbox = str(inbox.absolute())
+        self._inbox, self._folder = str(inbox.absolute()), folder
         self._minutes, self._options = minutes, options
         self._heard = -math.inf
         self._nodes: dict[str, set[str]] = {}
@@ -92,9 +96,11 @@ class SlurmEngine:
             kinds = {one for one in features.split(",") if KNOWN_KIND.fullmatch(one)}
             for kind in kinds | (self._options.keys() - {""}):
                 chosen = self._chosen(kind)
-                if chosen.get("partition", partition.rstrip("*")) != partition.rstrip("*"):
+                partitions, wanted = chosen.get("partition"), chosen.get("constraint", "")
+                if partitions and partition.rstrip("*") not in partitions.split(","):
                     continue
-                if chosen.get("constraint") in (None, *features.split(",")):
+                # what an expression asks for Slurm alone knows: any node of the partition counts
+                if wanted in ("", *features.split(",")) or _OPERATOR.search(wanted):
                     found.setdefault(kind, set()).add(name)
         return found
 
@@ -121,12 +127,26 @@ class SlurmEngine:
         if not jobs:
             return {}
         said = self._ask("squeue", "-h", "-r", "-u", getpass.getuser(), "-o", "%i")
-        return {} if said is None else {job: _how(job) for job in jobs if job not in said}
+        return {} if said is None else {job: self._end(job) for job in jobs if job not in said}
 
     def cancel(self, jobs: Collection[str]) -> None:
         """Cancel jobs, whether they run or wait."""
         if jobs:
             subprocess.run(["scancel", *jobs], capture_output=True, check=False)
+
+    def _end(self, job: str) -> Ended:
+        """Ask what became of a job that has ended; Slurm remembers some minutes."""
+        words = ["scontrol", "show", "job", "-o", job]
+        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        fields = dict(re.findall(r"(\S+?)=(\S*)", said))
+        node, state = fields.get("NodeList", "(null)"), fields.get("JobState", "gone")
+        reason = fields.get("Reason", "None")
+        why = f"job {job} ended as {state}" + (f" ({reason})" if reason != "None" else "")
+        log = self._folder / f"{job}{_STDERR}"
+        last = last_line(log) if log.exists() else "it said nothing"
+        if state == "COMPLETED":
+            log.unlink(missing_ok=True)
+        return Ended(None if node in ("(null)", "") else node, f"{why}, and no bundle came: {last}")
 
     def _chosen(self, kind: str) -> dict[str, Any]:
         own = self._options.get(kind)
@@ -150,12 +170,10 @@ def _deliver(text: str, inbox: str) -> None:
     deliver(os.environ["SLURMD_NODENAME"], inbox, text)
 
 
-def _how(job: str) -> Ended:
-    """Ask what became of a job that has ended; Slurm remembers some minutes."""
-    words = ["scontrol", "show", "job", "-o", job]
-    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    fields = dict(re.findall(r"(\S+?)=(\S*)", said))
-    node, state = fields.get("NodeList", "(null)"), fields.get("JobState", "gone")
-    reason = fields.get("Reason", "None")
-    why = f"job {job} ended as {state}" + (f" ({reason})" if reason != "None" else "")
-    return Ended(None if node in ("(null)", "") else node, f"{why}, and no bundle came")
+def keep_diagnoses(folder: Path) -> None:
+    """Remove what submitit keeps of jobs, but for what those that failed wrote to stderr."""
+    for path in folder.glob("*"):
+        if not (path.name.endswith(_STDERR) and path.stat().st_size):
+            path.unlink()
+    with contextlib.suppress(OSError):  # there is none, or something is kept in it
+        folder.rmdir()

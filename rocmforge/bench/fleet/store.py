@@ -1,8 +1,9 @@
 """Gathers bundles: each part once, all results in one tree; doing it again changes nothing.
 
 Below the folder of a fleet, ``inbox`` has bundles as they came, ``parts`` what was gathered, a
-folder for each part, ``failures`` the logs of what failed, ``refused`` bundles that are none. The
-tree of results is made from the parts alone, so it is the same in whatever order they came.
+folder for each part, ``failures`` the logs of what failed, ``refused`` bundles that are none, and
+``written.json`` the names of the result files that it wrote: others are never replaced or removed.
+The tree of results is made from the parts alone, so it is the same in whatever order they came.
 """
 
 from __future__ import annotations
@@ -20,20 +21,27 @@ from typing import Any
 
 from rocmforge.atomic import scratch_folder
 from rocmforge.bench.asv_results import BENCHMARKS_VERSION
-from rocmforge.bench.files import read_versioned_json, write_bytes, write_json
+from rocmforge.bench.files import (
+    is_strings,
+    read_versioned_json,
+    typed_field,
+    write_bytes,
+    write_json,
+)
 from rocmforge.bench.fleet.bundle import (
     PROVENANCE,
     RESULTS,
     SUFFIX,
     Provenance,
+    extract,
     read_provenance,
     read_results,
-    unpack,
 )
 from rocmforge.bench.fleet.parts import Part
 from rocmforge.bench.results import ResultSet, Status
-from rocmforge.errors import ResultFileError
+from rocmforge.errors import ResultFileError, RocmforgeError
 
+_VERSION = 1  # of written.json
 _BUNDLE = re.compile(rf"[^.].*{re.escape(SUFFIX)}")
 """A file that is still written begins with a dot."""
 
@@ -66,7 +74,7 @@ class Gathered:
 
 
 class Store:
-    """What a fleet has gathered, below a folder that is made where it is not there.
+    """What a fleet has gathered, below a folder that is made when something is written.
 
     Parameters
     ----------
@@ -82,12 +90,12 @@ class Store:
         self._parts, self._failures, self._refused = (
             root / name for name in ("parts", "failures", "refused")
         )
-        for folder in (self.inbox, self._parts):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._written = root / "written.json"
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Let no other command write here during the block; ValueError where one does."""
+        self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,14 +112,24 @@ class Store:
         ----------
         refused
             Called with the error of a bundle that is none, which is moved aside.
+
+        Raises
+        ------
+        RocmforgeError
+            A bundle cannot be written here; it stays in the inbox.
         """
         found = []
+        self.inbox.mkdir(parents=True, exist_ok=True)
         for bundle in sorted(self.inbox.iterdir()):
             if not _BUNDLE.fullmatch(bundle.name):
                 continue
             try:
                 found.append(self._take(bundle))
                 bundle.unlink()
+            except OSError as error:
+                raise RocmforgeError(
+                    f"{bundle}: got {error}, wanted to extract it; it stays there"
+                ) from error
             except ResultFileError as error:
                 self._refused.mkdir(exist_ok=True)
                 os.replace(bundle, self._refused / bundle.name)
@@ -121,7 +139,7 @@ class Store:
     def _take(self, bundle: Path) -> Provenance:
         """Keep what a bundle holds, unless its part was gathered before."""
         with scratch_folder(self._parts / "new") as work:
-            found = unpack(bundle, work)
+            found = extract(bundle, work)
             place = self._parts / found.part.name
             if found.why is not None:
                 place = self._failures / bundle.stem
@@ -139,9 +157,7 @@ class Store:
             The provenance of a part is broken: somebody changed it.
         """
         found = {}
-        for folder in sorted(self._parts.iterdir()):
-            if folder.name.startswith("."):
-                continue
+        for folder in sorted(self._parts.glob("[!.]*")):
             provenance = read_provenance(folder / PROVENANCE)
             if provenance.part.name != folder.name:
                 got = provenance.part.name
@@ -153,14 +169,19 @@ class Store:
         """Write the results of all parts into the tree, and return the parts.
 
         Where several boxes measured a commit, the first copy counts. Of a machine's description
-        and a benchmark's, the one of the newest commit does. Other files of the tree stay.
+        and a benchmark's, the one of the newest commit does. Other files of the tree stay, those
+        too whose names it would need: `in_the_way` names them.
         """
         parts = {
             part: Gathered(self._parts / part.name, made, read_results(self._parts / part.name))
             for part, made in self.known().items()
         }
-        for name, folder in chosen_files(parts.values()).items():
-            self._write(name, (folder / RESULTS / name).read_bytes())
+        own, chosen = self._own(), chosen_files(parts.values())
+        mine = {name for name in chosen if name in own or not (self.results / name).exists()}
+        self._set_own(own | mine)
+        for name in mine:
+            if not _same(self.results / name, source := chosen[name] / RESULTS / name):
+                write_bytes(self.results / name, source.read_bytes())
         names = self.results / "benchmarks.json"
         stored = read_versioned_json(names, BENCHMARKS_VERSION) if names.exists() else {}
         merged: dict[str, Any] = {**stored, "version": BENCHMARKS_VERSION}
@@ -171,8 +192,19 @@ class Store:
             write_json(names, dict(sorted(merged.items())))
         return parts
 
-    def drop(self, parts: Mapping[Part, Gathered], dropped: Collection[Part]) -> None:
+    def in_the_way(self, parts: Mapping[Part, Gathered]) -> list[str]:
+        """Return the files of the tree that are others' and not what these parts have there."""
+        own, chosen = self._own(), chosen_files(parts.values())
+        return sorted(
+            name
+            for name, folder in chosen.items()
+            if name not in own and not _same(self.results / name, folder / RESULTS / name)
+        )
+
+    def drop(self, parts: Mapping[Part, Gathered], dropped: Collection[Part]) -> list[str]:
         """Remove parts of those that were merged, and the files of the tree that they alone have.
+
+        Files that the store did not write stay, and are returned.
 
         Parameters
         ----------
@@ -182,18 +214,46 @@ class Store:
             Of these.
         """
         chosen = chosen_files(one for part, one in parts.items() if part not in dropped)
+        own, others = self._own(), []
         for part in dropped:
             one = parts[part]
             for name in one.files:
                 merged = self.results / name
-                if name not in chosen and _same(merged, one.folder / RESULTS / name):
+                if name in chosen or not merged.exists():
+                    continue
+                if name not in own:
+                    others.append(name)
+                elif _same(merged, one.folder / RESULTS / name):
                     merged.unlink()
+                    own.remove(name)
             shutil.rmtree(one.folder)
+        self._set_own(own)
+        return others
 
-    def _write(self, name: str, data: bytes) -> None:
-        path = self.results / name
-        if not path.exists() or path.read_bytes() != data:
-            write_bytes(path, data)
+    def _own(self) -> set[str]:
+        """Return the names of the files that the store wrote into this tree of results."""
+        return {*self._trees().get(self._tree, ())}
+
+    def _set_own(self, names: Collection[str]) -> None:
+        """Keep these names, of files that are about to be written too."""
+        if names != self._own():
+            trees = {**self._trees(), self._tree: sorted(names)}
+            write_json(self._written, {"version": _VERSION, "trees": trees})
+
+    @property
+    def _tree(self) -> str:
+        return os.path.relpath(self.results.resolve(), self.root.resolve())
+
+    def _trees(self) -> dict[str, list[str]]:
+        """Return what the store wrote, by the tree's place as seen from the fleet's folder."""
+        if not self._written.exists():
+            return {}
+        data = read_versioned_json(self._written, _VERSION)
+        trees: dict[str, list[str]] = typed_field(self._written, data, "trees", dict, "an object")
+        for tree, names in trees.items():
+            if not is_strings(names):
+                raise ResultFileError(self._written, tree, got=names, wanted="names of files")
+        return trees
 
 
 def chosen_files(parts: Iterable[Gathered]) -> dict[str, Path]:

@@ -95,11 +95,11 @@ def measure(task: Task, box: str) -> bytes:
     bytes
         The bundle: results, or why there are none, with the log.
     """
-    box = re.sub(r"[^\w.:-]", "-", box)
+    box = re.sub(r"^\.|[^\w.:-]", "-", box)  # no name of a folder above, and no hidden one
     folder = env.cache_folder("fleet") / box
     folder.mkdir(exist_ok=True)
     devices = {name: os.environ[name] for name in _VISIBLE if name in os.environ}
-    chosen = re.sub(r"\W", "-", "-".join(devices.values()))
+    chosen = re.sub(r"\W", "-", _devices_of_the_job() or "-".join(devices.values()))
     # a launcher that was killed may have left a worker on these devices
     with _lock(folder / f"devices-{chosen}.lock"), scratch_folder(folder / "run") as work:
         began, code, why = _now(), None, None
@@ -110,13 +110,13 @@ def measure(task: Task, box: str) -> bytes:
             words = _command(task, checkout, log)
             code = _run(words, checkout, log, MINUTE_S * task.minutes)
             if code not in bundle.MEASURED:
-                why = f"exit {code}: {_last_line(log)}"
+                why = f"exit {code}: {last_line(log)}"
             elif not (checkout / bundle.RESULTS).is_dir():
-                why = f"exit {code}, and no {bundle.RESULTS}/ in the checkout: {_last_line(log)}"
+                why = f"exit {code}, and no {bundle.RESULTS}/ in the checkout: {last_line(log)}"
             else:
                 os.rename(checkout / bundle.RESULTS, work / bundle.RESULTS)
         except subprocess.TimeoutExpired:
-            why = f"not done after {task.minutes} minutes: {_last_line(log)}"
+            why = f"not done after {task.minutes} minutes: {last_line(log)}"
         except (RocmforgeError, OSError, ValueError) as error:
             why = one_line(error)
         bundle.Provenance(
@@ -181,6 +181,11 @@ def _build(commit: str, checkout: Path, box: Path) -> Path:
         return python
 
 
+def _devices_of_the_job() -> str:
+    """Return Slurm's own numbers of a job's GPUs: where it hides the others, every job sees a 0."""
+    return os.environ.get("SLURM_JOB_GPUS") or os.environ.get("SLURM_STEP_GPUS") or ""
+
+
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Wait until no other process of this box holds a lock; hold it during the block."""
@@ -192,7 +197,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 def _run_or_fail(words: Sequence[str], log: Path) -> None:
     if code := _run(words, log.parent, log, 600):
-        raise OSError(f"{' '.join(words[:4])}: exit {code}: {_last_line(log)}")
+        raise OSError(f"{' '.join(words[:4])}: exit {code}: {last_line(log)}")
 
 
 def _run(words: Sequence[str], folder: Path, log: Path, seconds: float) -> int:
@@ -228,7 +233,8 @@ def _run(words: Sequence[str], folder: Path, log: Path, seconds: float) -> int:
             raise
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
+    """Return what a log said last, shortened."""
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return one_line(lines[-1] if lines else "it said nothing", 300)
 
