@@ -46,6 +46,8 @@ class RocmforgeSuite(rfm.RunOnlyRegressionTest):
         path = Path(self.checkout, sn.evaluate(self._stored()))
         for label, stored in json.loads(path.read_text("utf-8"))["baselines"].items():
             name = re.sub(r"\W+", "_", label).strip("_")
+            if name in self.perf_variables:
+                raise ValueError(f"{path}: got a second benchmark of the figure {name}: {label}")
             for metric, value in stored["metrics"].items():
                 if metric.startswith("p50_"):
                     unit = metric.removeprefix("p50_")
@@ -55,4 +57,4 @@ class RocmforgeSuite(rfm.RunOnlyRegressionTest):
     def _stored(self):
         """Return the file that the run says it wrote."""
         said = Path(self.stagedir, sn.evaluate(self.stdout))
-        return sn.extractsingle(r"^as JSON +(\S+)$", str(said), 1)
+        return sn.extractsingle(r"^as JSON +(.+)$", str(said), 1)

@@ -102,3 +102,20 @@ def test_nodes_of_partitions_and_of_a_constraint(
 ) -> None:
     slurm.prints["sinfo"] = "n0|x|idle|a*\nn1|big,x|mixed|b\nn2|y|idle|c\nn3|y|down|c\n"
     assert slurm.engine({"mine": options}).boxes().get("mine", set()) == boxes
+
+
+def test_why_jobs_wait_is_what_squeue_says_of_these(slurm: Slurm) -> None:
+    engine = slurm.engine({})
+    slurm.prints["squeue"] = "\n".join(
+        [
+            "7_0|PENDING|ReqNodeNotAvail, UnavailableNodes:n1",
+            "7_1|RUNNING|None",
+            "7_2|PENDING|Priority",
+            "9|PENDING|Dependency",  # of somebody else's command
+        ]
+    )
+    assert [*engine.poll(["7_0", "7_1", "7_2", "7_3"])] == ["7_3"]
+    assert engine.reason == "Priority, ReqNodeNotAvail, UnavailableNodes:n1"
+    slurm.prints["squeue"] = "7_1|RUNNING|None\n"
+    assert engine.poll(["7_1"]) == {}
+    assert engine.reason == ""

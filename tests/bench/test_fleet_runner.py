@@ -26,6 +26,7 @@ class Scripted:
     """An engine of boxes of one kind, on which a job ends at the next look."""
 
     name = "scripted"
+    reason = ""
 
     def __init__(self, inbox: Path, boxes: Sequence[str], happens: Happens) -> None:
         self.inbox, self.here, self.happens = inbox, set(boxes), happens
@@ -225,6 +226,16 @@ def test_what_waits_for_boxes_that_it_avoids_alone_is_submitted_anew(
     assert outcome.missing == {}
     assert [avoid for _, avoid in case.engine.submitted] == [set(), {"n0"}, set()]
     assert case.engine.canceled == ["job 1"]
+
+
+def test_a_line_of_waiting_says_why_jobs_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "_SAY_S", 0.0)
+    case = Case(tmp_path, ["n0"], good)
+    case.engine.reason = "Priority"
+    case.run(WANTED)
+    assert "waiting   2 submitted (Priority), 0 of 2 gathered" in case.said
 
 
 def test_copies_go_to_other_boxes_and_to_any_where_there_is_one(tmp_path: Path) -> None:

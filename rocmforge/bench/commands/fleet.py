@@ -43,21 +43,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "commits", nargs="*", metavar="COMMIT", help="as git names it, or A..B (default: HEAD)"
     )
     parser.add_argument(
-        "--engine", choices=ENGINES, default=ENGINES[0], help="(default: %(default)s)"
+        "--engine",
+        choices=ENGINES,
+        default=ENGINES[0],
+        help="what starts the parts: this machine, Slurm or Ray (default: %(default)s)",
     )
     parser.add_argument(
         "--kind",
         action="append",
         default=[],
         type=_kind,
-        help="of machine; may be repeated (default: all that the engine has)",
+        help="measure on this kind of machine; may be repeated (default: every kind of the engine)",
     )
     parser.add_argument(
         "--boxes",
         type=whole(1, 9),
         default=1,
         metavar="N",
-        help="of each kind that measure a commit, to compare these (default: %(default)s)",
+        help="measure each commit on N boxes of a kind, to compare them (default: %(default)s)",
     )
     add_profile(parser)
     parser.add_argument(
@@ -73,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole(1, 100_000),
         default=120,
         metavar="N",
-        help="after which measuring a commit is stopped (default: %(default)s)",
+        help="stop the measuring of a commit after N minutes (default: %(default)s)",
     )
     parser.add_argument(
         "--tries",
@@ -101,14 +104,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a long option of sbatch, of one kind or of all; may be repeated",
     )
     parser.add_argument(
-        "--address", default="auto", help="of the Ray cluster (default: %(default)s)"
+        "--address", default="auto", help="address of the Ray cluster (default: %(default)s)"
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path(".asv/fleet"),
         metavar="DIR",
-        help="(default: %(default)s)",
+        help="folder of the fleet: see below (default: %(default)s)",
     )
     parser.add_argument(
         "--results", type=Path, metavar="DIR", help="tree to merge into (default: DIR/results)"

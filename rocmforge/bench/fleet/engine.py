@@ -35,6 +35,10 @@ class Engine(Protocol):
     def name(self) -> str:
         """As ``--engine`` has it."""
 
+    @property
+    def reason(self) -> str:
+        """Why jobs wait, where a queue of others is before the boxes and says it; else empty."""
+
     def boxes(self) -> dict[str, set[str]]:
         """Return the boxes that work now, by kind of machine."""
 

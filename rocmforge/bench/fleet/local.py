@@ -62,6 +62,7 @@ class LocalEngine:
     """
 
     name = "local"
+    reason = ""
 
     def __init__(self, boxes: Mapping[str, LocalBox], inbox: Path) -> None:
         self._boxes, self._inbox = boxes, inbox

@@ -42,6 +42,7 @@ class RayEngine:
     """
 
     name = "ray"
+    reason = ""
 
     def __init__(self, inbox: Path, address: str) -> None:
         try:

@@ -13,7 +13,7 @@ from rocmforge.bench.fleet.engine import Ended, Engine
 from rocmforge.bench.fleet.parts import Part, missing, ready
 from rocmforge.bench.fleet.store import Store
 from rocmforge.bench.fleet.worker import Task
-from rocmforge.errors import DeviceError, ResultFileError
+from rocmforge.errors import DeviceError, ResultFileError, one_line
 
 _SAY_S = 30.0
 _BOX_PATIENCE_S = 300.0
@@ -101,7 +101,8 @@ class Runner:
                     said_at = time.monotonic()
                     left = len(missing(wanted, self._gathered))
                     done = f"{len(wanted) - left} of {len(wanted)} gathered"
-                    self._say(f"waiting   {len(self._jobs)} submitted, {done}")
+                    why = f" ({one_line(self._engine.reason)})" if self._engine.reason else ""
+                    self._say(f"waiting   {len(self._jobs)} submitted{why}, {done}")
                 time.sleep(self._interval_s)
                 ended = self._engine.poll(self._jobs.keys())
                 self._collect()

@@ -54,6 +54,7 @@ class SlurmEngine:
     """
 
     name = "slurm"
+    reason = ""
 
     def __init__(
         self, inbox: Path, folder: Path, minutes: int, options: Mapping[str, Mapping[str, str]]
@@ -126,8 +127,15 @@ class SlurmEngine:
         """Return the jobs that squeue lists no more; errors as of `boxes`."""
         if not jobs:
             return {}
-        said = self._ask("squeue", "-h", "-r", "-u", getpass.getuser(), "-o", "%i")
-        return {} if said is None else {job: self._end(job) for job in jobs if job not in said}
+        said = self._ask("squeue", "-h", "-r", "-u", getpass.getuser(), "-o", "%i|%T|%r")
+        if said is None:
+            return {}
+        listed = {job: (state, why) for job, state, why in (one.split("|", 2) for one in said)}
+        waiting = {
+            why for job, (state, why) in listed.items() if job in jobs and state == "PENDING"
+        }
+        self.reason = ", ".join(sorted(waiting))
+        return {job: self._end(job) for job in jobs if job not in listed}
 
     def cancel(self, jobs: Collection[str]) -> None:
         """Cancel jobs, whether they run or wait."""
@@ -159,7 +167,7 @@ class SlurmEngine:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             self._heard = time.monotonic()
-            return done.stdout.split()
+            return done.stdout.splitlines()
         if time.monotonic() - self._heard > _SILENCE_S:
             raise DeviceError(f"{words[0]}: got {done.stderr.strip()}, wanted Slurm's answer")
         return None
