@@ -28,6 +28,12 @@ NODES = {"n0": "gfx942", "n1": "gfx942", "n2": "cpu", "n3": "cpu"}
 KINDS = ("gfx942", "cpu")
 
 
+@pytest.fixture(autouse=True)
+def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A box that was killed does not come back."""
+    monkeypatch.setattr("rocmforge.bench.fleet.runner._BOX_PATIENCE_S", 5.0)
+
+
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A head that measures nothing."""

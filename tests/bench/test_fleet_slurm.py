@@ -26,6 +26,12 @@ pytestmark = [
 KINDS = {kind: {"constraint": kind} for kind in ("east", "west")}
 
 
+@pytest.fixture(autouse=True)
+def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A box that was killed does not come back."""
+    monkeypatch.setattr("rocmforge.bench.fleet.runner._BOX_PATIENCE_S", 5.0)
+
+
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[SlurmCluster]:
     (tmp_path / "slurm").mkdir()

@@ -181,7 +181,8 @@ def _deliver(text: str, inbox: str) -> None:
 def keep_diagnoses(folder: Path) -> None:
     """Remove what submitit keeps of jobs, but for what those that failed wrote to stderr."""
     for path in folder.glob("*"):
-        if not (path.name.endswith(_STDERR) and path.stat().st_size):
-            path.unlink()
+        with contextlib.suppress(OSError):  # gone by itself
+            if not (path.name.endswith(_STDERR) and path.stat().st_size):
+                path.unlink()
     with contextlib.suppress(OSError):  # there is none, or something is kept in it
         folder.rmdir()
