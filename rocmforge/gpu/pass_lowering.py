@@ -353,8 +353,7 @@ class PassLowering:
             "activation": op.activation,
         }
         if self._lowering.batches_experts(op, tokens):
-            groups = jobs.groups(experts_batch.group_size(tokens, jobs.chosen, jobs.count))
-            return experts_batch.expert_gate_up_batch(groups, **both, out=out)
+            return experts_batch.expert_gate_up_batch(experts_batch.grouped(jobs), **both, out=out)
         return experts.expert_gate_up(jobs, **both, out=out.address)
 
     def _expert_matmul(self, op: ExpertMatmul) -> Sequence[Launch]:
@@ -366,8 +365,7 @@ class PassLowering:
             "out": self._f32(op.out),
         }
         if self._lowering.batches_experts(op, tokens):
-            groups = jobs.groups(experts_batch.group_size(tokens, jobs.chosen, jobs.count))
-            return experts_batch.expert_matmul_batch(groups, **one)
+            return experts_batch.expert_matmul_batch(experts_batch.grouped(jobs), **one)
         return experts.expert_matmul(jobs, **one)
 
     def _add_experts(self, op: AddExperts) -> Launch:

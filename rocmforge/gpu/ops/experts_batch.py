@@ -7,7 +7,7 @@ For fewer tokens a job, or up to eight, is a GEMV: experts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from rocmforge.gpu.arrays import F16, F32
@@ -16,7 +16,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import COMMON
-from rocmforge.gpu.ops.experts import GROUPED_TOKENS, Groups
+from rocmforge.gpu.ops.experts import GROUPED_TOKENS, Groups, Jobs
 from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
@@ -49,6 +49,11 @@ def group_size(tokens: int, chosen: int, count: int) -> int:
     """Jobs of a group at most: few groups of an expert, and few places without a job."""
     average = tokens * chosen / count
     return next((size for size in TOKENS if size >= average), TOKENS[-1])
+
+
+def grouped(jobs: Jobs) -> Groups:
+    """Return the jobs in groups of that size."""
+    return jobs.groups(group_size(jobs.tokens, jobs.chosen, jobs.count))
 
 
 def choose(architecture: str, name: str, size: int) -> Constants:
@@ -101,20 +106,10 @@ def expert_gate_up_batch(
     out
         (T, k · N).
     """
-    properties, rows = groups.kernels.runtime.properties, gate.rows // groups.count
-    constants = choose(properties.architecture, gate.kernel_format, groups.size)
-    product = groups.kernels.launch(
-        GATE_UP_FILE,
-        "expert_gate_up_batch",
-        {**asdict(constants), "FORMAT_0": gate.kernel_format},
-        (-(-2 * rows // constants.rows), groups.most, 1),
-        constants.threads(properties.wave_size),
-        GATE_UP_LAYOUTS["expert_gate_up_batch"],
-        *(x.address, *gate.addresses, *up.addresses, gate_bias or 0, up_bias or 0, out.address),
-        *(ACTIVATIONS.index(activation), gate.columns, int(isinstance(out, F16))),
-        *(groups.order, groups.groups, groups.chosen, rows),
-    )
-    return [groups.launch(), product]
+    addresses = (x.address, *gate.addresses, *up.addresses, gate_bias or 0, up_bias or 0)
+    how = ACTIVATIONS.index(activation), gate.columns, int(isinstance(out, F16))
+    arguments = (*addresses, out.address, *how)
+    return _launches(groups, GATE_UP_FILE, GATE_UP_LAYOUTS, (gate, up), arguments, groups.chosen)
 
 
 def expert_matmul_batch(
@@ -140,16 +135,34 @@ def expert_matmul_batch(
     out
         (T, k · N) float32.
     """
-    properties, rows = groups.kernels.runtime.properties, weight.rows // groups.count
-    constants = choose(properties.architecture, weight.kernel_format, groups.size)
+    arguments = (x.address, *weight.addresses, bias or 0, out, weight.columns)
+    return _launches(groups, MATMUL_FILE, MATMUL_LAYOUTS, (weight,), arguments, shared_by=1)
+
+
+def _launches(
+    groups: Groups,
+    file: str,
+    layouts: Mapping[str, str],
+    weights: Sequence[DeviceMatrix],
+    arguments: tuple[int, ...],
+    shared_by: int,
+) -> Sequence[Launch]:
+    """Return the launches of a product: its groups, and the one kernel of a file.
+
+    `shared_by` jobs that follow one another read the same row of x.
+    """
+    ((name, layout),) = layouts.items()
+    properties, kernel_format = groups.kernels.runtime.properties, weights[0].kernel_format
+    rows = weights[0].rows // groups.count
+    constants = choose(properties.architecture, kernel_format, groups.size)
     product = groups.kernels.launch(
-        MATMUL_FILE,
-        "expert_matmul_batch",
-        {**asdict(constants), "FORMAT_0": weight.kernel_format},
-        (-(-rows // constants.rows), groups.most, 1),
+        file,
+        name,
+        {**asdict(constants), "FORMAT_0": kernel_format},
+        (-(-len(weights) * rows // constants.rows), groups.most, 1),
         constants.threads(properties.wave_size),
-        MATMUL_LAYOUTS["expert_matmul_batch"],
-        *(x.address, *weight.addresses, bias or 0, out, weight.columns),
-        *(groups.order, groups.groups, 1, rows),
+        layout,
+        *arguments,
+        *(groups.order, groups.groups, shared_by, rows),
     )
     return [groups.launch(), product]

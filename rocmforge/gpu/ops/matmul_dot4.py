@@ -15,7 +15,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
-from rocmforge.gpu.ops.prompt_tiles import ADD, HALVES, STORE
+from rocmforge.gpu.ops.prompt_tiles import result_of
 
 FILE = "matmul_dot4.hip"
 LAYOUTS = {"matmul_dot4": "PPP" + "PPPP" + "PPiiii"}
@@ -99,7 +99,7 @@ def matmul_dot4(
         Add to what `out` holds, which is F32 (the residual).
     """
     constants = choose(tokens, weight.rows, kernels.runtime.properties.compute_units)
-    result = ADD if accumulate else HALVES if isinstance(out, F16) else STORE
+    result = result_of(out, accumulate)
     return kernels.launch(
         FILE,
         "matmul_dot4",

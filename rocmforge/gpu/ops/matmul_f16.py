@@ -15,13 +15,13 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import prompt_tiles
 from rocmforge.gpu.ops.prompt_tiles import (
-    ADD,
     HALVES,
     STORE,
     Cut,
     Product,
     Tile,
     has_matrix_units,
+    result_of,
 )
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
@@ -201,7 +201,7 @@ def matmul_f16(
     accumulate
         Add to what `out` holds, which is F32 (the residual).
     """
-    result = ADD if accumulate else HALVES if isinstance(out, F16) else STORE
+    result = result_of(out, accumulate)
     product = Product(x.address, (weight,), bias or 0, out.address, tokens, result)
     return _launch(kernels, "matmul_f16", product)
 

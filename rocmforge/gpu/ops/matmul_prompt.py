@@ -19,7 +19,6 @@ from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops import prompt_tiles
 from rocmforge.gpu.ops.prompt_tiles import (
-    ADD,
     HALVES,
     STORE,
     Cut,
@@ -27,6 +26,7 @@ from rocmforge.gpu.ops.prompt_tiles import (
     Tile,
     has_matrix_units,
     is_matrix_rdna,
+    result_of,
 )
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
@@ -171,7 +171,7 @@ def matmul_prompt(
     accumulate
         Add to what `out` holds, which is F32 (the residual).
     """
-    result = ADD if accumulate else HALVES if isinstance(out, F16) else STORE
+    result = result_of(out, accumulate)
     product = Product(x.address, (weight,), bias or 0, out.address, tokens, result)
     return _launch(kernels, "matmul_prompt", product)
 

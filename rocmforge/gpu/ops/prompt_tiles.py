@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Generic, TypeVar
 
+from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.compiler import Defines, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
@@ -122,6 +123,11 @@ def has_matrix_units(architecture: str) -> bool:
     if architecture.startswith("sm_") or is_matrix_rdna(architecture):
         return True
     return wave_size(architecture) == 64 and architecture not in _NO_MFMA
+
+
+def result_of(out: F32 | F16, accumulate: bool) -> int:
+    """What becomes of the sums, by where they go: STORE, ADD or HALVES."""
+    return ADD if accumulate else HALVES if isinstance(out, F16) else STORE
 
 
 @dataclass(frozen=True)
