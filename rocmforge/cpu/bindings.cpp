@@ -527,14 +527,6 @@ class Kernels {
     std::thread::id recorder_;
 };
 
-std::vector<std::string> instruction_sets() {
-    std::vector<std::string> names;
-    for (const char* isa : {"avx512", "avxvnni", "avx2", "portable"}) {
-        if (ops_for(isa)) names.emplace_back(isa);
-    }
-    return names;
-}
-
 }  // namespace
 
 }  // namespace rocmforge

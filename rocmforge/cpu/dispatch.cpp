@@ -33,8 +33,8 @@ struct Candidate {
     bool supported;
 };
 
-template <class Function>
-const Ops* first_supported(Function&& wanted) {
+// The op tables that this processor runs, best first.
+std::vector<const Ops*> supported() {
 #ifdef ROCMFORGE_X86
     __builtin_cpu_init();
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -53,16 +53,20 @@ const Ops* first_supported(Function&& wanted) {
 #else
     const Candidate candidates[] = {{&portable::table, true}};
 #endif
+    std::vector<const Ops*> found;
     for (const Candidate& c : candidates) {
-        if (c.supported && wanted(*c.ops)) return c.ops;
+        if (c.supported) found.push_back(c.ops);
     }
-    return nullptr;
+    return found;
 }
 
 }  // namespace
 
 const Ops* ops_for(const char* isa) {
-    return first_supported([isa](const Ops& ops) { return std::strcmp(ops.isa, isa) == 0; });
+    for (const Ops* ops : supported()) {
+        if (std::strcmp(ops->isa, isa) == 0) return ops;
+    }
+    return nullptr;
 }
 
 bool multiplies_pairs([[maybe_unused]] const Ops& ops) {
@@ -73,8 +77,14 @@ bool multiplies_pairs([[maybe_unused]] const Ops& ops) {
 #endif
 }
 
+std::vector<std::string> instruction_sets() {
+    std::vector<std::string> names;
+    for (const Ops* ops : supported()) names.emplace_back(ops->isa);
+    return names;
+}
+
 const Ops* best_ops() {
-    return first_supported([](const Ops&) { return true; });
+    return supported().front();
 }
 
 }  // namespace rocmforge

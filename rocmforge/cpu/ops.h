@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "format.h"
 #include "threads.h"
@@ -160,8 +162,9 @@ struct Ops {
     PeakProducts (*peak_products)(bool bytes, ThreadPool& pool);
 };
 
-// The ops for an instruction set: "avx512", "avx2" or "portable"; null where this build or this
-// processor lacks it.
+// The instruction sets that this build has and this processor runs, best first.
+std::vector<std::string> instruction_sets();
+// The ops of one of them; null where it is none.
 const Ops* ops_for(const char* isa);
 // Whether those ops multiply BF16_PAIRS on this processor.
 bool multiplies_pairs(const Ops& ops);
