@@ -56,6 +56,11 @@ MEASURED = (0, 1)
 """Exit codes of ``bench run`` with results: 1 where a benchmark failed, which they say."""
 
 
+def name_of(part: Part, token: str) -> str:
+    """Return the name of the bundle of one attempt at a part."""
+    return f"{part.name}.{token}{SUFFIX}"
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where the results of a part come from.
@@ -97,7 +102,7 @@ class Provenance:
     @property
     def file_name(self) -> str:
         """The bundle's name in the inbox."""
-        return f"{self.part.name}.{self.token}{SUFFIX}"
+        return name_of(self.part, self.token)
 
     def save(self, path: Path) -> None:
         """Write it, whole or not at all; `read_provenance` reads it."""

@@ -65,7 +65,7 @@ class Task:
     @property
     def file_name(self) -> str:
         """The name of its bundle."""
-        return f"{self.part.name}.{self.token}{bundle.SUFFIX}"
+        return bundle.name_of(self.part, self.token)
 
 
 def task_json(task: Task) -> str:
