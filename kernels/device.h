@@ -181,8 +181,8 @@ DEVICE void wave_sync() {
     __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
 }
 #else
-#define SHARED_BY_LAUNCH(Type, name, count) \
-    extern __shared__ u32x4 name##_lds[];   \
+#define SHARED_BY_LAUNCH(Type, name, count)               \
+    extern __shared__ __align__(1024) u32x4 name##_lds[]; \
     Type* const name = reinterpret_cast<Type*>(name##_lds)
 #define KERNEL_RESIDENT(name, Args, threads, blocks)              \
     extern "C" __global__ void __launch_bounds__(threads, blocks) \
@@ -652,12 +652,22 @@ struct Transfer {
     }
 };
 
+#if defined(ROCMFORGE_CUDA)
+// A Transfer of one word, which belongs to the same batches; where it is not present, 0 arrives.
+DEVICE void copy_word_to_lds(uint32_t* to, const void* from, bool present) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
+                     static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(from), "r"(present ? 4 : 0)
+                 : "memory");
+}
+#endif
+
 // Whether this block is the last of `count` blocks to call this with the same counter, which then
 // holds 0 again. It may read what all of them wrote to memory before. All threads must call;
 // `word` is one in LDS.
 DEVICE bool last_to_arrive(uint32_t* counter, uint32_t count, uint32_t* word) {
 #if defined(ROCMFORGE_CUDA)
-    __threadfence();
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #elif defined(ROCMFORGE_AMD)
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
 #endif
@@ -675,7 +685,7 @@ DEVICE bool last_to_arrive(uint32_t* counter, uint32_t count, uint32_t* word) {
     block_sync();
     const bool last = *word == count - 1;
 #if defined(ROCMFORGE_CUDA)
-    if (last) __threadfence();
+    if (last) asm volatile("fence.acq_rel.gpu;" ::: "memory");
 #elif defined(ROCMFORGE_AMD)
     if (last) __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
 #endif

@@ -33,16 +33,20 @@ struct RowProducts {
         Sums sums;
         const Neighbours tokens = {a.batch.tokens};
         if (!compute<Format>(a.batch, tokens, from, rows, sums, lds)) return;
-        sums.each_tile([&](TileC& sum, int at) {
-            sum.each([&](int m, int n, float& y) {
-                const int row = first + at / kTokenTiles * 16 + m;
-                const int token = first_token() + at % kTokenTiles * 16 + n;
-                if (row >= rows || token >= a.batch.tokens) return;
-                float* out = p.out + static_cast<u64>(token) * rows + row;
-                const float biased = p.bias == nullptr ? y : y + p.bias[row];
-                *out = a.accumulate ? *out + biased : biased;
+        const auto each = [&](const auto& f) {
+            sums.each_tile([&](TileC& sum, int at) {
+                sum.each([&](int m, int n, float& y) {
+                    const int row = first + at / kTokenTiles * 16 + m;
+                    const int token = first_token() + at % kTokenTiles * 16 + n;
+                    if (row >= rows || token >= a.batch.tokens) return;
+                    f(p.out + static_cast<u64>(token) * rows + row, row, y);
+                });
             });
-        });
+        };
+        // All loads come before the first store, so that none waits for another.
+        if (a.accumulate) each([](const float* out, int, float& y) { y += *out; });
+        if (p.bias != nullptr) each([&](const float*, int row, float& y) { y += p.bias[row]; });
+        each([](float* out, int, float& y) { *out = y; });
     }
 };
 

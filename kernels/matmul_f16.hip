@@ -12,12 +12,16 @@
 // are on their way to LDS, or with two STAGES into registers (Transfer of device.h). A wave loads
 // what it multiplies 16 columns ahead of it, past the barrier between two steps too, so that the
 // matrix units need not wait for LDS.
-// Limits: T, N and K at least 1, K a multiple of 8. Tokens and rows past the end are computed from
-// the data of the last one and not stored; columns past the end are zero. A block takes 64 * STAGES
+// On Hopper (warpgroup.h) a warpgroup multiplies 64 tokens with all rows of the block. Its products
+// run on while it passes the barrier; so one step in LDS more is in use, and the tile has to be one
+// of WAVE_TOKENS 16, WAVE_ROWS 128 or 256, GROUPS 2 and at least four STAGES.
+// Limits: T, N and K at least 1, K a multiple of 8. Rows past the end are computed from the data of
+// the last one and not stored; tokens and columns past the end are zero. A block takes 64 * STAGES
 // * GROUPS * (TILE_TOKENS + TILE_ROWS) bytes of LDS; more than two STAGES on CUDA only, which keeps
 // registers for BLOCKS blocks at a time.
 // Launched by rocmforge/gpu/ops/matmul_f16.py.
 #include "prompt_tile.h"
+#include "warpgroup.h"
 
 #if !defined(BLOCKS)
 #error "BLOCKS has to be passed by the build"
@@ -35,15 +39,16 @@ struct Copies {
     DEVICE void start(const Args& a, int step, Stage& stage) {
         UNROLL
         for (int i = 0; i < kXPieces; ++i) {
-            const int token = minimum(first_token() + own(i) / kEights, a.tokens - 1);
-            start(x[i], to(stage.x, i), a, a.x, token, column(step, i));
+            const int token = first_token() + own(i) / kEights;
+            const int limit = token < a.tokens ? a.columns : 0;
+            start(x[i], to(stage.x, i), a, a.x, limit > 0 ? token : 0, column(step, i), limit);
         }
         UNROLL
         for (int i = 0; i < kWPieces; ++i) {
             const WeightRow<kGated> from(a, own(i) / kEights);
             const uint8_t* codes = from.up ? a.up.codes : a.w.codes;
             start(w[i], to(stage.w, i), a, reinterpret_cast<const f16*>(codes), from.row,
-                  column(step, i));
+                  column(step, i), a.columns);
         }
         Transfer::batch_started();
     }
@@ -63,14 +68,52 @@ struct Copies {
     static DEVICE u32x4* to(f16* lds, int i) {
         return reinterpret_cast<u32x4*>(lds + place(own(i) / kEights, own(i) % kEights));
     }
+    // Columns from `limit` on become zero.
     static DEVICE void start(Transfer& piece, u32x4* to, const Args& a, const f16* matrix, int row,
-                             int column) {
-        const bool present = column < a.columns;
+                             int column, int limit) {
+        const bool present = column < limit;
         const uint32_t at = row * (a.columns / 8) + (present ? column / 8 : 0);
         piece.start(to, matrix + static_cast<u64>(at) * 8, present);
     }
 };
 
+#if defined(ROCMFORGE_WARPGROUP)
+static_assert(WAVE_TOKENS == 16 && TILE_ROWS == WAVE_ROWS && GROUPS == 2 && STAGES >= 4);
+static_assert(TILE_TOKENS % 64 == 0 && sizeof(Stage) % 1024 == 0);
+
+template <bool kGated>
+DEVICE void compute(const Args& a, Stage* stages) {
+    Accumulators sums;
+    const int steps = (a.columns + kStep - 1) / kStep;
+    // Past the last step zeros come, so that no copy is conditional.
+    Copies<kGated> copies;
+    UNROLL
+    for (int i = 0; i < STAGES - 2; ++i) copies.start(a, i, stages[i]);
+    int now = 0, filled = STAGES - 2;
+    sums.settle();
+    for (int step = 0; step < steps; ++step) {
+        Transfer::wait<STAGES - 3>();
+        lds_for_warpgroup();
+        block_sync();
+        // All have waited for the products of the last step but one: it was here.
+        copies.start(a, step + STAGES - 2, stages[filled]);
+        const u64 x = swizzled_operand(stages[now].x) + sums.token / 64 * 64 * kEights;
+        const u64 w = swizzled_operand(stages[now].w);
+        registers_for_warpgroup();
+        UNROLL
+        for (int k = 0; k < kEights; k += 2) warpgroup_mma(sums.tiles[0], x + k, w + k);
+        warpgroup_started();
+        warpgroup_wait<1>();
+        now = now + 1 == STAGES ? 0 : now + 1;
+        filled = filled + 1 == STAGES ? 0 : filled + 1;
+    }
+    warpgroup_wait<0>();
+    sums.settle();
+    Transfer::wait<0>();  // for the zeros, too: the outputs go through where they lie
+    block_sync();
+    sums.finish<kGated>(a, stages);
+}
+#else
 // What a wave multiplies: 16 columns of its tokens and of its rows.
 struct Operands {
     TileA x[kTilesDown];
@@ -126,6 +169,8 @@ DEVICE void compute(const Args& a, Stage* stages) {
     block_sync();
     sums.finish<kGated>(a, stages);
 }
+
+#endif
 
 KERNEL_RESIDENT(matmul_f16, Args, kThreads, BLOCKS) {
     SHARED_BY_LAUNCH(Stage, stages, STAGES);

@@ -116,10 +116,13 @@ struct Accumulators {
     }
 
     // Writes the outputs, 16 tokens at a time, through the wave's own lines in LDS, so that
-    // neighbouring lanes write neighbours. No thread may read the stages any more.
+    // neighbouring lanes write neighbours. Of kAtOnce outputs of a lane, all loads come before the
+    // first store, so that none waits for another. No thread may read the stages any more.
     template <bool kGated>
     DEVICE void finish(const Args& a, Stage* stages) {
         constexpr int outputs = kGated ? WAVE_ROWS / 2 : WAVE_ROWS;
+        constexpr int kOwn = 16 * outputs / WAVE, kAtOnce = kOwn % 16 == 0 ? 16 : 4;
+        static_assert(kOwn % kAtOnce == 0);
         float* lines = reinterpret_cast<float*>(stages) + wave() * 16 * kLine;
         const int first = first_row<kGated>() + (kGated ? row / 2 : row);
         UNROLL
@@ -131,24 +134,33 @@ struct Accumulators {
                     [&](int m, int n, float& y) { lines[m * kLine + 16 * j + n] = y; });
             }
             wave_sync();
-            for (int at = lane(); at < 16 * outputs; at += WAVE) {
-                const int t = first_token() + token + 16 * i + at / outputs;
-                const int n = first + at % outputs;
-                if (t >= a.tokens || n >= a.rows) continue;
-                const float* line = lines + at / outputs * kLine;
-                const u64 to = static_cast<u64>(t) * a.rows + n;
-                float y = line[at % outputs];
-                if constexpr (kGated) {
-                    y = y / (1.0f + fast_exp(-y)) * line[at % outputs + outputs];
-                } else if (a.bias != nullptr) {
-                    y += a.bias[n];
-                }
-                if (kGated || a.result == kHalves) {
-                    static_cast<f16*>(a.out)[to] = to_finite_f16(y);
-                } else {
-                    float* out = static_cast<float*>(a.out) + to;
-                    *out = a.result == kAdd ? *out + y : y;
-                }
+            for (int own = 0; own < kOwn; own += kAtOnce) {
+                const auto each = [&](const auto& f) {
+                    UNROLL
+                    for (int u = 0; u < kAtOnce; ++u) {
+                        const int at = lane() + (own + u) * WAVE;
+                        const int t = first_token() + token + 16 * i + at / outputs;
+                        const int n = first + at % outputs;
+                        if (t < a.tokens && n < a.rows) f(u, at, static_cast<u64>(t) * a.rows + n);
+                    }
+                };
+                float before[kAtOnce] = {};
+                const float* const old = static_cast<const float*>(a.out);
+                if (a.result == kAdd) each([&](int u, int, u64 to) { before[u] = old[to]; });
+                each([&](int u, int at, u64 to) {
+                    const float* line = lines + at / outputs * kLine;
+                    float y = line[at % outputs] + before[u];
+                    if constexpr (kGated) {
+                        y = y / (1.0f + fast_exp(-y)) * line[at % outputs + outputs];
+                    } else if (a.bias != nullptr) {
+                        y += a.bias[first + at % outputs];
+                    }
+                    if (kGated || a.result == kHalves) {
+                        static_cast<f16*>(a.out)[to] = to_finite_f16(y);
+                    } else {
+                        static_cast<float*>(a.out)[to] = y;
+                    }
+                });
             }
         }
     }

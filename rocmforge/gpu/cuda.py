@@ -19,6 +19,10 @@ from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
 _INSTALL = "pip install " + " ".join(f"'{name}'" for name in CUDA_REQUIREMENTS)
 EARLY_MAJOR, EARLY_DRIVER = 9, 12030
 """The first architecture (sm_90) and driver (CUDA 12.3) of which graphs start launches early."""
+
+_OWN_NAMES = {"sm_90": "sm_90a"}
+"""What NVRTC calls an architecture with what no other has, as Hopper's wgmma
+(kernels/warpgroup.h)."""
 _OPTIONS = ("-lineinfo",)  # names source lines in profilers and sanitizers; costs no speed
 
 
@@ -94,7 +98,7 @@ def compile_cubin(
         NVRTC is not installed.
     """
     _, nvrtc = _bindings()
-    all_options = [f"-arch={architecture}", *_OPTIONS, *options]
+    all_options = [f"-arch={_OWN_NAMES.get(architecture, architecture)}", *_OPTIONS, *options]
     texts = [text.encode() for text in headers.values()]
     names = [header.encode() for header in headers]
     _, program = _nvrtc_call(

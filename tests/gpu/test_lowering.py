@@ -91,7 +91,8 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
     dense = ["quantize", "gate_up_swiglu_f16", "matmul_f16"]
     for architecture, name, tokens, wanted in (
         ("sm_90", "Q4_K", 512, unpacked),
-        ("sm_90", "Q4_K", 256, packed),
+        ("sm_90", "Q4_K", 129, unpacked),
+        ("sm_80", "Q4_K", 256, packed),
         ("gfx942", "Q4_K", 257, unpacked),
         ("gfx1100", "Q4_K", 2048, packed),
         ("gfx1100", "F16", 65, dense),

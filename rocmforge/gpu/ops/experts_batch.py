@@ -63,10 +63,10 @@ def choose(architecture: str, name: str, size: int) -> Constants:
     matmul_batch's: on an H200 a prompt of 128 tokens took 0.85 to 0.88 of its time.
     """
     constants = matmul_batch.choose(architecture, name, size)
-    if architecture.startswith("sm_") and size < TOKENS[-1]:
-        # Dense units take more registers.
-        return replace(constants, ROW_WAVES=4, BLOCKS=2 if name in DENSE else 3)
-    return constants
+    if not architecture.startswith("sm_") or size == TOKENS[-1] or constants.ROW_WAVES == 4:
+        return constants
+    # Dense units take more registers.
+    return replace(constants, ROW_WAVES=4, BLOCKS=2 if name in DENSE else 3)
 
 
 def builds(architecture: str) -> Iterator[Build]:

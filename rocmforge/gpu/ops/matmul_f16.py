@@ -30,11 +30,6 @@ LAYOUTS = dict.fromkeys(("matmul_f16", "gate_up_swiglu_f16"), prompt_tiles.LAYOU
 COLUMNS = 8
 """K is a multiple of it."""
 
-UNPACKED_TOKENS = 257
-"""Tokens from which unpacked weights are worth it, as far as it was measured: prompts of 256 tokens
-took 0.98 (7B Q4_K_M) and 1.05 (Q8_0) of the time on an H200, of 512 tokens 0.81 and 0.82
-(docs/EXPERIMENTS.md)."""
-
 UNPACKED_BYTES = 1 << 30
 """Most memory that the float16 form of a matrix takes, or of gate and up together."""
 
@@ -68,6 +63,11 @@ _SM = (
     Tile(Constants(256, 128, 64, 64, 2, 3, 1), 404, 404, 1),
     Tile(Constants(128, 256, 64, 64, 2, 3, 1), 406, 406, 1),
 )
+_SM_90 = (  # with kernels/warpgroup.h; of ten shapes
+    Tile(Constants(128, 256, 16, 256, 2, 4, 1), 600, 600, 1),
+    Tile(Constants(256, 128, 16, 128, 2, 4, 1), 615, 615, 1),
+    Tile(Constants(128, 128, 16, 128, 2, 4, 1), 510, 510, 1),
+)
 # Not measured: shares of one another, as on the H200. A compute unit has 64 KB of LDS.
 _CDNA = (
     Tile(Constants(128, 128, 64, 64, 1, 2), 0.7, 1.0, 2),
@@ -86,6 +86,16 @@ specifications)."""
 _LEAST_LDS = 99
 
 
+def least_unpacked(architecture: str) -> int:
+    """Tokens from which unpacked weights are worth it, as far as it was measured.
+
+    With mma.sync on an H200, prompts of 256 tokens took 0.98 (7B Q4_K_M) and 1.05 (Q8_0) of the
+    time, of 512 tokens 0.81 and 0.82. With wgmma, prompts of 256 tokens without it ran slower than
+    those of 128 and of 512 (docs/EXPERIMENTS.md).
+    """
+    return 129 if architecture == "sm_90" else 257
+
+
 def unpacks(architecture: str, tokens: int) -> bool:
     """Whether weights become float16 in memory before a product with so many tokens.
 
@@ -93,7 +103,7 @@ def unpacks(architecture: str, tokens: int) -> bool:
     about a quarter longer.
     """
     if architecture.startswith("sm_") or wave_size(architecture) == 64:
-        return has_matrix_units(architecture) and tokens >= UNPACKED_TOKENS
+        return has_matrix_units(architecture) and tokens >= least_unpacked(architecture)
     return False
 
 
@@ -132,14 +142,17 @@ def tiles(architecture: str, tuning: Tuning = UNTUNED) -> tuple[Tile[Constants],
 
     `tuning` replaces their speeds where it has those of all.
     """
-    if architecture.startswith("sm_"):
-        able = tuple(_held(tile, _LDS.get(architecture, _LEAST_LDS)) for tile in _SM)
-        able = tuple(tile for tile in able if tile.blocks)
-    else:
-        able = _CDNA if wave_size(architecture) == 64 else _RDNA
-        if not has_matrix_units(architecture):
-            able = ()
-    return prompt_tiles.tuned(able, tuning, KEY)
+    return prompt_tiles.tuned(tuple(_able(architecture)), tuning, KEY)
+
+
+def _able(architecture: str) -> Iterator[Tile[Constants]]:
+    if architecture == "sm_90":
+        yield from _SM_90
+    elif architecture.startswith("sm_"):
+        held = (_held(tile, _LDS.get(architecture, _LEAST_LDS)) for tile in _SM)
+        yield from (tile for tile in held if tile.blocks)
+    elif has_matrix_units(architecture):
+        yield from _CDNA if wave_size(architecture) == 64 else _RDNA
 
 
 def _held(tile: Tile[Constants], kilobytes: int) -> Tile[Constants]:

@@ -11,7 +11,7 @@ from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
-from rocmforge.gpu.ops.matmul_f16 import UNPACKED_TOKENS, is_f16, unpacked, unpacks
+from rocmforge.gpu.ops.matmul_f16 import is_f16, least_unpacked, unpacked, unpacks
 
 FILE = "unpack.hip"
 LAYOUTS = {"unpack": "PPPPPI"}
@@ -29,7 +29,7 @@ def unit_columns(name: str) -> int:
 
 def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel, where `matmul_f16` wants it."""
-    if not unpacks(architecture, UNPACKED_TOKENS):
+    if not unpacks(architecture, least_unpacked(architecture)):
         return
     for name in (*STREAMS, *dict.fromkeys(DENSE.values())):
         if name != "F16":

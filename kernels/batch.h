@@ -1,0 +1,185 @@
+// What batch_rows.h needs whatever the matrix unit: how a block is cut, the weights of a lane on
+// their way, and the sums of a wave.
+#pragma once
+
+#include "packed_halves.h"
+#include "warpgroup.h"
+
+#if !defined(TOKENS) || !defined(ROW_WAVES) || !defined(SPLITS) || !defined(COLUMNS) || \
+    !defined(STAGES) || !defined(DEPTH) || !defined(BLOCKS)
+#error "TOKENS, ROW_WAVES, SPLITS, COLUMNS, STAGES, DEPTH and BLOCKS have to be passed by the build"
+#endif
+
+constexpr int kLinesA = TileShare::kLinesA, kLinesB = TileShare::kLinesB;
+constexpr int kSpans = TileShare::kSpans, kPer = TileShare::kPer;
+constexpr int kTiles = 2, kTokenTiles = TOKENS / 16;
+constexpr int kWaveRows = 16 * kTiles, kRows = kWaveRows * ROW_WAVES;
+constexpr int kThreads = WAVE * ROW_WAVES * SPLITS;
+constexpr int kRound = 32 * kSpans, kRounds = COLUMNS / kRound;
+constexpr int kUnrolled = DEPTH > kRounds ? DEPTH : kRounds;
+constexpr int kStep = COLUMNS * SPLITS;
+constexpr int kLaneFloats = kTiles * kTokenTiles * TileC::Map::kValues;
+constexpr int kWaveFloats = kLaneFloats * WAVE;
+constexpr int kTileFloats = kWaveFloats * ROW_WAVES;
+static_assert(kUnrolled % DEPTH == 0 && kUnrolled % kRounds == 0);
+static_assert(TOKENS % 16 == 0 && kRounds * kRound == COLUMNS);
+
+// Where the activations are, how many, and how the work is cut.
+struct Batch {
+    const f16* x;
+    float* partials;
+    uint32_t* arrivals;
+    int tokens, columns, slices;
+};
+
+// The rows of one tile of 16.
+struct TileSource {
+    PackedMatrix matrix;
+    int first;
+};
+
+// The weights that a lane loads in a round: a group of 32 columns of each of its rows.
+template <class Format>
+struct Share {
+    using Weights = Packed<Format>;
+    using Halves = PackedHalves<Format>;
+    static constexpr int kUnits = 32 / Weights::kColumns;
+    typename Weights::Unit units[kTiles][kLinesA][kUnits];
+
+    struct Scales {
+        typename Halves::Scales of[kTiles][kLinesA][kUnits];
+        bool fit = true;  // whether all weights of the lane are finite f16
+
+        DEVICE explicit Scales(const Share& share) {
+            each([&](int j, int i, int u) {
+                of[j][i][u] = Halves::scales(share.units[j][i][u]);
+                fit &= of[j][i][u].fits;
+            });
+            if (!fit) each([&](int j, int i, int u) { of[j][i][u].limit(); });
+        }
+    };
+
+    // Calls f(tile, line, unit).
+    template <class Function>
+    static DEVICE void each(Function f) {
+        UNROLL
+        for (int j = 0; j < kTiles; ++j) {
+            UNROLL
+            for (int i = 0; i < kLinesA; ++i) {
+                UNROLL
+                for (int u = 0; u < kUnits; ++u) f(j, i, u);
+            }
+        }
+    }
+
+    // How many groups stand before each of a lane's rows; past the last of `rows` rows it comes
+    // again.
+    struct Rows {
+        uint32_t groups[kTiles][kLinesA];
+
+        DEVICE Rows(const TileSource (&from)[kTiles], int rows, int columns) {
+            UNROLL
+            for (int j = 0; j < kTiles; ++j) {
+                UNROLL
+                for (int i = 0; i < kLinesA; ++i) {
+                    const int row = minimum(from[j].first + TileShare::line_a(lane(), i), rows - 1);
+                    groups[j][i] = row * (columns / 32);
+                }
+            }
+        }
+    };
+
+    DEVICE void fetch(const TileSource (&from)[kTiles], const Rows& rows, int columns, int round) {
+        const int group = minimum(round * kSpans + TileShare::span(lane()), columns / 32 - 1);
+        each([&](int j, int i, int u) {
+            const uint32_t unit = (rows.groups[j][i] + group) * kUnits + u;
+            units[j][i][u] = Weights::load(from[j].matrix, unit);
+        });
+    }
+
+    // The f16 of kPieces times eight columns of each row's group, from eight columns `first` on,
+    // two in a word.
+    template <int kPieces>
+    DEVICE void halves(int first, const Scales& s,
+                       uint32_t (&out)[kTiles][kLinesA][4 * kPieces]) const {
+        constexpr int kPart = Weights::kColumns < 8 ? Weights::kColumns : 8;  // of one unit
+        UNROLL
+        for (int j = 0; j < kTiles; ++j) {
+            UNROLL
+            for (int i = 0; i < kLinesA; ++i) {
+                UNROLL
+                for (int done = 0; done < 8 * kPieces; done += kPart) {
+                    const int column = 8 * first + done, unit = column / Weights::kColumns;
+                    uint32_t words[kPart / 2];
+                    Halves::some(units[j][i][unit], s.of[j][i][unit],
+                                 column % Weights::kColumns / 2, words);
+                    UNROLL
+                    for (int w = 0; w < kPart / 2; ++w) out[j][i][done / 2 + w] = words[w];
+                }
+            }
+        }
+        if (!s.fit) {
+            UNROLL
+            for (int j = 0; j < kTiles; ++j) {
+                UNROLL
+                for (int i = 0; i < kLinesA; ++i) {
+                    UNROLL
+                    for (int w = 0; w < 4 * kPieces; ++w)
+                        out[j][i][w] = finite_halves(out[j][i][w]);
+                }
+            }
+        }
+    }
+};
+
+// The block's first token, its tile of rows, and its slice of the steps. Blocks that share weights
+// follow one another.
+DEVICE int first_token() {
+    return block_x() * TOKENS;
+}
+DEVICE int row_tile() {
+    return block_y();
+}
+DEVICE int slice() {
+    return block_z();
+}
+
+// Which row of x each token of a block is: they follow one another.
+struct Neighbours {
+    int tokens;  // of x
+
+    DEVICE bool has(int token) const { return first_token() + token < tokens; }
+    DEVICE int row(int token) const { return first_token() + token; }
+};
+
+// Sums of a wave, whatever the matrix unit.
+struct BatchSums {
+    TileC tiles[kTiles][kTokenTiles];
+
+    // Calls f(tile, its number).
+    template <class Function>
+    DEVICE void each_tile(Function f) {
+        UNROLL
+        for (int j = 0; j < kTiles; ++j) {
+            UNROLL
+            for (int t = 0; t < kTokenTiles; ++t) f(tiles[j][t], j * kTokenTiles + t);
+        }
+    }
+
+    // Writes a wave's sums, or adds to them what was written so.
+    DEVICE void write(float* to) {
+        each_tile([&](TileC& tile, int number) {
+            float* own = to + number * TileC::Map::kValues * WAVE + lane();
+            tile.each([&](int, int, float& y) { *own = y, own += WAVE; });
+        });
+    }
+    DEVICE void add(const float* from) {
+        each_tile([&](TileC& tile, int number) {
+            const float* own = from + number * TileC::Map::kValues * WAVE + lane();
+            tile.each([&](int, int, float& y) { y += *own, own += WAVE; });
+        });
+    }
+    DEVICE void clear() {
+        each_tile([](TileC& tile, int) { tile.clear(); });
+    }
+};

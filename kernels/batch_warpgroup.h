@@ -1,0 +1,90 @@
+// The two parts of batch_rows.h that depend on the matrix unit, for Hopper's (warpgroup.h), which
+// reads all tokens' activations from LDS once for four waves.
+//
+// A lane has a group of 32 columns of its row, and the four lanes of a row have four groups; so a
+// product takes four columns from each of them. Product p (0 to 7) of a round takes columns 4 p to
+// 4 p + 3 of its four groups: of a token in LDS, piece 0 has the first two columns of each group,
+// one word each, and piece 1 the other two. All tokens' pieces 0 come first, then all pieces 1.
+#pragma once
+
+#include "batch.h"
+
+constexpr int kProduct = 2 * TOKENS + 1;  // pieces of 16 bytes; odd, for the banks
+constexpr int kRoundPieces = 8 * kProduct;
+constexpr int kStage = kRoundPieces * kRounds * SPLITS, kLds = STAGES * kStage;
+constexpr int kWaves = ROW_WAVES * SPLITS, kOwnTokens = TOKENS / kWaves;
+static_assert(kRound == 128 && kOwnTokens * kWaves == TOKENS);
+static_assert(ROW_WAVES % 4 == 0, "the waves of a warpgroup take the same columns");
+
+// A step's activations on their way from memory to LDS. A wave copies the tokens wave() + i kWaves,
+// two groups at a time, a word of two columns a lane.
+template <class Rows>
+struct Activations {
+    const Batch& batch;
+    uint32_t rows[kOwnTokens];  // where they begin, in bytes; rows past the last one are any row
+
+    DEVICE Activations(const Batch& batch, const Rows& all) : batch(batch) {
+        UNROLL
+        for (int i = 0; i < kOwnTokens; ++i) {
+            const int token = static_cast<int>(wave()) + i * kWaves;
+            rows[i] = (all.has(token) ? all.row(token) : 0) * batch.columns * 2;
+        }
+    }
+
+    DEVICE void start(int step, u32x4* stage) const {
+        const int group = lane() / 16, word = lane() % 16;
+        u32x4* const pieces = stage + word / 2 * kProduct + word % 2 * TOKENS + wave();
+        uint32_t* const to = reinterpret_cast<uint32_t*>(pieces) + group;
+        const int column = step * kStep + 32 * group + 2 * word;
+        const char* const from = reinterpret_cast<const char*>(batch.x + column);
+        UNROLL
+        for (int round = 0; round < kRounds * SPLITS; ++round) {
+            UNROLL
+            for (int pair = 0; pair < 2; ++pair) {
+                const int first = kRound * round + 64 * pair;
+                const bool present = column + first < batch.columns;  // else it becomes 0
+                UNROLL
+                for (int i = 0; i < kOwnTokens; ++i) {
+                    const int words = 4 * (kRoundPieces * round + kWaves * i) + 2 * pair;
+                    copy_word_to_lds(to + words, from + 2 * first + rows[i], present);
+                }
+            }
+        }
+        Transfer::batch_started();
+    }
+    // Waits for all steps but the last STAGES - 2 that were started.
+    DEVICE void arrive(u32x4*) const {
+        Transfer::wait<STAGES - 2>();
+        lds_for_warpgroup();
+    }
+};
+
+struct Sums : BatchSums {
+    // Multiplies a round of weights with the activations that begin at `x` in LDS.
+    template <class Format>
+    DEVICE void multiply(const Share<Format>& share, const u32x4* x) {
+        const typename Share<Format>::Scales scales(share);
+        const u64 operand = warpgroup_operand(x, TOKENS);
+        each_tile([](TileC& tile, int) { tile.settle(); });
+        UNROLL
+        for (int eight = 0; eight < 4; ++eight) {
+            uint32_t w[kTiles][kLinesA][4];
+            share.template halves<1>(eight, scales, w);
+            registers_for_warpgroup();
+            UNROLL
+            for (int p = 0; p < 2; ++p) {
+                UNROLL
+                for (int j = 0; j < kTiles; ++j) {
+                    TileA a;
+                    UNROLL
+                    for (int i = 0; i < kLinesA; ++i) a.set(i, w[j][i] + 2 * p);
+                    warpgroup_mma(tiles[j], a, operand + (2 * eight + p) * kProduct);
+                }
+            }
+            warpgroup_started();
+            if (eight > 0) warpgroup_wait<1>();
+        }
+        warpgroup_wait<0>();
+        each_tile([](TileC& tile, int) { tile.settle(); });
+    }
+};
