@@ -26,6 +26,19 @@ struct RowProducts {
     const MatmulBatchArgs& a;
     u32x4* lds;
 
+    // Calls f(where it goes, its row, sum) for the sums that have a place.
+    template <class Function>
+    DEVICE void each(const Product& p, int rows, int first, Sums& sums, Function f) const {
+        sums.each_tile([&](TileC& sum, int at) {
+            sum.each([&](int m, int n, float& y) {
+                const int row = first + at / kTokenTiles * 16 + m;
+                const int token = first_token() + at % kTokenTiles * 16 + n;
+                if (row >= rows || token >= a.batch.tokens) return;
+                f(p.out + static_cast<u64>(token) * rows + row, row, y);
+            });
+        });
+    }
+
     template <class Format>
     DEVICE void run(const Product& p, int rows, int block) const {
         const int first = block * kRows + static_cast<int>(wave()) % ROW_WAVES * kWaveRows;
@@ -33,20 +46,15 @@ struct RowProducts {
         Sums sums;
         const Neighbours tokens = {a.batch.tokens};
         if (!compute<Format>(a.batch, tokens, from, rows, sums, lds)) return;
-        const auto each = [&](const auto& f) {
-            sums.each_tile([&](TileC& sum, int at) {
-                sum.each([&](int m, int n, float& y) {
-                    const int row = first + at / kTokenTiles * 16 + m;
-                    const int token = first_token() + at % kTokenTiles * 16 + n;
-                    if (row >= rows || token >= a.batch.tokens) return;
-                    f(p.out + static_cast<u64>(token) * rows + row, row, y);
-                });
-            });
-        };
         // All loads come before the first store, so that none waits for another.
-        if (a.accumulate) each([](const float* out, int, float& y) { y += *out; });
-        if (p.bias != nullptr) each([&](const float*, int row, float& y) { y += p.bias[row]; });
-        each([](float* out, int, float& y) { *out = y; });
+        if (a.accumulate) {
+            each(p, rows, first, sums, [](const float* out, int, float& y) { y += *out; });
+        }
+        if (p.bias != nullptr) {
+            const float* const bias = p.bias;
+            each(p, rows, first, sums, [=](float*, int row, float& y) { y += bias[row]; });
+        }
+        each(p, rows, first, sums, [](float* out, int, float& y) { *out = y; });
     }
 };
 

@@ -80,6 +80,12 @@ struct WeightRow {
     }
 };
 
+// Outputs of a wave and a token; and how many of a lane are written at once.
+template <bool kGated>
+constexpr int kOutputs = kGated ? WAVE_ROWS / 2 : WAVE_ROWS;
+template <bool kGated>
+constexpr int kAtOnce = 16 * kOutputs<kGated> / WAVE % 16 == 0 ? 16 : 4;
+
 // The sums that a wave computes, and their first token and row in the block's tile.
 struct Accumulators {
     TileC tiles[kTilesDown][kTilesAcross];
@@ -115,14 +121,27 @@ struct Accumulators {
         }
     }
 
+    // Calls f(its number, its place among those of 16 tokens, where it goes) for kAtOnce outputs of
+    // a lane, from number `own` on, which are of the 16 tokens number i.
+    template <bool kGated, class Function>
+    DEVICE void each_output(const Args& a, int i, int own, Function f) const {
+        constexpr int outputs = kOutputs<kGated>;
+        const int first = first_row<kGated>() + (kGated ? row / 2 : row);
+        UNROLL
+        for (int u = 0; u < kAtOnce<kGated>; ++u) {
+            const int at = lane() + (own + u) * WAVE;
+            const int t = first_token() + token + 16 * i + at / outputs;
+            const int n = first + at % outputs;
+            if (t < a.tokens && n < a.rows) f(u, at, static_cast<u64>(t) * a.rows + n);
+        }
+    }
+
     // Writes the outputs, 16 tokens at a time, through the wave's own lines in LDS, so that
     // neighbouring lanes write neighbours. Of kAtOnce outputs of a lane, all loads come before the
     // first store, so that none waits for another. No thread may read the stages any more.
     template <bool kGated>
     DEVICE void finish(const Args& a, Stage* stages) {
-        constexpr int outputs = kGated ? WAVE_ROWS / 2 : WAVE_ROWS;
-        constexpr int kOwn = 16 * outputs / WAVE, kAtOnce = kOwn % 16 == 0 ? 16 : 4;
-        static_assert(kOwn % kAtOnce == 0);
+        constexpr int outputs = kOutputs<kGated>, kOwn = 16 * outputs / WAVE;
         float* lines = reinterpret_cast<float*>(stages) + wave() * 16 * kLine;
         const int first = first_row<kGated>() + (kGated ? row / 2 : row);
         UNROLL
@@ -134,20 +153,14 @@ struct Accumulators {
                     [&](int m, int n, float& y) { lines[m * kLine + 16 * j + n] = y; });
             }
             wave_sync();
-            for (int own = 0; own < kOwn; own += kAtOnce) {
-                const auto each = [&](const auto& f) {
-                    UNROLL
-                    for (int u = 0; u < kAtOnce; ++u) {
-                        const int at = lane() + (own + u) * WAVE;
-                        const int t = first_token() + token + 16 * i + at / outputs;
-                        const int n = first + at % outputs;
-                        if (t < a.tokens && n < a.rows) f(u, at, static_cast<u64>(t) * a.rows + n);
-                    }
-                };
-                float before[kAtOnce] = {};
+            for (int own = 0; own < kOwn; own += kAtOnce<kGated>) {
+                float before[kAtOnce<kGated>] = {};
                 const float* const old = static_cast<const float*>(a.out);
-                if (a.result == kAdd) each([&](int u, int, u64 to) { before[u] = old[to]; });
-                each([&](int u, int at, u64 to) {
+                if (a.result == kAdd) {
+                    each_output<kGated>(a, i, own,
+                                        [&](int u, int, u64 to) { before[u] = old[to]; });
+                }
+                each_output<kGated>(a, i, own, [&](int u, int at, u64 to) {
                     const float* line = lines + at / outputs * kLine;
                     float y = line[at % outputs] + before[u];
                     if constexpr (kGated) {

@@ -3,7 +3,7 @@ head dims, groups, rotations, dtypes of the cache, and lengths beside edges of p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -186,6 +186,20 @@ def test_one_kernel_does_what_two_do(
     monkeypatch.setattr(rope_attention, "choose", lambda *given: {**choose(*given), "AHEAD": ahead})
     for got, right in zip(fused(gpu, case), wanted, strict=True):
         np.testing.assert_array_equal(got, right)
+
+
+@pytest.mark.parametrize("waves", [2, 4])
+def test_a_block_may_have_fewer_waves(
+    gpu: Gpu, waves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case((130, 7, 299), 4, 2, 128, 128, False, "f16", "q", splits=1)
+    wanted = apart(gpu, case)
+    few = {"WAVES": waves, "RESIDENT": 16 // waves}
+    monkeypatch.setattr(attention, "shared", lambda constants, *_: replace(constants, **few))
+    got = fused(gpu, case)
+    np.testing.assert_allclose(got[0], wanted[0], rtol=0, atol=1e-5)
+    for mine, right in zip(got[1:], wanted[1:], strict=True):
+        np.testing.assert_array_equal(mine, right)
 
 
 @pytest.mark.parametrize("architecture", ["gfx1100", "gfx942", "sm_90"])
