@@ -136,7 +136,7 @@ def planned_pass(
     costs = Costs([tokens], [depth + tokens], 1, token_bytes, activation_bytes)
     run = PassLowering(lowering, shape, BatchAddresses(), lambda place: 0, 0)
     steps = []
-    for step in pass_steps((*graph.ops, _sample(graph.logits)), lowering, shape):
+    for step in pass_steps((*graph.ops, _sample(graph.result)), lowering, shape):
         launches = run.launches([step])
         cost = step_cost(step, costs)
         waves = [

@@ -120,6 +120,10 @@ class PagedKVCache:
     def grow(self, pages: int) -> None:
         """Nothing to do: the system gives memory as it is touched."""
 
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy keys and values of all layers from one page to another."""
+        _copy_page((self.k, self.v), source, target)
+
     def close(self) -> None:
         """Nothing to do: memory goes with the object."""
 

@@ -39,6 +39,7 @@ from rocmforge.plan.graph import (
     Layernorm,
     Matmul,
     Op,
+    Receive,
     Rmsnorm,
     Rope,
     Rotation,
@@ -50,7 +51,7 @@ from rocmforge.plan.graph import (
     rotations,
 )
 from rocmforge.plan.observation import Observer
-from rocmforge.plan.protocols import ExecutorMemory, MatrixShape, Progress
+from rocmforge.plan.protocols import ExecutorMemory, MatrixShape, Progress, StageInput
 from rocmforge.sampling import choose
 
 HOST_RULES: tuple[Rule, ...] = (gate_up_swiglu,)
@@ -67,6 +68,9 @@ Do = Callable[[Callable[[], None]], None]
 
 class OnHost:
     """Base of backends whose arrays are the host's: memory, cache, executor and clock."""
+
+    def free_bytes(self) -> None:
+        """Return None: the memory is the host's."""
 
     def expect(self, matrices: Sequence[MatrixShape]) -> None:
         """Take nothing ahead: the system rounds by 4 KiB, and each matrix is freed alone."""
@@ -164,14 +168,13 @@ class HostExecutor:
         cache: PagedKVCache,
         rules: Sequence[Rule] = HOST_RULES,
     ) -> None:
-        self.graph = graph
         self.backend = backend
         self.cache = cache
         self._angles = {r: r.table(np.arange(0)) for r in rotations(graph.ops)}
         self._buffers: dict[str, Floats] = {}
         self._grown = 0  # times that one was
         self._passes: OrderedDict[PassKey, _RecordedPass] = OrderedDict()  # use the buffers
-        self._ops = fuse(graph.ops, rules)
+        self._ops, self.result = _own_result(fuse(graph.ops, rules), graph.result)
         by_python = itertools.groupby(self._ops, self._needs_python)
         self._parts: Parts = [(needs, list(ops)) for needs, ops in by_python]
         self._labels = [op.label for op in self._ops]
@@ -183,12 +186,23 @@ class HostExecutor:
         """Nothing to do: the kernels came compiled."""
 
     def forward(
-        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
+        begin = time.perf_counter()
+        given = stage or self._whole(sequences, counts)
         if self.observer is not None:
-            return self._observed(self.observer, tokens, sequences, counts, rows)
-        return self._pass(tokens, rows, extend(self.cache.table, sequences, counts))
+            return self._observed(self.observer, begin, tokens, counts, rows, given)
+        return self._pass(tokens, rows, given)
+
+    def _whole(self, sequences: Sequence[int], counts: Sequence[int]) -> StageInput:
+        """Lengthen the sequences for a pass of the whole model."""
+        return StageInput(extend(self.cache.table, sequences, counts), None)
 
     def next_tokens(
         self,
@@ -197,10 +211,11 @@ class HostExecutor:
         counts: Sequence[int],
         draws: NDArray[Any],
         following: NDArray[Any] | None = None,
+        stage: StageInput | None = None,
     ) -> list[int]:
         """Run new tokens and choose the next ones; see `Executor.next_tokens`."""
         rows = (np.cumsum(counts) - 1).astype(np.int32)
-        logits = self.forward(tokens, sequences, counts, rows)
+        logits = self.forward(tokens, sequences, counts, rows, stage)
         return [choose(row, draw) for row, draw in zip(logits, draws, strict=True)]
 
     def memory(self) -> ExecutorMemory:
@@ -210,11 +225,17 @@ class HostExecutor:
         return ExecutorMemory(activations, angles, inputs=0, page_table=0, pinned=0)
 
     def timed_pass(
-        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
     ) -> HostTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
-        batch = extend(self.cache.table, sequences, counts)
-        run = _Run(self, tokens, rows, self._arrays(batch))
+        given = stage or self._whole(sequences, counts)
+        batch = given.batch
+        run = _Run(self, tokens, rows, self._arrays(batch), given.received)
         run.steps(self._ops)  # leaves in the buffers what steps read that are run alone
         kv_token_bytes = self.cache.bytes_per_token // self.cache.n_layers
         costs = Costs(counts, batch.lengths.tolist(), rows.size, kv_token_bytes, float_bytes)
@@ -222,7 +243,7 @@ class HostExecutor:
         for op in self._ops:
             groups.setdefault(op.label, []).append(op)
         steps = [self._timed_step(run, label, ops, costs) for label, ops in groups.items()]
-        return HostTimedPass(steps, functools.partial(self._pass, tokens, rows, batch))
+        return HostTimedPass(steps, functools.partial(self._pass, tokens, rows, given))
 
     def _timed_step(self, run: _Run, label: str, ops: Sequence[Op], costs: Costs) -> HostTimedStep:
         """Time ops as a pass runs them: those of single tokens recorded."""
@@ -250,18 +271,17 @@ class HostExecutor:
     def _observed(
         self,
         observer: Observer,
+        begin: float,
         tokens: NDArray[np.int64],
-        sequences: Sequence[int],
         counts: Sequence[int],
         rows: Ints,
+        given: StageInput,
     ) -> Floats:
         """Run new tokens with a stamp around each op; single tokens are recorded op by op."""
-        begin = time.perf_counter()
-        batch = extend(self.cache.table, sequences, counts)
         stamps = Stamps(self._labels)
-        logits = self._pass(tokens, rows, batch, self._single_ops, stamps.run)
+        logits = self._pass(tokens, rows, given, self._single_ops, stamps.run)
         end = time.perf_counter()
-        lengths = batch.lengths.tolist()
+        lengths = given.batch.lengths.tolist()
         kv_token_bytes = self.cache.bytes_per_token // self.cache.n_layers
         costs = Costs(counts, lengths, rows.size, kv_token_bytes, float_bytes)
         told = functools.partial(facts, self.backend, self._ops, costs, tokens.size, rows.size)
@@ -272,44 +292,35 @@ class HostExecutor:
         self,
         tokens: NDArray[np.int64],
         rows: Ints,
-        batch: Batch,
+        given: StageInput,
         parts: Parts | None = None,
         do: Do = _at_once,
     ) -> Floats:
         """Run new tokens whose places are taken, each part by `do`."""
         parts = self._parts if parts is None else parts
-        arrays = self._arrays(batch)
-        if batch.lengths.size < tokens.size:
-            run = _Run(self, tokens, rows, arrays)
+        batch = given.batch
+        run = _Run(self, tokens, rows, self._arrays(batch), given.received)
+        if not run.single:
             for _, ops in parts:
                 do(functools.partial(run.steps, ops))
-            return run.logits
+            return run.result
         key = tokens.size, rows.size, batch.page_table.shape[1], len(parts)
         recorded = self._passes.get(key)
         if recorded is None:
-            return self._record(key, tokens, rows, arrays, parts, do)
+            return self._record(key, run, parts, do)
         self._passes.move_to_end(key)
-        recorded.arrays.take(arrays)
-        run = _Run(self, tokens, rows, recorded.arrays)
+        recorded.arrays.take(run.arrays)
+        run.arrays = recorded.arrays
         for (_, ops), part in zip(parts, recorded.parts, strict=True):
             do(part or functools.partial(run.steps, ops))
-        return run.logits
+        return run.result
 
     def _needs_python(self, op: Op) -> bool:
         """Whether the backend does not run it, or it writes to memory that is the caller's."""
-        return isinstance(op, (Embed, SelectOutputs)) or self.graph.logits in op.writes
+        return isinstance(op, (Embed, Receive, SelectOutputs)) or self.result in op.writes
 
-    def _record(
-        self,
-        key: PassKey,
-        tokens: NDArray[np.int64],
-        rows: Ints,
-        arrays: BatchArrays,
-        parts: Parts,
-        do: Do,
-    ) -> Floats:
+    def _record(self, key: PassKey, run: _Run, parts: Parts, do: Do) -> Floats:
         """Run a pass of single tokens; keep what runs it again, unless buffers grew meanwhile."""
-        run = _Run(self, tokens, rows, arrays)
         grown = self._grown
         recorded: list[Callable[[], None] | None] = []
 
@@ -324,10 +335,10 @@ class HostExecutor:
             else:
                 do(functools.partial(record, steps))
         if grown == self._grown:
-            self._passes[key] = _RecordedPass(arrays, recorded)
+            self._passes[key] = _RecordedPass(run.arrays, recorded)
         if len(self._passes) > KEPT:
             self._passes.popitem(last=False)
-        return run.logits
+        return run.result
 
     def close(self) -> None:
         """Nothing to do: memory goes with the object."""
@@ -342,24 +353,40 @@ class HostExecutor:
         return held[: rows * columns].reshape(rows, columns)
 
 
+def _own_result(ops: Sequence[Op], result: Tensor) -> tuple[Sequence[Op], Tensor]:
+    """Have a tensor for the result that nothing but the last op touches: it is the caller's memory.
+
+    A stage's result is changed by every layer, in scratch memory.
+    """
+    if result.rows == "outputs":
+        return ops, result
+    own = Tensor(f"{result.name}_out", result.columns, "outputs")
+    return [*ops, SelectOutputs(result, own)], own
+
+
 class _Run:
     """One pass of one batch."""
 
     def __init__(
-        self, executor: HostExecutor, tokens: NDArray[np.int64], rows: Ints, arrays: BatchArrays
+        self,
+        executor: HostExecutor,
+        tokens: NDArray[np.int64],
+        rows: Ints,
+        arrays: BatchArrays,
+        received: Floats | None,
     ) -> None:
         self.executor = executor
         self.backend = executor.backend
-        self.graph = executor.graph
         self.tokens = tokens
         self.rows = rows
         self.arrays = arrays
+        self.received = received
         self.single = arrays.batch.lengths.size == tokens.size
-        self.logits = np.empty((rows.size, self.graph.logits.columns), np.float32)
+        self.result = np.empty((rows.size, executor.result.columns), np.float32)
 
     def array(self, tensor: Tensor) -> Floats:
-        if tensor is self.graph.logits:  # the caller's own, so no scratch memory
-            return self.logits
+        if tensor is self.executor.result:  # the caller's own, so no scratch memory
+            return self.result
         rows = self.tokens.size if tensor.rows == "tokens" else self.rows.size
         return self.executor.buffer(tensor.name, rows, tensor.columns)
 
@@ -438,6 +465,8 @@ class _Run:
                 backend.dequantize(table.rows[self.tokens], table.format, out)
                 if op.scale != 1.0:
                     out *= np.float32(op.scale)
+            case Receive():
+                array(op.out)[:] = self.received
             case SelectOutputs():
                 # Rows are in range; mode "raise" would write to a copy first.
                 np.take(array(op.x), self.rows, axis=0, out=array(op.out), mode="clip")

@@ -80,6 +80,10 @@ class GpuBackend:
         event = self._runtime.create_event
         self._events: tuple[Any, ...] = event(), event()  # start and end of an op; empty: closed
 
+    def free_bytes(self) -> int:
+        """Bytes of device memory that are free, of all processes."""
+        return self._runtime.memory_info()[0]
+
     def expect(self, matrices: Sequence[MatrixShape]) -> None:
         """Allocate at once what the next calls of `pack` take; see `Backend.expect`."""
         nbytes = sum(DeviceMatrix.at(0, *matrix).nbytes for matrix in matrices)

@@ -156,7 +156,8 @@ class ModelWeights(Generic[W]):
     output_norm, output_norm_bias
         ``(K,)`` float32, of the norm before the output; no bias: None.
     output
-        Packed ``(V, K)``; of the token embedding where the output is tied to it.
+        Packed ``(V, K)``; of the token embedding where the output is tied to it. None of a stage
+        that lacks the last layer.
     """
 
     token_embd: TensorInfo
@@ -164,17 +165,26 @@ class ModelWeights(Generic[W]):
     layers: tuple[LayerWeights[W], ...]
     output_norm: Vector
     output_norm_bias: Vector | None
-    output: W
+    output: W | None
 
     def matrices(self) -> tuple[W, ...]:
         """The matrices, in the order in which a forward pass uses them."""
-        return (*(matrix for layer in self.layers for matrix in layer.matrices()), self.output)
+        of_layers = (matrix for layer in self.layers for matrix in layer.matrices())
+        return (*of_layers, *([] if self.output is None else [self.output]))
 
     def map(self, function: Callable[[W], V]) -> ModelWeights[V]:
         """Return the model with something else for each matrix, in the order of `matrices`."""
         changed: dict[str, Any] = {"layers": tuple(layer.map(function) for layer in self.layers)}
-        changed["output"] = function(self.output)
+        changed["output"] = None if self.output is None else function(self.output)
         return cast(ModelWeights[V], replace(self, **changed))
+
+    def stage(self, layers: range) -> ModelWeights[W]:
+        """Return the part of the whole model that consecutive layers make up.
+
+        The embedding goes with the first layer, the output with the last one.
+        """
+        output = self.output if layers.stop == len(self.layers) else None
+        return replace(self, layers=self.layers[layers.start : layers.stop], output=output)
 
     def different_layers(self, config: ModelConfig) -> ModelWeights[W]:
         """Return the model with its first and last block, and one of each kind between them.
@@ -193,6 +203,12 @@ class ModelWeights(Generic[W]):
         between = {kind(layer): layer for layer in reversed(self.layers[1:-1])}
         last = self.layers[1:][-1:]  # none, if it is the first one
         return replace(self, layers=(*self.layers[:1], *reversed(between.values()), *last))
+
+
+def layer_of(name: str) -> int | None:
+    """Return the number of the block that a tensor belongs to by its name; None: to no block."""
+    block, _, rest = name.partition(".")
+    return int(rest.partition(".")[0]) if block == "blk" else None
 
 
 def rope_tables(config: ModelConfig, names: Container[str]) -> tuple[str, ...]:

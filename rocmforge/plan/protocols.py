@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rocmforge.array_types import Bytes, Floats, Ints
 from rocmforge.gguf.formats import Format
-from rocmforge.kv.batch import Queries, Slots
+from rocmforge.kv.batch import Batch, Queries, Slots
 from rocmforge.kv.page_table import PageTable
 from rocmforge.plan.cost import Cost
 from rocmforge.plan.graph import Graph
@@ -68,6 +68,9 @@ class Cache(Protocol):
 
     def grow(self, pages: int) -> None:
         """Have memory for the pages below a number; OutOfMemoryError changes nothing."""
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy keys and values of all layers from one page to another."""
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
@@ -142,8 +145,24 @@ class ExecutorMemory:
     pinned: int
 
 
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """What a stage of a model on several devices runs on.
+
+    Parameters
+    ----------
+    batch
+        Where the new tokens stand: their places are taken once, for all stages.
+    received
+        (T, K) activations from the stage before; None: this one is the first.
+    """
+
+    batch: Batch
+    received: Floats | None
+
+
 class Executor(Protocol):
-    """A model that is ready to run.
+    """A model that is ready to run, or a stage of it.
 
     Attributes
     ----------
@@ -170,7 +189,12 @@ class Executor(Protocol):
         """Do ahead what would delay the first passes, and tell after each step how far it is."""
 
     def forward(
-        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
     ) -> Floats:
         """Run the new tokens of some sequences through the model.
 
@@ -181,11 +205,14 @@ class Executor(Protocol):
         sequences, counts
             S ids of the cache's page table, and how many of the tokens belong to each.
         rows
-            (R,) indices into the T tokens, rising: those whose logits are wanted.
+            (R,) indices into the T tokens, rising: those whose logits are wanted. All of them, of a
+            stage that is not the last.
+        stage
+            None: the graph is a whole model, and the sequences of the cache's table grow.
 
         Returns
         -------
-        (R, V) float32 logits, the caller's own.
+        (R, V) float32 logits, the caller's own; of a stage that is not the last (T, K) activations.
 
         Raises
         ------
@@ -200,6 +227,7 @@ class Executor(Protocol):
         counts: Sequence[int],
         draws: NDArray[Any],
         following: NDArray[Any] | None = None,
+        stage: StageInput | None = None,
     ) -> list[int]:
         """Run new tokens as `forward` does, and choose the token that follows each sequence.
 
@@ -217,6 +245,8 @@ class Executor(Protocol):
             (S,) records `rocmforge.sampling.DRAW`: how to draw each token.
         following
             How the next call will draw, where all sequences are expected to go on.
+        stage
+            As of `forward`, of the last stage, without `following`.
 
         Raises
         ------
@@ -230,7 +260,12 @@ class Executor(Protocol):
         """Return what it holds now: memory grows with the first passes."""
 
     def timed_pass(
-        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
     ) -> TimedPass:
         """Run new tokens as `forward` does, and return their pass for timing.
 
@@ -279,6 +314,9 @@ class Backend(Protocol[W]):
     """
 
     name: str
+
+    def free_bytes(self) -> int | None:
+        """Bytes of the device's own memory that are free; None where it uses the host's."""
 
     def expect(self, matrices: Sequence[MatrixShape]) -> None:
         """Take memory for the matrices that `pack` will be given.

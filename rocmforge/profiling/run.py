@@ -168,8 +168,7 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
 
 
 def _device_name(device: str | None) -> str:
-    choice = default_device(device)
-    return "cpu" if choice.device is None else f"{choice.kind}:{choice.device.index}"
+    return default_device(device).name
 
 
 def _shifted(monitor: DeviceMonitor, begin: float) -> Monitored:
