@@ -56,8 +56,6 @@ class Engine:
         The model's shape.
     backend : Backend
         The device's ops; of several devices, those of the last one, which has the output.
-    devices : tuple of str
-        Where the layers lie, first to last: ("cpu",), or ("cpu", "hip:0").
     cache : Cache
         Keys and values of all sequences.
     ctx : int
@@ -81,7 +79,7 @@ class Engine:
         self._executor = executor
         self.config = config
         self.backend = backend
-        self.devices = tuple(devices) or (backend.name,)
+        self._devices = tuple(devices)
         self.cache: Cache = executor.cache
         self.ctx = ctx
         self.weight_bytes = weight_bytes
@@ -192,6 +190,11 @@ class Engine:
         """Close the engine; what ends the block is not hidden by a call that still runs."""
         with suppress(*([] if error is None else [EngineInUseError])):
             self.close()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where the layers lie, first to last: ("cpu",) or ("hip",); ("cpu", "hip:0") of two."""
+        return self._devices or (self.backend.name,)
 
     @one_call
     def close(self) -> None:

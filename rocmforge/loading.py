@@ -108,8 +108,7 @@ def load(
         stages = loader.stages(gpus, rooms, resources)
         return loader.load(stages, resources, progress, compile_progress)
     except OutOfMemoryError as error:
-        advice = loader.advice(rooms)
-        raise OutOfMemoryError(f"{error}; {advice}") from error
+        raise OutOfMemoryError(f"{error}; {loader.advice(rooms)}") from error
 
 
 def context(config: ModelConfig, ctx: int | None) -> int:
@@ -171,7 +170,7 @@ class _Loader:
             raise ValueError(
                 f"device: got {len(opened)} GPUs for {on_gpus} layers, wanted a layer for each"
             )
-        layers, output = self.needs()
+        layers, output = self.needs(len(opened))
         shares = split_layers(layers[count - on_gpus :], output, rooms)
         devices = list(opened)
         if on_gpus < count:
@@ -185,8 +184,11 @@ class _Loader:
             for (choice, backend), share, end in zip(devices, shares, ends, strict=True)
         )
 
-    def needs(self) -> tuple[list[int], int]:
-        """Bytes of each layer, with its keys and values, and of the output."""
+    def needs(self, gpus: int) -> tuple[list[int], int]:
+        """Bytes that GPUs take for each layer, with its keys and values, and for the output.
+
+        The embedding goes with the first layer; one GPU has it once where the output is tied to it.
+        """
         config, kv_dtype = self.config, self.options.kv_dtype
         values = 2 * config.n_kv_heads * config.head_dim * self.pages * self.options.page_size
         cached = {"f32": 4 * values, "f16": 2 * values, "q8_0": values + values // 16}[kv_dtype]
@@ -195,8 +197,10 @@ class _Loader:
             layer = layer_of(info.name)
             if layer is not None:
                 layers[layer] += self._nbytes(info)
-            elif info.name == ("token_embd.weight" if config.tied_output else "output.weight"):
+            if info.name == ("token_embd.weight" if config.tied_output else "output.weight"):
                 output = self._nbytes(info)
+            if info.name == "token_embd.weight" and (gpus > 1 or not config.tied_output):
+                layers[0] += info.nbytes
         return layers, output
 
     def _nbytes(self, info: TensorInfo) -> int:
@@ -205,19 +209,22 @@ class _Loader:
         return _stored(info, self.wanted).nbytes(info.shape) if matrix else info.nbytes
 
     def advice(self, rooms: Sequence[int]) -> str:
-        """Say how much memory is missing, and how many layers GPUs have room for."""
-        layers, output = self.needs()
+        """Say how much memory GPUs lack, and how many layers they have room for."""
+        layers, output = self.needs(len(rooms))
         wanted = self.options.gpu_layers
         on_gpus = len(layers) if wanted is None else min(wanted, len(layers))
         taken = sum(layers[len(layers) - on_gpus :]) + output
-        missing = max(0, taken - sum(rooms))
-        fitting = fitting_layers(layers, output, rooms)
+        missing = taken - sum(rooms)
         told = (
-            f"the output and {on_gpus} of {len(layers)} layers with {self.ctx} tokens take "
-            f"{human_size(taken)}, {human_size(missing)} more than there is room for"
+            f"{on_gpus} of {len(layers)} layers and the output take {human_size(taken)} with keys "
+            f"and values of {self.pages * self.options.page_size} tokens"
         )
+        if missing <= 0:
+            return f"{told}, for which there was room before loading"
+        told += f", {human_size(missing)} more than there is room for"
+        fitting = fitting_layers(layers, output, rooms)
         if fitting == 0:
-            return f"{told}; no layer has room: take the CPU (device cpu), or a smaller context"
+            return f"{told}; wanted a smaller context, or the CPU (device cpu)"
         return f"{told}; {fitting} layers have room: gpu_layers={fitting} (--gpu-layers {fitting})"
 
     def load(

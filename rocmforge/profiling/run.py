@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rocmforge.devices import default_device
+from rocmforge.devices import chosen_devices
 from rocmforge.engine import Engine
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect, oversubscription
@@ -59,8 +59,8 @@ class Options:
     ----------
     path
         GGUF file.
-    device, threads, ctx, kv_dtype, page_size
-        As of `Engine.from_gguf`.
+    device, gpu_layers, threads, ctx, kv_dtype, page_size
+        As of `Engine.from_gguf`; all layers on one device.
     prompt_tokens
         At least 2; None: 512, or what the context leaves.
     tokens
@@ -75,6 +75,7 @@ class Options:
     ctx: int | None = None
     kv_dtype: Literal["f16", "f32", "q8_0"] = "f16"
     page_size: int = 32
+    gpu_layers: int | None = None
     prompt_tokens: int | None = None
     tokens: int = TOKENS
     target_seconds: float = TARGET_S
@@ -100,12 +101,13 @@ def profile_model(
     Raises
     ------
     ValueError
-        The prompt and the tokens do not fit the context, or an option is out of its range.
+        The prompt and the tokens do not fit the context, an option is out of its range, or the
+        model lies on several devices.
     GGUFError, ModelError, DeviceError
         As of `Engine.from_gguf`.
     """
     _check(options)
-    name = _device_name(options.device)
+    name = _device_name(options)
     watch = Watch()
     if name != "cpu":
         watch.add_gpu(name)
@@ -113,6 +115,7 @@ def profile_model(
         begin = time.perf_counter()
         tokenizer = Tokenizer.from_gguf(options.path)
         with _open(options, loading, compiling) as engine:
+            _check_one(engine.devices)
             loaded = time.perf_counter()
             prompt = prompt_of(tokenizer, _prompt_tokens(options, engine))
             counting = _Counting(progress, measurements(options.tokens) + 1)
@@ -158,6 +161,7 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
     return Engine.from_gguf(
         options.path,
         options.device,
+        gpu_layers=options.gpu_layers,
         ctx=options.ctx,
         threads=options.threads,
         kv_dtype=options.kv_dtype,
@@ -167,8 +171,19 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
     )
 
 
-def _device_name(device: str | None) -> str:
-    return default_device(device).name
+def _device_name(options: Options) -> str:
+    names = [choice.name for choice in chosen_devices(options.device)]
+    _check_one(names)
+    return "cpu" if options.gpu_layers == 0 else names[0]
+
+
+def _check_one(devices: Sequence[str]) -> None:
+    """Refuse a model on several devices, which no one roofline fits."""
+    if len(devices) > 1:
+        raise ValueError(
+            f"profile: got a model on {', '.join(devices)}, wanted one device, whose roofline the "
+            "verdict needs; Engine.observed and Engine.timed_pass time the steps of each"
+        )
 
 
 def _shifted(monitor: DeviceMonitor, begin: float) -> Monitored:

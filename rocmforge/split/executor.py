@@ -128,7 +128,7 @@ class SplitExecutor:
             self._forget(sequences, counts)
             raise
         if self._observer is not None:
-            self._observer(merged(self._names, self._seen))
+            self._observer(merged(self._names, tuple(self._seen)))
         return result
 
     def _forget(self, sequences: Sequence[int], counts: Sequence[int]) -> None:

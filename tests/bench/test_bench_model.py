@@ -110,7 +110,9 @@ def test_what_does_not_fit_the_model_is_a_row_with_its_reason(bench: Bench) -> N
         (["-b", "0"], 2, "argument -b/--batch: got '0', wanted 1 or more"),
         (["--device", "cpu,tpu"], 2, "got 'tpu', wanted one of auto, cpu, hip, cuda"),
         (["-o", "sql"], 2, "invalid choice: 'sql'"),
-        (["-ngl", "99"], 2, "-ngl/--n-gpu-layers: got '99', wanted --device cpu, hip or cuda"),
+        (["-ngl", "x"], 2, "-ngl/--n-gpu-layers/--gpu-layers: got 'x', wanted 0 or more"),
+        (["-ngl", "2", "--device", "cpu"], 2, "gpu_layers: got 2 and the CPU, which was asked for"),
+        (["--device", "hip:0/tpu"], 2, "got 'tpu', wanted one of auto, cpu, hip, cuda"),
         (["-pg", "128,64"], 2, "argument -pg: got '128,64', wanted -p for prompts and -n for"),
     ],
 )
@@ -202,6 +204,7 @@ ROW = {
     "model_bytes": 1 << 30,
     "device_name": "H200",
     "threads": None,
+    "gpu_layers": None,
     "batch": 1,
     "test": "tg3",
     "tokens_per_second": 1000.0,
