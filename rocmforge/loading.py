@@ -168,7 +168,8 @@ class _Loader:
             return (Stage(choice.name, backend, range(count)),)
         if on_gpus < len(opened):
             raise ValueError(
-                f"device: got {len(opened)} GPUs for {on_gpus} layers, wanted a layer for each"
+                f"device: got {len(opened)} GPUs, and fewer layers for them ({on_gpus}), wanted at "
+                "least one for each"
             )
         layers, output = self.needs(len(opened))
         shares = split_layers(layers[count - on_gpus :], output, rooms)
@@ -225,7 +226,7 @@ class _Loader:
         fitting = fitting_layers(layers, output, rooms)
         if fitting == 0:
             return f"{told}; wanted a smaller context, or the CPU (device cpu)"
-        return f"{told}; {fitting} layers have room: gpu_layers={fitting} (--gpu-layers {fitting})"
+        return f"{told}; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
 
     def load(
         self,

@@ -194,15 +194,17 @@ class HostExecutor:
         stage: StageInput | None = None,
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
-        begin = time.perf_counter()
-        given = stage or self._whole(sequences, counts)
         if self.observer is not None:
-            return self._observed(self.observer, begin, tokens, counts, rows, given)
-        return self._pass(tokens, rows, given)
+            return self._observed(self.observer, tokens, sequences, counts, rows, stage)
+        return self._pass(tokens, rows, *self._given(sequences, counts, stage))
 
-    def _whole(self, sequences: Sequence[int], counts: Sequence[int]) -> StageInput:
-        """Lengthen the sequences for a pass of the whole model."""
-        return StageInput(extend(self.cache.table, sequences, counts), None)
+    def _given(
+        self, sequences: Sequence[int], counts: Sequence[int], stage: StageInput | None
+    ) -> tuple[Batch, Floats | None]:
+        """Where the new tokens stand, and what is received; of a whole model sequences grow."""
+        if stage is None:
+            return extend(self.cache.table, sequences, counts), None
+        return stage.batch, stage.received
 
     def next_tokens(
         self,
@@ -233,9 +235,8 @@ class HostExecutor:
         stage: StageInput | None = None,
     ) -> HostTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
-        given = stage or self._whole(sequences, counts)
-        batch = given.batch
-        run = _Run(self, tokens, rows, self._arrays(batch), given.received)
+        batch, received = self._given(sequences, counts, stage)
+        run = _Run(self, tokens, rows, self._arrays(batch), received)
         run.steps(self._ops)  # leaves in the buffers what steps read that are run alone
         kv_token_bytes = self.cache.bytes_per_token // self.cache.n_layers
         costs = Costs(counts, batch.lengths.tolist(), rows.size, kv_token_bytes, float_bytes)
@@ -243,7 +244,7 @@ class HostExecutor:
         for op in self._ops:
             groups.setdefault(op.label, []).append(op)
         steps = [self._timed_step(run, label, ops, costs) for label, ops in groups.items()]
-        return HostTimedPass(steps, functools.partial(self._pass, tokens, rows, given))
+        return HostTimedPass(steps, functools.partial(self._pass, tokens, rows, batch, received))
 
     def _timed_step(self, run: _Run, label: str, ops: Sequence[Op], costs: Costs) -> HostTimedStep:
         """Time ops as a pass runs them: those of single tokens recorded."""
@@ -271,17 +272,19 @@ class HostExecutor:
     def _observed(
         self,
         observer: Observer,
-        begin: float,
         tokens: NDArray[np.int64],
+        sequences: Sequence[int],
         counts: Sequence[int],
         rows: Ints,
-        given: StageInput,
+        stage: StageInput | None,
     ) -> Floats:
         """Run new tokens with a stamp around each op; single tokens are recorded op by op."""
+        begin = time.perf_counter()
+        batch, received = self._given(sequences, counts, stage)
         stamps = Stamps(self._labels)
-        logits = self._pass(tokens, rows, given, self._single_ops, stamps.run)
+        logits = self._pass(tokens, rows, batch, received, self._single_ops, stamps.run)
         end = time.perf_counter()
-        lengths = given.batch.lengths.tolist()
+        lengths = batch.lengths.tolist()
         kv_token_bytes = self.cache.bytes_per_token // self.cache.n_layers
         costs = Costs(counts, lengths, rows.size, kv_token_bytes, float_bytes)
         told = functools.partial(facts, self.backend, self._ops, costs, tokens.size, rows.size)
@@ -292,14 +295,14 @@ class HostExecutor:
         self,
         tokens: NDArray[np.int64],
         rows: Ints,
-        given: StageInput,
+        batch: Batch,
+        received: Floats | None,
         parts: Parts | None = None,
         do: Do = _at_once,
     ) -> Floats:
         """Run new tokens whose places are taken, each part by `do`."""
         parts = self._parts if parts is None else parts
-        batch = given.batch
-        run = _Run(self, tokens, rows, self._arrays(batch), given.received)
+        run = _Run(self, tokens, rows, self._arrays(batch), received)
         if not run.single:
             for _, ops in parts:
                 do(functools.partial(run.steps, ops))

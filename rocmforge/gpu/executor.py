@@ -229,11 +229,8 @@ class GpuExecutor:
         if self._moves != self.cache.moves:  # the same launches with the cache's new addresses
             kept = self._pass(key)
         result = self._slots[0].result(shape.output_rows, columns)
-        running = Running(kept, shape, tuple(sequences), tokens, draws, batch, result)
-        if stage is not None and stage.received is not None:
-            received = self._slots[0].received(*stage.received.shape)
-            received[:] = stage.received
-            running = replace(running, received=received)
+        received = None if stage is None else self._slots[0].receive(stage.received)
+        running = Running(kept, shape, tuple(sequences), tokens, draws, batch, result, received)
         self._launch(running, watch)
         return running
 
@@ -310,14 +307,7 @@ class GpuExecutor:
 
     def memory(self) -> ExecutorMemory:
         """Return what it holds now; see `Executor.memory`."""
-        inputs, tables, pinned = memory(self._slots)
-        return ExecutorMemory(
-            activations=self._arena[1],
-            constants=self._constants.nbytes,
-            inputs=inputs,
-            page_table=tables,
-            pinned=pinned,
-        )
+        return ExecutorMemory(self._arena[1], self._constants.nbytes, *memory(self._slots))
 
     def timed_pass(
         self,

@@ -54,9 +54,13 @@ class Slot:
         """Page-locked memory (rows, columns), for which there is room."""
         return self._result.words(rows, columns)
 
-    def received(self, rows: int, columns: int) -> Floats:
-        """Page-locked memory (rows, columns) for what is received."""
-        return self._received.words(rows, columns).view(np.float32)
+    def receive(self, activations: Floats | None) -> Floats | None:
+        """Return a copy in page-locked memory, for which there is room; None of None."""
+        if activations is None:
+            return None
+        held = self._received.words(*activations.shape).view(np.float32)
+        held[:] = activations
+        return held
 
     @property
     def pinned_bytes(self) -> int:

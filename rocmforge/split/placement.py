@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-ROOM_BYTES = 512 << 20
-"""Of each GPU's free memory, kept for activations, tables and compiled kernels."""
+KEPT_BYTES, KEPT_SHARE = 512 << 20, 1 / 16
+"""Of each GPU's free memory, kept for activations, tables and kernels; the larger of the two."""
 
 
 def room(free: int) -> int:
     """Return what of a GPU's free bytes weights, keys and values may take."""
-    return max(0, free - ROOM_BYTES)
+    return max(0, free - max(KEPT_BYTES, int(free * KEPT_SHARE)))
 
 
 def split_layers(layers: Sequence[int], output: int, rooms: Sequence[int]) -> list[int]:

@@ -157,7 +157,7 @@ def test_what_stages_tell_is_one_pass(on_two: Open, tmp_path: Path) -> None:
 
 def test_layers_for_devices_are_checked(on_two: Open, tmp_path: Path) -> None:
     path = written("llama", block_count=1)(tmp_path / "m.gguf")
-    with pytest.raises(ValueError, match="device: got 2 GPUs for 1 layers, wanted a layer for"):
+    with pytest.raises(ValueError, match=r"got 2 GPUs, and fewer layers for them \(1\), wanted"):
         on_two(path)
     with pytest.raises(ValueError, match="gpu_layers: got -1, wanted 0 or more"):
         Engine.from_gguf(path, gpu_layers=-1)
