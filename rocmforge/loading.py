@@ -269,7 +269,7 @@ class _Loader:
             graph = self._graph(weights.stage(stage.layers))
             executors.append(stage.backend.executor(graph, own_cache, ctx))
             resources.callback(executors[-1].close)
-        executor = executors[0]
+        executor: Executor = executors[0]
         if isinstance(cache, SplitCache):
             executor = SplitExecutor(executors, [stage.name for stage in stages], cache)
         executor.prepare(compile_progress)

@@ -80,9 +80,14 @@ class GpuExecutor:
         self._constants = Constants(self._runtime, ctx)
         self._ctx = ctx
         self._max_pages = -(-ctx // cache.page_size)
+        self._sampling = sampling(graph.result)
+        self._received = graph.received
+        whole = (
+            self._received is None and len(self._sampling) > 0
+        )  # no step follows that of a stage
         self._slots = tuple(
             Slot(self._runtime, InputBlock(self._runtime, self._max_pages, LEAST_ROOM, GEMV_ROWS))
-            for _ in range(2)
+            for _ in range(2 if whole else 1)
         )
         self._queued: Running | None = None  # behind the last pass, whose tokens it runs
         self._chosen: list[int] = []  # by the last pass
@@ -92,14 +97,12 @@ class GpuExecutor:
         self._lowering = Lowering(kernels, cache, ctx, constants.address, constants.table)
         self._plans: dict[BatchShape, Plan] = {}
         self._passes: OrderedDict[Key, CapturedPass] = OrderedDict()
-        self._sampling = sampling(graph.result)
-        self._received = graph.received
         self._moves = cache.moves
         self._arena = (0, 0)
         self._stream: Any = self._runtime.create_stream()  # None: closed
         self._watch = PassWatch(self._runtime, self._stream)
         self.observer: Observer | None = None
-        self.runs_ahead = True
+        self.runs_ahead = whole
 
     @cached_property
     def prefill_chunk(self) -> int:

@@ -145,24 +145,8 @@ class ExecutorMemory:
     pinned: int
 
 
-@dataclass(frozen=True, slots=True)
-class StageInput:
-    """What a stage of a model on several devices runs on.
-
-    Parameters
-    ----------
-    batch
-        Where the new tokens stand: their places are taken once, for all stages.
-    received
-        (T, K) activations from the stage before; None: this one is the first.
-    """
-
-    batch: Batch
-    received: Floats | None
-
-
 class Executor(Protocol):
-    """A model that is ready to run, or a stage of it.
+    """A model that is ready to run.
 
     Attributes
     ----------
@@ -189,12 +173,7 @@ class Executor(Protocol):
         """Do ahead what would delay the first passes, and tell after each step how far it is."""
 
     def forward(
-        self,
-        tokens: NDArray[np.int64],
-        sequences: Sequence[int],
-        counts: Sequence[int],
-        rows: Ints,
-        stage: StageInput | None = None,
+        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
     ) -> Floats:
         """Run the new tokens of some sequences through the model.
 
@@ -205,14 +184,11 @@ class Executor(Protocol):
         sequences, counts
             S ids of the cache's page table, and how many of the tokens belong to each.
         rows
-            (R,) indices into the T tokens, rising: those whose logits are wanted. All of them, of a
-            stage that is not the last.
-        stage
-            None: the graph is a whole model, and the sequences of the cache's table grow.
+            (R,) indices into the T tokens, rising: those whose logits are wanted.
 
         Returns
         -------
-        (R, V) float32 logits, the caller's own; of a stage that is not the last (T, K) activations.
+        (R, V) float32 logits, the caller's own.
 
         Raises
         ------
@@ -227,7 +203,6 @@ class Executor(Protocol):
         counts: Sequence[int],
         draws: NDArray[Any],
         following: NDArray[Any] | None = None,
-        stage: StageInput | None = None,
     ) -> list[int]:
         """Run new tokens as `forward` does, and choose the token that follows each sequence.
 
@@ -245,8 +220,6 @@ class Executor(Protocol):
             (S,) records `rocmforge.sampling.DRAW`: how to draw each token.
         following
             How the next call will draw, where all sequences are expected to go on.
-        stage
-            As of `forward`, of the last stage, without `following`.
 
         Raises
         ------
@@ -260,12 +233,7 @@ class Executor(Protocol):
         """Return what it holds now: memory grows with the first passes."""
 
     def timed_pass(
-        self,
-        tokens: NDArray[np.int64],
-        sequences: Sequence[int],
-        counts: Sequence[int],
-        rows: Ints,
-        stage: StageInput | None = None,
+        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
     ) -> TimedPass:
         """Run new tokens as `forward` does, and return their pass for timing.
 
@@ -275,6 +243,63 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Let go of the device's memory; nothing may be run any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """What a stage of a model on several devices runs on.
+
+    Parameters
+    ----------
+    batch
+        Where the new tokens stand: their places are taken once, for all stages.
+    received
+        (T, K) activations from the stage before; None: this one is the first.
+    """
+
+    batch: Batch
+    received: Floats | None
+
+
+class StageExecutor(Executor, Protocol):
+    """An executor that also runs a stage: some layers of a model that lies on several devices.
+
+    Its methods take what the stage runs on; None: it is a whole model, and takes places itself.
+    """
+
+    def forward(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
+    ) -> Floats:
+        """Run new tokens as an `Executor` does.
+
+        A stage that is not the last takes all T tokens as `rows` and returns (T, K) activations.
+        """
+
+    def next_tokens(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        draws: NDArray[Any],
+        following: NDArray[Any] | None = None,
+        stage: StageInput | None = None,
+    ) -> list[int]:
+        """Choose the next tokens as an `Executor` does: the last stage, without `following`."""
+
+    def timed_pass(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
+    ) -> TimedPass:
+        """Return a pass for timing as an `Executor` does."""
 
 
 class MatrixShape(NamedTuple):
@@ -372,13 +397,13 @@ class Backend(Protocol[W]):
             The pool does not fit into a GPU's memory.
         """
 
-    def executor(self, graph: Graph, cache: Any, ctx: int) -> Executor:
+    def executor(self, graph: Graph, cache: Any, ctx: int) -> StageExecutor:
         """Return what runs a graph; nothing is packed on this backend afterwards.
 
         Parameters
         ----------
         graph
-            The forward pass, its matrices packed by this backend.
+            The forward pass or a stage of it, its matrices packed by this backend.
         cache
             From `cache` of this backend.
         ctx

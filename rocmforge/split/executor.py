@@ -19,9 +19,9 @@ from rocmforge.kv.batch import extend
 from rocmforge.plan.cost import Cost
 from rocmforge.plan.observation import ObservedPass, Observer
 from rocmforge.plan.protocols import (
-    Executor,
     ExecutorMemory,
     Progress,
+    StageExecutor,
     StageInput,
     TimedPass,
     TimedStep,
@@ -45,7 +45,9 @@ class SplitExecutor:
         Of all stages.
     """
 
-    def __init__(self, stages: Sequence[Executor], names: Sequence[str], cache: SplitCache) -> None:
+    def __init__(
+        self, stages: Sequence[StageExecutor], names: Sequence[str], cache: SplitCache
+    ) -> None:
         self.cache = cache
         self._stages = tuple(stages)
         self._names = tuple(names)
@@ -80,11 +82,10 @@ class SplitExecutor:
         sequences: Sequence[int],
         counts: Sequence[int],
         rows: Ints,
-        stage: StageInput | None = None,
     ) -> Floats:
-        """Run the new tokens of some sequences; see `Executor.forward`. It is no stage itself."""
+        """Run the new tokens of some sequences; see `Executor.forward`."""
 
-        def logits(last: Executor, given: StageInput) -> Floats:
+        def logits(last: StageExecutor, given: StageInput) -> Floats:
             return last.forward(tokens, sequences, counts, rows, given)
 
         return self._run(tokens, sequences, counts, logits)
@@ -96,11 +97,10 @@ class SplitExecutor:
         counts: Sequence[int],
         draws: NDArray[Any],
         following: NDArray[Any] | None = None,
-        stage: StageInput | None = None,
     ) -> list[int]:
         """Run new tokens, and let the last stage choose; see `Executor.next_tokens`."""
 
-        def chosen(last: Executor, given: StageInput) -> list[int]:
+        def chosen(last: StageExecutor, given: StageInput) -> list[int]:
             return last.next_tokens(tokens, sequences, counts, draws, stage=given)
 
         return self._run(tokens, sequences, counts, chosen)
@@ -110,7 +110,7 @@ class SplitExecutor:
         tokens: NDArray[np.int64],
         sequences: Sequence[int],
         counts: Sequence[int],
-        finish: Callable[[Executor, StageInput], R],
+        finish: Callable[[StageExecutor, StageInput], R],
     ) -> R:
         """Run all stages but the last one, then `finish` with that one.
 
@@ -154,7 +154,6 @@ class SplitExecutor:
         sequences: Sequence[int],
         counts: Sequence[int],
         rows: Ints,
-        stage: StageInput | None = None,
     ) -> SplitTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
         given = StageInput(extend(self.cache.table, sequences, counts), None)
