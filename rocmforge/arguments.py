@@ -380,6 +380,12 @@ def _device(value: str) -> str:
     return value
 
 
+def _layers(text: str) -> int | list[int]:
+    """One number, or one for each GPU."""
+    numbers = [_whole(0)(part.strip()) for part in text.split(",")]
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
 def _devices(value: str) -> str:
     try:
         env.split_devices(value)
@@ -416,11 +422,11 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-ngl",
         "--gpu-layers",
-        type=_whole(0),
+        type=_layers,
         metavar="N",
         help="the last N layers and the output lie on the GPU, the others on the CPU, for a model "
         "that does not fit; 0: all on the CPU; as many as the model has, or more: all on the GPU "
-        "(default)",
+        "(default); N,M: so many on each of two GPUs",
     )
     group.add_argument(
         "--kv-dtype",

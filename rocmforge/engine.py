@@ -90,7 +90,7 @@ class Engine:
         path: str | os.PathLike[str],
         device: str | Sequence[str] | None = None,
         *,
-        gpu_layers: int | None = None,
+        gpu_layers: int | Sequence[int] | None = None,
         ctx: int | None = None,
         threads: int | None = None,
         sequences: int = 1,
@@ -115,7 +115,7 @@ class Engine:
         gpu_layers
             So many of the last layers, and the output, lie on the GPU or GPUs, the others on the
             CPU: for a model that does not fit. 0: all on the CPU; as many as the model has, or
-            more: all on GPUs, as without it (None).
+            more: all on GPUs, as without it (None). A list has the number of each GPU.
         ctx
             Most tokens of one sequence; None: the trained context, at most 4096.
         threads

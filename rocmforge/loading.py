@@ -74,7 +74,7 @@ class Options:
     """How to load a model: as of `rocmforge.engine.Engine.from_gguf`."""
 
     device: str | Sequence[str] | None
-    gpu_layers: int | None
+    gpu_layers: int | Sequence[int] | None
     ctx: int | None
     threads: int | None
     sequences: int
@@ -125,11 +125,18 @@ def context(config: ModelConfig, ctx: int | None) -> int:
 def _open(options: Options, resources: ExitStack) -> list[tuple[Choice, Backend[Any]]]:
     """Open the devices that were asked for."""
     wanted = options.gpu_layers
-    if wanted is not None and wanted < 0:
-        raise ValueError(f"gpu_layers: got {wanted}, wanted 0 or more")
     choices = chosen_devices(options.device)
     if wanted and choices[0].device is None:
         raise DeviceError(f"gpu_layers: got {wanted} and {choices[0].reason}; wanted a GPU, or 0")
+    if isinstance(wanted, int):
+        if wanted < 0:
+            raise ValueError(f"gpu_layers: got {wanted}, wanted 0 or more")
+    elif wanted is not None and (len(wanted) != len(choices) or min(wanted) < 1):
+        names = ", ".join(choice.name for choice in choices)
+        raise ValueError(
+            f"gpu_layers: got {list(wanted)}, wanted one number for all GPUs, or one from 1 for "
+            f"each of {names}"
+        )
     if wanted == 0:
         choices = chosen_devices("cpu")
     opened = []
@@ -161,8 +168,7 @@ class _Loader:
         resources: ExitStack,
     ) -> tuple[Stage, ...]:
         """Say which layers lie on which device; opens the CPU where layers are left to it."""
-        count, wanted = self.config.n_layers, self.options.gpu_layers
-        on_gpus = count if wanted is None else min(wanted, count)
+        count, on_gpus, wanted = self.config.n_layers, self.on_gpus(), self.options.gpu_layers
         if on_gpus in (0, count) and len(opened) == 1:
             choice, backend = opened[0]
             return (Stage(choice.name, backend, range(count)),)
@@ -171,8 +177,11 @@ class _Loader:
                 f"device: got {len(opened)} GPUs, and fewer layers for them ({on_gpus}), wanted at "
                 "least one for each"
             )
-        layers, output = self.needs(len(opened))
-        shares = split_layers(layers[count - on_gpus :], output, rooms)
+        if wanted is None or isinstance(wanted, int):
+            layers, output = self.needs(len(opened))
+            shares = split_layers(layers[count - on_gpus :], output, rooms)
+        else:
+            shares = list(wanted)
         devices = list(opened)
         if on_gpus < count:
             (cpu,) = chosen_devices("cpu")
@@ -184,6 +193,19 @@ class _Loader:
             Stage(choice.name, backend, range(end - share, end))
             for (choice, backend), share, end in zip(devices, shares, ends, strict=True)
         )
+
+    def on_gpus(self) -> int:
+        """How many of the last layers lie on GPUs; ValueError where those of each are too many."""
+        count, wanted = self.config.n_layers, self.options.gpu_layers
+        if wanted is None:
+            return count
+        if isinstance(wanted, int):
+            return min(wanted, count)
+        if sum(wanted) > count:
+            raise ValueError(
+                f"gpu_layers: got {list(wanted)}, wanted together at most the model's {count}"
+            )
+        return sum(wanted)
 
     def needs(self, gpus: int) -> tuple[list[int], int]:
         """Bytes that GPUs take for each layer, with its keys and values, and for the output.
@@ -212,8 +234,7 @@ class _Loader:
     def advice(self, rooms: Sequence[int]) -> str:
         """Say how much memory GPUs lack, and how many layers they have room for."""
         layers, output = self.needs(len(rooms))
-        wanted = self.options.gpu_layers
-        on_gpus = len(layers) if wanted is None else min(wanted, len(layers))
+        on_gpus = self.on_gpus()
         taken = sum(layers[len(layers) - on_gpus :]) + output
         missing = taken - sum(rooms)
         told = (

@@ -158,9 +158,10 @@ def _generate(args: argparse.Namespace) -> tuple[str, ...]:
     """The command that another profiler runs where none was given."""
     words = [sys.executable, "-m", "rocmforge", "generate", args.model, "--prompt", PROMPT]
     words += ["-n", str(args.tokens), "--ignore-eos"]
+    layers = args.gpu_layers
     given = {
         "--device": args.device,
-        "--gpu-layers": args.gpu_layers,
+        "--gpu-layers": ",".join(map(str, layers)) if isinstance(layers, list) else layers,
         "--ctx": args.ctx,
         "--threads": args.threads,
     }

@@ -75,7 +75,7 @@ class Options:
     ctx: int | None = None
     kv_dtype: Literal["f16", "f32", "q8_0"] = "f16"
     page_size: int = 32
-    gpu_layers: int | None = None
+    gpu_layers: int | Sequence[int] | None = None
     prompt_tokens: int | None = None
     tokens: int = TOKENS
     target_seconds: float = TARGET_S

@@ -226,6 +226,14 @@ def test_names_of_several_devices_are_checked(standin: object, llama: Path) -> N
             chosen_devices(wrong)
     with pytest.raises(ValueError, match="device: got 2 GPUs, and fewer layers for them"):
         opened(llama, "hip:0,hip:1", gpu_layers=1)
+    for layers in ([2], [1, 0], [1, 1, 1]):
+        with pytest.raises(ValueError, match="one number for all GPUs, or one from 1 for each of"):
+            opened(llama, "hip:0,hip:1", gpu_layers=layers)
+    with pytest.raises(ValueError, match=r"got \[3, 2\], wanted together at most the model's 4"):
+        opened(llama, "hip:0,hip:1", gpu_layers=[3, 2])
+    with opened(llama, "hip:0,hip:1", gpu_layers=[1, 2]) as engine:
+        split: Any = engine._executor
+        assert [stage.cache.n_layers for stage in split._stages] == [1, 1, 2]
 
 
 def test_a_profile_is_of_one_device(standin: object) -> None:
@@ -243,7 +251,7 @@ def test_the_command_line_takes_layers_and_devices(
 ) -> None:
     words = ["A hammer is", "-n", "3", "--ctx", "64", "--json", "--device"]
     said = []
-    for more in (["cpu"], ["hip:0", "-ngl", "2"], ["hip:0,hip:1", "--gpu-layers", "3"]):
+    for more in (["cpu"], ["hip:0", "-ngl", "2"], ["hip:0,hip:1", "--gpu-layers", "1,2"]):
         assert main(["generate", *words, *more]) == 0
         said.append(json.loads(capsys.readouterr().out))
     assert [one["device"] for one in said] == ["cpu", "cpu+hip:0", "cpu+hip:0+hip:1"]
