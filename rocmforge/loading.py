@@ -125,16 +125,18 @@ def context(config: ModelConfig, ctx: int | None) -> int:
 def _open(options: Options, resources: ExitStack) -> list[tuple[Choice, Backend[Any]]]:
     """Open the devices that were asked for."""
     wanted = options.gpu_layers
+    own = list(wanted) if isinstance(wanted, Sequence) else None
+    given: Sequence[Any] = [] if wanted is None else own or [wanted]
+    for number in given:
+        if not isinstance(number, int) or number < 0:
+            raise ValueError(f"gpu_layers: got {wanted!r}, wanted integers from 0")
     choices = chosen_devices(options.device)
     if wanted and choices[0].device is None:
         raise DeviceError(f"gpu_layers: got {wanted} and {choices[0].reason}; wanted a GPU, or 0")
-    if isinstance(wanted, int):
-        if wanted < 0:
-            raise ValueError(f"gpu_layers: got {wanted}, wanted 0 or more")
-    elif wanted is not None and (len(wanted) != len(choices) or min(wanted) < 1):
+    if own is not None and (len(own) != len(choices) or min(own) < 1):
         names = ", ".join(choice.name for choice in choices)
         raise ValueError(
-            f"gpu_layers: got {list(wanted)}, wanted one number for all GPUs, or one from 1 for "
+            f"gpu_layers: got {own}, wanted one number for all GPUs, or one from 1 for "
             f"each of {names}"
         )
     if wanted == 0:

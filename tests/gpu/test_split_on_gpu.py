@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from rocmforge.demo import demo_model
 from rocmforge.devices import chosen_devices
 from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError, OutOfMemoryError
-from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.backend import GpuBackend
+from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.model.synthetic import make_model
@@ -63,12 +65,15 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def steps(engine: Engine) -> list[NDArray[np.float32]]:
-    """Logits of a prompt, of one in pieces, and of steps of two sequences, of a graph at last."""
+    """Logits of prompts in pieces, of steps of two sequences, and of a longer prompt between."""
     first, second = engine.add_sequence(), engine.add_sequence()
     engine.prefill(first, IDS[:7])
-    found = [engine.logits(IDS), engine.prefill(first, IDS[7:12]), engine.prefill(second, IDS[:3])]
+    found = [engine.prefill(first, IDS[7:12]), engine.prefill(second, IDS[:3])]
     both = [second, first]
-    found += [engine.decode(both, [IDS[3 + at], IDS[12 + at]]) for at in range(3)]
+    for at in range(4):  # of a GPU the second one is captured, and the last one captured anew
+        found.append(engine.decode(both, [IDS[3 + at], IDS[12 + at]]))
+        if at == 2:
+            found.append(engine.logits(IDS))
     for sequence in both:
         engine.remove_sequence(sequence)
     return found
@@ -133,6 +138,31 @@ def test_as_many_layers_as_there_are_or_more_are_one_device(device: str, llama: 
     for layers, wanted in ((4, device), (99, device), (0, "cpu")):
         with opened(llama, device, gpu_layers=layers) as engine:
             assert engine.devices == (wanted.partition(":")[0],)
+
+
+def test_a_stage_needs_no_kernel_that_was_not_begun_before_the_upload(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_model(tmp_path / "m.gguf", "tiny", "Q4_K_M", seed=5, layers=4)
+    begun: list[Build] = []
+    begin, pack = Kernels.begin, GpuBackend.pack
+
+    def noting(self: Kernels, builds: Iterable[Build]) -> None:
+        given = list(builds)
+        begun.extend(given)
+        begin(self, given)
+
+    def packing(self: GpuBackend, *arguments: Any) -> Any:
+        assert begun
+        return pack(self, *arguments)
+
+    monkeypatch.setattr(Kernels, "begin", noting)
+    monkeypatch.setattr(GpuBackend, "pack", packing)
+    with opened(path, device, gpu_layers=3) as engine:
+        split: Any = engine._executor
+        needed = {(one.file, str(one.defines)) for one in split._stages[1].builds()}
+        assert needed <= {(one.file, str(one.defines)) for one in begun}
+        assert not {"embed.hip", "embed_rmsnorm.hip"} & {one.file for one in begun}
 
 
 def test_a_gpu_that_fails_ends_the_run_and_all_is_freed(
@@ -210,6 +240,11 @@ def test_what_stages_tell_names_their_devices(device: str, llama: Path) -> None:
             assert 0 < min(copies) < whole
         finally:
             timed.close()
+        split: Any = engine._executor
+        _, step = [kept for kept in split._stages[1]._passes.values() if kept.ran]
+        first, *others = [launch for _, launches in step.steps for launch in launches]
+        assert not first.early  # it waits for the copy of what is received
+        assert any(launch.early for launch in others)
         held = engine.memory()
         assert held.pinned > held.inputs > 0
 

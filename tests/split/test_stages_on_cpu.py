@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -58,12 +58,16 @@ def on_two(monkeypatch: pytest.MonkeyPatch) -> Open:
 
 
 def steps(engine: Engine) -> list[NDArray[np.float32]]:
-    """Logits of a prompt, of one in pieces, and of steps of two sequences, recorded and run."""
+    """Logits of prompts in pieces, of steps of two sequences, and of a longer prompt between."""
     first, second = engine.add_sequence(), engine.add_sequence()
     engine.prefill(first, IDS[:7])
-    found = [engine.logits(IDS), engine.prefill(first, IDS[7:12]), engine.prefill(second, IDS[:3])]
+    found = [engine.prefill(first, IDS[7:12]), engine.prefill(second, IDS[:3])]
     both = [second, first]
-    return found + [engine.decode(both, [IDS[3 + at], IDS[12 + at]]) for at in range(3)]
+    for at in range(4):  # of a GPU the second one is captured, and the last one captured anew
+        found.append(engine.decode(both, [IDS[3 + at], IDS[12 + at]]))
+        if at == 2:
+            found.append(engine.logits(IDS))
+    return found
 
 
 def sampled(engine: Engine) -> list[tuple[int, int]]:
@@ -159,8 +163,9 @@ def test_layers_for_devices_are_checked(on_two: Open, tmp_path: Path) -> None:
     path = written("llama", block_count=1)(tmp_path / "m.gguf")
     with pytest.raises(ValueError, match=r"got 2 GPUs, and fewer layers for them \(1\), wanted"):
         on_two(path)
-    with pytest.raises(ValueError, match="gpu_layers: got -1, wanted 0 or more"):
-        Engine.from_gguf(path, gpu_layers=-1)
+    for wrong in (-1, "20", 2.0):
+        with pytest.raises(ValueError, match=f"gpu_layers: got {wrong!r}, wanted integers from 0"):
+            Engine.from_gguf(path, gpu_layers=cast(Any, wrong))
     with pytest.raises(DeviceError, match="gpu_layers: got 1 and the CPU, which was asked for;"):
         Engine.from_gguf(path, "cpu", gpu_layers=1)
     with Engine.from_gguf(path, gpu_layers=0, ctx=32) as engine:
