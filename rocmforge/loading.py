@@ -308,8 +308,7 @@ class _Loader:
     def _graph(self, weights: ModelWeights[Any]) -> Graph:
         table = weights.token_embd
         tied = self.config.tied_output and self.wanted is None
-        whole = weights.output is not None and weights.layers[0].index == 0
-        packed = weights.output if tied and whole else None
+        packed = weights.output if tied else None  # not of a first stage without the output
         embedding = Embedding(self.file.tensor(table.name), table.format, packed)
         return decoder_graph(self.config, weights, embedding, self.ctx)
 
