@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -27,6 +28,7 @@ from rocmforge.gguf.reader import GGUFFile
 from rocmforge.kv.page_table import pages_for_context
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
+from rocmforge.model.matrix_scales import of_rows
 from rocmforge.model.weights import ModelWeights, load_weights
 from rocmforge.one_call import Calls, one_call
 from rocmforge.plan.graph import Embedding, Graph
@@ -173,12 +175,13 @@ class Engine:
                 cache.grow(pages)
             weight_bytes = 0
 
-            def pack(info: TensorInfo, raw: NDArray[np.uint8]) -> Any:
+            def pack(info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None) -> Any:
                 nonlocal weight_bytes
                 fmt = _stored(info, wanted)
                 if wanted is not None:
-                    raw = _requantized(raw, info.format, fmt)
-                packed = backend.pack(raw, fmt, info.shape[-1], lambda: file.release(info.name))
+                    raw, factors = _requantized(raw, info.format, fmt, factors), None
+                release = partial(file.release, info.name)
+                packed = backend.pack(raw, fmt, info.shape[-1], release, factors)
                 weight_bytes += packed.nbytes
                 return packed
 
@@ -633,6 +636,9 @@ def _matrix_shape(info: TensorInfo, stored: Format) -> MatrixShape:
     return MatrixShape(stored.name, math.prod(info.shape[:-1]), info.shape[-1])
 
 
-def _requantized(raw: NDArray[np.uint8], old: Format, new: Format) -> NDArray[np.uint8]:
-    pieces = (raw[i : i + REQUANTIZE_ROWS] for i in range(0, raw.shape[0], REQUANTIZE_ROWS))
-    return np.concatenate([quantize(dequantize(piece, old), new) for piece in pieces])
+def _requantized(
+    raw: NDArray[np.uint8], old: Format, new: Format, factors: Floats | None
+) -> NDArray[np.uint8]:
+    each = of_rows(factors, len(raw))
+    pieces = (slice(at, at + REQUANTIZE_ROWS) for at in range(0, len(raw), REQUANTIZE_ROWS))
+    return np.concatenate([quantize(dequantize(raw[at], old) * each[at], new) for at in pieces])

@@ -176,7 +176,7 @@ def _graph(plan: ModelPlan) -> Graph:
     weights = load_weights(
         file,
         plan.preset.config,
-        lambda info, _: DeviceMatrix.at(0, info.format.name, *info.shape),
+        lambda info, *_: DeviceMatrix.at(0, info.format.name, *info.shape),
     )
     info = weights.token_embd
     config, embedding = plan.preset.config, Embedding(file.tensor(info.name), info.format)

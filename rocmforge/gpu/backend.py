@@ -91,6 +91,7 @@ class GpuBackend:
         fmt: Format,
         columns: int,
         on_piece: Callable[[], None] | None = None,
+        factors: Floats | None = None,
     ) -> DeviceMatrix:
         """Upload GGUF rows (N, row_bytes) and bring them into the layout of `matmul` there."""
         if self._uploader is None:
@@ -101,7 +102,13 @@ class GpuBackend:
         if is_needed(matrix):
             staged = uploader.staging(raw.nbytes)
             uploader.copy(staged, raw, on_piece)
-            pack(self.kernels, raw=staged, matrix=matrix).enqueue(self._runtime, uploader.stream)
+            each = [1.0] if factors is None else factors.tolist()
+            rows = matrix.rows // len(each)
+            for i, factor in enumerate(each):
+                own = {"first": i * rows, "count": rows, "factor": factor}
+                at = staged + i * rows * raw.shape[1]
+                launch = pack(self.kernels, raw=at, matrix=matrix, **own)
+                launch.enqueue(self._runtime, uploader.stream)
         else:
             uploader.copy(matrix.codes, raw, on_piece)
         return matrix

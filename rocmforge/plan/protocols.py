@@ -297,11 +297,16 @@ class Backend(Protocol[W]):
         fmt: Format,
         columns: int,
         on_piece: Callable[[], None] | None = None,
+        factors: Floats | None = None,
     ) -> W:
         """Bring GGUF rows (N, row_bytes) of format `fmt` into the layout of `matmul`.
 
         Reads the rows in pieces and calls `on_piece` after each, so that the caller can let go of
         the memory that was read.
+
+        `factors` (E,) multiply the weights, each those of N / E rows, a multiple of `EXPERT_ROWS`
+        where E is above 1. Only NVFP4 has any. The products with the scales of its blocks are
+        rounded to float16: by 2^-12 of each, or by 2^-25 where it is below 2^-14.
         """
 
     def cache(

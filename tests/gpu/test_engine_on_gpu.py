@@ -154,6 +154,21 @@ def test_mixtures_of_experts(device: str, tmp_path: Path, mix: str) -> None:
                 assert relative_rms(row, logits[at]) <= INT8_BOUND
 
 
+@pytest.mark.parametrize("keys", [{"fused": True}, EXPERTS], ids=["fused", "experts"])
+def test_scales_beside_matrices_of_nvfp4(device: str, tmp_path: Path, keys: dict[str, Any]) -> None:
+    """Random codes, which rounding changes more than weights with a bell's curve."""
+    path = written("llama", nvfp4=True, feed_forward_length=128, **keys)(tmp_path / "m.gguf")
+    ids = [i % 97 for i in IDS]
+    logits = reference_logits(path, ids)
+    with Engine.from_gguf(path, device, ctx=64) as engine:
+        assert relative_rms(engine.logits(ids), logits) <= 2 * F16_BOUND
+        sequence = engine.add_sequence()
+        engine.prefill(sequence, ids[:12])
+        for at in (12, 13, 14):
+            error = relative_rms(engine.decode([sequence], [ids[at]])[0], logits[at])
+            assert error <= 2 * INT8_BOUND
+
+
 def test_a_prompt_where_there_are_no_matrix_units(
     device: str,
     models: dict[str, Path],
