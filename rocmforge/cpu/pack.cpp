@@ -1,7 +1,7 @@
 // pack: GGUF rows -> tiles of 16 interleaved rows (see packed_layout.h for the layout).
 //
-// It runs once per weight, when a model loads. The scales of NVFP4 take a matrix's factor with them,
-// rounded to f16.
+// It runs once per weight, when a model loads. The scales of NVFP4 take a matrix's factor with
+// them, rounded to f16.
 #include <algorithm>
 
 #include "isa_ops.h"
