@@ -169,7 +169,10 @@ class Engine:
                 raise ValueError(f"sequences: got {sequences}, wanted at least 1")
             pages = pages_for_context(size, sequences, page_size)
             heads, head_dim = config.n_kv_heads, config.head_dim
-            cache = backend.cache(config.n_layers, heads, head_dim, pages, page_size, kv_dtype)
+            windows = [config.window_size(layer, size) for layer in range(config.n_layers)]
+            cache = backend.cache(
+                config.n_layers, heads, head_dim, pages, page_size, kv_dtype, windows
+            )
             resources.callback(cache.close)
             if whole_cache:
                 cache.grow(pages)

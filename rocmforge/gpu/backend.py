@@ -159,10 +159,11 @@ class GpuBackend:
         n_pages: int,
         page_size: int,
         dtype: str,
+        windows: Sequence[int | None] = (),
     ) -> DeviceKVCache:
         """Return an empty KV cache in device memory; see `Backend.cache`."""
         shape = (n_layers, n_kv_heads, head_dim, n_pages, page_size)
-        return DeviceKVCache(self._runtime, *shape, dtype)
+        return DeviceKVCache(self._runtime, *shape, dtype, windows)
 
     def executor(
         self,
@@ -495,6 +496,8 @@ class _Memory:
 
 class _Pages:
     """One layer's pages of the host, (n, G, D, P) and (n, G, P, D), as the device lays them out."""
+
+    windowed = ()
 
     def __init__(self, memory: _Memory, k: NDArray[Any], v: NDArray[Any]) -> None:
         self._memory = memory

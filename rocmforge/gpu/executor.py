@@ -82,7 +82,12 @@ class GpuExecutor:
         self._ctx = ctx
         self._max_pages = -(-ctx // cache.page_size)
         self._slots = tuple(
-            Slot(self._runtime, InputBlock(self._runtime, self._max_pages, LEAST_ROOM, GEMV_ROWS))
+            Slot(
+                self._runtime,
+                InputBlock(
+                    self._runtime, self._max_pages, LEAST_ROOM, GEMV_ROWS, bool(cache.windowed)
+                ),
+            )
             for _ in range(2)
         )
         self._queued: Running | None = None  # behind the last pass, whose tokens it runs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,14 +59,22 @@ class Batch(Slots, Queries):
     ----------
     positions
         (T,) int32, of each token in its sequence.
+    in_windows
+        The same with what lies behind the pages in layers with a window; None: no layer has one.
     """
 
     positions: Ints
+    in_windows: Batch | None = None
+
+    def of(self, windowed: bool) -> Batch:
+        """Return the batch for layers with a window, or for those without."""
+        return self.in_windows if windowed and self.in_windows is not None else self
 
     def same_places(self, other: Batch) -> bool:
         """Whether its tokens go to the same places of the same pages as another batch's."""
-        return np.array_equal(self.positions, other.positions) and np.array_equal(
-            self.page_table, other.page_table
+        return np.array_equal(self.positions, other.positions) and all(
+            np.array_equal(self.of(windowed).page_table, other.of(windowed).page_table)
+            for windowed in (False, True)
         )
 
 
@@ -89,7 +97,7 @@ def extend(table: PageTable, sequences: Sequence[int], counts: Sequence[int]) ->
     """
     first = np.array(table.extend_all(sequences, counts), np.int32)
     page_table, lengths = table.as_array(sequences)
-    return _batch(table.page_size, page_table, lengths, first, counts)
+    return _batch(table, page_table, lengths, first, counts)
 
 
 def step_ahead(table: PageTable, sequences: Sequence[int]) -> Batch | None:
@@ -109,19 +117,20 @@ def step_ahead(table: PageTable, sequences: Sequence[int]) -> Batch | None:
     slot = lengths // table.page_size
     if slot.max() >= page_table.shape[1] or (page_table[np.arange(slot.size), slot] < 0).any():
         return None
-    return _batch(table.page_size, page_table, lengths + 1, lengths, [1] * len(sequences))
+    batch = _batch(table, page_table, lengths + 1, lengths, [1] * len(sequences))
+    return None if (batch.of(True).pages < 0).any() else batch
 
 
 def _batch(
-    page_size: int, page_table: Ints, lengths: Ints, first: Ints, counts: Sequence[int]
+    table: PageTable, page_table: Ints, lengths: Ints, first: Ints, counts: Sequence[int]
 ) -> Batch:
     starts = np.array([0, *itertools.accumulate(counts)], np.int32)
     row, positions = np.arange(len(counts)), first
     if starts[-1] > row.size:  # several tokens of one sequence: each behind the one before
         row = np.repeat(row, counts)
         positions = np.arange(starts[-1], dtype=np.int32) + (first - starts[:-1])[row]
-    slot, offsets = np.divmod(positions, np.int32(page_size))
-    return Batch(
+    slot, offsets = np.divmod(positions, np.int32(table.page_size))
+    batch = Batch(
         positions=positions,
         pages=page_table[row, slot],
         offsets=offsets,
@@ -129,3 +138,8 @@ def _batch(
         lengths=lengths,
         starts=starts,
     )
+    if table.windows is None:
+        return batch
+    behind = table.windows.behind(page_table, first, table.page_size)
+    windowed = replace(batch, pages=behind[row, slot], page_table=behind)
+    return replace(batch, in_windows=windowed)

@@ -169,6 +169,11 @@ class ModelConfig:
         every = self.window.global_every if self.window else None
         return None if every and (layer + 1) % every == 0 else self.window
 
+    def window_size(self, layer: int, ctx: int) -> int | None:
+        """Return how many tokens a query of a layer sees at most; None: all of up to `ctx`."""
+        window = self.layer_window(layer)
+        return window.size if window is not None and window.size < ctx else None
+
     def uses_rope(self, layer: int) -> bool:
         """Return whether a layer has a rotary embedding."""
         return self.no_rope_layer_interval is None or (layer + 1) % self.no_rope_layer_interval != 0

@@ -317,6 +317,7 @@ class Backend(Protocol[W]):
         n_pages: int,
         page_size: int,
         dtype: str,
+        windows: Sequence[int | None] = (),
     ) -> Cache:
         """Return an empty KV cache.
 
@@ -330,6 +331,10 @@ class Backend(Protocol[W]):
             P, tokens in a page: 16, 32 or 64.
         dtype
             Of a stored number, one of `rocmforge.kv.KV_DTYPES`.
+        windows
+            (L,) tokens that a query of each layer sees at most, None: all. Layers with a window
+            have memory behind those pages alone that it reaches: `rocmforge.kv.windows`. Nothing:
+            no layer has one.
 
         Raises
         ------
