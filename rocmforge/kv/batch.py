@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -130,16 +130,19 @@ def _batch(
         row = np.repeat(row, counts)
         positions = np.arange(starts[-1], dtype=np.int32) + (first - starts[:-1])[row]
     slot, offsets = np.divmod(positions, np.int32(table.page_size))
-    batch = Batch(
-        positions=positions,
-        pages=page_table[row, slot],
-        offsets=offsets,
-        page_table=page_table,
-        lengths=lengths,
-        starts=starts,
-    )
+
+    def batch(pages: Ints, in_windows: Batch | None) -> Batch:
+        return Batch(
+            positions=positions,
+            pages=pages[row, slot],
+            offsets=offsets,
+            page_table=pages,
+            lengths=lengths,
+            starts=starts,
+            in_windows=in_windows,
+        )
+
     if table.windows is None:
-        return batch
+        return batch(page_table, None)
     behind = table.windows.behind(page_table, first, table.page_size)
-    windowed = replace(batch, pages=behind[row, slot], page_table=behind)
-    return replace(batch, in_windows=windowed)
+    return batch(page_table, batch(behind, None))

@@ -269,7 +269,8 @@ class PageTable:
 
         What prompts share is not let go of, nor that of a prompt which may yet be shared.
         """
-        size, new = self.page_size, []
+        size = self.page_size
+        new: list[int] = []
         for sequence, start, length in zip(sequences, starts, lengths, strict=True):
             held = self._sequences[sequence]
             pages = self._pages[held.row]
@@ -280,8 +281,8 @@ class PageTable:
                 windows.drop(passed[~np.isin(passed, self.allocator.prefixes.pages())])
                 held.passed = first
             end = min(length // size + 1, int(self._n_pages[held.row]))
-            new.append(pages[start // size : end])
-        lacking = windows.without(np.concatenate(new))
+            new += pages[start // size : end].tolist()
+        lacking = windows.without(new)
         if lacking.size:
             windows.take(lacking, self.allocator.held_pages())
 

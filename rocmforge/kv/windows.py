@@ -53,7 +53,8 @@ class WindowPages:
         copy: Callable[[int, int], None] | None = None,
     ) -> None:
         self.window = window
-        self._behind = np.full(n_pages, NONE, np.int32)
+        self._n_pages = n_pages
+        self._behind = np.full(n_pages + 1, NONE, np.int32)  # the last one of what is no page
         self._back = back
         self._copy = copy
 
@@ -73,11 +74,12 @@ class WindowPages:
     def back(self, n: int) -> None:
         """Have memory for n pages, or for all of the pool if they are fewer."""
         if self._back is not None:
-            self._back(min(n, self._behind.size))
+            self._back(min(n, self._n_pages))
 
-    def without(self, pages: NDArray[Any]) -> NDArray[Any]:
+    def without(self, pages: NDArray[Any] | Sequence[int]) -> NDArray[Any]:
         """Return those pages behind which nothing lies."""
-        lacking: NDArray[Any] = pages[self._behind[pages] == NONE]
+        every = np.asarray(pages, np.intp)
+        lacking: NDArray[Any] = every[self._behind[every] == NONE]
         return lacking
 
     def take(self, pages: NDArray[Any], held: NDArray[Any]) -> None:
@@ -90,7 +92,7 @@ class WindowPages:
         held
             All pages that are not free.
         """
-        unused = np.ones(self._behind.size, bool)
+        unused = np.ones(self._n_pages, bool)
         used = self._behind[held]
         unused[used[used != NONE]] = False
         numbers = np.flatnonzero(unused)[: pages.size]
@@ -99,7 +101,7 @@ class WindowPages:
 
     def drop(self, pages: NDArray[Any] | Sequence[int]) -> None:
         """Take the memory of pages away."""
-        self._behind[np.asarray(pages, np.intp)] = NONE
+        self._behind[pages] = NONE
 
     def copy(self, source: int, target: int) -> None:
         """Copy what lies behind one page to what lies behind another, if the first has any."""
@@ -125,7 +127,8 @@ class WindowPages:
         that a kernel which reads more than it uses finds numbers of the same sequence; -1 where
         nothing lies behind a page yet.
         """
-        firsts = np.maximum(positions - (self.window - 1), 0) // page_size
-        columns = np.maximum(np.arange(pages.shape[1]), firsts[:, None])
-        seen = np.take_along_axis(pages, columns, axis=1)
-        return np.where(seen < 0, np.int32(NONE), self._behind[seen])
+        behind: Ints = self._behind[pages]
+        for row, position in zip(behind, positions.tolist(), strict=True):
+            if first := self.first_page(position, page_size):
+                row[:first] = row[first]
+        return behind

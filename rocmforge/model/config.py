@@ -16,6 +16,7 @@ import numpy as np
 from rocmforge.errors import UnsupportedModelError, brief
 from rocmforge.gguf.header import StringArray
 from rocmforge.gguf.reader import GGUFFile
+from rocmforge.kv.windows import PASS_TOKENS
 from rocmforge.model.architectures import ARCHITECTURES, Architecture, QkNorm
 from rocmforge.model.metadata import Keys
 from rocmforge.model.rope import MAX_CONTEXT, RopeConfig, read_rope
@@ -163,6 +164,15 @@ class ModelConfig:
     def kv_bytes_per_token(self) -> int:
         """2 · L · G · D · 2 bytes: keys and values of one token in f16, the default."""
         return 2 * self.n_layers * self.n_kv_heads * self.head_dim * 2
+
+    def kv_bytes(self, tokens: int) -> int:
+        """Bytes of the keys and values of so many tokens in f16, fewer where layers have windows.
+
+        Those have memory for a window and the tokens of a pass at most, and a page.
+        """
+        sizes = (self.window_size(layer, tokens) for layer in range(self.n_layers))
+        held = sum(tokens if n is None else min(tokens, n + PASS_TOKENS) for n in sizes)
+        return held * (self.kv_bytes_per_token // self.n_layers)
 
     def layer_window(self, layer: int) -> WindowConfig | None:
         """Return the window of a layer, None where it has none."""
