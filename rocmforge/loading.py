@@ -11,12 +11,14 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.array_types import Floats
 from rocmforge.devices import chosen_devices, open_chosen
 from rocmforge.errors import DeviceError, OutOfMemoryError
 from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
@@ -25,8 +27,10 @@ from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu.choose_device import Choice
 from rocmforge.kv.page_table import pages_for_context
+from rocmforge.kv.windows import PASS_TOKENS
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
+from rocmforge.model.matrix_scales import of_rows
 from rocmforge.model.weights import ModelWeights, layer_of, load_weights
 from rocmforge.plan.graph import Embedding, Graph
 from rocmforge.plan.protocols import Backend, Cache, Executor, MatrixShape, Progress
@@ -161,6 +165,7 @@ class _Loader:
         self.ctx = ctx
         self.pages = pages_for_context(ctx, options.sequences, options.page_size)
         self.wanted = FORMATS[options.weight_format] if options.weight_format else None
+        self.windows = [config.window_size(layer, ctx) for layer in range(config.n_layers)]
         self.weight_bytes = 0
 
     def stages(
@@ -215,9 +220,11 @@ class _Loader:
         The embedding goes with the first layer; one GPU has it once where the output is tied to it.
         """
         config, kv_dtype = self.config, self.options.kv_dtype
-        values = 2 * config.n_kv_heads * config.head_dim * self.pages * self.options.page_size
+        values = 2 * config.n_kv_heads * config.head_dim
         cached = {"f32": 4 * values, "f16": 2 * values, "q8_0": values + values // 16}[kv_dtype]
-        layers, output = [cached] * config.n_layers, 0
+        tokens, sequences = self.pages * self.options.page_size, self.options.sequences
+        seen = (tokens if n is None else sequences * (n + PASS_TOKENS) for n in self.windows)
+        layers, output = [cached * min(tokens, n) for n in seen], 0
         for info in self.file.tensors.values():
             layer = layer_of(info.name)
             if layer is not None:
@@ -263,18 +270,19 @@ class _Loader:
         caches = [self._cache(stage, resources) for stage in stages]
         cache = caches[0]
         if len(stages) > 1:
-            cache = SplitCache(caches, self.pages, options.page_size)
+            cache = SplitCache(caches, self.pages, options.page_size, self.windows)
         if options.whole_cache:
             cache.grow(self.pages)
         backends = {layer: stage.backend for stage in stages for layer in stage.layers}
 
-        def pack(info: TensorInfo, raw: NDArray[np.uint8]) -> Any:
+        def pack(info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None) -> Any:
             fmt = _stored(info, self.wanted)
             if self.wanted is not None:
-                raw = _requantized(raw, info.format, fmt)
+                raw, factors = _requantized(raw, info.format, fmt, factors), None
             layer = layer_of(info.name)
             backend = stages[-1].backend if layer is None else backends[layer]
-            packed = backend.pack(raw, fmt, info.shape[-1], lambda: file.release(info.name))
+            release = partial(file.release, info.name)
+            packed = backend.pack(raw, fmt, info.shape[-1], release, factors)
             self.weight_bytes += packed.nbytes
             return packed
 
@@ -301,7 +309,8 @@ class _Loader:
     def _cache(self, stage: Stage, resources: ExitStack) -> Cache:
         config, options = self.config, self.options
         shape = (len(stage.layers), config.n_kv_heads, config.head_dim, self.pages)
-        cache = stage.backend.cache(*shape, options.page_size, options.kv_dtype)
+        windows = self.windows[stage.layers.start : stage.layers.stop]
+        cache = stage.backend.cache(*shape, options.page_size, options.kv_dtype, windows)
         resources.callback(cache.close)
         return cache
 
@@ -332,6 +341,9 @@ def _matrix_shape(info: TensorInfo, stored: Format) -> MatrixShape:
     return MatrixShape(stored.name, math.prod(info.shape[:-1]), info.shape[-1])
 
 
-def _requantized(raw: NDArray[np.uint8], old: Format, new: Format) -> NDArray[np.uint8]:
-    pieces = (raw[i : i + REQUANTIZE_ROWS] for i in range(0, raw.shape[0], REQUANTIZE_ROWS))
-    return np.concatenate([quantize(dequantize(piece, old), new) for piece in pieces])
+def _requantized(
+    raw: NDArray[np.uint8], old: Format, new: Format, factors: Floats | None
+) -> NDArray[np.uint8]:
+    each = of_rows(factors, len(raw))
+    pieces = (slice(at, at + REQUANTIZE_ROWS) for at in range(0, len(raw), REQUANTIZE_ROWS))
+    return np.concatenate([quantize(dequantize(raw[at], old) * each[at], new) for at in pieces])

@@ -128,7 +128,11 @@ def planned_pass(
     runtime: Any = SimpleNamespace(properties=device, platform="hip")
     recorder = BuildRecorder(runtime)
     pages: Any = SimpleNamespace(
-        page_size=32, dtype="f16", pages=lambda layer: (0, 0), scales=lambda layer: (0, 0)
+        page_size=32,
+        dtype="f16",
+        windowed=(),
+        pages=lambda layer: (0, 0),
+        scales=lambda layer: (0, 0),
     )
     lowering = Lowering(recorder, pages, CTX, lambda array: 0, lambda rotation: (0, 0))
     graph = _graph(plan)
@@ -176,7 +180,7 @@ def _graph(plan: ModelPlan) -> Graph:
     weights = load_weights(
         file,
         plan.preset.config,
-        lambda info, _: DeviceMatrix.at(0, info.format.name, *info.shape),
+        lambda info, *_: DeviceMatrix.at(0, info.format.name, *info.shape),
     )
     info = weights.token_embd
     config, embedding = plan.preset.config, Embedding(file.tensor(info.name), info.format)

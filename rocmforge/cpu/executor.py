@@ -86,9 +86,10 @@ class OnHost:
         n_pages: int,
         page_size: int,
         dtype: str,
+        windows: Sequence[int | None] = (),
     ) -> PagedKVCache:
         """Return an empty KV cache in host memory; see `Backend.cache`."""
-        return PagedKVCache(n_layers, n_kv_heads, head_dim, n_pages, page_size, dtype)
+        return PagedKVCache(n_layers, n_kv_heads, head_dim, n_pages, page_size, dtype, windows)
 
     def executor(
         self: HostBackend[Any], graph: Graph, cache: PagedKVCache, ctx: int
@@ -125,6 +126,9 @@ class BatchArrays:
         """Hold what another one of the same shapes holds, in the same memory."""
         for name in _READ:
             getattr(self.batch, name)[:] = getattr(other.batch, name)
+        own, theirs = self.batch.in_windows, other.batch.in_windows
+        if own is not None and theirs is not None:  # the rest is the batch's own
+            own.pages[:], own.page_table[:] = theirs.pages, theirs.page_table
         for rotation, (cos, sin) in self.tables.items():
             cos[:], sin[:] = other.tables[rotation]
 
@@ -393,6 +397,10 @@ class _Run:
         rows = self.tokens.size if tensor.rows == "tokens" else self.rows.size
         return self.executor.buffer(tensor.name, rows, tensor.columns)
 
+    def batch(self, op: KvAppend | Attention) -> Batch:
+        """Where the tokens stand in the memory of the op's layer."""
+        return self.arrays.batch.of(op.layer in self.executor.cache.windowed)
+
     def indices(self, tensor: Tensor) -> Ints:
         """A tensor whose numbers are int32 in the memory of float32."""
         return self.array(tensor).view(np.int32)
@@ -407,7 +415,7 @@ class _Run:
 
     def step(self, op: Op) -> None:
         backend, array, heads = self.backend, self.array, self.heads
-        batch, cache = self.arrays.batch, self.executor.cache
+        cache = self.executor.cache
         match op:
             case Matmul():
                 outs = [array(out) for out in op.outs]
@@ -423,7 +431,7 @@ class _Run:
                 backend.rope(heads(op.x, op.head_dim), cos, sin, op.rotation.interleaved)
             case KvAppend():
                 k, v = heads(op.k, op.head_dim), heads(op.v, op.head_dim)
-                backend.kv_append(k, v, cache.k[op.layer], cache.v[op.layer], batch)
+                backend.kv_append(k, v, cache.k[op.layer], cache.v[op.layer], self.batch(op))
             case Attention():
                 q, out = heads(op.q, op.head_dim), heads(op.out, op.head_dim)
                 k_pages, v_pages = cache.k[op.layer], cache.v[op.layer]
@@ -431,7 +439,7 @@ class _Run:
                     q,
                     k_pages,
                     v_pages,
-                    batch,
+                    self.batch(op),
                     op.scale,
                     out,
                     window=op.window,

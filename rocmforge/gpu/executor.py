@@ -82,11 +82,14 @@ class GpuExecutor:
         self._max_pages = -(-ctx // cache.page_size)
         self._sampling = sampling(graph.result)
         self._received = graph.received
-        whole = (
-            self._received is None and len(self._sampling) > 0
-        )  # no step follows that of a stage
+        whole = self._received is None and len(self._sampling) > 0  # a stage has no step behind it
         self._slots = tuple(
-            Slot(self._runtime, InputBlock(self._runtime, self._max_pages, LEAST_ROOM, GEMV_ROWS))
+            Slot(
+                self._runtime,
+                InputBlock(
+                    self._runtime, self._max_pages, LEAST_ROOM, GEMV_ROWS, bool(cache.windowed)
+                ),
+            )
             for _ in range(2 if whole else 1)
         )
         self._queued: Running | None = None  # behind the last pass, whose tokens it runs

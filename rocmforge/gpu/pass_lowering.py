@@ -508,12 +508,13 @@ class PassLowering:
         )
 
     def _queried(self, op: Attention | RopeAttention, out: Any) -> dict[str, Any]:
+        batch = self._batch
         return {
             **self._pages(op.layer, op.kv_heads, op.head_dim),
             "q": self._f32(op.q),
-            "page_table": self._batch.page_table,
-            "max_pages": self._batch.max_pages,
-            "lengths": self._batch.lengths,
+            "page_table": batch.window_table if self._windowed(op) else batch.page_table,
+            "max_pages": batch.max_pages,
+            "lengths": batch.lengths,
             "out": out,
             "sequences": self._shape.sequences,
             "heads": op.heads,
@@ -543,12 +544,16 @@ class PassLowering:
         }
 
     def _slots(self, op: KvAppend | RopeKvAppend) -> dict[str, Any]:
+        batch = self._batch
         return {
             **self._pages(op.layer, op.k.columns // op.head_dim, op.head_dim),
-            "pages": self._batch.pages,
-            "offsets": self._batch.offsets,
+            "pages": batch.window_pages if self._windowed(op) else batch.pages,
+            "offsets": batch.offsets,
             "tokens": self._shape.tokens,
         }
+
+    def _windowed(self, op: KvAppend | RopeKvAppend | Attention | RopeAttention) -> bool:
+        return op.layer in self._lowering.cache.windowed
 
     def _pages(self, layer: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
         cache = self._lowering.cache

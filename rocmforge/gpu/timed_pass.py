@@ -117,7 +117,13 @@ class GpuTimedPass:
         self._runtime = lowering.kernels.runtime
         self._lowering = lowering
         self._shape = shape
-        self._inputs = InputBlock(self._runtime, max_pages, shape.tokens, shape.sequences)
+        self._inputs = InputBlock(
+            self._runtime,
+            max_pages,
+            shape.tokens,
+            shape.sequences,
+            windowed=given.batch.in_windows is not None,
+        )
         self._memory = 0
         self._host: NDArray[np.uint8] | None = None  # page-locked
         self._received: NDArray[np.uint8] | None = None  # page-locked too

@@ -172,7 +172,7 @@ class _Decoder:
             scales.attention or 1.0 / math.sqrt(head_dim),
             kv_heads,
             head_dim,
-            window.size if window is not None and window.size < self.ctx else None,
+            config.window_size(w.index, self.ctx),
             scales.attention_softcap,
             w.attn_sinks,
         )

@@ -69,8 +69,11 @@ class Cache(Protocol):
     def grow(self, pages: int) -> None:
         """Have memory for the pages below a number; OutOfMemoryError changes nothing."""
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy keys and values of all layers from one page to another."""
+    def grow_kind(self, windowed: bool, pages: int) -> None:
+        """As `grow`, in the layers with a window, or in those without."""
+
+    def copy_page(self, windowed: bool, source: int, target: int) -> None:
+        """Copy a page of the layers with a window, or of those without, to another."""
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
@@ -360,11 +363,16 @@ class Backend(Protocol[W]):
         fmt: Format,
         columns: int,
         on_piece: Callable[[], None] | None = None,
+        factors: Floats | None = None,
     ) -> W:
         """Bring GGUF rows (N, row_bytes) of format `fmt` into the layout of `matmul`.
 
         Reads the rows in pieces and calls `on_piece` after each, so that the caller can let go of
         the memory that was read.
+
+        `factors` (E,) multiply the weights, each those of N / E rows, a multiple of `EXPERT_ROWS`
+        where E is above 1. Only NVFP4 has any. The products with the scales of its blocks are
+        rounded to float16: by 2^-12 of each, or by 2^-25 where it is below 2^-14.
         """
 
     def cache(
@@ -375,6 +383,7 @@ class Backend(Protocol[W]):
         n_pages: int,
         page_size: int,
         dtype: str,
+        windows: Sequence[int | None] = (),
     ) -> Cache:
         """Return an empty KV cache.
 
@@ -388,6 +397,10 @@ class Backend(Protocol[W]):
             P, tokens in a page: 16, 32 or 64.
         dtype
             Of a stored number, one of `rocmforge.kv.KV_DTYPES`.
+        windows
+            (L,) tokens that a query of each layer sees at most, None: all. Layers with a window
+            have memory behind those pages alone that it reaches: `rocmforge.kv.windows`. Nothing:
+            no layer has one.
 
         Raises
         ------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
+from rocmforge.kv.windows import WindowPages
 from rocmforge.plan.protocols import Cache
 
 
@@ -19,16 +21,29 @@ class SplitCache:
         Their own tables are not used. Whoever made them closes them.
     n_pages, page_size
         Pages in the pool, and tokens in a page.
+    windows
+        As of `Backend.cache`, of all layers.
 
     Attributes
     ----------
     table
-        Which pages belong to which sequence.
+        Which pages belong to which sequence, and what lies behind them in layers with a window.
     """
 
-    def __init__(self, parts: Sequence[Cache], n_pages: int, page_size: int) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Cache],
+        n_pages: int,
+        page_size: int,
+        windows: Sequence[int | None] = (),
+    ) -> None:
         self._parts = tuple(parts)
-        self.table = PageTable(BlockAllocator(n_pages, self.grow), page_size, self.copy_page)
+        behind, sizes = None, [size for size in windows if size is not None]
+        if sizes:
+            both = partial(self.grow_kind, True), partial(self.copy_page, True)
+            behind = WindowPages(max(sizes), n_pages, *both)
+        allocator = BlockAllocator(n_pages, partial(self.grow_kind, False))
+        self.table = PageTable(allocator, page_size, partial(self.copy_page, False), behind)
 
     @property
     def nbytes(self) -> int:
@@ -48,10 +63,15 @@ class SplitCache:
         for part in self._parts:
             part.grow(pages)
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy keys and values of all layers from one page to another."""
+    def grow_kind(self, windowed: bool, pages: int) -> None:
+        """As `grow`, in the layers with a window, or in those without."""
         for part in self._parts:
-            part.copy_page(source, target)
+            part.grow_kind(windowed, pages)
+
+    def copy_page(self, windowed: bool, source: int, target: int) -> None:
+        """Copy a page of the layers with a window, or of those without, to another."""
+        for part in self._parts:
+            part.copy_page(windowed, source, target)
 
     def close(self) -> None:
         """Nothing to do: the caches of the devices are closed by whoever made them."""
