@@ -450,12 +450,12 @@ class PageTable:
     ) -> int:
         """Behind how many pages something lies at most, with so many more for some sequences."""
         more = dict(zip(sequences, counts, strict=True))
-        held = (
-            int(self._n_pages[one.row]) + more.get(sequence, 0)
-            for sequence, one in self._sequences.copy().items()
-        )
-        kept = len(self.allocator.prefixes.pages())
-        return kept + sum(windows.most(pages, self.page_size) for pages in held)
+        total = len(self.allocator.prefixes.pages())
+        for sequence, held in self._sequences.copy().items():
+            pages = int(self._n_pages[held.row]) + more.get(sequence, 0)
+            moves = held.prompt is None and held.marked is None
+            total += windows.most(pages, self.page_size) if moves else pages
+        return total
 
     def _pages_of(self, what: str, n_tokens: int) -> int:
         if n_tokens < 0:

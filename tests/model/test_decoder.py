@@ -254,6 +254,19 @@ def test_pieces_and_batches_cross_a_windows_borders(
 
 
 @pytest.mark.usefixtures("exact")
+def test_weights_that_are_quantized_anew_keep_the_scales(
+    model_path: Callable[[str], Path],
+) -> None:
+    path = model_path("llama experts NVFP4")
+    with (
+        Engine.from_gguf(path, ctx=CTX) as stored,
+        Engine.from_gguf(path, ctx=CTX, weight_format="F32") as anew,
+    ):
+        ids = some_ids(stored.config.vocab_size)
+        assert relative(anew.logits(ids), stored.logits(ids)) < 1e-5
+
+
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
