@@ -31,13 +31,20 @@ from rocmforge.kv.windows import PASS_TOKENS
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.matrix_scales import of_rows
-from rocmforge.model.weights import ModelWeights, layer_of, load_weights
+from rocmforge.model.weights import ModelWeights, layer_of, load_weights, tensor_shapes
 from rocmforge.plan.graph import Embedding, Graph
-from rocmforge.plan.protocols import Backend, Cache, Executor, MatrixShape, Progress
+from rocmforge.plan.protocols import (
+    Backend,
+    Cache,
+    Executor,
+    MatrixShape,
+    Progress,
+    StageCache,
+)
 from rocmforge.quantities import human_size
 from rocmforge.split.cache import SplitCache
 from rocmforge.split.executor import SplitExecutor
-from rocmforge.split.placement import fitting_layers, room, split_layers
+from rocmforge.split.placement import fitting_layers, room, split_layers, taken_bytes
 
 DEFAULT_CTX = 4096
 REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once
@@ -126,6 +133,20 @@ def context(config: ModelConfig, ctx: int | None) -> int:
     return ctx
 
 
+def layers_on_gpus(gpu_layers: int | Sequence[int] | None, count: int) -> int:
+    """Return how many of a model's layers lie on GPUs; see `rocmforge.engine.Engine.from_gguf`.
+
+    ValueError where those of each GPU are more than the model has.
+    """
+    if gpu_layers is None or isinstance(gpu_layers, int):
+        return count if gpu_layers is None else min(gpu_layers, count)
+    if sum(gpu_layers) > count:
+        raise ValueError(
+            f"gpu_layers: got {list(gpu_layers)}, wanted together at most the model's {count}"
+        )
+    return sum(gpu_layers)
+
+
 def _open(options: Options, resources: ExitStack) -> list[tuple[Choice, Backend[Any]]]:
     """Open the devices that were asked for."""
     wanted = options.gpu_layers
@@ -175,7 +196,7 @@ class _Loader:
         resources: ExitStack,
     ) -> tuple[Stage, ...]:
         """Say which layers lie on which device; opens the CPU where layers are left to it."""
-        count, on_gpus, wanted = self.config.n_layers, self.on_gpus(), self.options.gpu_layers
+        count, on_gpus = self.config.n_layers, self.on_gpus()
         if on_gpus in (0, count) and len(opened) == 1:
             choice, backend = opened[0]
             return (Stage(choice.name, backend, range(count)),)
@@ -184,11 +205,7 @@ class _Loader:
                 f"device: got {len(opened)} GPUs, and fewer layers for them ({on_gpus}), wanted at "
                 "least one for each"
             )
-        if wanted is None or isinstance(wanted, int):
-            layers, output = self.needs(len(opened))
-            shares = split_layers(layers[count - on_gpus :], output, rooms)
-        else:
-            shares = list(wanted)
+        shares = self.shares(rooms)
         devices = list(opened)
         if on_gpus < count:
             (cpu,) = chosen_devices("cpu")
@@ -203,16 +220,14 @@ class _Loader:
 
     def on_gpus(self) -> int:
         """How many of the last layers lie on GPUs; ValueError where those of each are too many."""
-        count, wanted = self.config.n_layers, self.options.gpu_layers
-        if wanted is None:
-            return count
-        if isinstance(wanted, int):
-            return min(wanted, count)
-        if sum(wanted) > count:
-            raise ValueError(
-                f"gpu_layers: got {list(wanted)}, wanted together at most the model's {count}"
-            )
-        return sum(wanted)
+        return layers_on_gpus(self.options.gpu_layers, self.config.n_layers)
+
+    def shares(self, rooms: Sequence[int]) -> list[int]:
+        """How many layers each GPU gets, of those with so much room."""
+        if isinstance(self.options.gpu_layers, Sequence):
+            return list(self.options.gpu_layers)
+        layers, output = self.needs(len(rooms))
+        return split_layers(layers[len(layers) - self.on_gpus() :], output, rooms)
 
     def needs(self, gpus: int) -> tuple[list[int], int]:
         """Bytes that GPUs take for each layer, with its keys and values, and for the output.
@@ -225,13 +240,16 @@ class _Loader:
         tokens, sequences = self.pages * self.options.page_size, self.options.sequences
         seen = (tokens if n is None else sequences * (n + PASS_TOKENS) for n in self.windows)
         layers, output = [cached * min(tokens, n) for n in seen], 0
-        for info in self.file.tensors.values():
-            layer = layer_of(info.name)
+        for name in tensor_shapes(config):
+            info = self.file.tensors.get(name)
+            if info is None:  # the file is refused when its weights are loaded
+                continue
+            layer = layer_of(name)
             if layer is not None:
                 layers[layer] += self._nbytes(info)
-            if info.name == ("token_embd.weight" if config.tied_output else "output.weight"):
+            if name == ("token_embd.weight" if config.tied_output else "output.weight"):
                 output = self._nbytes(info)
-            if info.name == "token_embd.weight" and (gpus > 1 or not config.tied_output):
+            if name == "token_embd.weight" and (gpus > 1 or not config.tied_output):
                 layers[0] += info.nbytes
         return layers, output
 
@@ -244,13 +262,13 @@ class _Loader:
         """Say how much memory GPUs lack, and how many layers they have room for."""
         layers, output = self.needs(len(rooms))
         on_gpus = self.on_gpus()
-        taken = sum(layers[len(layers) - on_gpus :]) + output
-        missing = taken - sum(rooms)
+        taken = taken_bytes(layers[len(layers) - on_gpus :], output, self.shares(rooms))
+        missing = sum(max(0, own - most) for own, most in zip(taken, rooms, strict=True))
         told = (
-            f"{on_gpus} of {len(layers)} layers and the output take {human_size(taken)} with keys "
-            f"and values of {self.pages * self.options.page_size} tokens"
+            f"{on_gpus} of {len(layers)} layers and the output take {human_size(sum(taken))} with "
+            f"keys and values of {self.pages * self.options.page_size} tokens"
         )
-        if missing <= 0:
+        if missing == 0:
             return f"{told}, for which there was room before loading"
         told += f", {human_size(missing)} more than there is room for"
         fitting = fitting_layers(layers, output, rooms)
@@ -268,7 +286,7 @@ class _Loader:
         """Pack the weights, and make caches and executors."""
         config, file, ctx, options = self.config, self.file, self.ctx, self.options
         caches = [self._cache(stage, resources) for stage in stages]
-        cache = caches[0]
+        cache: Cache = caches[0]
         if len(stages) > 1:
             cache = SplitCache(caches, self.pages, options.page_size, self.windows)
         if options.whole_cache:
@@ -306,7 +324,7 @@ class _Loader:
         executor.prepare(compile_progress)
         return Loaded(config, executor, stages, ctx, self.weight_bytes)
 
-    def _cache(self, stage: Stage, resources: ExitStack) -> Cache:
+    def _cache(self, stage: Stage, resources: ExitStack) -> StageCache:
         config, options = self.config, self.options
         shape = (len(stage.layers), config.n_kv_heads, config.head_dim, self.pages)
         windows = self.windows[stage.layers.start : stage.layers.stop]

@@ -19,7 +19,7 @@ from rocmforge.cpu.memory import aligned_zeros
 from rocmforge.kv import KV_DTYPES, Q8_GROUP
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
-from rocmforge.kv.windows import WindowPages, windowed_layers
+from rocmforge.kv.windows import window_pages, windowed_layers
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
@@ -109,10 +109,7 @@ class PagedKVCache:
         copy, copy_behind = (
             partial(_copy_page, (self.k, self.v), layers) for layers in (own, list(self.windowed))
         )
-        behind = None
-        if self.windowed:
-            most = max(size for size in windows if size is not None)
-            behind = WindowPages(most, n_pages, copy=copy_behind)
+        behind = window_pages(windows, n_pages, copy_behind)
         self.table = PageTable(BlockAllocator(n_pages), page_size, copy, behind)
 
     @property

@@ -23,7 +23,7 @@ from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv import KV_DTYPES, Q8_GROUP
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
-from rocmforge.kv.windows import WindowPages, windowed_layers
+from rocmforge.kv.windows import window_pages, windowed_layers
 from rocmforge.plan.protocols import wanted_gpu_head_dim
 
 FIRST_TOKENS = 512  # that there is memory for from the start
@@ -102,11 +102,8 @@ class DeviceKVCache:
         self.windowed = windowed_layers(windows)
         own = tuple(layer for layer in range(n_layers) if layer not in self.windowed)
         self._kinds = own, self.windowed
-        grow, copy, behind = self.grow_kind, self.copy_page, None
-        if self.windowed:
-            most = max(size for size in windows if size is not None)
-            both = partial(grow, True), partial(copy, True)
-            behind = WindowPages(most, n_pages, *both)
+        grow, copy = self.grow_kind, self.copy_page
+        behind = window_pages(windows, n_pages, partial(copy, True), partial(grow, True))
         allocator = BlockAllocator(n_pages, partial(grow, False))
         self.table = PageTable(allocator, page_size, partial(copy, False), behind)
         self.moves = 0

@@ -29,6 +29,25 @@ def windowed_layers(windows: Sequence[int | None]) -> tuple[int, ...]:
     return tuple(layer for layer, size in enumerate(windows) if size is not None)
 
 
+def window_pages(
+    windows: Sequence[int | None],
+    n_pages: int,
+    copy: Callable[[int, int], None],
+    back: Callable[[int], None] | None = None,
+) -> WindowPages | None:
+    """Return what lies behind the pages in all layers with a window; None: no layer has one.
+
+    Parameters
+    ----------
+    windows
+        (L,) sizes in tokens; None: no window.
+    n_pages, copy, back
+        As of `WindowPages`.
+    """
+    sizes = [size for size in windows if size is not None]
+    return WindowPages(max(sizes), n_pages, back, copy) if sizes else None
+
+
 class WindowPages:
     """What lies behind the pages of a pool in layers with a window.
 

@@ -69,14 +69,18 @@ class Cache(Protocol):
     def grow(self, pages: int) -> None:
         """Have memory for the pages below a number; OutOfMemoryError changes nothing."""
 
+    def close(self) -> None:
+        """Give the memory back. Idempotent."""
+
+
+class StageCache(Cache, Protocol):
+    """The cache of one device, for a whole model or for a stage, whose own table is not used."""
+
     def grow_kind(self, windowed: bool, pages: int) -> None:
         """As `grow`, in the layers with a window, or in those without."""
 
     def copy_page(self, windowed: bool, source: int, target: int) -> None:
         """Copy a page of the layers with a window, or of those without, to another."""
-
-    def close(self) -> None:
-        """Give the memory back. Idempotent."""
 
 
 class TimedStep(Protocol):
@@ -384,7 +388,7 @@ class Backend(Protocol[W]):
         page_size: int,
         dtype: str,
         windows: Sequence[int | None] = (),
-    ) -> Cache:
+    ) -> StageCache:
         """Return an empty KV cache.
 
         Parameters

@@ -7,8 +7,8 @@ from functools import partial
 
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
-from rocmforge.kv.windows import WindowPages
-from rocmforge.plan.protocols import Cache
+from rocmforge.kv.windows import window_pages
+from rocmforge.plan.protocols import StageCache
 
 
 class SplitCache:
@@ -32,18 +32,16 @@ class SplitCache:
 
     def __init__(
         self,
-        parts: Sequence[Cache],
+        parts: Sequence[StageCache],
         n_pages: int,
         page_size: int,
-        windows: Sequence[int | None] = (),
+        windows: Sequence[int | None],
     ) -> None:
         self._parts = tuple(parts)
-        behind, sizes = None, [size for size in windows if size is not None]
-        if sizes:
-            both = partial(self.grow_kind, True), partial(self.copy_page, True)
-            behind = WindowPages(max(sizes), n_pages, *both)
-        allocator = BlockAllocator(n_pages, partial(self.grow_kind, False))
-        self.table = PageTable(allocator, page_size, partial(self.copy_page, False), behind)
+        grow, copy = partial(_grow, self._parts), partial(_copy_page, self._parts)
+        behind = window_pages(windows, n_pages, partial(copy, True), partial(grow, True))
+        allocator = BlockAllocator(n_pages, partial(grow, False))
+        self.table = PageTable(allocator, page_size, partial(copy, False), behind)
 
     @property
     def nbytes(self) -> int:
@@ -63,15 +61,16 @@ class SplitCache:
         for part in self._parts:
             part.grow(pages)
 
-    def grow_kind(self, windowed: bool, pages: int) -> None:
-        """As `grow`, in the layers with a window, or in those without."""
-        for part in self._parts:
-            part.grow_kind(windowed, pages)
-
-    def copy_page(self, windowed: bool, source: int, target: int) -> None:
-        """Copy a page of the layers with a window, or of those without, to another."""
-        for part in self._parts:
-            part.copy_page(windowed, source, target)
-
     def close(self) -> None:
         """Nothing to do: the caches of the devices are closed by whoever made them."""
+
+
+def _grow(parts: Sequence[StageCache], windowed: bool, pages: int) -> None:
+    """No method, nor the next one, so that a CPU's pool goes as soon as the cache does."""
+    for part in parts:
+        part.grow_kind(windowed, pages)
+
+
+def _copy_page(parts: Sequence[StageCache], windowed: bool, source: int, target: int) -> None:
+    for part in parts:
+        part.copy_page(windowed, source, target)

@@ -40,6 +40,22 @@ def split_layers(layers: Sequence[int], output: int, rooms: Sequence[int]) -> li
     return [end - start for start, end in pairwise([*borders, len(layers)])]
 
 
+def taken_bytes(layers: Sequence[int], output: int, shares: Sequence[int]) -> list[int]:
+    """Return the bytes that each GPU takes.
+
+    Parameters
+    ----------
+    layers, output
+        As of `split_layers`.
+    shares
+        How many of the layers each GPU gets, together all of them.
+    """
+    ends = accumulate(shares)
+    taken = [sum(layers[end - own : end]) for own, end in zip(shares, ends, strict=True)]
+    taken[-1] += output
+    return taken
+
+
 def fitting_layers(layers: Sequence[int], output: int, rooms: Sequence[int]) -> int:
     """Return how many of the last layers, with the output, have room on GPUs; 0: none.
 
@@ -49,11 +65,8 @@ def fitting_layers(layers: Sequence[int], output: int, rooms: Sequence[int]) -> 
         As of `split_layers`, of all layers.
     """
     for count in range(len(layers), len(rooms) - 1, -1):
-        left = list(layers[len(layers) - count :])
-        shares = split_layers(left, output, rooms)
-        ends = list(accumulate(shares))
-        taken = [sum(left[end - own : end]) for own, end in zip(shares, ends, strict=True)]
-        taken[-1] += output
+        left = layers[len(layers) - count :]
+        taken = taken_bytes(left, output, split_layers(left, output, rooms))
         if all(nbytes <= most for nbytes, most in zip(taken, rooms, strict=True)):
             return count
     return 0

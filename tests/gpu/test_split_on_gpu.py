@@ -130,6 +130,28 @@ def test_the_cpu_and_two_gpus(standin: object, llama: Path) -> None:
             assert relative_rms(got, want) <= F16_BOUND
 
 
+def test_windows_pass_pages_of_all_stages(device: str, tmp_path: Path) -> None:
+    path = written("gemma2", **WINDOW, block_count=4)(tmp_path / "m.gguf")
+
+    def passed(engine: Engine) -> list[NDArray[np.float32]]:
+        first, second = engine.add_sequence(), engine.add_sequence()
+        found = [engine.prefill(first, IDS), engine.prefill(first, IDS[:21])]
+        found.append(engine.prefill(second, IDS[:13]))  # where the first one's pages were
+        for at in range(13):
+            found += list(engine.decode([first, second], [IDS[at], IDS[at + 9]]))
+        table = engine.cache.table
+        assert table.windows is not None
+        pages = np.array(table.pages(first))
+        assert (pages.size, table.windows.without(pages).size) == (4, 3)
+        return found
+
+    with opened(path, "cpu") as engine:
+        wanted = passed(engine)
+    with opened(path, device, gpu_layers=2) as engine:
+        for got, want in zip(passed(engine), wanted, strict=True):
+            assert relative_rms(got, want) <= F16_BOUND
+
+
 def test_int8_products_and_shared_prefixes(device: str, tmp_path: Path) -> None:
     path = make_model(tmp_path / "m.gguf", "tiny", "Q4_K_M", seed=5, layers=2)
     with opened(path, device, gpu_layers=1) as engine:
@@ -215,6 +237,11 @@ def test_what_does_not_fit_is_told_with_the_layers_that_do(
     monkeypatch.setattr(loading, "room", lambda free: 2 * weights)
     with pytest.raises(OutOfMemoryError, match=r"for which there was room before loading$"):
         opened(llama, device)
+    twice = chosen_devices(device) * 2
+    monkeypatch.setattr(loading, "chosen_devices", lambda device: twice)
+    monkeypatch.setattr(loading, "room", lambda free: 3 * weights // 4)
+    with pytest.raises(OutOfMemoryError, match=r" more than there is room for; gpu_layers=4 "):
+        opened(llama, device, gpu_layers=[3, 1])
 
 
 def test_what_stages_tell_names_their_devices(device: str, llama: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocmforge.split.placement import fitting_layers, room, split_layers
+from rocmforge.split.placement import fitting_layers, room, split_layers, taken_bytes
 
 GB = 10**9
 
@@ -42,6 +42,10 @@ def test_as_many_of_the_last_layers_fit_as_have_room(
     layers: list[int], output: int, rooms: list[int], wanted: int
 ) -> None:
     assert fitting_layers(layers, output, rooms) == wanted
+
+
+def test_each_gpu_takes_its_layers_and_the_last_one_the_output() -> None:
+    assert taken_bytes([4, 1, 1, 2], 3, [1, 2, 1]) == [4, 2, 5]
 
 
 def test_some_memory_is_kept_for_activations() -> None:

@@ -5,6 +5,8 @@ What devices add is in tests/gpu/test_split_on_gpu.py.
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +21,13 @@ from rocmforge import loading
 from rocmforge.cpu.backend import CpuBackend
 from rocmforge.cpu.executor import BatchArrays, HostExecutor
 from rocmforge.engine import Engine
-from rocmforge.errors import DeviceError, OutOfPagesError
+from rocmforge.errors import DeviceError, ModelError, OutOfPagesError
 from rocmforge.gpu.choose_device import Choice
 from rocmforge.kv.batch import Batch
 from rocmforge.model.synthetic import make_model
 from rocmforge.profiling.memory import SEVERAL, memory_profile
 from rocmforge.profiling.telemetry import Telemetry
-from rocmforge.sampling import SamplingParams
+from rocmforge.sampling import Sampler, SamplingParams
 
 IDS = [3 + (7 * i * i + 11 * i) % 90 for i in range(24)]
 WINDOW = {"attention__sliding_window": 9}
@@ -88,6 +90,58 @@ def test_two_stages_change_no_bit(name: str, on_two: Open, tmp_path: Path) -> No
         assert sampled(engine) == tokens
         cache = engine.cache
         assert (engine.weight_bytes, cache.bytes_per_token, cache.nbytes) == held
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "llama"])  # each second layer, and all
+def test_windows_pass_pages_of_all_stages(
+    architecture: str, on_two: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(architecture, **WINDOW, block_count=3)(tmp_path / "m.gguf")
+
+    def passed(engine: Engine, fail: Callable[[], None] = lambda: None) -> list[Any]:
+        first, second = engine.add_sequence(), engine.add_sequence()
+        found = [engine.prefill(first, IDS), engine.prefill(first, IDS[:21])]
+        found.append(engine.prefill(second, IDS[:13]))  # where the first one's pages were
+        fail()
+        for at in range(13):
+            found.append(engine.decode([first, second], [IDS[at], IDS[at + 9]]))
+            found.append(
+                engine.decode_tokens([second], [IDS[at]], [Sampler(SamplingParams()).draw()])
+            )
+        table = engine.cache.table
+        assert table.windows is not None
+        pages = np.array(table.pages(first))
+        assert (pages.size, table.windows.without(pages).tolist()) == (4, pages[:3].tolist())
+        return found
+
+    def fail() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(split._stages[-1], "_arrays", broken)
+            with pytest.raises(DeviceError):
+                engine.decode([0, 1], IDS[:2])
+
+    def broken(batch: Batch) -> BatchArrays:
+        raise DeviceError("it has gone")
+
+    with Engine.from_gguf(path, "cpu", ctx=64, sequences=2, page_size=16) as one:
+        wanted = passed(one)
+    with on_two(path, sequences=2) as engine:
+        split: Any = engine._executor
+        for got, want in zip(passed(engine, fail), wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_a_pool_on_the_cpu_goes_with_its_engine(on_two: Open, tmp_path: Path) -> None:
+    engine = on_two(MODELS["llama"](tmp_path / "m.gguf"))
+    split: Any = engine.cache
+    pools = [weakref.ref(part.k) for part in split._parts]
+    gc.disable()
+    try:
+        engine.close()
+        del engine, split
+        assert all(pool() is None for pool in pools)
+    finally:
+        gc.enable()
 
 
 def test_prompts_that_begin_alike_share_pages_of_all_stages(on_two: Open, tmp_path: Path) -> None:
@@ -157,6 +211,15 @@ def test_what_stages_tell_is_one_pass(on_two: Open, tmp_path: Path) -> None:
         found = memory_profile(engine)
         assert (found.device, found.reasons["device"]) == (None, SEVERAL)
         assert found.executor.activations > 0
+
+
+@pytest.mark.parametrize("name", [b"blk.x.attn_norm.weight", b"blk.9.attn_norm.weight"])
+def test_tensors_that_no_layer_has_are_listed(on_two: Open, tmp_path: Path, name: bytes) -> None:
+    path = MODELS["llama"](tmp_path / "m.gguf")
+    path.write_bytes(path.read_bytes().replace(b"blk.1.attn_norm.weight", name))
+    told = f"missing tensors: blk.1.attn_norm.weight; unknown tensors: {name.decode()}"
+    with pytest.raises(ModelError, match=told):
+        on_two(path)
 
 
 def test_layers_for_devices_are_checked(on_two: Open, tmp_path: Path) -> None:
