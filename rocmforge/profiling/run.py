@@ -17,6 +17,8 @@ from rocmforge.devices import chosen_devices
 from rocmforge.engine import Engine
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect, oversubscription
+from rocmforge.loading import layers_on_gpus
+from rocmforge.model.config import ModelConfig
 from rocmforge.plan.observation import ObservedPass
 from rocmforge.plan.protocols import Progress
 from rocmforge.profiling.bottleneck import phase_verdict, shares_of
@@ -115,7 +117,6 @@ def profile_model(
         begin = time.perf_counter()
         tokenizer = Tokenizer.from_gguf(options.path)
         with _open(options, loading, compiling) as engine:
-            _check_one(engine.devices)
             loaded = time.perf_counter()
             prompt = prompt_of(tokenizer, _prompt_tokens(options, engine))
             counting = _Counting(progress, measurements(options.tokens) + 1)
@@ -172,18 +173,22 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
 
 
 def _device_name(options: Options) -> str:
-    names = [choice.name for choice in chosen_devices(options.device)]
-    _check_one(names)
-    return "cpu" if options.gpu_layers == 0 else names[0]
-
-
-def _check_one(devices: Sequence[str]) -> None:
-    """Refuse a model on several devices, which no one roofline fits."""
-    if len(devices) > 1:
+    """Name the device; a model on several is refused, which no one roofline fits."""
+    choices = chosen_devices(options.device)
+    if options.gpu_layers == 0:
+        choices = chosen_devices("cpu")
+    names = [choice.name for choice in choices]
+    if options.gpu_layers and choices[0].device is not None:
+        with GGUFFile(options.path) as file:
+            count = ModelConfig.from_gguf(file).n_layers
+        if layers_on_gpus(options.gpu_layers, count) < count:
+            names.insert(0, "cpu")
+    if len(names) > 1:
         raise ValueError(
-            f"profile: got a model on {', '.join(devices)}, wanted one device, whose roofline the "
+            f"profile: got a model on {', '.join(names)}, wanted one device, whose roofline the "
             "verdict needs; Engine.observed and Engine.timed_pass time the steps of each"
         )
+    return names[0]
 
 
 def _shifted(monitor: DeviceMonitor, begin: float) -> Monitored:

@@ -22,6 +22,7 @@ from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect
+from rocmforge.loading import layers_on_gpus
 from rocmforge.model.config import ModelConfig
 from rocmforge.plan.protocols import Progress
 from rocmforge.speed.ideal import (
@@ -257,17 +258,24 @@ def measure(
         return
 
 
+def lies_on_cpu(path: str | os.PathLike[str], device: str | None, gpu_layers: int | None) -> bool:
+    """Whether layers of a model lie on the CPU; arguments as of `measure`."""
+    if chosen_devices(device)[0].device is None:
+        return True
+    with GGUFFile(path) as file:
+        count = ModelConfig.from_gguf(file).n_layers
+    return layers_on_gpus(gpu_layers, count) < count
+
+
 def _place(
     path: str | os.PathLike[str], device: str | None, gpu_layers: int | None, threads: int | None
 ) -> Place:
     """Of several devices, with all their names."""
-    with GGUFFile(path) as file:
-        layers = ModelConfig.from_gguf(file).n_layers
     choices = [] if gpu_layers == 0 else chosen_devices(device)
     gpus = [(choice.name, choice.device) for choice in choices if choice.device is not None]
     each = [Place(name, gpu.name, gpu.architecture) for name, gpu in gpus]
-    left = gpu_layers is not None and gpu_layers < layers
-    if not each or left:
+    left = lies_on_cpu(path, device, gpu_layers)
+    if left:
         each.insert(0, _cpu(threads))
     return Place(
         "+".join(place.device for place in each),

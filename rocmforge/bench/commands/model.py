@@ -195,10 +195,11 @@ def _measured(
     from rocmforge.terminal import ProgressBar
 
     about = _about(path)
-    for number, (device, layers, threads, missing) in enumerate(_runs(args)):
+    for number, (device, layers, threads, missing) in enumerate(_runs(args, path)):
         if missing:
             for place, test in enumerate(tests):
-                row = Speed(test, Place(device or env.device()), reason=missing).row()
+                there = Place(device or env.device(), gpu_layers=layers)
+                row = Speed(test, there, reason=missing).row()
                 yield number * len(tests) + place, {**about, **row}
             continue
         with ProgressBar("loading") as loading, ProgressBar("measuring", False) as measuring:
@@ -211,7 +212,7 @@ def _measured(
 
 
 def _runs(
-    args: argparse.Namespace,
+    args: argparse.Namespace, path: Path
 ) -> Iterator[tuple[str | None, int | None, int | None, str | None]]:
     """Each device with each number of layers and threads; and why a device is not there.
 
@@ -220,18 +221,23 @@ def _runs(
     from rocmforge.devices import chosen_devices
     from rocmforge.errors import DeviceError
     from rocmforge.hardware import oversubscription
+    from rocmforge.speed.measure import lies_on_cpu
 
     usable = len(os.sched_getaffinity(0))
     for device in args.device:
         try:
-            on_cpu = chosen_devices(device)[0].device is None
+            choice = chosen_devices(device)[0]
         except DeviceError as error:
             yield device, None, None, str(error)
             continue
         for layers in args.n_gpu_layers:
-            counts = args.threads if on_cpu or layers is not None else [None]
+            if choice.device is None and layers:
+                yield device, layers, None, f"{layers} layers on a GPU: got {choice.reason}"
+                continue
+            counts = args.threads if lies_on_cpu(path, device, layers) else [None]
             if counts != args.threads:
-                print(f"-t: threads are the CPU's, and change nothing on {device}", file=sys.stderr)
+                where = device if layers is None else f"{device} with -ngl {layers}"
+                print(f"-t: threads are the CPU's, and change nothing on {where}", file=sys.stderr)
             for threads in counts:
                 if told := oversubscription(threads or 0, usable):
                     print(f"-t: {told}", file=sys.stderr)
