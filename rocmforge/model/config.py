@@ -168,7 +168,8 @@ class ModelConfig:
     def kv_bytes(self, tokens: int) -> int:
         """Bytes of the keys and values of so many tokens in f16, fewer where layers have windows.
 
-        Those have memory for a window and the tokens of a pass at most, and a page.
+        Those have memory for a window and the tokens of a pass at most; that a page is taken whole
+        is not counted.
         """
         sizes = (self.window_size(layer, tokens) for layer in range(self.n_layers))
         held = sum(tokens if n is None else min(tokens, n + PASS_TOKENS) for n in sizes)

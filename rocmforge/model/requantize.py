@@ -45,8 +45,7 @@ def quantize_gguf(
 
     Each matrix whose format changes is decoded to float32 and encoded again: if the source is
     quantized, its rounding errors stay, and scales beside its matrices go into the weights. Vectors
-    become F32. The file appears under its name only
-    when it is complete.
+    become F32. The file appears under its name only when it is complete.
 
     Parameters
     ----------
