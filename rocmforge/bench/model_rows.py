@@ -1,6 +1,6 @@
 """How `bench model` writes its rows: a Markdown table, JSON, JSON lines or CSV.
 
-A row is one test on one device, with the provenance of the measurement.
+A row is one test where the model lies, with the provenance of the measurement.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures a model on one device: each test warmed up, repeated, and set beside its roofline.
+"""Measures a model where it lies: each test warmed up, repeated, and set beside its roofline.
 
 A test is a prompt ("pp512") or generated tokens ("tg128"), at a depth and with a number of
 sequences, as in llama-bench. What cannot be measured here is a row with its reason.
