@@ -223,7 +223,7 @@ class _Loader:
         return layers_on_gpus(self.options.gpu_layers, self.config.n_layers)
 
     def shares(self, rooms: Sequence[int]) -> list[int]:
-        """How many layers each GPU gets, of those with so much room."""
+        """How many layers each GPU gets, where each has so much room."""
         if isinstance(self.options.gpu_layers, Sequence):
             return list(self.options.gpu_layers)
         layers, output = self.needs(len(rooms))

@@ -74,7 +74,7 @@ class Cache(Protocol):
 
 
 class StageCache(Cache, Protocol):
-    """The cache of one device, for a whole model or for a stage, whose own table is not used."""
+    """The cache of one device, for a whole model or for a stage; a stage's table is not used."""
 
     def grow_kind(self, windowed: bool, pages: int) -> None:
         """As `grow`, in the layers with a window, or in those without."""
