@@ -74,7 +74,7 @@ def host_to_device(model: str, device: str) -> list[float]:
     """Copy what describes the batch: one block of tokens, positions, pages."""
     engine, runtime = _on_gpu(model, device)
     pages = -(-engine.ctx // engine.cache.table.page_size)
-    block = InputBlock(runtime, pages, LEAST_ROOM, GEMV_ROWS)
+    block = InputBlock(runtime, pages, LEAST_ROOM, GEMV_ROWS, windowed=False)
     try:
         block.grow(TOKENS, 1)
         return _replayed(runtime, block.send)

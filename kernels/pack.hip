@@ -6,6 +6,7 @@
 //           the streams, each from where the first of these rows begins; streams that the format
 //           lacks are not touched
 //   groups  groups of 32 columns in these rows
+//   factor  of all weights of NVFP4: its scales take it with them, rounded to f16
 //
 // Threads: a block takes 256 groups, a thread one of them. The raw blocks come through LDS (raw.h).
 // A lane writes 16, 8, 4 or fewer bytes of each stream, beside its neighbours'.
@@ -18,6 +19,7 @@ struct PackArgs {
     const uint8_t* raw;
     uint8_t *codes, *high, *scales, *supers;
     int groups;
+    float factor;
 };
 
 // Gathers 2 bits of each byte of four words, bits `from` and from + 1: those of word j become bits
@@ -85,7 +87,10 @@ DEVICE void write(const Raw<Block>& raw, int count, u64 first, const PackArgs& a
         write_scale_and_min(block, scales);
     } else if constexpr (Block::kScale == Scale::kFloat8) {
         uint16_t* halves = reinterpret_cast<uint16_t*>(scales);
-        for (int i = 0; i < P::kSubs; ++i) halves[i] = block.half(t % raw.kGroups * P::kSubs + i);
+        for (int i = 0; i < P::kSubs; ++i) {
+            const f16 scale{block.half(t % raw.kGroups * P::kSubs + i)};
+            halves[i] = to_f16(to_float(scale) * a.factor).bits;
+        }
     } else {
         const int in_block = t % raw.kGroups;
         UNROLL

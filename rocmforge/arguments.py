@@ -380,6 +380,20 @@ def _device(value: str) -> str:
     return value
 
 
+def _layers(text: str) -> int | list[int]:
+    """One number, or one for each GPU."""
+    numbers = [_whole(0)(part.strip()) for part in text.split(",")]
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def _devices(value: str) -> str:
+    try:
+        env.split_devices(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return value
+
+
 _DEVICE: dict[str, Any] = {
     "type": _device,
     "metavar": "DEVICE",
@@ -403,7 +417,17 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="CPU threads (default: the usable cores)",
     )
-    group.add_argument("--device", **_DEVICE)
+    several = f"{_DEVICE['help']}; several GPUs, as hip:0,hip:1, share the layers"
+    group.add_argument("--device", **{**_DEVICE, "type": _devices, "help": several})
+    group.add_argument(
+        "-ngl",
+        "--gpu-layers",
+        type=_layers,
+        metavar="N",
+        help="the last N layers and the output lie on the GPU, the others on the CPU, for a model "
+        "that does not fit; 0: all on the CPU; as many as the model has, or more: all on the GPU "
+        "(default); N,M: so many on each of two GPUs",
+    )
     group.add_argument(
         "--kv-dtype",
         choices=("f16", "f32", "q8_0"),

@@ -138,7 +138,7 @@ def _report(
                 "peak_memory_bytes": peak_memory_bytes(),
             },
             "model": args.model,
-            "device": engine.backend.name,
+            "device": "+".join(engine.devices),
         }
     )
 
@@ -412,6 +412,7 @@ def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
         return Engine.from_gguf(
             args.model,
             args.device,
+            gpu_layers=args.gpu_layers,
             ctx=args.ctx,
             threads=args.threads,
             kv_dtype=args.kv_dtype,

@@ -7,7 +7,7 @@ another.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -120,6 +120,40 @@ def default_device(device: str | None = None) -> Choice:
     return choice
 
 
+def chosen_devices(device: str | Sequence[str] | None = None) -> list[Choice]:
+    """Say which devices a model is to lie on, first layers first.
+
+    Parameters
+    ----------
+    device
+        As in `default_device`; or several different GPUs, as "hip:0,hip:1" or ["hip:0", "hip:1"].
+
+    Raises
+    ------
+    ValueError
+        One is none of these, or of several one is no GPU, or is there twice.
+    DeviceError
+        A GPU that was asked for is not there or not supported.
+    """
+    names = env.split_devices(device) if isinstance(device, str) else device
+    if names is None or len(names) == 1:
+        return [default_device(names[0] if names else None)]
+    if not names:
+        raise ValueError("device: got no name, wanted at least one")
+    for name in names:
+        if env.split_device(name)[0] not in env.GPU_KINDS:
+            raise ValueError(
+                f"device: got {name!r} of {len(names)} devices, wanted GPUs, as hip:0,hip:1; "
+                "gpu_layers (--gpu-layers) puts layers on the CPU beside them"
+            )
+    found = [default_device(name) for name in names]
+    given = [choice.name for choice in found]
+    twice = [name for at, name in enumerate(given) if name in given[:at]]
+    if twice:
+        raise ValueError(f"device: got {twice[0]} twice, wanted different GPUs")
+    return found
+
+
 def open_backend(device: str | None = None, threads: int | None = None) -> Backend[Any]:
     """Return the backend of a device.
 
@@ -137,7 +171,11 @@ def open_backend(device: str | None = None, threads: int | None = None) -> Backe
     DeviceError
         The device is not there or not supported.
     """
-    choice = default_device(device)
+    return open_chosen(default_device(device), threads)
+
+
+def open_chosen(choice: Choice, threads: int | None = None) -> Backend[Any]:
+    """Return the backend of a device that was chosen; see `open_backend`."""
     if choice.device is None:
         return CpuBackend(threads)
     runtime = _RUNTIMES[choice.kind](choice.device.index)

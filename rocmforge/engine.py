@@ -1,12 +1,11 @@
 """The inference engine: a GGUF model on a device, fed with token ids.
 
-Opens and checks the file, packs its weights, owns the KV cache, and runs prefill and decode for
-any number of sequences. `model/decoder.py` says what a pass computes.
+Owns the KV cache, and runs prefill and decode for any number of sequences. `loading.py` opens the
+file and packs its weights; `model/decoder.py` says what a pass computes.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,34 +16,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rocmforge.array_types import Floats
-from rocmforge.devices import open_backend
 from rocmforge.errors import EngineInUseError
 from rocmforge.generation import Generation
-from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
-from rocmforge.gguf.header import TensorInfo
-from rocmforge.gguf.quants import dequantize, quantize
-from rocmforge.gguf.reader import GGUFFile
-from rocmforge.kv.page_table import pages_for_context
+from rocmforge.loading import Options, load
 from rocmforge.model.config import ModelConfig
-from rocmforge.model.decoder import decoder_graph
-from rocmforge.model.weights import ModelWeights, load_weights
 from rocmforge.one_call import Calls, one_call
-from rocmforge.plan.graph import Embedding, Graph
 from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import (
     Backend,
     Cache,
     Executor,
     ExecutorMemory,
-    MatrixShape,
     Progress,
     TimedPass,
 )
 from rocmforge.sampling import DRAW, Draw, SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
 
-DEFAULT_CTX = 4096
-REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once
 LOGITS_CHUNK = 512  # tokens of one pass whose logits are all wanted: bounds the memory of logits
 R = TypeVar("R")
 
@@ -67,7 +55,7 @@ class Engine:
     config : ModelConfig
         The model's shape.
     backend : Backend
-        The device's ops.
+        The device's ops; of several devices, those of the last one, which has the output.
     cache : Cache
         Keys and values of all sequences.
     ctx : int
@@ -84,12 +72,14 @@ class Engine:
         backend: Backend[Any],
         ctx: int,
         weight_bytes: int,
+        devices: Sequence[str] = (),
     ) -> None:
         self._calls: Calls = {}
         self._resources = resources
         self._executor = executor
         self.config = config
         self.backend = backend
+        self._devices = tuple(devices)
         self.cache: Cache = executor.cache
         self.ctx = ctx
         self.weight_bytes = weight_bytes
@@ -98,8 +88,9 @@ class Engine:
     def from_gguf(
         cls,
         path: str | os.PathLike[str],
-        device: str | None = None,
+        device: str | Sequence[str] | None = None,
         *,
+        gpu_layers: int | Sequence[int] | None = None,
         ctx: int | None = None,
         threads: int | None = None,
         sequences: int = 1,
@@ -118,7 +109,13 @@ class Engine:
             GGUF file of one of the architectures in `rocmforge.model.architectures`.
         device
             "auto", "cpu", "hip", "cuda", or a GPU with its number, as "hip:1"; None:
-            `ROCMFORGE_DEVICE`, else "auto": the best GPU, or the CPU where there is none.
+            `ROCMFORGE_DEVICE`, else "auto": the best GPU, or the CPU where there is none. Several
+            GPUs, as "hip:0,hip:1" or ["hip:0", "hip:1"], share the layers in proportion to their
+            free memory: the first GPU has the first ones.
+        gpu_layers
+            So many of the last layers, and the output, lie on the GPU or GPUs, the others on the
+            CPU: for a model that does not fit. 0: all on the CPU; as many as the model has, or
+            more: all on GPUs, as without it (None). A list has the number of each GPU.
         ctx
             Most tokens of one sequence; None: the trained context, at most 4096.
         threads
@@ -148,56 +145,37 @@ class Engine:
         GGUFError, ModelError
             The file is broken, or not a model that can be run.
         DeviceError
-            The device is missing.
+            The device is missing, or the CPU where `gpu_layers` wants a GPU.
+        OutOfMemoryError
+            The model does not fit. It says how much is missing, and the `gpu_layers` that fit.
         ValueError
-            An argument is out of range; `ctx` is above what the model was trained for.
+            An argument is out of range; there are more GPUs than layers for them; `ctx` is above
+            what the model was trained for.
         """
-        if weight_format is not None and weight_format not in FORMATS:
-            names = ", ".join(FORMATS)
-            raise ValueError(f"weight_format: got {weight_format!r}, wanted one of {names}")
-        wanted = FORMATS[weight_format] if weight_format else None
-        backend = open_backend(device, threads)
-        resources = ExitStack()
-        resources.callback(backend.close)
-        with resources:
-            file = resources.enter_context(GGUFFile(path))
-            config = ModelConfig.from_gguf(file)
-            size = _context(config, ctx)
-            if sequences < 1:
-                raise ValueError(f"sequences: got {sequences}, wanted at least 1")
-            pages = pages_for_context(size, sequences, page_size)
-            heads, head_dim = config.n_kv_heads, config.head_dim
-            cache = backend.cache(config.n_layers, heads, head_dim, pages, page_size, kv_dtype)
-            resources.callback(cache.close)
-            if whole_cache:
-                cache.grow(pages)
-            weight_bytes = 0
-
-            def pack(info: TensorInfo, raw: NDArray[np.uint8]) -> Any:
-                nonlocal weight_bytes
-                fmt = _stored(info, wanted)
-                if wanted is not None:
-                    raw = _requantized(raw, info.format, fmt)
-                packed = backend.pack(raw, fmt, info.shape[-1], lambda: file.release(info.name))
-                weight_bytes += packed.nbytes
-                return packed
-
-            def graph_of(weights: ModelWeights[Any]) -> Graph:
-                table = weights.token_embd
-                tied = weights.output if config.tied_output and wanted is None else None
-                embedding = Embedding(file.tensor(table.name), table.format, tied)
-                return decoder_graph(config, weights, embedding, size)
-
-            def expect(unpacked: ModelWeights[TensorInfo]) -> None:
-                shapes = unpacked.map(lambda i: _matrix_shape(i, _stored(i, wanted)))
-                backend.expect(shapes.matrices())
-                backend.compile_ahead(graph_of(shapes.different_layers(config)), cache, size)
-
-            weights = load_weights(file, config, pack, progress, expect, size)
-            executor = backend.executor(graph_of(weights), cache, size)
-            resources.callback(executor.close)
-            executor.prepare(compile_progress)
-            return cls(resources.pop_all(), config, executor, backend, size, weight_bytes)
+        options = Options(
+            device=device,
+            gpu_layers=gpu_layers,
+            ctx=ctx,
+            threads=threads,
+            sequences=sequences,
+            kv_dtype=kv_dtype,
+            page_size=page_size,
+            whole_cache=whole_cache,
+            weight_format=weight_format,
+        )
+        with ExitStack() as resources:
+            made = load(path, options, resources, progress, compile_progress)
+            backend = made.stages[-1].backend
+            names = tuple(stage.name for stage in made.stages) if len(made.stages) > 1 else ()
+            return cls(
+                resources.pop_all(),
+                made.config,
+                made.executor,
+                backend,
+                made.ctx,
+                made.weight_bytes,
+                names,
+            )
 
     def __enter__(self) -> Engine:
         """Return the engine itself."""
@@ -212,6 +190,11 @@ class Engine:
         """Close the engine; what ends the block is not hidden by a call that still runs."""
         with suppress(*([] if error is None else [EngineInUseError])):
             self.close()
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where the layers lie, first to last: ("cpu",) or ("hip",); ("cpu", "hip:0") of two."""
+        return self._devices or (self.backend.name,)
 
     @one_call
     def close(self) -> None:
@@ -602,37 +585,3 @@ class Engine:
 def _check_different(sequences: Sequence[int]) -> None:
     if len(set(sequences)) != len(sequences) or not sequences:
         raise ValueError(f"sequences: got {list(sequences)}, wanted different ids, at least 1")
-
-
-def _context(config: ModelConfig, ctx: int | None) -> int:
-    if ctx is None:
-        return min(config.ctx_train, DEFAULT_CTX)
-    if not 1 <= ctx <= config.ctx_train:
-        raise ValueError(
-            f"ctx: got {ctx}, wanted 1 to {config.ctx_train}, what the model was trained for"
-        )
-    return ctx
-
-
-def _stored(info: TensorInfo, wanted: Format | None) -> Format:
-    """Return the format that a matrix is packed in: the file's, or the one to quantize it to."""
-    if wanted is None:
-        return info.format
-    columns = info.shape[-1]
-    name = fitting_format(wanted.name, columns)
-    if name is None:
-        least = FORMATS[K_FALLBACK.get(wanted.name, wanted.name)].block_len
-        raise ValueError(
-            f"{info.name}: got {columns} columns, wanted a multiple of {least} for {wanted.name}"
-        )
-    return FORMATS[name]
-
-
-def _matrix_shape(info: TensorInfo, stored: Format) -> MatrixShape:
-    """Of a matrix, or of experts' matrices one below the other."""
-    return MatrixShape(stored.name, math.prod(info.shape[:-1]), info.shape[-1])
-
-
-def _requantized(raw: NDArray[np.uint8], old: Format, new: Format) -> NDArray[np.uint8]:
-    pieces = (raw[i : i + REQUANTIZE_ROWS] for i in range(0, raw.shape[0], REQUANTIZE_ROWS))
-    return np.concatenate([quantize(dequantize(piece, old), new) for piece in pieces])

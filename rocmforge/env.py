@@ -78,6 +78,27 @@ def split_device(value: str, what: str = "device") -> tuple[str, int | None]:
     return kind, int(index) if colon else None
 
 
+def split_devices(value: str, what: str = "device") -> list[str]:
+    """Split "hip:0,hip:1" into names of devices.
+
+    Parameters
+    ----------
+    value
+        Names with commas between them.
+    what
+        As of `split_device`.
+
+    Raises
+    ------
+    ValueError
+        One of them is no name of a device.
+    """
+    names = [name.strip() for name in value.split(",")]
+    for name in names:
+        split_device(name, what)
+    return names
+
+
 GPU_PACKAGES = "ROCMFORGE_GPU_PACKAGES"
 
 

@@ -63,7 +63,7 @@ class ContextSize:
     tokens
         The length.
     kv_bytes
-        Keys and values in f16.
+        Keys and values in f16, `ModelConfig.kv_bytes`.
     total_bytes
         With all tensors of the file.
     """
@@ -156,11 +156,11 @@ class ModelInfo:
     @property
     def contexts(self) -> tuple[ContextSize, ...]:
         """Memory at 1k, 2k, 4k tokens as far as the model goes, and at its trained context."""
-        if self.config is None or self.kv_bytes_per_token is None:
+        if self.config is None:
             return ()
         trained = self.config.ctx_train
         lengths = [*(tokens for tokens in CONTEXTS if tokens < trained), trained]
-        kv = [tokens * self.kv_bytes_per_token for tokens in lengths]
+        kv = [self.config.kv_bytes(tokens) for tokens in lengths]
         return tuple(
             ContextSize(n, nbytes, self.memory_bytes + nbytes)
             for n, nbytes in zip(lengths, kv, strict=True)

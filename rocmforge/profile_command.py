@@ -56,6 +56,7 @@ def _measured(args: argparse.Namespace) -> Profile:
     options = Options(
         path=args.model,
         device=args.device,
+        gpu_layers=args.gpu_layers,
         threads=args.threads,
         ctx=args.ctx,
         kv_dtype=args.kv_dtype,
@@ -157,7 +158,13 @@ def _generate(args: argparse.Namespace) -> tuple[str, ...]:
     """The command that another profiler runs where none was given."""
     words = [sys.executable, "-m", "rocmforge", "generate", args.model, "--prompt", PROMPT]
     words += ["-n", str(args.tokens), "--ignore-eos"]
-    given = {"--device": args.device, "--ctx": args.ctx, "--threads": args.threads}
+    layers = args.gpu_layers
+    given = {
+        "--device": args.device,
+        "--gpu-layers": ",".join(map(str, layers)) if isinstance(layers, list) else layers,
+        "--ctx": args.ctx,
+        "--threads": args.threads,
+    }
     for option, value in given.items():
         if value is not None:
             words += [option, str(value)]

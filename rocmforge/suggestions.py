@@ -24,3 +24,8 @@ class Parser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             error.message += did_you_mean(str(value), map(str, action.choices or ()))
             raise
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """Without beginnings of names, which `allow_abbrev` leaves: `-n` is not `-ngl`."""
+        found = super()._get_option_tuples(option_string)
+        return [match for match in found if option_string.startswith(match[1])]

@@ -32,6 +32,7 @@ from rocmforge.kv.batch import Queries, Slots
 from rocmforge.kv.page_table import pages_for_context
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
+from rocmforge.model.matrix_scales import of_rows
 from rocmforge.model.weights import load_weights
 from rocmforge.ops import reference
 from rocmforge.ops.cases import relative_rms
@@ -79,12 +80,22 @@ def check_close(
 
 @dataclass(frozen=True)
 class ReferenceMatrix(Matrix):
-    """A matrix of `ReferenceBackend`: the file's own bytes."""
+    """A matrix of `ReferenceBackend`: the file's own bytes, and a factor (N, 1) of each row."""
+
+    factors: Floats
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows."""
         return int(self.data.nbytes)
+
+    def part(self, rows: slice) -> ReferenceMatrix:
+        """Some of its rows."""
+        return ReferenceMatrix(self.data[rows], self.format, self.factors[rows])
+
+    def to_floats(self) -> Floats:
+        """Weights (N, K), float32."""
+        return super().to_floats() * self.factors
 
 
 class ReferenceBackend(OnHost):
@@ -98,9 +109,10 @@ class ReferenceBackend(OnHost):
         fmt: Format,
         columns: int,
         on_piece: Callable[[], None] | None = None,
+        factors: Floats | None = None,
     ) -> ReferenceMatrix:
         """Keep GGUF rows (N, row_bytes) as they are."""
-        return ReferenceMatrix(raw, fmt)
+        return ReferenceMatrix(raw, fmt, of_rows(factors, len(raw)))
 
     def matmul(
         self,
@@ -118,7 +130,7 @@ class ReferenceBackend(OnHost):
             for at in range(0, w.rows, step):
                 rows = slice(at, at + step)
                 part = scale * reference.matmul(
-                    x, Matrix(w.data[rows], w.format), None if bias is None else bias[rows]
+                    x, w.part(rows), None if bias is None else bias[rows]
                 )
                 out[:, rows] = out[:, rows] + part if accumulate else part
 
@@ -184,7 +196,7 @@ class ReferenceBackend(OnHost):
         for expert in range(count):
             at = experts == expert
             one = slice(expert * rows, (expert + 1) * rows)
-            own = Matrix(weight.data[one], weight.format)
+            own = weight.part(one)
             if at.any():
                 outs[at] = reference.matmul(ins[at], own, None if bias is None else bias[one])
 
@@ -298,8 +310,8 @@ def reference_logits(path: str | os.PathLike[str], ids: Sequence[int]) -> NDArra
             config.n_layers, config.n_kv_heads, config.head_dim, pages, _PAGE_SIZE, "f32"
         )
 
-        def pack(info: TensorInfo, raw: Bytes) -> ReferenceMatrix:
-            return backend.pack(raw, info.format, info.shape[-1])
+        def pack(info: TensorInfo, raw: Bytes, factors: Floats | None) -> ReferenceMatrix:
+            return backend.pack(raw, info.format, info.shape[-1], factors=factors)
 
         weights = load_weights(file, config, pack, ctx=tokens.size)
         table = weights.token_embd

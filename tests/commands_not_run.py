@@ -84,6 +84,18 @@ NOT_RUN: dict[str, tuple[str, str]] = {
         CARD,
         "tests/gpu/test_engine_on_gpu.py::test_generate_is_greedy_and_repeats",
     ),
+    "rocmforge generate model.gguf 'The moon is' --device hip --gpu-layers": (
+        CARD,
+        "tests/gpu/test_split_on_gpu.py::test_the_command_line_takes_layers_and_devices",
+    ),
+    "rocmforge generate model.gguf 'The moon is' --device hip:0,hip:1": (
+        CARD,
+        "tests/gpu/test_split_on_gpu.py::test_the_command_line_takes_layers_and_devices",
+    ),
+    "rocmforge bench model model.gguf --device": (
+        CARD,
+        "tests/gpu/test_split_on_gpu.py::test_the_command_line_takes_layers_and_devices",
+    ),
     "rocmforge generate model.gguf 'Once upon a time'": (
         "an argument of others",
         "tests/test_cli.py::test_generate_prints_the_text_and_one_line_of_timings",

@@ -35,11 +35,11 @@ Engine.decode, Engine.decode_tokens = slowed(Engine.decode), slowed(Engine.decod
 """
 LOADING = """
 import time
-import rocmforge.engine
+import rocmforge.loading
 def load_weights(*arguments):
     print("loading", file=sys.stderr, flush=True)
     time.sleep(60)
-rocmforge.engine.load_weights = load_weights
+rocmforge.loading.load_weights = load_weights
 """
 IMPORTING = """
 import time

@@ -116,6 +116,10 @@ def test_options_may_not_be_abbreviated(capsys: pytest.CaptureFixture[str], repo
         main(["generate", "--temp", "1", "x"])
     assert ended.value.code == 2
     assert "unrecognized arguments: --temp" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "-n", "4"])  # which has -ngl, and no -n
+    assert ended.value.code == 2
+    assert "unrecognized arguments: -n; did" in capsys.readouterr().err
     for path in (p for f in ("tools", "studies", "rocmforge") for p in (repo / f).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and is_parser(node.func):

@@ -52,6 +52,18 @@ def test_kv_memory_is_what_the_cache_takes(model: Path) -> None:
     )
 
 
+def test_layers_with_a_window_need_memory_for_it_alone(tmp_path: Path) -> None:
+    keys = {"context_length": 8192, "block_count": 7, "attention.sliding_window": 512}
+    info = read_info(write_gguf(tmp_path / "m.gguf", architecture="gemma3", keys=keys))
+    per_layer = 2 * 2 * 16 * 2  # each sixth layer has none
+    assert [size.kv_bytes for size in info.contexts] == [
+        7 * 1024 * per_layer,
+        7 * 2048 * per_layer,
+        (6 * (512 + 2048) + 4096) * per_layer,
+        (6 * (512 + 2048) + 8192) * per_layer,
+    ]
+
+
 def test_vocabulary_and_template(model: Path) -> None:
     info = read_info(model)
     assert (info.vocab_size, info.tokenizer, info.chat_template) == (1024, "llama", True)

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from model.small_models import written
 from numpy.typing import NDArray
 
 import rocmforge.engine
@@ -227,11 +228,13 @@ def test_an_interrupt_on_a_model_loses_no_page_and_changes_no_token(
             assert tokens_of(engine.generate(PROMPTS, PARAMS)) == wanted, point
 
 
+@pytest.mark.parametrize("window", [None, 3])
 def test_an_interrupt_while_prompts_share_pages_loses_none_and_changes_no_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    window: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCMFORGE_CPU_EXACT", "1")
-    path = make_model(tmp_path / "m.gguf", "tiny", "Q8_0", layers=1)
+    keys = {} if window is None else {"attention__sliding_window": window}
+    path = written("gemma2", **keys)(tmp_path / "m.gguf")
     prompts = [[*range(20), text] for text in (30, 31)]
 
     def run(engine: Engine, share: bool) -> dict[int, list[int]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from model.small_models import written
 from numpy.typing import NDArray
 from shared_prompts import (
     GREEDY,
@@ -58,6 +59,37 @@ def test_shared_pages_change_no_bit(kv_dtype: str, open_engine: Open) -> None:
 def test_tokens_are_those_of_prompts_that_ran_whole(kv_dtype: str, open_engine: Open) -> None:
     with open_engine(kv_dtype=kv_dtype) as engine:
         check_tokens(engine)
+
+
+def test_windows_keep_what_prompts_share(tmp_path: Path) -> None:
+    """Of other pages that windows have passed, they keep nothing."""
+
+    def close(got: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:
+        np.testing.assert_allclose(got, wanted, atol=1e-4)
+
+    small = written("gemma2", attention__sliding_window=9, block_count=3)(tmp_path / "m.gguf")
+    ids = [i * i % 97 for i in range(60)]
+    with Engine.from_gguf(small, "cpu", ctx=64, sequences=3, page_size=16) as engine:
+        windows, table = engine.cache.table.windows, engine.cache.table
+        assert windows is not None
+        wanted = engine.logits(ids)
+        first, _ = engine.add_prompt(ids[:41])
+        engine.prefill(first, ids[:41])
+        for at in range(41, 60):
+            close(engine.decode([first], [ids[at]])[0], wanted[at])
+        pages = np.array(table.pages(first))
+        assert windows.without(pages).tolist() == [pages[2]]  # those before are full
+        alone = engine.add_sequence()
+        engine.prefill(alone, ids)
+        assert windows.without(np.array(table.pages(alone))).size == 0  # it came in one pass
+        close(engine.decode([alone], [5])[0], engine.logits([*ids, 5])[-1])
+        assert windows.without(np.array(table.pages(alone))).size == 3
+        engine.remove_sequence(alone)
+        for length in (17, 40):  # within the window's reach of the first page, and of the second
+            later, held = engine.add_prompt(ids[:length])
+            assert held == length // 16 * 16
+            close(engine.prefill(later, ids[held:length]), wanted[length - 1])
+            engine.remove_sequence(later)
 
 
 def test_ids_that_change_after_they_were_given_are_not_what_later_prompts_find(

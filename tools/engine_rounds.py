@@ -302,6 +302,7 @@ def _rocmforge(work: Workload, ids: list[int]) -> Callable[[], Round]:
     for sequence in sequences:
         if work.depth:
             engine.prefill(sequence, ids[: work.depth])
+            engine.cache.table.mark(sequence)
 
     def measure() -> Round:
         tokens = ids[: work.sequences]

@@ -128,7 +128,11 @@ def planned_pass(
     runtime: Any = SimpleNamespace(properties=device, platform="hip")
     recorder = BuildRecorder(runtime)
     pages: Any = SimpleNamespace(
-        page_size=32, dtype="f16", pages=lambda layer: (0, 0), scales=lambda layer: (0, 0)
+        page_size=32,
+        dtype="f16",
+        windowed=(),
+        pages=lambda layer: (0, 0),
+        scales=lambda layer: (0, 0),
     )
     lowering = Lowering(recorder, pages, CTX, lambda array: 0, lambda rotation: (0, 0))
     graph = _graph(plan)
@@ -136,7 +140,7 @@ def planned_pass(
     costs = Costs([tokens], [depth + tokens], 1, token_bytes, activation_bytes)
     run = PassLowering(lowering, shape, BatchAddresses(), lambda place: 0, 0)
     steps = []
-    for step in pass_steps((*graph.ops, _sample(graph.logits)), lowering, shape):
+    for step in pass_steps((*graph.ops, _sample(graph.result)), lowering, shape):
         launches = run.launches([step])
         cost = step_cost(step, costs)
         waves = [
@@ -176,7 +180,7 @@ def _graph(plan: ModelPlan) -> Graph:
     weights = load_weights(
         file,
         plan.preset.config,
-        lambda info, _: DeviceMatrix.at(0, info.format.name, *info.shape),
+        lambda info, *_: DeviceMatrix.at(0, info.format.name, *info.shape),
     )
     info = weights.token_embd
     config, embedding = plan.preset.config, Embedding(file.tensor(info.name), info.format)

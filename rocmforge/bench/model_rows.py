@@ -1,6 +1,6 @@
 """How `bench model` writes its rows: a Markdown table, JSON, JSON lines or CSV.
 
-A row is one test on one device, with the provenance of the measurement.
+A row is one test where the model lies, with the provenance of the measurement.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     device = row["device_name"] or row["device"]
+    if row["gpu_layers"] is not None:
+        device += f" ({row['gpu_layers']} layers)"
     named = (row["model"], value_and_unit(row["model_bytes"], "bytes"), device)
     shown = (*named, str(row["threads"] or ""), str(row["batch"]), row["test"])
     if row["tokens_per_second"] is None:

@@ -119,16 +119,21 @@ class CpuBackend(OnHost):
         fmt: Format,
         columns: int,
         on_piece: Callable[[], None] | None = None,
+        factors: Floats | None = None,
     ) -> _cpu.PackedMatrix:
         """Interleave GGUF rows (N, row_bytes) in tiles of 16, in huge pages where there are any."""
         rows = raw.shape[0]
+        each = [1.0] if factors is None else factors.tolist()
+        own = rows // len(each)
         pairs = self.bf16 and fmt.name in PLAIN_FORMATS
         packed = self._kernels.empty(fmt.name, rows, columns, pairs)
         step = max(1, PIECE_BYTES // (TILE_ROWS * raw.shape[1])) * TILE_ROWS
-        for first in range(0, rows, step):
-            self._kernels.pack(packed, raw[first : first + step], first)
-            if on_piece is not None:
-                on_piece()
+        for begin, factor in zip(range(0, rows, own), each, strict=True):
+            for first in range(begin, begin + own, step):
+                piece = raw[first : min(first + step, begin + own)]
+                self._kernels.pack(packed, piece, first, factor)
+                if on_piece is not None:
+                    on_piece()
         return packed
 
     def matmul(

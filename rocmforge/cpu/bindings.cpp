@@ -119,14 +119,15 @@ class Kernels {
                                               rows, columns);
     }
 
-    void pack(PackedMatrix& out, Array<const uint8_t, 2> raw, int64_t first_row) const {
+    void pack(PackedMatrix& out, Array<const uint8_t, 2> raw, int64_t first_row,
+              float factor) const {
         const auto rows = static_cast<int64_t>(raw.shape(0));
         check_row_bytes(raw, out.source(), out.columns());
         require(first_row >= 0 && first_row % kTileRows == 0 && first_row + rows <= out.rows(),
                 "pack: rows must begin at a tile and lie inside the matrix");
         const Running running(mutex_);
-        ops_->pack(raw.data(), out.source(), out.format(), rows, out.columns(), out.tile(first_row),
-                   *pool_);
+        ops_->pack(raw.data(), out.source(), out.format(), rows, out.columns(), factor,
+                   out.tile(first_row), *pool_);
     }
 
     void matmul(Array<const float, 2> x, const std::vector<const PackedMatrix*>& weights,
@@ -550,7 +551,7 @@ NB_MODULE(_cpu, m) {
         .def_prop_ro("threads", &Kernels::threads)
         .def_prop_ro("multiplies_pairs", &Kernels::multiplies_pairs)
         .def("empty", &Kernels::empty, "fmt"_a, "rows"_a, "columns"_a, "pairs"_a)
-        .def("pack", &Kernels::pack, "out"_a, "raw"_a.noconvert(), "first_row"_a)
+        .def("pack", &Kernels::pack, "out"_a, "raw"_a.noconvert(), "first_row"_a, "factor"_a)
         .def("matmul", &Kernels::matmul, "x"_a.noconvert(), "weights"_a, "outs"_a.noconvert(),
              "biases"_a.noconvert(), "accumulate"_a, "scale"_a, "exact"_a)
         .def("gate_up_swiglu", &Kernels::gate_up_swiglu, "x"_a.noconvert(), "gate"_a, "up"_a,

@@ -8,7 +8,7 @@ In a page of q8_0, scales lie behind the codes of all tokens: rocmforge/cpu/ops.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from rocmforge.cpu.memory import aligned_zeros
 from rocmforge.kv import KV_DTYPES, Q8_GROUP
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
+from rocmforge.kv.windows import window_pages, windowed_layers
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
@@ -43,6 +44,8 @@ class PagedKVCache:
         P, tokens in a page: 16, 32 or 64.
     dtype
         "f16", "f32", or "q8_0" (int8 with one f16 scale for 32 dims; D is a multiple of 32).
+    windows
+        (L,) tokens that a query of each layer sees at most, None: all; nothing: no layer has any.
 
     Attributes
     ----------
@@ -52,7 +55,9 @@ class PagedKVCache:
     v
         (L, n_pages, G, P, D), the same.
     table
-        Which pages belong to which sequence.
+        Which pages belong to which sequence, and what lies behind them in layers with a window.
+    windowed
+        The layers with a window.
 
     Raises
     ------
@@ -68,6 +73,7 @@ class PagedKVCache:
         n_pages: int,
         page_size: int,
         dtype: str,
+        windows: Sequence[int | None] = (),
     ) -> None:
         if dtype not in KV_DTYPES:
             raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(KV_DTYPES)}")
@@ -98,8 +104,13 @@ class PagedKVCache:
                 f"KV cache: {n_pages * page_size} tokens are {gib:.1f} GiB, more than this "
                 "machine lends; wanted fewer pages (a lower ctx, fewer sequences) or dtype q8_0"
             ) from error
-        copy = partial(_copy_page, (self.k, self.v))
-        self.table = PageTable(BlockAllocator(n_pages), page_size, copy)
+        self.windowed = windowed_layers(windows)
+        own = [layer for layer in range(n_layers) if layer not in self.windowed]
+        copy, copy_behind = (
+            partial(_copy_page, (self.k, self.v), layers) for layers in (own, list(self.windowed))
+        )
+        behind = window_pages(windows, n_pages, copy_behind)
+        self.table = PageTable(BlockAllocator(n_pages), page_size, copy, behind)
 
     @property
     def bytes_per_token(self) -> int:
@@ -120,6 +131,15 @@ class PagedKVCache:
     def grow(self, pages: int) -> None:
         """Nothing to do: the system gives memory as it is touched."""
 
+    def grow_kind(self, windowed: bool, pages: int) -> None:
+        """Nothing to do: see `grow`."""
+
+    def copy_page(self, windowed: bool, source: int, target: int) -> None:
+        """Copy a page of the layers with a window, or of those without, to another."""
+        every = range(self.n_layers)
+        layers = [layer for layer in every if (layer in self.windowed) == windowed]
+        _copy_page((self.k, self.v), layers, source, target)
+
     def close(self) -> None:
         """Nothing to do: memory goes with the object."""
 
@@ -129,7 +149,7 @@ class PagedKVCache:
         Parameters
         ----------
         layer
-            0 to L - 1.
+            0 to L - 1, without a window.
         sequence
             Id from ``table.add_sequence``.
 
@@ -143,8 +163,10 @@ class PagedKVCache:
         ValueError
             No such layer or sequence.
         """
-        if not 0 <= layer < self.n_layers:
-            raise ValueError(f"layer: got {layer}, wanted 0 to {self.n_layers - 1}")
+        if not 0 <= layer < self.n_layers or layer in self.windowed:
+            raise ValueError(
+                f"layer: got {layer}, wanted 0 to {self.n_layers - 1}, without a window"
+            )
         n = self.table.length(sequence)
         pages = self.table.pages(sequence)[: -(-n // self.page_size)]
         shape = (len(pages) * self.page_size, self.n_kv_heads, self.head_dim)
@@ -157,10 +179,13 @@ class PagedKVCache:
         return k.astype(np.float32), v.astype(np.float32)
 
 
-def _copy_page(parts: Iterable[NDArray[Any]], source: int, target: int) -> None:
-    """Copy one page of all layers; no method, so that the pool goes as soon as its cache does."""
+def _copy_page(
+    parts: Iterable[NDArray[Any]], layers: Sequence[int], source: int, target: int
+) -> None:
+    """Copy one page of some layers; no method, so that the pool goes as soon as its cache does."""
     for pages in parts:
-        pages[:, target] = pages[:, source]
+        for layer in layers:
+            pages[layer, target] = pages[layer, source]
 
 
 def _numbers(pages: NDArray[np.int8], shape: tuple[int, int], dims: int) -> NDArray[np.float32]:

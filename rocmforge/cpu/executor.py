@@ -39,6 +39,7 @@ from rocmforge.plan.graph import (
     Layernorm,
     Matmul,
     Op,
+    Receive,
     Rmsnorm,
     Rope,
     Rotation,
@@ -50,7 +51,7 @@ from rocmforge.plan.graph import (
     rotations,
 )
 from rocmforge.plan.observation import Observer
-from rocmforge.plan.protocols import ExecutorMemory, MatrixShape, Progress
+from rocmforge.plan.protocols import ExecutorMemory, MatrixShape, Progress, StageInput
 from rocmforge.sampling import choose
 
 HOST_RULES: tuple[Rule, ...] = (gate_up_swiglu,)
@@ -68,6 +69,9 @@ Do = Callable[[Callable[[], None]], None]
 class OnHost:
     """Base of backends whose arrays are the host's: memory, cache, executor and clock."""
 
+    def free_bytes(self) -> None:
+        """Return None: the memory is the host's."""
+
     def expect(self, matrices: Sequence[MatrixShape]) -> None:
         """Take nothing ahead: the system rounds by 4 KiB, and each matrix is freed alone."""
 
@@ -82,9 +86,10 @@ class OnHost:
         n_pages: int,
         page_size: int,
         dtype: str,
+        windows: Sequence[int | None] = (),
     ) -> PagedKVCache:
         """Return an empty KV cache in host memory; see `Backend.cache`."""
-        return PagedKVCache(n_layers, n_kv_heads, head_dim, n_pages, page_size, dtype)
+        return PagedKVCache(n_layers, n_kv_heads, head_dim, n_pages, page_size, dtype, windows)
 
     def executor(
         self: HostBackend[Any], graph: Graph, cache: PagedKVCache, ctx: int
@@ -121,6 +126,9 @@ class BatchArrays:
         """Hold what another one of the same shapes holds, in the same memory."""
         for name in _READ:
             getattr(self.batch, name)[:] = getattr(other.batch, name)
+        own, theirs = self.batch.in_windows, other.batch.in_windows
+        if own is not None and theirs is not None:  # the rest is the batch's own
+            own.pages[:], own.page_table[:] = theirs.pages, theirs.page_table
         for rotation, (cos, sin) in self.tables.items():
             cos[:], sin[:] = other.tables[rotation]
 
@@ -164,14 +172,13 @@ class HostExecutor:
         cache: PagedKVCache,
         rules: Sequence[Rule] = HOST_RULES,
     ) -> None:
-        self.graph = graph
         self.backend = backend
         self.cache = cache
         self._angles = {r: r.table(np.arange(0)) for r in rotations(graph.ops)}
         self._buffers: dict[str, Floats] = {}
         self._grown = 0  # times that one was
         self._passes: OrderedDict[PassKey, _RecordedPass] = OrderedDict()  # use the buffers
-        self._ops = fuse(graph.ops, rules)
+        self._ops, self.result = _own_result(fuse(graph.ops, rules), graph.result)
         by_python = itertools.groupby(self._ops, self._needs_python)
         self._parts: Parts = [(needs, list(ops)) for needs, ops in by_python]
         self._labels = [op.label for op in self._ops]
@@ -183,12 +190,25 @@ class HostExecutor:
         """Nothing to do: the kernels came compiled."""
 
     def forward(
-        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
         if self.observer is not None:
-            return self._observed(self.observer, tokens, sequences, counts, rows)
-        return self._pass(tokens, rows, extend(self.cache.table, sequences, counts))
+            return self._observed(self.observer, tokens, sequences, counts, rows, stage)
+        return self._pass(tokens, rows, *self._given(sequences, counts, stage))
+
+    def _given(
+        self, sequences: Sequence[int], counts: Sequence[int], stage: StageInput | None
+    ) -> tuple[Batch, Floats | None]:
+        """Where the new tokens stand, and what is received; of a whole model sequences grow."""
+        if stage is None:
+            return extend(self.cache.table, sequences, counts), None
+        return stage.batch, stage.received
 
     def next_tokens(
         self,
@@ -197,10 +217,11 @@ class HostExecutor:
         counts: Sequence[int],
         draws: NDArray[Any],
         following: NDArray[Any] | None = None,
+        stage: StageInput | None = None,
     ) -> list[int]:
         """Run new tokens and choose the next ones; see `Executor.next_tokens`."""
         rows = (np.cumsum(counts) - 1).astype(np.int32)
-        logits = self.forward(tokens, sequences, counts, rows)
+        logits = self.forward(tokens, sequences, counts, rows, stage)
         return [choose(row, draw) for row, draw in zip(logits, draws, strict=True)]
 
     def memory(self) -> ExecutorMemory:
@@ -210,11 +231,16 @@ class HostExecutor:
         return ExecutorMemory(activations, angles, inputs=0, page_table=0, pinned=0)
 
     def timed_pass(
-        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
     ) -> HostTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
-        batch = extend(self.cache.table, sequences, counts)
-        run = _Run(self, tokens, rows, self._arrays(batch))
+        batch, received = self._given(sequences, counts, stage)
+        run = _Run(self, tokens, rows, self._arrays(batch), received)
         run.steps(self._ops)  # leaves in the buffers what steps read that are run alone
         kv_token_bytes = self.cache.bytes_per_token // self.cache.n_layers
         costs = Costs(counts, batch.lengths.tolist(), rows.size, kv_token_bytes, float_bytes)
@@ -222,7 +248,7 @@ class HostExecutor:
         for op in self._ops:
             groups.setdefault(op.label, []).append(op)
         steps = [self._timed_step(run, label, ops, costs) for label, ops in groups.items()]
-        return HostTimedPass(steps, functools.partial(self._pass, tokens, rows, batch))
+        return HostTimedPass(steps, functools.partial(self._pass, tokens, rows, batch, received))
 
     def _timed_step(self, run: _Run, label: str, ops: Sequence[Op], costs: Costs) -> HostTimedStep:
         """Time ops as a pass runs them: those of single tokens recorded."""
@@ -254,12 +280,13 @@ class HostExecutor:
         sequences: Sequence[int],
         counts: Sequence[int],
         rows: Ints,
+        stage: StageInput | None,
     ) -> Floats:
         """Run new tokens with a stamp around each op; single tokens are recorded op by op."""
         begin = time.perf_counter()
-        batch = extend(self.cache.table, sequences, counts)
+        batch, received = self._given(sequences, counts, stage)
         stamps = Stamps(self._labels)
-        logits = self._pass(tokens, rows, batch, self._single_ops, stamps.run)
+        logits = self._pass(tokens, rows, batch, received, self._single_ops, stamps.run)
         end = time.perf_counter()
         lengths = batch.lengths.tolist()
         kv_token_bytes = self.cache.bytes_per_token // self.cache.n_layers
@@ -273,43 +300,34 @@ class HostExecutor:
         tokens: NDArray[np.int64],
         rows: Ints,
         batch: Batch,
+        received: Floats | None,
         parts: Parts | None = None,
         do: Do = _at_once,
     ) -> Floats:
         """Run new tokens whose places are taken, each part by `do`."""
         parts = self._parts if parts is None else parts
-        arrays = self._arrays(batch)
-        if batch.lengths.size < tokens.size:
-            run = _Run(self, tokens, rows, arrays)
+        run = _Run(self, tokens, rows, self._arrays(batch), received)
+        if not run.single:
             for _, ops in parts:
                 do(functools.partial(run.steps, ops))
-            return run.logits
+            return run.result
         key = tokens.size, rows.size, batch.page_table.shape[1], len(parts)
         recorded = self._passes.get(key)
         if recorded is None:
-            return self._record(key, tokens, rows, arrays, parts, do)
+            return self._record(key, run, parts, do)
         self._passes.move_to_end(key)
-        recorded.arrays.take(arrays)
-        run = _Run(self, tokens, rows, recorded.arrays)
+        recorded.arrays.take(run.arrays)
+        run.arrays = recorded.arrays
         for (_, ops), part in zip(parts, recorded.parts, strict=True):
             do(part or functools.partial(run.steps, ops))
-        return run.logits
+        return run.result
 
     def _needs_python(self, op: Op) -> bool:
         """Whether the backend does not run it, or it writes to memory that is the caller's."""
-        return isinstance(op, (Embed, SelectOutputs)) or self.graph.logits in op.writes
+        return isinstance(op, (Embed, Receive, SelectOutputs)) or self.result in op.writes
 
-    def _record(
-        self,
-        key: PassKey,
-        tokens: NDArray[np.int64],
-        rows: Ints,
-        arrays: BatchArrays,
-        parts: Parts,
-        do: Do,
-    ) -> Floats:
+    def _record(self, key: PassKey, run: _Run, parts: Parts, do: Do) -> Floats:
         """Run a pass of single tokens; keep what runs it again, unless buffers grew meanwhile."""
-        run = _Run(self, tokens, rows, arrays)
         grown = self._grown
         recorded: list[Callable[[], None] | None] = []
 
@@ -324,10 +342,10 @@ class HostExecutor:
             else:
                 do(functools.partial(record, steps))
         if grown == self._grown:
-            self._passes[key] = _RecordedPass(arrays, recorded)
+            self._passes[key] = _RecordedPass(run.arrays, recorded)
         if len(self._passes) > KEPT:
             self._passes.popitem(last=False)
-        return run.logits
+        return run.result
 
     def close(self) -> None:
         """Nothing to do: memory goes with the object."""
@@ -342,26 +360,46 @@ class HostExecutor:
         return held[: rows * columns].reshape(rows, columns)
 
 
+def _own_result(ops: Sequence[Op], result: Tensor) -> tuple[Sequence[Op], Tensor]:
+    """Have a tensor for the result that nothing but the last op touches: it is the caller's memory.
+
+    A stage's result is changed by every layer, in scratch memory.
+    """
+    if result.rows == "outputs":
+        return ops, result
+    own = Tensor(f"{result.name}_out", result.columns, "outputs")
+    return [*ops, SelectOutputs(result, own)], own
+
+
 class _Run:
     """One pass of one batch."""
 
     def __init__(
-        self, executor: HostExecutor, tokens: NDArray[np.int64], rows: Ints, arrays: BatchArrays
+        self,
+        executor: HostExecutor,
+        tokens: NDArray[np.int64],
+        rows: Ints,
+        arrays: BatchArrays,
+        received: Floats | None,
     ) -> None:
         self.executor = executor
         self.backend = executor.backend
-        self.graph = executor.graph
         self.tokens = tokens
         self.rows = rows
         self.arrays = arrays
+        self.received = received
         self.single = arrays.batch.lengths.size == tokens.size
-        self.logits = np.empty((rows.size, self.graph.logits.columns), np.float32)
+        self.result = np.empty((rows.size, executor.result.columns), np.float32)
 
     def array(self, tensor: Tensor) -> Floats:
-        if tensor is self.graph.logits:  # the caller's own, so no scratch memory
-            return self.logits
+        if tensor is self.executor.result:  # the caller's own, so no scratch memory
+            return self.result
         rows = self.tokens.size if tensor.rows == "tokens" else self.rows.size
         return self.executor.buffer(tensor.name, rows, tensor.columns)
+
+    def batch(self, op: KvAppend | Attention) -> Batch:
+        """Where the tokens stand in the memory of the op's layer."""
+        return self.arrays.batch.of(op.layer in self.executor.cache.windowed)
 
     def indices(self, tensor: Tensor) -> Ints:
         """A tensor whose numbers are int32 in the memory of float32."""
@@ -377,7 +415,7 @@ class _Run:
 
     def step(self, op: Op) -> None:
         backend, array, heads = self.backend, self.array, self.heads
-        batch, cache = self.arrays.batch, self.executor.cache
+        cache = self.executor.cache
         match op:
             case Matmul():
                 outs = [array(out) for out in op.outs]
@@ -393,7 +431,7 @@ class _Run:
                 backend.rope(heads(op.x, op.head_dim), cos, sin, op.rotation.interleaved)
             case KvAppend():
                 k, v = heads(op.k, op.head_dim), heads(op.v, op.head_dim)
-                backend.kv_append(k, v, cache.k[op.layer], cache.v[op.layer], batch)
+                backend.kv_append(k, v, cache.k[op.layer], cache.v[op.layer], self.batch(op))
             case Attention():
                 q, out = heads(op.q, op.head_dim), heads(op.out, op.head_dim)
                 k_pages, v_pages = cache.k[op.layer], cache.v[op.layer]
@@ -401,7 +439,7 @@ class _Run:
                     q,
                     k_pages,
                     v_pages,
-                    batch,
+                    self.batch(op),
                     op.scale,
                     out,
                     window=op.window,
@@ -438,6 +476,8 @@ class _Run:
                 backend.dequantize(table.rows[self.tokens], table.format, out)
                 if op.scale != 1.0:
                     out *= np.float32(op.scale)
+            case Receive():
+                array(op.out)[:] = self.received
             case SelectOutputs():
                 # Rows are in range; mode "raise" would write to a copy first.
                 np.take(array(op.x), self.rows, axis=0, out=array(op.out), mode="clip")

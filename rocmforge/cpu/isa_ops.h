@@ -15,7 +15,7 @@ int64_t row_bytes(Format format, int64_t columns);
 size_t tile_bytes(Format format, int64_t columns);
 size_t matmul_workspace(int64_t tokens, int64_t columns, bool experts, bool exact);
 void pack(const uint8_t* raw, Format format, Format packed, int64_t rows, int64_t columns,
-          uint8_t* out, ThreadPool& pool);
+          float factor, uint8_t* out, ThreadPool& pool);
 void matmul(const MatmulArgs& args);
 void dequantize(const uint8_t* raw, Format format, int64_t rows, int64_t columns, float* out,
                 ThreadPool& pool);

@@ -138,9 +138,10 @@ struct Ops {
     int64_t (*row_bytes)(Format, int64_t columns);
     size_t (*tile_bytes)(Format, int64_t columns);
     size_t (*matmul_workspace)(int64_t tokens, int64_t columns, bool experts, bool exact);
-    // Packs rows that begin at a tile; those missing from the last tile become zeros.
+    // Packs rows that begin at a tile; those missing from the last tile become zeros. Weights of
+    // NVFP4 are multiplied by the factor.
     void (*pack)(const uint8_t* raw, Format, Format packed, int64_t rows, int64_t columns,
-                 uint8_t* out, ThreadPool& pool);
+                 float factor, uint8_t* out, ThreadPool& pool);
     void (*matmul)(const MatmulArgs&);
     void (*dequantize)(const uint8_t* raw, Format, int64_t rows, int64_t columns, float* out,
                        ThreadPool& pool);

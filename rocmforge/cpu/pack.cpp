@@ -1,6 +1,7 @@
 // pack: GGUF rows -> tiles of 16 interleaved rows (see packed_layout.h for the layout).
 //
-// It runs once per weight, when a model loads.
+// It runs once per weight, when a model loads. The scales of NVFP4 take a matrix's factor with
+// them, rounded to f16.
 #include <algorithm>
 
 #include "isa_ops.h"
@@ -44,7 +45,7 @@ void store_planes(const uint8_t (&quads)[kQuads][kPlane], int bits, uint8_t* out
 
 // One record: the same block of columns of 16 rows. Rows that do not exist are null: zero weights.
 template <class Block>
-void pack_record(const Block* const (&rows)[kLanes], uint8_t* out) {
+void pack_record(const Block* const (&rows)[kLanes], float factor, uint8_t* out) {
     using Layout = Packed<Block>;
     std::memset(out, 0, Layout::kHeaderBytes);
     for (int r = 0; r < kLanes; ++r) {
@@ -88,12 +89,19 @@ void pack_record(const Block* const (&rows)[kLanes], uint8_t* out) {
                 }
             }
         }
+        if constexpr (Block::kScale == Scale::kFloat8) {
+            for (int s = 0; s < Layout::kSubs; ++s) {
+                auto* halves = reinterpret_cast<uint16_t*>(p) + kLanes * s;
+                store_f16(halves, load_f16(halves) * set1(factor));
+            }
+        }
         store_planes(quads, Block::kBits, p + Layout::kScaleBytes);
     }
 }
 
 template <class Block>
-void pack_tile(const uint8_t* raw, int64_t first_row, int64_t rows, int64_t columns, uint8_t* out) {
+void pack_tile(const uint8_t* raw, int64_t first_row, int64_t rows, int64_t columns, float factor,
+               uint8_t* out) {
     const int64_t blocks = columns / Block::kColumns;
     const auto* source = reinterpret_cast<const Block*>(raw);
     for (int64_t b = 0; b < blocks; ++b, out += Packed<Block>::kRecordBytes) {
@@ -102,7 +110,7 @@ void pack_tile(const uint8_t* raw, int64_t first_row, int64_t rows, int64_t colu
             const int64_t row = first_row + r;
             record[r] = row < rows ? source + row * blocks + b : nullptr;
         }
-        pack_record(record, out);
+        pack_record(record, factor, out);
     }
 }
 
@@ -212,7 +220,7 @@ size_t tile_bytes(Format format, int64_t columns) {
 }
 
 void pack(const uint8_t* raw, Format format, Format packed, int64_t rows, int64_t columns,
-          uint8_t* out, ThreadPool& pool) {
+          float factor, uint8_t* out, ThreadPool& pool) {
     const int64_t tiles = (rows + kLanes - 1) / kLanes;
     const size_t stride = tile_bytes(packed, columns);
     parallel_for(pool, tiles, 4, [&](int64_t t) {
@@ -236,7 +244,7 @@ void pack(const uint8_t* raw, Format format, Format packed, int64_t rows, int64_
                 break;
             default:
                 visit_block(format, [&](auto block) {
-                    pack_tile<decltype(block)>(raw, first, rows, columns, tile);
+                    pack_tile<decltype(block)>(raw, first, rows, columns, factor, tile);
                 });
         }
     });

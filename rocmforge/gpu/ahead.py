@@ -25,7 +25,7 @@ def builds_ahead(graph: Graph, kernels: Kernels, cache: DeviceKVCache, ctx: int)
     ops = [_unplaced(op) for op in graph.ops]
     packed = dict.fromkeys(m.format for op in ops for m in _matrices(op) if pack.is_needed(m))
     builds = [Build(pack.FILE, pack.LAYOUTS, {"FORMAT": name}, hot=False) for name in packed]
-    executor = GpuExecutor(Graph(ops, graph.logits), kernels, cache, ctx)
+    executor = GpuExecutor(Graph(ops, graph.result), kernels, cache, ctx)
     try:
         return builds + executor.builds()
     finally:

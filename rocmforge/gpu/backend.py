@@ -80,6 +80,10 @@ class GpuBackend:
         event = self._runtime.create_event
         self._events: tuple[Any, ...] = event(), event()  # start and end of an op; empty: closed
 
+    def free_bytes(self) -> int:
+        """Bytes of device memory that are free, of all processes."""
+        return self._runtime.memory_info()[0]
+
     def expect(self, matrices: Sequence[MatrixShape]) -> None:
         """Allocate at once what the next calls of `pack` take; see `Backend.expect`."""
         nbytes = sum(DeviceMatrix.at(0, *matrix).nbytes for matrix in matrices)
@@ -91,6 +95,7 @@ class GpuBackend:
         fmt: Format,
         columns: int,
         on_piece: Callable[[], None] | None = None,
+        factors: Floats | None = None,
     ) -> DeviceMatrix:
         """Upload GGUF rows (N, row_bytes) and bring them into the layout of `matmul` there."""
         if self._uploader is None:
@@ -101,7 +106,13 @@ class GpuBackend:
         if is_needed(matrix):
             staged = uploader.staging(raw.nbytes)
             uploader.copy(staged, raw, on_piece)
-            pack(self.kernels, raw=staged, matrix=matrix).enqueue(self._runtime, uploader.stream)
+            each = [1.0] if factors is None else factors.tolist()
+            rows = matrix.rows // len(each)
+            for i, factor in enumerate(each):
+                own = {"first": i * rows, "count": rows, "factor": factor}
+                at = staged + i * rows * raw.shape[1]
+                launch = pack(self.kernels, raw=at, matrix=matrix, **own)
+                launch.enqueue(self._runtime, uploader.stream)
         else:
             uploader.copy(matrix.codes, raw, on_piece)
         return matrix
@@ -152,10 +163,11 @@ class GpuBackend:
         n_pages: int,
         page_size: int,
         dtype: str,
+        windows: Sequence[int | None] = (),
     ) -> DeviceKVCache:
         """Return an empty KV cache in device memory; see `Backend.cache`."""
         shape = (n_layers, n_kv_heads, head_dim, n_pages, page_size)
-        return DeviceKVCache(self._runtime, *shape, dtype)
+        return DeviceKVCache(self._runtime, *shape, dtype, windows)
 
     def executor(
         self,
@@ -488,6 +500,8 @@ class _Memory:
 
 class _Pages:
     """One layer's pages of the host, (n, G, D, P) and (n, G, P, D), as the device lays them out."""
+
+    windowed = ()
 
     def __init__(self, memory: _Memory, k: NDArray[Any], v: NDArray[Any]) -> None:
         self._memory = memory

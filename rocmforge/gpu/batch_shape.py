@@ -90,6 +90,8 @@ class BatchAddresses:
         (T,) each.
     page_table, max_pages
         (S, max_pages).
+    window_pages, window_table
+        As `pages` and `page_table`, of layers with a window.
     lengths, starts
         (S,) and (S + 1,).
     draws
@@ -102,6 +104,8 @@ class BatchAddresses:
     offsets: int = 0
     page_table: int = 0
     max_pages: int = 0
+    window_pages: int = 0
+    window_table: int = 0
     lengths: int = 0
     starts: int = 0
     draws: int = 0

@@ -12,6 +12,7 @@ Letters of shapes: see rocmforge/array_types.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv import KV_DTYPES, Q8_GROUP
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
+from rocmforge.kv.windows import window_pages, windowed_layers
 from rocmforge.plan.protocols import wanted_gpu_head_dim
 
 FIRST_TOKENS = 512  # that there is memory for from the start
@@ -50,12 +52,16 @@ class DeviceKVCache:
         P, tokens in a page: 16, 32 or 64.
     dtype
         "f16", "f32", or "q8_0" (int8 with one f16 scale for 32 values; D is a multiple of 32).
+    windows
+        (L,) tokens that a query of each layer sees at most, None: all; nothing: no layer has any.
 
     Attributes
     ----------
     table
-        Which pages belong to which sequence. Taking pages may raise OutOfMemoryError, which
-        changes nothing: see `grow`.
+        Which pages belong to which sequence, and what lies behind them in layers with a window.
+        Taking pages may raise OutOfMemoryError, which changes nothing: see `grow`.
+    windowed
+        The layers with a window.
     moves
         How often layers have moved: addresses asked for before the last time are void.
 
@@ -76,6 +82,7 @@ class DeviceKVCache:
         n_pages: int,
         page_size: int,
         dtype: str,
+        windows: Sequence[int | None] = (),
     ) -> None:
         if dtype not in KV_DTYPES:
             raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(KV_DTYPES)}")
@@ -92,7 +99,13 @@ class DeviceKVCache:
         self.n_pages = n_pages
         self.page_size = page_size
         self.dtype = dtype
-        self.table = PageTable(BlockAllocator(n_pages, self.grow), page_size, self.copy_page)
+        self.windowed = windowed_layers(windows)
+        own = tuple(layer for layer in range(n_layers) if layer not in self.windowed)
+        self._kinds = own, self.windowed
+        grow, copy = self.grow_kind, self.copy_page
+        behind = window_pages(windows, n_pages, partial(copy, True), partial(grow, True))
+        allocator = BlockAllocator(n_pages, partial(grow, False))
+        self.table = PageTable(allocator, page_size, partial(copy, False), behind)
         self.moves = 0
         self._layers = [_Layer(0, 0)] * n_layers
         self._held: list[int] = []  # addresses of all memory that is to be freed
@@ -140,31 +153,37 @@ class DeviceKVCache:
         OutOfMemoryError
             The device has too little left. All keys and values are as before.
         """
-        had = min(layer.pages for layer in self._layers)
+        for windowed in (False, True):
+            self.grow_kind(windowed, pages)
+
+    def grow_kind(self, windowed: bool, pages: int) -> None:
+        """As `grow`, in the layers with a window, or in those without."""
+        layers = self._kinds[windowed]
+        had = min((self._layers[layer].pages for layer in layers), default=pages)
         if pages <= had:
             return
         wanted = min(self.n_pages, max(pages, 2 * had))
         # The last layer to move holds its old memory and its new one.
-        more = self.n_layers * self._layer_bytes(wanted - had) + self._layer_bytes(had)
+        more = len(layers) * self._layer_bytes(wanted - had) + self._layer_bytes(had)
         if more > self.runtime.memory_info()[0]:
             wanted = pages
         self.runtime.synchronize()
         self.moves += 1
         try:
-            self._move(wanted)
+            self._move(layers, wanted)
         except OutOfMemoryError as error:
             with suppress(OutOfMemoryError):
-                self._move(had)  # back, those that had memory
+                self._move(layers, had)  # back, those that had memory
             raise OutOfMemoryError(
                 f"{error}; the KV cache of {had * self.page_size} tokens wanted them to hold "
                 f"{wanted * self.page_size}, for one of its {self.n_layers} layers (a lower ctx, "
                 "fewer sequences or dtype q8_0 need less)"
             ) from error
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy keys and values of all layers from one page to another; waits for the device."""
+    def copy_page(self, windowed: bool, source: int, target: int) -> None:
+        """Copy a page of the layers with a window, or of those without; waits for the device."""
         self.runtime.synchronize()
-        for layer in self._layers:
+        for layer in (self._layers[number] for number in self._kinds[windowed]):
             part = layer.address
             for size in self._streams * 2:
                 self.runtime.copy_on_device(part + target * size, part + source * size, size)
@@ -176,9 +195,10 @@ class DeviceKVCache:
         held, self._held = self._held, []
         release_all(*(partial(self.runtime.free, address) for address in held))
 
-    def _move(self, pages: int) -> None:
-        """Move the layers that have more or fewer pages to new memory, one after another."""
-        for number, old in enumerate(self._layers):
+    def _move(self, layers: Sequence[int], pages: int) -> None:
+        """Move those layers that have more or fewer pages to new memory, one after another."""
+        for number in layers:
+            old = self._layers[number]
             if old.pages == pages:
                 continue
             new = _Layer(self.runtime.allocate(self._layer_bytes(pages)), pages)

@@ -46,6 +46,11 @@ class Choice:
     device: DeviceProperties | None
     reason: str
 
+    @property
+    def name(self) -> str:
+        """What users call it: "cpu", or a GPU with its number, as "hip:1"."""
+        return self.kind if self.device is None else f"{self.kind}:{self.device.index}"
+
 
 def supported(kind: str, device: DeviceProperties) -> bool:
     """Whether the kernels compile for a GPU's architecture."""

@@ -28,18 +28,17 @@ from rocmforge.gpu.fusion import Fusion, pass_steps, wanted_fusions
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.observation import PassWatch, activation_bytes, facts
-from rocmforge.gpu.ops.sample import parts_bytes
 from rocmforge.gpu.pass_lowering import PassLowering
-from rocmforge.gpu.passes import CapturedPass, Key, Plan, Running
+from rocmforge.gpu.passes import CapturedPass, Key, Plan, Running, sampling
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.slot import Slot, grow, memory
 from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.kv.batch import Batch, extend, step_ahead
 from rocmforge.plan.arena import assign
 from rocmforge.plan.cost import Costs
-from rocmforge.plan.graph import Graph, Rotation, Sample, Tensor
+from rocmforge.plan.graph import Graph, Rotation
 from rocmforge.plan.observation import Observer
-from rocmforge.plan.protocols import ExecutorMemory, Progress
+from rocmforge.plan.protocols import ExecutorMemory, Progress, StageInput
 from rocmforge.sampling import choose
 
 PASSES = 64  # whose launches are kept; a shape has up to four
@@ -81,9 +80,17 @@ class GpuExecutor:
         self._constants = Constants(self._runtime, ctx)
         self._ctx = ctx
         self._max_pages = -(-ctx // cache.page_size)
+        self._sampling = sampling(graph.result)
+        self._received = graph.received
+        whole = self._received is None and len(self._sampling) > 0  # a stage has no step behind it
         self._slots = tuple(
-            Slot(self._runtime, InputBlock(self._runtime, self._max_pages, LEAST_ROOM, GEMV_ROWS))
-            for _ in range(2)
+            Slot(
+                self._runtime,
+                InputBlock(
+                    self._runtime, self._max_pages, LEAST_ROOM, GEMV_ROWS, bool(cache.windowed)
+                ),
+            )
+            for _ in range(2 if whole else 1)
         )
         self._queued: Running | None = None  # behind the last pass, whose tokens it runs
         self._chosen: list[int] = []  # by the last pass
@@ -93,17 +100,12 @@ class GpuExecutor:
         self._lowering = Lowering(kernels, cache, ctx, constants.address, constants.table)
         self._plans: dict[BatchShape, Plan] = {}
         self._passes: OrderedDict[Key, CapturedPass] = OrderedDict()
-        self._sample = Sample(
-            graph.logits,
-            Tensor("parts_of_logits", parts_bytes(1) // 4, graph.logits.rows),
-            Tensor("next_token", 1, graph.logits.rows),
-        )
         self._moves = cache.moves
         self._arena = (0, 0)
         self._stream: Any = self._runtime.create_stream()  # None: closed
         self._watch = PassWatch(self._runtime, self._stream)
         self.observer: Observer | None = None
-        self.runs_ahead = True
+        self.runs_ahead = whole
 
     @cached_property
     def prefill_chunk(self) -> int:
@@ -155,11 +157,16 @@ class GpuExecutor:
         return recorder.builds
 
     def forward(
-        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
         self._settle()
-        running = self._start(tokens, sequences, counts, rows, None)
+        running = self._start(tokens, sequences, counts, rows, None, stage)
         own: Floats = self._finish(running, counts).view(np.float32)
         return own
 
@@ -170,13 +177,14 @@ class GpuExecutor:
         counts: Sequence[int],
         draws: NDArray[Any],
         following: NDArray[Any] | None = None,
+        stage: StageInput | None = None,
     ) -> list[int]:
         """Run new tokens and choose the next ones; see `Executor.next_tokens`."""
         running = self._take(tokens, sequences, draws)
         if running is None:
             self._settle()
             rows = (np.cumsum(counts) - 1).astype(np.int32)
-            running = self._start(tokens, sequences, counts, rows, draws)
+            running = self._start(tokens, sequences, counts, rows, draws, stage)
         self._chosen = []  # not known before this pass has ended
         if following is not None and self.observer is None and running.shape.single:
             with suppress(CompileError, DeviceError):  # the step that is wanted has not failed
@@ -194,11 +202,11 @@ class GpuExecutor:
             rerun = replace(running, kept=self._pass((running.shape, True, 0, False)))
             self._launch(rerun, None)
             self._synchronize()
-        columns = self._graph.logits.columns
+        columns = self._graph.result.columns
         wrong = np.empty(columns, np.float32)
         for row, token in enumerate(chosen):
             if token < 0 and running.draws is not None:
-                self._runtime.copy_to_host(wrong, running.kept.logits + row * wrong.nbytes)
+                self._runtime.copy_to_host(wrong, running.kept.scores + row * wrong.nbytes)
                 chosen[row] = choose(wrong, running.draws[row])
 
     def _start(
@@ -208,8 +216,9 @@ class GpuExecutor:
         counts: Sequence[int],
         rows: Ints,
         draws: NDArray[Any] | None,
+        stage: StageInput | None,
     ) -> Running:
-        """Launch a pass, which gives its logits to the host, or with draws its tokens."""
+        """Launch a pass, which gives its result to the host, or with draws its tokens."""
         watch = None if self.observer is None else self._watch
         if watch is not None:
             watch.begin()
@@ -217,16 +226,17 @@ class GpuExecutor:
         if self._slots[0].inputs.needs_more(tokens.size, len(counts)):
             self._forget()
             grow(self._slots, tokens.size, len(counts))
-        columns = 1 if draws is not None else self._graph.logits.columns
-        self._reserve_results(4 * shape.output_rows * columns)
+        columns = 1 if draws is not None else self._graph.result.columns
+        self._reserve_room(shape, columns)
         key = shape, draws is not None, 0, False
         kept = self._pass(key)
         # Nothing can fail from here on that leaves sequences longer than what was written.
-        batch = extend(self.cache.table, sequences, counts)
+        batch = extend(self.cache.table, sequences, counts) if stage is None else stage.batch
         if self._moves != self.cache.moves:  # the same launches with the cache's new addresses
             kept = self._pass(key)
         result = self._slots[0].result(shape.output_rows, columns)
-        running = Running(kept, shape, tuple(sequences), tokens, draws, batch, result)
+        received = None if stage is None else self._slots[0].receive(stage.received)
+        running = Running(kept, shape, tuple(sequences), tokens, draws, batch, result, received)
         self._launch(running, watch)
         return running
 
@@ -303,29 +313,28 @@ class GpuExecutor:
 
     def memory(self) -> ExecutorMemory:
         """Return what it holds now; see `Executor.memory`."""
-        inputs, tables, pinned = memory(self._slots)
-        return ExecutorMemory(
-            activations=self._arena[1],
-            constants=self._constants.nbytes,
-            inputs=inputs,
-            page_table=tables,
-            pinned=pinned,
-        )
+        return ExecutorMemory(self._arena[1], self._constants.nbytes, *memory(self._slots))
 
     def timed_pass(
-        self, tokens: NDArray[np.int64], sequences: Sequence[int], counts: Sequence[int], rows: Ints
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
     ) -> GpuTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
         self._settle()
         shape = batch_shape(counts, rows)
         self.cache.grow(self.cache.n_pages)  # the pass keeps its addresses, whatever runs later
+        given = stage or StageInput(extend(self.cache.table, sequences, counts), None)
         return GpuTimedPass(
             self._lowering,
             shape,
             tokens,
-            extend(self.cache.table, sequences, counts),
-            self._steps(room_of(shape))[:-1],
-            self._graph.logits,
+            given,
+            self._unsampled(self._steps(room_of(shape))),
+            self._graph,
             self._max_pages,
             self.cache.bytes_per_token // self.cache.n_layers,
         )
@@ -378,6 +387,8 @@ class GpuExecutor:
         mark = _unmarked if watch is None else watch.mark
         inputs = self._slots[kept.slot].inputs
         inputs.send(stream)
+        if running.received is not None:
+            runtime.copy_to_device(kept.received, running.received, stream)
         if kept.chained:
             chosen = 4 * running.shape.tokens
             runtime.copy_on_device(inputs.addresses().tokens, kept.result, chosen, stream)
@@ -430,23 +441,28 @@ class GpuExecutor:
             address,
             base + plan.nbytes,
         )
-        chosen = plan.steps if chooses else plan.steps[:-1]
+        chosen = plan.steps if chooses else self._unsampled(plan.steps)
         steps = [(step, lowering.launches([step])) for step in chosen]
-        logits = address((self._graph.logits, F32))
-        result = address((self._sample.token, F32)) if chooses else logits
-        return CapturedPass(steps, logits, result, slot, chained)
+        scores = address((self._graph.result, F32))
+        result = address((self._sampling[0].token, F32)) if chooses else scores
+        received = address((self._received, F32)) if self._received else 0
+        return CapturedPass(steps, scores, result, received, slot, chained)
 
     def _steps(self, room: BatchShape) -> list[Step]:
-        """Return the steps of a pass; the last one chooses the next tokens."""
-        return pass_steps((*self._graph.ops, self._sample), self._lowering, room, self._fused)
+        """Return the steps of a pass; where it is for logits, the last one chooses the tokens."""
+        return pass_steps((*self._graph.ops, *self._sampling), self._lowering, room, self._fused)
+
+    def _unsampled(self, steps: list[Step]) -> list[Step]:
+        """The steps without the one that chooses the tokens."""
+        return steps[: len(steps) - len(self._sampling)]
 
     def _plan(self, room: BatchShape) -> Plan:
         lowering = self._lowering
         steps = self._steps(room)
         held = lifetimes(steps, lambda place: lowering.nbytes(place, room))
         # One or the other is copied to the host after the last step.
-        held[self._graph.logits, F32].read(len(steps))
-        held[self._sample.token, F32].read(len(steps))
+        for tensor in (self._graph.result, *(sample.token for sample in self._sampling)):
+            held[tensor, F32].read(len(steps))
         offsets, total = assign(held)
         return Plan(steps, offsets, total, lowering.scratch_bytes(steps, room))
 
@@ -461,12 +477,14 @@ class GpuExecutor:
             self._arena = (self._runtime.allocate(nbytes), nbytes)
         return self._arena[0]
 
-    def _reserve_results(self, nbytes: int) -> None:
-        """Give each slot room for a result; passes that copy to an older place are dropped."""
+    def _reserve_room(self, shape: BatchShape, columns: int) -> None:
+        """Give each slot room for result and input; passes that copy to an older place go."""
+        width = self._received.columns if self._received else 0
+        wanted = 4 * shape.output_rows * columns, 4 * shape.tokens * width
         for slot in self._slots:
-            if slot.result_bytes < nbytes:
+            if not slot.has_room(*wanted):
                 self._forget()
-                slot.grow_result(nbytes)
+                slot.make_room(*wanted)
 
     def _forget(self) -> None:
         """Drop all passes: an address that they hold is about to change."""

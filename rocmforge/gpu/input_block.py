@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.array_types import Ints
 from rocmforge.gpu.batch_shape import BatchAddresses
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
@@ -20,7 +21,7 @@ class InputBlock:
     """What describes a batch, as arrays in one block of device memory and its host mirror.
 
     In this order: draws, and as int32 tokens, positions, pages, offsets, lengths, starts,
-    page_table.
+    page_table, and where layers have windows, theirs: a page table and pages.
 
     Parameters
     ----------
@@ -30,13 +31,18 @@ class InputBlock:
         Most pages of one sequence.
     tokens, sequences
         The least that there is room for, from the first `grow` on.
+    windowed
+        Whether there are layers with a window.
     """
 
-    def __init__(self, runtime: Runtime, max_pages: int, tokens: int, sequences: int) -> None:
+    def __init__(
+        self, runtime: Runtime, max_pages: int, tokens: int, sequences: int, windowed: bool
+    ) -> None:
         self._runtime = runtime
         self._max_pages = max_pages
         self._tokens = tokens
         self._sequences = sequences
+        self._windowed = windowed
         self._address = 0
         self._host: NDArray[np.uint8] | None = None
 
@@ -50,7 +56,8 @@ class InputBlock:
         self.close()
         wanted = (1 << (n - 1).bit_length() for n in (tokens, sequences))
         self._tokens, self._sequences = map(max, (self._tokens, self._sequences), wanted)
-        nbytes = self._draws + 4 * (self._table + self._sequences * self._max_pages)
+        words = self._window_pages + self._tokens if self._windowed else self._window_table
+        nbytes = self._draws + 4 * words
         try:
             self._address = self._runtime.allocate(nbytes)
             self._host = self._runtime.allocate_pinned(nbytes)
@@ -79,9 +86,16 @@ class InputBlock:
         count = batch.lengths.size
         words[self._lengths : self._lengths + count] = batch.lengths
         words[self._starts : self._starts + count + 1] = batch.starts
-        table = words[self._table :].reshape(self._sequences, self._max_pages)
-        width = min(batch.page_table.shape[1], self._max_pages)
-        table[:count, :width] = batch.page_table[:, :width]
+        self._fill_table(words[self._table : self._window_table], batch.page_table)
+        if self._windowed:
+            behind = batch.of(True)
+            self._fill_table(words[self._window_table : self._window_pages], behind.page_table)
+            words[self._window_pages : self._window_pages + tokens.size] = behind.pages
+
+    def _fill_table(self, words: Ints, rows: Ints) -> None:
+        table = words.reshape(self._sequences, self._max_pages)
+        width = min(rows.shape[1], self._max_pages)
+        table[: len(rows), :width] = rows[:, :width]
 
     def fill_draws(self, draws: NDArray[Any]) -> None:
         """Write how to draw the next token of each sequence into the mirror."""
@@ -100,8 +114,9 @@ class InputBlock:
 
     @property
     def page_table_bytes(self) -> int:
-        """Bytes of the block that are the page table."""
-        return 0 if self._host is None else 4 * self._sequences * self._max_pages
+        """Bytes of the block that are page tables."""
+        tables = 2 if self._windowed else 1
+        return 0 if self._host is None else 4 * tables * self._sequences * self._max_pages
 
     def addresses(self) -> BatchAddresses:
         """Where the kernels find the arrays."""
@@ -113,6 +128,8 @@ class InputBlock:
             offsets=words + 3 * size,
             page_table=words + 4 * self._table,
             max_pages=self._max_pages,
+            window_pages=words + (4 * self._window_pages if self._windowed else 2 * size),
+            window_table=words + 4 * (self._window_table if self._windowed else self._table),
             lengths=words + 4 * self._lengths,
             starts=words + 4 * self._starts,
             draws=self._address,
@@ -133,3 +150,11 @@ class InputBlock:
     @property
     def _table(self) -> int:
         return self._starts + self._sequences + 1
+
+    @property
+    def _window_table(self) -> int:
+        return self._table + self._sequences * self._max_pages
+
+    @property
+    def _window_pages(self) -> int:
+        return self._window_table + self._sequences * self._max_pages

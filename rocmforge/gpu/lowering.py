@@ -9,7 +9,7 @@ for long prompts the weights become float16 in memory first (`ops/unpack.py`, `o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -72,6 +72,10 @@ class Pages(Protocol):
     @property
     def dtype(self) -> str:
         """Of the stored numbers: "f16", "f32" or "q8_0"."""
+
+    @property
+    def windowed(self) -> Collection[int]:
+        """The layers that have memory of their own behind pages."""
 
     def pages(self, layer: int) -> tuple[int, int]:
         """Addresses of a layer's keys and values."""

@@ -53,6 +53,7 @@ from rocmforge.plan.graph import (
     Layernorm,
     Matmul,
     MatmulRmsnorm,
+    Receive,
     Rmsnorm,
     Rope,
     RopeAttention,
@@ -103,6 +104,7 @@ class PassLowering:
         self._batch = batch
         self._address = address
         self._scratch = scratch
+        self._copied = False  # a copy, no kernel, is what the next launch comes after
 
     def launches(self, steps: Sequence[Step]) -> list[Launch]:
         """Return the launches of steps from `dtypes.lower`.
@@ -110,12 +112,13 @@ class PassLowering:
         Those of a few rows are short: they start early, where the device can do so (decode of 1 to
         64 sequences takes 0.81 to 0.97 of its time on an H200). Larger grids lose by it: passes of
         16 to 64 rows through `matmul_prompt` took 1.37 to 1.45 of theirs. An embedding waits for a
-        copy, and nothing starts before a copy has ended.
+        copy, as does what follows `Receive`, and nothing starts before a copy has ended.
         """
         few = self._shape.tokens <= EARLY_TOKENS
         launches = []
         for step in steps:
-            early = few and not isinstance(step.op, Embed | EmbedRmsnorm)
+            early = few and not self._copied and not isinstance(step.op, Embed | EmbedRmsnorm)
+            self._copied = isinstance(step.op, Receive)
             launches += [
                 replace(launch, early=early and launch.file not in LARGE_GRIDS)
                 for launch in self._step(step)
@@ -156,6 +159,8 @@ class PassLowering:
                 return [self._quantize(op)]
             case Embed() as op:
                 return [self._embed(op.embedding, op.out, scale=op.scale)]
+            case Receive():
+                return []  # a copy, before all launches
             case EmbedRmsnorm() as op:
                 return [self._embed_rmsnorm(op, self._out(step, op.out))]
             case Rope() as op:
@@ -503,12 +508,13 @@ class PassLowering:
         )
 
     def _queried(self, op: Attention | RopeAttention, out: Any) -> dict[str, Any]:
+        batch = self._batch
         return {
             **self._pages(op.layer, op.kv_heads, op.head_dim),
             "q": self._f32(op.q),
-            "page_table": self._batch.page_table,
-            "max_pages": self._batch.max_pages,
-            "lengths": self._batch.lengths,
+            "page_table": batch.window_table if self._windowed(op) else batch.page_table,
+            "max_pages": batch.max_pages,
+            "lengths": batch.lengths,
             "out": out,
             "sequences": self._shape.sequences,
             "heads": op.heads,
@@ -538,12 +544,16 @@ class PassLowering:
         }
 
     def _slots(self, op: KvAppend | RopeKvAppend) -> dict[str, Any]:
+        batch = self._batch
         return {
             **self._pages(op.layer, op.k.columns // op.head_dim, op.head_dim),
-            "pages": self._batch.pages,
-            "offsets": self._batch.offsets,
+            "pages": batch.window_pages if self._windowed(op) else batch.pages,
+            "offsets": batch.offsets,
             "tokens": self._shape.tokens,
         }
+
+    def _windowed(self, op: KvAppend | RopeKvAppend | Attention | RopeAttention) -> bool:
+        return op.layer in self._lowering.cache.windowed
 
     def _pages(self, layer: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
         cache = self._lowering.cache

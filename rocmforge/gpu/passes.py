@@ -9,24 +9,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.array_types import Ints
+from rocmforge.array_types import Floats, Ints
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.dtypes import Step
 from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.ops.sample import parts_bytes
 from rocmforge.kv.batch import Batch
+from rocmforge.plan.graph import Sample, Tensor
 
 
 @dataclass
 class CapturedPass:
     """The launches of one batch shape, by steps; `graph` once they were captured.
 
-    `result` is copied to the host: the tokens where the last step chooses them, or the logits.
-    `slot` has the inputs; with `chained`, the tokens are those that the pass before has chosen.
+    `result` is copied to the host: the tokens where the last step chooses them, or `scores`, which
+    are the logits, or activations for the next stage. `received` is where those of the stage before
+    go, 0 for none. `slot` has the inputs; with `chained`, the tokens are those that the pass before
+    has chosen.
     """
 
     steps: Sequence[tuple[Step, Sequence[Launch]]]
-    logits: int
+    scores: int
     result: int
+    received: int
     slot: int
     chained: bool
     graph: Any = None
@@ -38,7 +43,7 @@ Key = tuple[BatchShape, bool, int, bool]  # the shape, whether it chooses, slot,
 
 @dataclass(frozen=True)
 class Running:
-    """A pass that was launched, with what it was launched for."""
+    """A pass that was launched, with what it was launched for; `received` is page-locked."""
 
     kept: CapturedPass
     shape: BatchShape
@@ -47,6 +52,7 @@ class Running:
     draws: NDArray[Any] | None
     batch: Batch
     result: Ints
+    received: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -57,3 +63,11 @@ class Plan:
     offsets: dict[Any, int]
     nbytes: int
     scratch: int
+
+
+def sampling(result: Tensor) -> tuple[Sample, ...]:
+    """Return what chooses the next tokens behind a pass that is for logits; else nothing."""
+    if result.rows != "outputs":
+        return ()
+    parts = Tensor("parts_of_logits", parts_bytes(1) // 4, result.rows)
+    return (Sample(result, parts, Tensor("next_token", 1, result.rows)),)

@@ -26,10 +26,10 @@ from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.replay import Replay
 from rocmforge.gpu.runtime import Runtime
-from rocmforge.kv.batch import Batch
 from rocmforge.plan.arena import ALIGNMENT
 from rocmforge.plan.cost import Cost, Costs
-from rocmforge.plan.graph import Tensor
+from rocmforge.plan.graph import Graph
+from rocmforge.plan.protocols import StageInput
 
 
 @dataclass
@@ -90,12 +90,12 @@ class GpuTimedPass:
     ----------
     lowering
         The device.
-    shape, tokens, batch
-        The batch: its shape, its (T,) ids, and where they stand.
+    shape, tokens, given
+        The batch: its shape, its (T,) ids, where they stand, and of a stage what it received.
     steps
         Of the pass, in order.
-    logits
-        What the pass is for.
+    graph
+        What the steps were made of.
     max_pages
         Most pages of one sequence.
     kv_token_bytes
@@ -107,9 +107,9 @@ class GpuTimedPass:
         lowering: Lowering,
         shape: BatchShape,
         tokens: NDArray[np.int64],
-        batch: Batch,
+        given: StageInput,
         steps: Sequence[Step],
-        logits: Tensor,
+        graph: Graph,
         max_pages: int,
         kv_token_bytes: int,
     ) -> None:
@@ -117,11 +117,19 @@ class GpuTimedPass:
         self._runtime = lowering.kernels.runtime
         self._lowering = lowering
         self._shape = shape
-        self._inputs = InputBlock(self._runtime, max_pages, shape.tokens, shape.sequences)
+        self._inputs = InputBlock(
+            self._runtime,
+            max_pages,
+            shape.tokens,
+            shape.sequences,
+            windowed=given.batch.in_windows is not None,
+        )
         self._memory = 0
         self._host: NDArray[np.uint8] | None = None  # page-locked
+        self._received: NDArray[np.uint8] | None = None  # page-locked too
         self._launches: list[list[Launch]] = []  # of each step
         self._whole: Replay | None = None
+        batch = given.batch
         counts = np.diff(batch.starts).tolist()
         costs = Costs(
             counts, batch.lengths.tolist(), shape.output_rows, kv_token_bytes, activation_bytes
@@ -129,8 +137,14 @@ class GpuTimedPass:
         try:
             self._inputs.grow(shape.tokens, shape.sequences)
             self._inputs.fill(tokens, batch)
-            self._logits = self._place(steps, logits)
-            self._host = self._runtime.allocate_pinned(4 * shape.output_rows * logits.columns)
+            address = self._place(steps)
+            self._result_at = address((graph.result, F32))
+            nbytes = 4 * shape.output_rows * graph.result.columns
+            self._host = self._runtime.allocate_pinned(nbytes)
+            if graph.received is not None and given.received is not None:
+                self._received_at = address((graph.received, F32))
+                self._received = self._runtime.allocate_pinned(given.received.nbytes)
+                self._received.view(np.float32)[:] = given.received.reshape(-1)
             self.enqueue(self._runtime)
             self._runtime.synchronize()
             self.steps = self._grouped(steps, costs)
@@ -139,7 +153,7 @@ class GpuTimedPass:
             raise
 
     def seconds(self) -> float:
-        """Replay the pass with the copies of its inputs and logits; return its device time."""
+        """Replay the pass with the copies of its inputs and result; return its device time."""
         if self._whole is None:
             self._whole = Replay(self._runtime, [self], calls=1)
         return self._whole.seconds()
@@ -168,24 +182,27 @@ class GpuTimedPass:
         whole, self._whole = self._whole, None
         memory, self._memory = self._memory, 0
         host, self._host = self._host, None
+        received, self._received = self._received, None
         releases: list[Callable[[], None]] = [step.close for step in self.steps]
         if whole is not None:
             releases.append(whole.close)
         if memory:
             releases.append(partial(self._runtime.free, memory))
-        if host is not None:
-            releases.append(partial(self._runtime.free_pinned, host))
+        pinned = [held for held in (host, received) if held is not None]
+        releases += [partial(self._runtime.free_pinned, held) for held in pinned]
         release_all(*releases, self._inputs.close)
 
     def _bring(self, stream: Any) -> None:
         self._inputs.send(stream)
+        if self._received is not None:
+            self._runtime.copy_to_device(self._received_at, self._received, stream)
 
     def _take(self, stream: Any) -> None:
         assert self._host is not None
-        self._runtime.copy_to_host(self._host, self._logits, stream)
+        self._runtime.copy_to_host(self._host, self._result_at, stream)
 
-    def _place(self, steps: Sequence[Step], logits: Tensor) -> int:
-        """Give each tensor memory of its own, make the launches, return the logits' address."""
+    def _place(self, steps: Sequence[Step]) -> Callable[[Place], int]:
+        """Give each tensor memory of its own, make the launches; return where each tensor is."""
         offsets: dict[Place, int] = {}
         end = 0
         for place in dict.fromkeys(p for step in steps for p in (*step.reads, *step.writes)):
@@ -196,19 +213,20 @@ class GpuTimedPass:
             self._lowering.unpacked_bytes(steps, self._shape),
         )
         base = self._memory = self._runtime.allocate(end + scratch)
-        lowering = PassLowering(
-            self._lowering,
-            self._shape,
-            self._inputs.addresses(),
-            lambda place: base + offsets[place],
-            base + end,
-        )
+
+        def address(place: Place) -> int:
+            return base + offsets[place]
+
+        inputs, scratch_at = self._inputs.addresses(), base + end
+        lowering = PassLowering(self._lowering, self._shape, inputs, address, scratch_at)
         self._launches = [lowering.launches([step]) for step in steps]
-        return base + offsets[logits, F32]
+        return address
 
     def _grouped(self, steps: Sequence[Step], costs: Costs) -> tuple[GpuTimedStep, ...]:
         groups: dict[str, list[int]] = {}
         for number, step in enumerate(steps):
+            if not self._launches[number]:  # what is received is copied
+                continue
             groups.setdefault(step.op.label, []).append(number)
         return tuple(
             GpuTimedStep(

@@ -102,6 +102,10 @@ class BlockAllocator:
         self.prefixes.add(digests, pages)
         self._names[self.prefixes.pages()] = NOBODY
 
+    def held_pages(self) -> NDArray[np.intp]:
+        """Return the numbers of the other pages, ascending."""
+        return np.setdiff1d(np.arange(self.n_pages), self.free_pages(), assume_unique=True)
+
     def free_pages(self) -> NDArray[np.intp]:
         """Return the numbers of the free pages, ascending."""
         names = [name + 1 for name in self.holders.copy()]

@@ -59,14 +59,22 @@ class Batch(Slots, Queries):
     ----------
     positions
         (T,) int32, of each token in its sequence.
+    in_windows
+        The same with what lies behind the pages in layers with a window; None: no layer has one.
     """
 
     positions: Ints
+    in_windows: Batch | None = None
+
+    def of(self, windowed: bool) -> Batch:
+        """Return the batch for layers with a window, or for those without."""
+        return self.in_windows if windowed and self.in_windows is not None else self
 
     def same_places(self, other: Batch) -> bool:
         """Whether its tokens go to the same places of the same pages as another batch's."""
-        return np.array_equal(self.positions, other.positions) and np.array_equal(
-            self.page_table, other.page_table
+        return np.array_equal(self.positions, other.positions) and all(
+            np.array_equal(self.of(windowed).page_table, other.of(windowed).page_table)
+            for windowed in (False, True)
         )
 
 
@@ -89,7 +97,7 @@ def extend(table: PageTable, sequences: Sequence[int], counts: Sequence[int]) ->
     """
     first = np.array(table.extend_all(sequences, counts), np.int32)
     page_table, lengths = table.as_array(sequences)
-    return _batch(table.page_size, page_table, lengths, first, counts)
+    return _batch(table, page_table, lengths, first, counts)
 
 
 def step_ahead(table: PageTable, sequences: Sequence[int]) -> Batch | None:
@@ -109,23 +117,32 @@ def step_ahead(table: PageTable, sequences: Sequence[int]) -> Batch | None:
     slot = lengths // table.page_size
     if slot.max() >= page_table.shape[1] or (page_table[np.arange(slot.size), slot] < 0).any():
         return None
-    return _batch(table.page_size, page_table, lengths + 1, lengths, [1] * len(sequences))
+    batch = _batch(table, page_table, lengths + 1, lengths, [1] * len(sequences))
+    return None if (batch.of(True).pages < 0).any() else batch
 
 
 def _batch(
-    page_size: int, page_table: Ints, lengths: Ints, first: Ints, counts: Sequence[int]
+    table: PageTable, page_table: Ints, lengths: Ints, first: Ints, counts: Sequence[int]
 ) -> Batch:
     starts = np.array([0, *itertools.accumulate(counts)], np.int32)
     row, positions = np.arange(len(counts)), first
     if starts[-1] > row.size:  # several tokens of one sequence: each behind the one before
         row = np.repeat(row, counts)
         positions = np.arange(starts[-1], dtype=np.int32) + (first - starts[:-1])[row]
-    slot, offsets = np.divmod(positions, np.int32(page_size))
-    return Batch(
-        positions=positions,
-        pages=page_table[row, slot],
-        offsets=offsets,
-        page_table=page_table,
-        lengths=lengths,
-        starts=starts,
-    )
+    slot, offsets = np.divmod(positions, np.int32(table.page_size))
+
+    def batch(pages: Ints, in_windows: Batch | None) -> Batch:
+        return Batch(
+            positions=positions,
+            pages=pages[row, slot],
+            offsets=offsets,
+            page_table=pages,
+            lengths=lengths,
+            starts=starts,
+            in_windows=in_windows,
+        )
+
+    if table.windows is None:
+        return batch(page_table, None)
+    behind = table.windows.behind(page_table, first, table.page_size)
+    return batch(page_table, batch(behind, None))

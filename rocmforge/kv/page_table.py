@@ -23,6 +23,7 @@ from rocmforge.errors import OutOfMemoryError, OutOfPagesError
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.prefixes import digests
+from rocmforge.kv.windows import WindowPages
 
 NO_PAGE = -1
 FIRST_ROWS = 4
@@ -59,6 +60,8 @@ class _Sequence:
     owner: weakref.ref[object] | None
     prompt: NDArray[np.int64] | None  # whose pages later prompts may find once it has run
     found: int = 0  # tokens of the prompt that it began with
+    passed: int = 0  # pages that windows have passed, and behind which nothing may lie
+    marked: int | None = None  # length to which it may be truncated
 
 
 class PageTable:
@@ -77,6 +80,8 @@ class PageTable:
         P, tokens in a page: 16, 32 or 64.
     copy
         Called with two pages: copies what the first one holds to the second one.
+    windows
+        What lies behind the pages in layers with a window; None where there are no such layers.
 
     Raises
     ------
@@ -89,6 +94,7 @@ class PageTable:
         allocator: BlockAllocator,
         page_size: int,
         copy: Callable[[int, int], None] | None = None,
+        windows: WindowPages | None = None,
     ) -> None:
         if page_size not in PAGE_SIZES:
             raise ValueError(f"page_size: got {page_size}, wanted one of {PAGE_SIZES}")
@@ -99,6 +105,7 @@ class PageTable:
             )
         self.allocator = allocator
         self.page_size = page_size
+        self.windows = windows
         self._copy = copy
         self._sequences: dict[int, _Sequence] = allocator.holders
         self._pages = np.full((FIRST_ROWS, FIRST_COLUMNS), NO_PAGE, np.int32)
@@ -110,7 +117,8 @@ class PageTable:
     def nbytes(self) -> int:
         """Bytes of the table and of the allocator's list, room for further sequences included."""
         rows = self._pages.nbytes + self._n_pages.nbytes + self._lengths.nbytes
-        return rows + self.allocator.nbytes
+        windows = 0 if self.windows is None else self.windows.nbytes
+        return rows + self.allocator.nbytes + windows
 
     def add_sequence(
         self,
@@ -245,8 +253,38 @@ class PageTable:
                 raise ValueError(f"n_tokens: got {n}, wanted 0 or more")
         lengths = [start + n for start, n in zip(starts, n_tokens, strict=True)]
         self._reserve(sequences, rows, lengths)
+        if self.windows is not None:
+            self._move_windows(self.windows, sequences, starts, lengths)
         self._lengths[rows] = lengths
         return starts
+
+    def _move_windows(
+        self,
+        windows: WindowPages,
+        sequences: Sequence[int],
+        starts: Sequence[int],
+        lengths: Sequence[int],
+    ) -> None:
+        """Let go of what new tokens do not see, and have memory for them and the ones behind.
+
+        What prompts share is not let go of, nor that of a prompt which may yet be shared.
+        """
+        size = self.page_size
+        new: list[int] = []
+        for sequence, start, length in zip(sequences, starts, lengths, strict=True):
+            held = self._sequences[sequence]
+            pages = self._pages[held.row]
+            kept = start if held.marked is None else min(start, held.marked)
+            first = windows.first_page(kept, size)
+            if first > held.passed and held.prompt is None:
+                passed = pages[held.passed : first]
+                windows.drop(passed[~np.isin(passed, self.allocator.prefixes.pages())])
+                held.passed = first
+            end = min(length // size + 1, int(self._n_pages[held.row]))
+            new += pages[start // size : end].tolist()
+        lacking = windows.without(new)
+        if lacking.size:
+            windows.take(lacking, self.allocator.held_pages())
 
     def truncate(self, sequence: int, n_tokens: int) -> None:
         """Forget the last tokens of a sequence; it keeps its pages, but for those it may share.
@@ -262,16 +300,30 @@ class PageTable:
         Raises
         ------
         ValueError
-            No such sequence, or it has fewer tokens.
+            No such sequence, it has fewer tokens, or windows have passed what the next token there
+            would see (`mark` keeps it).
         OutOfPagesError
             No page is free for that copy; nothing is changed.
         """
-        row = self._row(sequence)
-        if not 0 <= n_tokens <= self._lengths[row]:
-            raise ValueError(f"n_tokens: got {n_tokens}, wanted 0 to {self._lengths[row]}")
+        row, held = self._row(sequence), self._sequences[sequence]
+        least = 0
+        if self.windows is not None and held.passed:
+            least = held.passed * self.page_size + self.windows.window - 1
+        if n_tokens and not least <= n_tokens <= self._lengths[row]:
+            kinds = f"0 or {least}" if least else "0"
+            raise ValueError(f"n_tokens: got {n_tokens}, wanted {kinds} to {self._lengths[row]}")
         self._own(sequence, row, n_tokens)
-        self._sequences[sequence].prompt = None
+        held.prompt = None
+        if not n_tokens:
+            held.passed = 0
         self._lengths[row] = n_tokens
+
+    def mark(self, sequence: int) -> None:
+        """Let a sequence be truncated to its length of now, whatever is appended.
+
+        Windows keep what its next token sees.
+        """
+        self._sequences[sequence].marked = self.length(sequence)
 
     def _own(self, sequence: int, row: int, n_tokens: int) -> None:
         """Make the pages behind so many tokens the sequence's alone, and so the last of these."""
@@ -285,6 +337,9 @@ class PageTable:
             own[:0] = self._take([sequence], [1])
             if self._copy is not None:
                 self._copy(pages[0], own[0])
+            if self.windows is not None:
+                self.windows.take(np.array(own[:1]), self.allocator.held_pages())
+                self.windows.copy(pages[0], own[0])
         self._pages[row, full:] = NO_PAGE
         self._n_pages[row] = full
         self._attach(row, own)
@@ -370,10 +425,15 @@ class PageTable:
 
     def _take(self, sequences: Sequence[int], counts: Sequence[int]) -> list[int]:
         """Allocate pages; shared ones that no sequence has make room, the least used first."""
-        allocator, wanted = self.allocator, sum(counts)
+        allocator, windows, wanted = self.allocator, self.windows, sum(counts)
         while True:
             try:
-                return allocator.allocate(sequences, counts)
+                if windows is None:
+                    return allocator.allocate(sequences, counts)
+                windows.back(self._most_in_windows(windows, sequences, counts))
+                pages = allocator.allocate(sequences, counts)
+                windows.drop(pages)
+                return pages
             except (OutOfPagesError, OutOfMemoryError):  # noqa: PERF203
                 idle = allocator.prefixes.idle(set(self._pages[self._rows()].ravel().tolist()))
                 missing = max(0, wanted - allocator.n_free)
@@ -384,6 +444,18 @@ class PageTable:
                     raise
                 # Where memory behind the pages is missing, it is there behind these.
                 allocator.prefixes.forget(idle[: missing or wanted])
+
+    def _most_in_windows(
+        self, windows: WindowPages, sequences: Sequence[int], counts: Sequence[int]
+    ) -> int:
+        """Behind how many pages something lies at most, with so many more for some sequences."""
+        more = dict(zip(sequences, counts, strict=True))
+        total = len(self.allocator.prefixes.pages())
+        for sequence, held in self._sequences.copy().items():
+            pages = int(self._n_pages[held.row]) + more.get(sequence, 0)
+            moves = held.prompt is None and held.marked is None
+            total += windows.most(pages, self.page_size) if moves else pages
+        return total
 
     def _pages_of(self, what: str, n_tokens: int) -> int:
         if n_tokens < 0:

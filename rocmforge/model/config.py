@@ -16,6 +16,7 @@ import numpy as np
 from rocmforge.errors import UnsupportedModelError, brief
 from rocmforge.gguf.header import StringArray
 from rocmforge.gguf.reader import GGUFFile
+from rocmforge.kv.windows import PASS_TOKENS
 from rocmforge.model.architectures import ARCHITECTURES, Architecture, QkNorm
 from rocmforge.model.metadata import Keys
 from rocmforge.model.rope import MAX_CONTEXT, RopeConfig, read_rope
@@ -164,10 +165,25 @@ class ModelConfig:
         """2 · L · G · D · 2 bytes: keys and values of one token in f16, the default."""
         return 2 * self.n_layers * self.n_kv_heads * self.head_dim * 2
 
+    def kv_bytes(self, tokens: int) -> int:
+        """Bytes of the keys and values of so many tokens in f16, fewer where layers have windows.
+
+        Those have memory for a window and the tokens of a pass at most; that a page is taken whole
+        is not counted.
+        """
+        sizes = (self.window_size(layer, tokens) for layer in range(self.n_layers))
+        held = sum(tokens if n is None else min(tokens, n + PASS_TOKENS) for n in sizes)
+        return held * (self.kv_bytes_per_token // self.n_layers)
+
     def layer_window(self, layer: int) -> WindowConfig | None:
         """Return the window of a layer, None where it has none."""
         every = self.window.global_every if self.window else None
         return None if every and (layer + 1) % every == 0 else self.window
+
+    def window_size(self, layer: int, ctx: int) -> int | None:
+        """Return how many tokens a query of a layer sees at most; None: all of up to `ctx`."""
+        window = self.layer_window(layer)
+        return window.size if window is not None and window.size < ctx else None
 
     def uses_rope(self, layer: int) -> bool:
         """Return whether a layer has a rotary embedding."""

@@ -25,6 +25,7 @@ from rocmforge.plan.graph import (
     Layernorm,
     Matmul,
     Op,
+    Receive,
     Rmsnorm,
     Rope,
     Rotation,
@@ -45,7 +46,8 @@ def decoder_graph(
     Parameters
     ----------
     config, weights
-        The model; its matrices packed by the backend that will run the graph.
+        The model, or a stage of it (`ModelWeights.stage`); its matrices packed by the backend that
+        will run the graph.
     embedding
         The token embedding.
     ctx
@@ -54,10 +56,13 @@ def decoder_graph(
     Returns
     -------
     Graph
-        New tokens in, their keys and values into the cache, logits (outputs, V) out.
+        New tokens in, their keys and values into the cache, logits (outputs, V) out. A stage begins
+        and ends with activations (tokens, K) where it lacks the first or the last layer; the cache
+        has its layers alone.
     """
     decoder = _Decoder(config, weights, ctx)
-    return Graph(list(decoder.ops(embedding)), decoder.logits)
+    result = decoder.x if weights.output is None else decoder.logits
+    return Graph(list(decoder.ops(embedding)), result)
 
 
 class _Decoder:
@@ -65,6 +70,7 @@ class _Decoder:
         self.config = config
         self.weights = weights
         self.ctx = ctx
+        self.first = weights.layers[0].index
         self.x = Tensor("x", config.d_model)
         self.logits = Tensor("logits", config.vocab_size, "outputs")
         rope = config.rope
@@ -83,9 +89,14 @@ class _Decoder:
     def ops(self, embedding: Embedding) -> Iterator[Op]:
         config, last = self.config, Tensor("last", self.config.d_model, "outputs")
         weights, scales = self.weights, config.scales
-        yield Embed(embedding, self.x, scales.embedding)
+        if self.first == 0:
+            yield Embed(embedding, self.x, scales.embedding)
+        else:
+            yield Receive(self.x)
         for layer in weights.layers:
             yield from self.layer(layer)
+        if weights.output is None:
+            return
         yield SelectOutputs(self.x, last)
         yield self.norm(last, weights.output_norm, weights.output_norm_bias, last)
         yield Matmul(
@@ -151,16 +162,17 @@ class _Decoder:
                 yield Rmsnorm(x, norm, config.norm_eps, x)
             if config.uses_rope(w.index):
                 yield Rope(x, rotation, head_dim)
-        yield KvAppend(k, v, w.index, head_dim)
+        place = w.index - self.first  # of the layer in the cache
+        yield KvAppend(k, v, place, head_dim)
         scales = config.scales
         yield Attention(
             q,
-            w.index,
+            place,
             mixed,
             scales.attention or 1.0 / math.sqrt(head_dim),
             kv_heads,
             head_dim,
-            window.size if window is not None and window.size < self.ctx else None,
+            config.window_size(w.index, self.ctx),
             scales.attention_softcap,
             w.attn_sinks,
         )

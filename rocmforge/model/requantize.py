@@ -13,6 +13,7 @@ import numpy as np
 from gguf import GGUFValueType
 from numpy.typing import NDArray
 
+from rocmforge.array_types import Floats
 from rocmforge.atomic import whole_file
 from rocmforge.gguf import parts
 from rocmforge.gguf.formats import FORMATS, Format
@@ -21,6 +22,7 @@ from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gguf.writer import pad, write_header
 from rocmforge.model.config import ModelConfig
+from rocmforge.model.matrix_scales import of_rows, read_scales, scale_names
 from rocmforge.model.mixes import find_mix, tensor_format
 from rocmforge.plan.protocols import Progress
 
@@ -42,8 +44,8 @@ def quantize_gguf(
     """Write the model in `source` to `target` with its matrices in the formats of `mix`.
 
     Each matrix whose format changes is decoded to float32 and encoded again: if the source is
-    quantized, its rounding errors stay. Vectors become F32. The file appears under its name only
-    when it is complete.
+    quantized, its rounding errors stay, and scales beside its matrices go into the weights. Vectors
+    become F32. The file appears under its name only when it is complete.
 
     Parameters
     ----------
@@ -75,6 +77,14 @@ def quantize_gguf(
             name: FORMATS[tensor_format(chosen, config, name, info.shape)]
             for name, info in file.tensors.items()
         }
+        factors = {
+            name: values
+            for name, values in read_scales(file).items()
+            if formats[name] != file.tensors[name].format
+        }
+        for name in factors:  # which go into the weights
+            for scale in scale_names(name):
+                formats.pop(scale, None)
         total = sum(fmt.nbytes(file.tensors[name].shape) for name, fmt in formats.items())
         with whole_file(path) as out:
             _write_header(Path(out.name), file, formats, chosen.file_type)
@@ -82,7 +92,7 @@ def quantize_gguf(
             pad(out)
             done = 0
             for name, fmt in formats.items():
-                data = _encoded(file, name, fmt)
+                data = _encoded(file, name, fmt, factors.get(name))
                 out.write(data.data)
                 pad(out)
                 file.release(name)
@@ -92,10 +102,14 @@ def quantize_gguf(
     return path
 
 
-def _encoded(file: GGUFFile, name: str, fmt: Format) -> NDArray[np.uint8]:
+def _encoded(file: GGUFFile, name: str, fmt: Format, factors: Floats | None) -> NDArray[np.uint8]:
     data, stored = file.tensor(name), file.tensors[name].format
     if stored != fmt:
-        data = quantize(dequantize(data, stored), fmt)
+        weights = dequantize(data, stored)
+        if factors is not None:
+            rows = weights.reshape(-1, weights.shape[-1])
+            weights = (rows * of_rows(factors, len(rows))).reshape(weights.shape)
+        data = quantize(weights, fmt)
     return np.ascontiguousarray(data)
 
 

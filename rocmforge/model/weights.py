@@ -8,7 +8,7 @@ that its matmul reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -21,12 +21,13 @@ from rocmforge.gguf.header import TensorInfo
 from rocmforge.gguf.quants import dequantize
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.config import ModelConfig
+from rocmforge.model.matrix_scales import read_scales, scale_shapes
 from rocmforge.plan.protocols import Progress
 
 W = TypeVar("W")
 V = TypeVar("V")
-Pack = Callable[[TensorInfo, NDArray[np.uint8]], W]
 Vector = NDArray[np.float32]
+Pack = Callable[[TensorInfo, NDArray[np.uint8], Vector | None], W]
 
 _LISTED = 12
 _MATRICES = (
@@ -156,7 +157,8 @@ class ModelWeights(Generic[W]):
     output_norm, output_norm_bias
         ``(K,)`` float32, of the norm before the output; no bias: None.
     output
-        Packed ``(V, K)``; of the token embedding where the output is tied to it.
+        Packed ``(V, K)``; of the token embedding where the output is tied to it. None of a stage
+        that lacks the last layer.
     """
 
     token_embd: TensorInfo
@@ -164,17 +166,26 @@ class ModelWeights(Generic[W]):
     layers: tuple[LayerWeights[W], ...]
     output_norm: Vector
     output_norm_bias: Vector | None
-    output: W
+    output: W | None
 
     def matrices(self) -> tuple[W, ...]:
         """The matrices, in the order in which a forward pass uses them."""
-        return (*(matrix for layer in self.layers for matrix in layer.matrices()), self.output)
+        of_layers = (matrix for layer in self.layers for matrix in layer.matrices())
+        return (*of_layers, *([] if self.output is None else [self.output]))
 
     def map(self, function: Callable[[W], V]) -> ModelWeights[V]:
         """Return the model with something else for each matrix, in the order of `matrices`."""
         changed: dict[str, Any] = {"layers": tuple(layer.map(function) for layer in self.layers)}
-        changed["output"] = function(self.output)
+        changed["output"] = None if self.output is None else function(self.output)
         return cast(ModelWeights[V], replace(self, **changed))
+
+    def stage(self, layers: range) -> ModelWeights[W]:
+        """Return the part of the whole model that consecutive layers make up.
+
+        The embedding goes with the first layer, the output with the last one.
+        """
+        output = self.output if layers.stop == len(self.layers) else None
+        return replace(self, layers=self.layers[layers.start : layers.stop], output=output)
 
     def different_layers(self, config: ModelConfig) -> ModelWeights[W]:
         """Return the model with its first and last block, and one of each kind between them.
@@ -193,6 +204,12 @@ class ModelWeights(Generic[W]):
         between = {kind(layer): layer for layer in reversed(self.layers[1:-1])}
         last = self.layers[1:][-1:]  # none, if it is the first one
         return replace(self, layers=(*self.layers[:1], *reversed(between.values()), *last))
+
+
+def layer_of(name: str) -> int | None:
+    """Return the number of the block that a tensor belongs to by its name; None: to no block."""
+    block, _, rest = name.partition(".")
+    return int(rest.partition(".")[0]) if block == "blk" else None
 
 
 def rope_tables(config: ModelConfig, names: Container[str]) -> tuple[str, ...]:
@@ -304,7 +321,8 @@ def load_weights(
         Its configuration.
     pack
         Called with a matrix's info and its bytes, ``(rows, row_bytes)`` uint8, a read-only view
-        of the mapped file, experts one below the other; returns the packed matrix.
+        of the mapped file, experts one below the other, and what the weights are multiplied by,
+        (1,) or one for each expert, if anything; returns the packed matrix.
     progress
         Called after each tensor with the bytes loaded and the bytes to load.
     expect
@@ -317,14 +335,15 @@ def load_weights(
     ------
     ModelError
         Tensors are missing, unknown, of another shape or, for vectors, of a quantized format;
-        lists them. Or a rotary frequency factor is not positive.
+        lists them. Or a rotary frequency factor is not positive, or a matrix's scale is too large.
     """
     tables = rope_tables(config, file.tensors)
     shapes = tensor_shapes(config, tables)
     if problems := tensor_problems(file, config):
         raise ModelError(f"{file.path}: {'; '.join(problems)}")
     loaded = [name for name in shapes if name != "token_embd.weight" or config.tied_output]
-    loader = _Loader(file, pack, progress, sum(file.tensors[name].nbytes for name in loaded))
+    total = sum(file.tensors[name].nbytes for name in loaded)
+    loader = _Loader(file, pack, progress, read_scales(file), total)
     factors = {name: loader.factors(name) for name in tables}
     table = _ROPE_FREQS
     if config.row.long_rope:
@@ -349,6 +368,7 @@ class _Loader(Generic[W]):
     file: GGUFFile
     pack: Pack[W]
     progress: Progress | None
+    scales: Mapping[str, Vector]
     total: int
     done: int = 0
 
@@ -356,7 +376,8 @@ class _Loader(Generic[W]):
         raw = self.file.tensor(info.name)
         raw = raw.reshape(-1, raw.shape[-1])
         first = (info.offset - self.file.tensors[info.name].offset) // raw.shape[-1]
-        packed = self.pack(info, raw[first : first + math.prod(info.shape[:-1])])
+        own = raw[first : first + math.prod(info.shape[:-1])]
+        packed = self.pack(info, own, self.scales.get(info.name))
         self._finish(info)
         return packed
 
@@ -457,6 +478,7 @@ def _rows_of(info: TensorInfo, counts: Sequence[int]) -> list[TensorInfo]:
 def tensor_problems(file: GGUFFile, config: ModelConfig) -> list[str]:
     """Return what is wrong with the tensors of a file for its configuration; nothing is read."""
     shapes = tensor_shapes(config, rope_tables(config, file.tensors))
+    shapes.update(scale_shapes(file.tensors))
     problems: list[str] = []
     missing = [name for name in shapes if name not in file.tensors]
     unknown = [name for name in file.tensors if name not in shapes]

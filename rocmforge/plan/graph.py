@@ -138,6 +138,15 @@ class Embed(OpRecord):
 
 
 @dataclass(frozen=True)
+class Receive(OpRecord):
+    """Out (T, K) = what the host brings: activations of the layers before, from another device."""
+
+    WRITES = ("out",)
+
+    out: Tensor
+
+
+@dataclass(frozen=True)
 class Rmsnorm(OpRecord):
     """Out = or += x / √(mean(x²) + eps) · weight over each `weight.size` columns; may be in place.
 
@@ -637,6 +646,7 @@ class Sample(OpRecord):
 
 Op = (
     Embed
+    | Receive
     | Rmsnorm
     | Layernorm
     | SelectOutputs
@@ -664,18 +674,24 @@ Op = (
 
 @dataclass(frozen=True)
 class Graph:
-    """A forward pass.
+    """A forward pass, or a stage of one: what one of several devices runs of it.
 
     Parameters
     ----------
     ops
-        In order.
-    logits
-        The tensor (outputs, V) that the pass is for.
+        In order. A stage that is not the first begins with `Receive`.
+    result
+        The tensor that it is for: logits (outputs, V), or, of a stage that is not the last,
+        activations (tokens, K).
     """
 
     ops: Sequence[Op]
-    logits: Tensor
+    result: Tensor
+
+    @property
+    def received(self) -> Tensor | None:
+        """What a stage that is not the first begins with, (tokens, K)."""
+        return next((op.out for op in self.ops if isinstance(op, Receive)), None)
 
 
 def op_name(op: object) -> str:

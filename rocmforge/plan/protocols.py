@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rocmforge.array_types import Bytes, Floats, Ints
 from rocmforge.gguf.formats import Format
-from rocmforge.kv.batch import Queries, Slots
+from rocmforge.kv.batch import Batch, Queries, Slots
 from rocmforge.kv.page_table import PageTable
 from rocmforge.plan.cost import Cost
 from rocmforge.plan.graph import Graph
@@ -71,6 +71,16 @@ class Cache(Protocol):
 
     def close(self) -> None:
         """Give the memory back. Idempotent."""
+
+
+class StageCache(Cache, Protocol):
+    """The cache of one device, for a whole model or for a stage; a stage's table is not used."""
+
+    def grow_kind(self, windowed: bool, pages: int) -> None:
+        """As `grow`, in the layers with a window, or in those without."""
+
+    def copy_page(self, windowed: bool, source: int, target: int) -> None:
+        """Copy a page of the layers with a window, or of those without, to another."""
 
 
 class TimedStep(Protocol):
@@ -242,6 +252,63 @@ class Executor(Protocol):
         """Let go of the device's memory; nothing may be run any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """What a stage of a model on several devices runs on.
+
+    Parameters
+    ----------
+    batch
+        Where the new tokens stand: their places are taken once, for all stages.
+    received
+        (T, K) activations from the stage before; None: this one is the first.
+    """
+
+    batch: Batch
+    received: Floats | None
+
+
+class StageExecutor(Executor, Protocol):
+    """An executor that also runs a stage: some layers of a model that lies on several devices.
+
+    Its methods take what the stage runs on; None: it is a whole model, and takes places itself.
+    """
+
+    def forward(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
+    ) -> Floats:
+        """Run new tokens as an `Executor` does.
+
+        A stage that is not the last takes all T tokens as `rows` and returns (T, K) activations.
+        """
+
+    def next_tokens(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        draws: NDArray[Any],
+        following: NDArray[Any] | None = None,
+        stage: StageInput | None = None,
+    ) -> list[int]:
+        """Choose the next tokens as an `Executor` does: the last stage, without `following`."""
+
+    def timed_pass(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
+    ) -> TimedPass:
+        """Return a pass for timing as an `Executor` does."""
+
+
 class MatrixShape(NamedTuple):
     """A weight matrix (N, K) that is not packed yet; `format` is its name in `FORMATS`."""
 
@@ -280,6 +347,9 @@ class Backend(Protocol[W]):
 
     name: str
 
+    def free_bytes(self) -> int | None:
+        """Bytes of the device's own memory that are free; None where it uses the host's."""
+
     def expect(self, matrices: Sequence[MatrixShape]) -> None:
         """Take memory for the matrices that `pack` will be given.
 
@@ -297,11 +367,16 @@ class Backend(Protocol[W]):
         fmt: Format,
         columns: int,
         on_piece: Callable[[], None] | None = None,
+        factors: Floats | None = None,
     ) -> W:
         """Bring GGUF rows (N, row_bytes) of format `fmt` into the layout of `matmul`.
 
         Reads the rows in pieces and calls `on_piece` after each, so that the caller can let go of
         the memory that was read.
+
+        `factors` (E,) multiply the weights, each those of N / E rows, a multiple of `EXPERT_ROWS`
+        where E is above 1. Only NVFP4 has any. The products with the scales of its blocks are
+        rounded to float16: by 2^-12 of each, or by 2^-25 where it is below 2^-14.
         """
 
     def cache(
@@ -312,7 +387,8 @@ class Backend(Protocol[W]):
         n_pages: int,
         page_size: int,
         dtype: str,
-    ) -> Cache:
+        windows: Sequence[int | None] = (),
+    ) -> StageCache:
         """Return an empty KV cache.
 
         Parameters
@@ -325,6 +401,10 @@ class Backend(Protocol[W]):
             P, tokens in a page: 16, 32 or 64.
         dtype
             Of a stored number, one of `rocmforge.kv.KV_DTYPES`.
+        windows
+            (L,) tokens that a query of each layer sees at most, None: all. Layers with a window
+            have memory behind those pages alone that it reaches: `rocmforge.kv.windows`. Nothing:
+            no layer has one.
 
         Raises
         ------
@@ -334,13 +414,13 @@ class Backend(Protocol[W]):
             The pool does not fit into a GPU's memory.
         """
 
-    def executor(self, graph: Graph, cache: Any, ctx: int) -> Executor:
+    def executor(self, graph: Graph, cache: Any, ctx: int) -> StageExecutor:
         """Return what runs a graph; nothing is packed on this backend afterwards.
 
         Parameters
         ----------
         graph
-            The forward pass, its matrices packed by this backend.
+            The forward pass or a stage of it, its matrices packed by this backend.
         cache
             From `cache` of this backend.
         ctx

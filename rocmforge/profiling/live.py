@@ -114,6 +114,7 @@ def _decode(
     """Run each turn twice, plain and observed; then time a step's ops alone where it is a graph."""
     one = request(engine, tokenizer, prompt, room=tokens - 1)
     try:
+        engine.cache.table.mark(one.sequence)  # `_alone` goes back behind it
         steps = _Decoding(engine, one, measured.decode)
         for observed in (False, True) * (WARM_TURNS if tokens > 1 else 0):
             steps.turn(observed)

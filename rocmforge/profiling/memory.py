@@ -20,6 +20,7 @@ from rocmforge.plan.protocols import Backend, ExecutorMemory
 from rocmforge.profiling.process_memory import peak_memory_bytes, resident_bytes
 
 NO_DEVICE = "a CPU has no memory of its own: see the host's"
+SEVERAL = "the layers lie on several devices: ask each with `device_memory`"
 NO_BEFORE = "not looked at before the engine was loaded"
 NO_STATUS = "/proc/self/status does not say it"
 
@@ -100,7 +101,8 @@ class MemoryProfile:
     executor
         Activations, inputs, constants.
     device, device_before
-        The GPU's memory now, and before the engine was loaded.
+        The GPU's memory now, and before the engine was loaded; None where layers lie on several
+        devices.
     host_bytes, host_peak_bytes
         Resident memory of this process, now and at most.
     reasons
@@ -173,11 +175,12 @@ def memory_profile(engine: Engine, before: DeviceMemory | None = None) -> Memory
         The driver does not answer.
     """
     cache, executor = engine.cache, engine.memory()
-    device = device_memory(engine.backend)
+    several = len(engine.devices) > 1
+    device = None if several else device_memory(engine.backend)
     host = resident_bytes()
     reasons = {}
     if device is None:
-        reasons["device"] = reasons["device_before"] = NO_DEVICE
+        reasons["device"] = reasons["device_before"] = SEVERAL if several else NO_DEVICE
     elif before is None:
         reasons["device_before"] = NO_BEFORE
     if host is None:

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rocmforge.devices import default_device
+from rocmforge.devices import chosen_devices
 from rocmforge.engine import Engine
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect, oversubscription
+from rocmforge.loading import layers_on_gpus
+from rocmforge.model.config import ModelConfig
 from rocmforge.plan.observation import ObservedPass
 from rocmforge.plan.protocols import Progress
 from rocmforge.profiling.bottleneck import phase_verdict, shares_of
@@ -59,8 +61,8 @@ class Options:
     ----------
     path
         GGUF file.
-    device, threads, ctx, kv_dtype, page_size
-        As of `Engine.from_gguf`.
+    device, gpu_layers, threads, ctx, kv_dtype, page_size
+        As of `Engine.from_gguf`; all layers on one device.
     prompt_tokens
         At least 2; None: 512, or what the context leaves.
     tokens
@@ -75,6 +77,7 @@ class Options:
     ctx: int | None = None
     kv_dtype: Literal["f16", "f32", "q8_0"] = "f16"
     page_size: int = 32
+    gpu_layers: int | Sequence[int] | None = None
     prompt_tokens: int | None = None
     tokens: int = TOKENS
     target_seconds: float = TARGET_S
@@ -100,12 +103,13 @@ def profile_model(
     Raises
     ------
     ValueError
-        The prompt and the tokens do not fit the context, or an option is out of its range.
+        The prompt and the tokens do not fit the context, an option is out of its range, or the
+        model lies on several devices.
     GGUFError, ModelError, DeviceError
         As of `Engine.from_gguf`.
     """
     _check(options)
-    name = _device_name(options.device)
+    name = _device_name(options)
     watch = Watch()
     if name != "cpu":
         watch.add_gpu(name)
@@ -158,6 +162,7 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
     return Engine.from_gguf(
         options.path,
         options.device,
+        gpu_layers=options.gpu_layers,
         ctx=options.ctx,
         threads=options.threads,
         kv_dtype=options.kv_dtype,
@@ -167,9 +172,23 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
     )
 
 
-def _device_name(device: str | None) -> str:
-    choice = default_device(device)
-    return "cpu" if choice.device is None else f"{choice.kind}:{choice.device.index}"
+def _device_name(options: Options) -> str:
+    """Name the device; a model on several is refused, which no one roofline fits."""
+    choices = chosen_devices(options.device)
+    if options.gpu_layers == 0:
+        choices = chosen_devices("cpu")
+    names = [choice.name for choice in choices]
+    if options.gpu_layers and choices[0].device is not None:
+        with GGUFFile(options.path) as file:
+            count = ModelConfig.from_gguf(file).n_layers
+        if layers_on_gpus(options.gpu_layers, count) < count:
+            names.insert(0, "cpu")
+    if len(names) > 1:
+        raise ValueError(
+            f"profile: got a model on {', '.join(names)}, wanted one device, whose roofline the "
+            "verdict needs; Engine.observed and Engine.timed_pass time the steps of each"
+        )
+    return names[0]
 
 
 def _shifted(monitor: DeviceMonitor, begin: float) -> Monitored:

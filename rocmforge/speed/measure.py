@@ -1,4 +1,4 @@
-"""Measures a model on one device: each test warmed up, repeated, and set beside its roofline.
+"""Measures a model where it lies: each test warmed up, repeated, and set beside its roofline.
 
 A test is a prompt ("pp512") or generated tokens ("tg128"), at a depth and with a number of
 sequences, as in llama-bench. What cannot be measured here is a row with its reason.
@@ -17,11 +17,12 @@ import psutil
 
 from rocmforge import env
 from rocmforge.cpu.backend import available_threads, instruction_sets
-from rocmforge.devices import default_device
+from rocmforge.devices import chosen_devices
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect
+from rocmforge.loading import layers_on_gpus
 from rocmforge.model.config import ModelConfig
 from rocmforge.plan.protocols import Progress
 from rocmforge.speed.ideal import (
@@ -101,19 +102,23 @@ class Place:
     Parameters
     ----------
     device
-        As the engine names it: "cpu", "hip:0"; one that is not there as it was asked for.
+        As the engine names it: "cpu", "hip:0", "cpu+hip:0" of two; one that is not there as it was
+        asked for.
     name
-        What its maker calls it; None: it is not there.
+        What its maker calls it, of several with " + " between; None: it is not there.
     architecture
         Of a GPU; of the CPU its instruction set.
     threads
-        Of the CPU; None on a GPU.
+        Of the CPU; None on GPUs alone.
+    gpu_layers
+        Of a model that lies on the CPU too: how many layers do not; None of others.
     """
 
     device: str
     name: str | None = None
     architecture: str | None = None
     threads: int | None = None
+    gpu_layers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Speed:
     seconds
         Of each repetition; empty: it was not measured.
     ideal_seconds
-        Least time of a repetition by the device's roofline; None: not known.
+        Least time of a repetition by the device's roofline; None: not known, as of several devices.
     read_bytes_per_second, operations_per_second
         That roofline, measured just after the repetitions.
     reason
@@ -167,6 +172,7 @@ class Speed:
             "device_name": self.place.name,
             "device_architecture": self.place.architecture,
             "threads": self.place.threads,
+            "gpu_layers": self.place.gpu_layers,
             "test": self.test.name,
             "n_prompt": self.test.prompt,
             "n_gen": self.test.generated,
@@ -193,6 +199,7 @@ def measure(
     repetitions: int,
     progress: Progress,
     loading: Progress,
+    gpu_layers: int | None = None,
 ) -> Iterator[Speed]:
     """Load a model and yield what each test shows, in their order but those that cannot run first.
 
@@ -210,13 +217,15 @@ def measure(
         Called with the repetitions and fillings that are done and to do.
     loading
         Called with bytes loaded and to load.
+    gpu_layers
+        As of `Engine.from_gguf`.
 
     Raises
     ------
     GGUFError, ModelError, DeviceError, ValueError
         As of `Engine.from_gguf`, but for a lack of memory, which is the reason of a row.
     """
-    place = _place(device, threads)
+    place = _place(path, device, gpu_layers, threads)
     left = []
     for test in tests:
         reason = _too_much(path, place.device, test)
@@ -231,6 +240,7 @@ def measure(
             engine = Engine.from_gguf(
                 path,
                 device,
+                gpu_layers=gpu_layers,
                 ctx=length,
                 threads=threads,
                 sequences=-(-most // -(-length // PAGE_SIZE)),
@@ -248,11 +258,35 @@ def measure(
         return
 
 
-def _place(device: str | None, threads: int | None) -> Place:
-    choice = default_device(device)
-    if choice.device is not None:
-        gpu = choice.device
-        return Place(f"{choice.kind}:{gpu.index}", gpu.name, gpu.architecture, None)
+def lies_on_cpu(path: str | os.PathLike[str], device: str | None, gpu_layers: int | None) -> bool:
+    """Whether layers of a model lie on the CPU; arguments as of `measure`."""
+    if chosen_devices(device)[0].device is None:
+        return True
+    with GGUFFile(path) as file:
+        count = ModelConfig.from_gguf(file).n_layers
+    return layers_on_gpus(gpu_layers, count) < count
+
+
+def _place(
+    path: str | os.PathLike[str], device: str | None, gpu_layers: int | None, threads: int | None
+) -> Place:
+    """Of several devices, with all their names."""
+    choices = [] if gpu_layers == 0 else chosen_devices(device)
+    gpus = [(choice.name, choice.device) for choice in choices if choice.device is not None]
+    each = [Place(name, gpu.name, gpu.architecture) for name, gpu in gpus]
+    left = lies_on_cpu(path, device, gpu_layers)
+    if left:
+        each.insert(0, _cpu(threads))
+    return Place(
+        "+".join(place.device for place in each),
+        " + ".join(str(place.name) for place in each),
+        "+".join(str(place.architecture) for place in each),
+        each[0].threads,
+        gpu_layers if left and len(each) > 1 else None,
+    )
+
+
+def _cpu(threads: int | None) -> Place:
     instructions = env.cpu_isa() or instruction_sets()[0]
     count = threads or env.threads() or available_threads()
     return Place("cpu", detect().cpu_name or "unknown CPU", instructions, count)

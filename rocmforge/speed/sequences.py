@@ -80,6 +80,8 @@ class Sequences:
             for seed in range(count):
                 self.ids.append(engine.add_sequence(depth + room))
                 self._first.append(self._fill(self.ids[-1], seed))
+                if depth:
+                    engine.cache.table.mark(self.ids[-1])
                 if filled is not None:
                     filled()
         except BaseException:  # Ctrl-C too

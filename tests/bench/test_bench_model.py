@@ -110,7 +110,8 @@ def test_what_does_not_fit_the_model_is_a_row_with_its_reason(bench: Bench) -> N
         (["-b", "0"], 2, "argument -b/--batch: got '0', wanted 1 or more"),
         (["--device", "cpu,tpu"], 2, "got 'tpu', wanted one of auto, cpu, hip, cuda"),
         (["-o", "sql"], 2, "invalid choice: 'sql'"),
-        (["-ngl", "99"], 2, "-ngl/--n-gpu-layers: got '99', wanted --device cpu, hip or cuda"),
+        (["-ngl", "x"], 2, "-ngl/--n-gpu-layers/--gpu-layers: got 'x', wanted 0 or more"),
+        (["--device", "hip:0/tpu"], 2, "got 'tpu', wanted one of auto, cpu, hip, cuda"),
         (["-pg", "128,64"], 2, "argument -pg: got '128,64', wanted -p for prompts and -n for"),
     ],
 )
@@ -139,6 +140,19 @@ def test_a_device_that_is_missing_is_rows_with_the_reason_beside_those_of_anothe
     for row in rows[2:]:
         assert row["reason"] is None
         assert row["tokens_per_second"] > 0
+
+
+def test_layers_for_a_gpu_that_is_missing_are_rows_with_the_reason(bench: Bench) -> None:
+    done = bench("model", *SHORT[:-1], "cpu", "-ngl", "0,2", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [(row["gpu_layers"], row["test"]) for row in rows] == [
+        (layers, test) for layers in (None, 2) for test in ("pp8", "tg3")
+    ]
+    assert all(row["tokens_per_second"] > 0 for row in rows[:2])
+    reason = "2 layers on a GPU: got the CPU, which was asked for"
+    assert [row["reason"] for row in rows] == [None, None, reason, reason]
+    assert bench("model", *SHORT[:-1], "cpu", "-ngl", "2").returncode == 1
 
 
 def test_no_device_at_all_has_the_exit_code_of_generate(bench: Bench) -> None:
@@ -202,6 +216,7 @@ ROW = {
     "model_bytes": 1 << 30,
     "device_name": "H200",
     "threads": None,
+    "gpu_layers": None,
     "batch": 1,
     "test": "tg3",
     "tokens_per_second": 1000.0,

@@ -38,7 +38,7 @@ STEPS = {"IQ3_XXS": 1 / 4, "NVFP4": 1 / 2} | dict.fromkeys(
 """What the table's entries are multiplied with, besides the scales."""
 
 
-def upload(gpu: Gpu, matrix: Matrix, first: int = 0) -> DeviceMatrix:
+def upload(gpu: Gpu, matrix: Matrix, first: int = 0, factor: float = 1.0) -> DeviceMatrix:
     """Bring a matrix to the device; with `first`, its rows from there on come before the others."""
     name = matrix.format.name
     streams = [gpu.empty(n) if n else 0 for n in stream_bytes(name, matrix.rows, matrix.columns)]
@@ -49,7 +49,8 @@ def upload(gpu: Gpu, matrix: Matrix, first: int = 0) -> DeviceMatrix:
     for start, rows in ((first, matrix.rows - first), (0, first)):
         if rows:
             raw = gpu.upload(matrix.data[start : start + rows])
-            gpu.run(pack(gpu.kernels, raw=raw, matrix=placed, first=start, count=rows))
+            own = {"first": start, "count": rows, "factor": factor}
+            gpu.run(pack(gpu.kernels, raw=raw, matrix=placed, **own))
     return placed
 
 

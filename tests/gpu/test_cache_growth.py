@@ -72,6 +72,28 @@ def read(cache: DeviceKVCache, pages: int) -> list[bytes]:
     return out
 
 
+@pytest.mark.usefixtures("small_start", "no_leak")
+def test_layers_with_a_window_take_the_memory_of_their_windows(kernels: Kernels) -> None:
+    cache = DeviceKVCache(kernels.runtime, 3, 1, 8, 512, 16, "f16", windows=(None, 16, 32))
+    try:
+        page = 2 * 16 * 8 * 2  # bytes of keys and values in a layer
+        assert cache.nbytes == 3 * page
+        sequence = cache.table.add_sequence(8192)
+        reach = (32 + 2048) // 16 + 1  # pages of the widest window and of a pass
+        assert cache.nbytes == (512 + 2 * reach) * page
+        moves = cache.moves
+        for _ in range(8192 // 32):
+            cache.table.extend(sequence, 32)
+        assert (cache.moves, cache.nbytes) == (moves, (512 + 2 * reach) * page)
+        cache.table.remove(sequence)
+        cache.table.add_sequence(
+            8192, prompt=np.zeros(8192, np.int64)
+        )  # keeps all until it has run
+        assert cache.nbytes == 3 * 512 * page
+    finally:
+        cache.close()
+
+
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

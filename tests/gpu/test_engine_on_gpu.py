@@ -125,6 +125,37 @@ def test_windows_caps_norms_and_scales(device: str, tmp_path: Path, name: str) -
             assert relative_rms(engine.decode([sequence], [ids[at]])[0], logits[at]) <= F16_BOUND
 
 
+@pytest.mark.either_wave
+@pytest.mark.parametrize("architecture", ["gemma2", "llama"])  # each second layer, and all
+def test_windows_pass_pages(device: str, tmp_path: Path, architecture: str) -> None:
+    """Layers with a window find in other places of their memory what they still see."""
+    path = written(architecture, **WINDOW, block_count=3)(tmp_path / "m.gguf")
+    ids = [3 + (7 * i * i + 11 * i) % 90 for i in range(56)]
+    logits = reference_logits(path, ids)
+    with Engine.from_gguf(path, device, ctx=64, page_size=16, sequences=2) as engine:
+        first, second = engine.add_sequence(), engine.add_sequence()
+        for begin, end in ((0, 21), (21, 45)):
+            row = engine.prefill(first, ids[begin:end])
+            assert relative_rms(row, logits[end - 1]) <= F16_BOUND
+        engine.prefill(second, ids[:13])  # where the first one's pages were
+        for at in range(45, 51):
+            rows = engine.decode([first, second], [ids[at], ids[at - 32]])
+            assert relative_rms(rows[0], logits[at]) <= F16_BOUND
+            assert relative_rms(rows[1], logits[at - 32]) <= F16_BOUND
+        windows = engine.cache.table.windows
+        assert windows is not None
+        pages = np.array(engine.cache.table.pages(first))
+        assert (pages.size, windows.without(pages).size) == (4, 2)
+        for sequence in (first, second):
+            engine.remove_sequence(sequence)
+        ahead = [t.id for t in engine.generate([ids[:20]], SamplingParams(max_tokens=20))]
+        one = engine.add_sequence()
+        step = [int(engine.prefill(one, ids[:20]).argmax())]
+        while len(step) < 20:
+            step.append(int(engine.decode([one], step[-1:])[0].argmax()))
+        assert ahead == step
+
+
 def test_heads_that_no_kernel_takes_are_refused_before_a_weight_is_read(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +183,21 @@ def test_mixtures_of_experts(device: str, tmp_path: Path, mix: str) -> None:
         for at in (12, 13, 14):  # the second is captured, the third replayed
             for row in engine.decode(sequences, [IDS[at]] * 2):
                 assert relative_rms(row, logits[at]) <= INT8_BOUND
+
+
+@pytest.mark.parametrize("keys", [{"fused": True}, EXPERTS], ids=["fused", "experts"])
+def test_scales_beside_matrices_of_nvfp4(device: str, tmp_path: Path, keys: dict[str, Any]) -> None:
+    """Random codes, which rounding changes more than weights with a bell's curve."""
+    path = written("llama", nvfp4=True, feed_forward_length=128, **keys)(tmp_path / "m.gguf")
+    ids = [i % 97 for i in IDS]
+    logits = reference_logits(path, ids)
+    with Engine.from_gguf(path, device, ctx=64) as engine:
+        assert relative_rms(engine.logits(ids), logits) <= 2 * F16_BOUND
+        sequence = engine.add_sequence()
+        engine.prefill(sequence, ids[:12])
+        for at in (12, 13, 14):
+            error = relative_rms(engine.decode([sequence], [ids[at]])[0], logits[at])
+            assert error <= 2 * INT8_BOUND
 
 
 def test_a_prompt_where_there_are_no_matrix_units(

@@ -47,6 +47,14 @@ def test_rows_may_come_in_pieces(gpu: Gpu, name: str) -> None:
     np.testing.assert_array_equal(got, matrix.to_floats())
 
 
+@pytest.mark.parametrize("factor", [0.0371, 3.3e-6, 100.0])
+def test_scales_of_nvfp4_take_a_factor(gpu: Gpu, factor: float) -> None:
+    matrix = arbitrary("NVFP4", 11, 3)
+    got = download_weights(gpu, upload(gpu, matrix, factor=factor))
+    # Half a step of float16: of the scale, which codes of up to 6 multiply.
+    np.testing.assert_allclose(got, matrix.to_floats() * factor, rtol=2**-11, atol=6 * 2**-25)
+
+
 def test_streams_lie_one_after_another_and_aligned() -> None:
     for name in FORMATS:
         rows, columns = 7, 3 * 256

@@ -1,6 +1,7 @@
 """Pages that prompts share: random operations against plain lists of tokens, and single rules.
 
 A slot of the pool below holds a digest of its token and of all before it, as keys and values do.
+Where there are windows, slots behind the pages hold the same.
 """
 
 from __future__ import annotations
@@ -20,20 +21,36 @@ from hypothesis.stateful import (
 
 from rocmforge.errors import OutOfMemoryError, OutOfPagesError
 from rocmforge.kv.allocator import BlockAllocator
+from rocmforge.kv.batch import Batch, extend
 from rocmforge.kv.page_table import PageTable
 from rocmforge.kv.page_use import page_use
+from rocmforge.kv.windows import WindowPages
 
 P = 16
+PIECE = 19  # tokens that are appended at once
 TEXTS = [[text] * 5 + [7, 8, 9] * 40 for text in range(3)]  # alike from position 5 on
 
 
 class Pool:
     """A page table, and memory in which each slot holds what follows from a whole prefix."""
 
-    def __init__(self, n_pages: int) -> None:
+    def __init__(self, n_pages: int, window: int | None = None) -> None:
         self.slots = np.zeros((n_pages, P), np.int64)
-        self.table = PageTable(BlockAllocator(n_pages), P, self.copy)
+        self.behind = np.zeros((n_pages, P), np.int64)
+        self.windows, self.backed = None, 0
+        if window is not None:
+            self.windows = WindowPages(window, n_pages, self.back, self.copy_behind)
+        self.table = PageTable(BlockAllocator(n_pages), P, self.copy, self.windows)
         self.texts: dict[int, list[int]] = {}
+        self.least: dict[int, int] = {}  # length to which a sequence can be truncated
+        self.marked: dict[int, int] = {}
+
+    def back(self, n: int) -> None:
+        assert n <= len(self.behind)
+        self.backed = max(n, self.backed)
+
+    def copy_behind(self, source: int, target: int) -> None:
+        self.behind[target] = self.behind[source]
 
     def copy(self, source: int, target: int) -> None:
         self.check_writable(target)
@@ -45,23 +62,64 @@ class Pool:
         assert sum(page in self.table.pages(sequence) for sequence in self.texts) <= 1
 
     def run(self, sequence: int, tokens: list[int]) -> None:
-        """Append tokens as an engine does, and let prompts be found."""
-        start = self.table.extend(sequence, len(tokens))
+        """Append tokens as an engine does, in pieces, and let prompts be found."""
         text = self.texts[sequence]
-        assert start == len(text)
+        start = len(text)
+        self.table.reserve(sequence, start + len(tokens))
+        for at in range(0, len(tokens), PIECE):
+            self.append(sequence, tokens[at : at + PIECE])
+        self.table.share(sequence, start, np.array(tokens, np.int64))
+
+    def append(self, sequence: int, tokens: list[int]) -> None:
+        text = self.texts[sequence]
+        start = len(text)
+        batch = extend(self.table, [sequence], [len(tokens)])
+        assert batch.positions.tolist() == list(range(start, start + len(tokens)))
+        self.least[sequence] = min(start, self.marked.get(sequence, start))
         text += tokens
+        self.write_behind(batch, text)
         pages = self.table.pages(sequence)
         for position in range(start, len(text)):
             page, slot = divmod(position, P)
             self.check_writable(pages[page])
             self.slots[pages[page], slot] = hash(tuple(text[: position + 1]))
-        self.table.share(sequence, start, np.array(tokens, np.int64))
+
+    def write_behind(self, batch: Batch, text: list[int]) -> None:
+        """Write new tokens behind the pages, where what the first of them sees still lies."""
+        if self.windows is None:
+            assert batch.in_windows is None
+            return
+        there, start = batch.of(windowed=True), int(batch.positions[0])
+        for position in range(max(0, start - self.windows.window + 1), start):
+            page, slot = divmod(position, P)
+            found = self.behind[there.page_table[0, page], slot]
+            assert found == hash(tuple(text[: position + 1]))
+        assert (there.pages >= 0).all()
+        assert (there.page_table[0, : len(text) // P] >= 0).all()
+        for position, page in zip(batch.positions.tolist(), there.pages.tolist(), strict=True):
+            self.behind[page, position % P] = hash(tuple(text[: position + 1]))
+
+    def check_behind(self, windows: WindowPages) -> None:
+        """What next tokens see is there, and nothing lies behind two pages."""
+        held = self.table.allocator.held_pages()
+        used = np.setdiff1d(held, windows.without(held))
+        numbers = windows.behind(used[None].astype(np.int32), np.zeros(1, np.int32), P)[0]
+        assert len(set(numbers.tolist())) == used.size
+        assert (numbers < self.backed).all()
+        for sequence, text in self.texts.items():
+            if text:
+                table, lengths = self.table.as_array([sequence])
+                row = windows.behind(table, lengths - 1, P)[0]
+                seen = range(max(0, len(text) - windows.window + 1), len(text))
+                found = [self.behind[row[at // P], at % P] for at in seen]
+                assert found == [hash(tuple(text[: at + 1])) for at in seen]
 
     def add(self, prompt: list[int], reserve: int = 0) -> tuple[int, int]:
         ids = np.array(prompt, np.int64)
         sequence = self.table.add_sequence(reserve, prompt=ids)
         held = self.table.length(sequence)
         self.texts[sequence] = prompt[:held]
+        self.least[sequence] = held
         return sequence, held
 
     def prompt(self, prompt: list[int]) -> tuple[int, int]:
@@ -88,6 +146,8 @@ class Pool:
             assert table.length(sequence) == len(text)
             slots = self.slots[table.pages(sequence)].ravel()[: len(text)]
             assert slots.tolist() == [hash(tuple(text[: n + 1])) for n in range(len(text))]
+        if self.windows is not None:
+            self.check_behind(self.windows)
         use = page_use(table)
         assert use.taken * P == use.tokens + use.unused_slots + use.reserved * P
         assert (use.taken, use.kept) == (len(set(rows)), len(set(kept) - set(rows)))
@@ -97,9 +157,9 @@ class Pool:
 class PrefixMachine(RuleBasedStateMachine):
     """Prompts of few texts come, go on, are cut and end, in a pool that is soon full."""
 
-    @initialize(n_pages=st.integers(1, 14))
-    def start(self, n_pages: int) -> None:
-        self.pool = Pool(n_pages)
+    @initialize(n_pages=st.integers(1, 14), window=st.sampled_from([None, 1, 5, 16, 40]))
+    def start(self, n_pages: int, window: int | None) -> None:
+        self.pool = Pool(n_pages, window)
 
     def room(self) -> int:
         """Pages that no sequence has."""
@@ -149,8 +209,19 @@ class PrefixMachine(RuleBasedStateMachine):
         except OutOfPagesError:
             assert n % P
             assert self.room() == 0
+        except ValueError:
+            assert self.pool.windows is not None
+            assert 0 < n < self.pool.least[sequence]
         else:
             del self.pool.texts[sequence][n:]
+
+    @precondition(lambda self: self.pool.texts)
+    @rule(data=st.data())
+    def mark(self, data: st.DataObject) -> None:
+        """From now on it can be truncated to its length."""
+        sequence = self.live(data)
+        self.pool.table.mark(sequence)
+        self.pool.marked[sequence] = len(self.pool.texts[sequence])
 
     @precondition(lambda self: self.pool.texts)
     @rule(data=st.data())
@@ -177,6 +248,40 @@ def test_random_operations_agree_with_plain_lists() -> None:
 
 
 TEXT = TEXTS[0]
+
+
+@pytest.mark.parametrize("window", [1, 16, 40])
+def test_windows_pass_pages_and_come_back_to_marks(window: int) -> None:
+    pool = Pool(60, window)
+    windows = pool.windows
+    assert windows is not None
+    sequence, _ = pool.add([])
+    other, _ = pool.add([])
+
+    def behind() -> int:
+        pages = np.array(pool.table.pages(sequence))
+        return pages.size - windows.without(pages).size
+
+    most = -(-(window + PIECE) // P) + 2  # the next token's included
+    for _ in range(30):
+        pool.run(sequence, [1] * 10)
+        pool.run(other, [2] * 10)
+        assert behind() <= most
+    pool.table.mark(sequence)
+    pool.marked[sequence] = marked = len(pool.texts[sequence])
+    pool.run(sequence, [3] * 100)
+    pool.table.truncate(sequence, marked)
+    del pool.texts[sequence][marked:]
+    pool.check()
+    pool.run(other, [2] * 100)
+    with pytest.raises(ValueError, match=r"n_tokens: got 300, wanted 0 or 3\d\d to 400"):
+        pool.table.truncate(other, 300)  # in pieces of 19, windows have passed it
+    pool.table.truncate(other, 0)
+    del pool.texts[other][:]
+    pool.run(other, [4] * 50)
+    pool.table.truncate(other, 45)  # within the last piece
+    del pool.texts[other][45:]
+    pool.check()
 
 
 def test_full_pages_of_a_prompt_are_shared_and_outlive_it() -> None:

@@ -50,6 +50,9 @@ class Plain:
             t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float64)
             for t in reader.tensors
         }
+        for name in [name for name in weights if name.endswith(".scale")]:
+            scaled = weights[name.replace(".scale", ".weight")]
+            scaled *= weights[name].reshape(-1, *[1] * (scaled.ndim - 1))
         return cls(arch, keys, weights)
 
     def is_windowed(self, layer: int) -> bool:

@@ -22,6 +22,7 @@ def written(architecture: str, *, tied: bool = False, **keys: Any) -> Callable[[
     freqs, long_rope = named.pop("freqs", False), named.pop("long_rope", False)
     fused = named.pop("fused", architecture == "phi3")
     tied = tied or architecture in (*GEMMAS, "cohere2", "command-r")
+    scaled = named.pop("nvfp4", False)
 
     def write(path: Path) -> Path:
         sizes = {**BASE, "context_length": 512, "vocab_size": 97, **named}
@@ -114,19 +115,46 @@ def written(architecture: str, *, tied: bool = False, **keys: Any) -> Callable[[
             tensors[f"rope_{name}.weight"] = rng.uniform(1, 8, turned // 2).astype(np.float32)
         for layer in range(sizes["block_count"]):
             tensors.update({f"blk.{layer}.{name}": value for name, value in block().items()})
-        write_model(path, architecture, sizes, tensors)
+        write_model(path, architecture, sizes, as_nvfp4(tensors, rng) if scaled else tensors)
         return path
 
     return write
+
+
+def as_nvfp4(
+    tensors: dict[str, NDArray[np.float32]], rng: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    """Other matrices of the same shapes and sizes in NVFP4, and the scales beside them.
+
+    Scales have 7 bits, so that their products with those of blocks are exact in float16.
+    """
+    found: dict[str, NDArray[Any]] = dict(tensors)
+    for name, array in tensors.items():
+        if array.ndim < 2 or name.endswith((".bias", "token_embd.weight", "ffn_gate_inp.weight")):
+            continue
+        *rows, columns = array.shape
+        blocks = rng.integers(0, 256, (*rows, columns // 64, 36), np.uint8)
+        blocks[..., :4] = rng.integers(48, 72, blocks[..., :4].shape)  # 0.5 to 3.75
+        found[name] = blocks.reshape(*rows, -1)
+        count = array.shape[0] if array.ndim == 3 else 1
+        stem = name.removesuffix("weight")
+        power = round(np.log2(4 * columns**0.5))  # numbers of E2M1 by 0.5 to 3.75 are about 4
+        scales = rng.integers(64, 128, count) / 2.0 ** (power + 6)
+        found[f"{stem}scale"] = scales.astype(np.float32)
+        found[f"{stem}input_scale"] = np.full(count, 0.02, np.float32)
+    return found
 
 
 def write_model(
     path: Path,
     architecture: str,
     keys: dict[str, Any],
-    tensors: dict[str, NDArray[np.float32]],
+    tensors: dict[str, NDArray[Any]],
 ) -> None:
-    """Write a file of an architecture: keys without its prefix; empty arrays are left out."""
+    """Write a file of an architecture: keys without its prefix; empty arrays are left out.
+
+    Bytes are matrices of NVFP4.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_string("tokenizer.ggml.model", "none")
     for key, value in keys.items():
@@ -142,7 +170,8 @@ def write_model(
             add = writer.add_array
         add(f"{architecture}.{key}", value)
     for name, array in tensors.items():
-        writer.add_tensor(name, array)
+        nvfp4 = gguf.GGMLQuantizationType.NVFP4 if array.dtype == np.uint8 else None
+        writer.add_tensor(name, array, raw_dtype=nvfp4)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -54,6 +54,7 @@ GRANITE = {
     "attention__scale": 0.15,
 }
 ROPE_48 = {"rope__dimension_count": 48}
+NVFP4 = {"nvfp4": True, "feed_forward_length": 128}
 WIDE_HEAD = {"attention__key_length": 48, "attention__value_length": 48}
 
 MODELS: Mapping[str, Callable[[Path], Path]] = {
@@ -148,6 +149,13 @@ MODELS: Mapping[str, Callable[[Path], Path]] = {
         attention__temperature_scale=0.1,
     ),
     "seed_oss": written("seed_oss", bias=True, **WIDE_HEAD),
+    "llama NVFP4": written("llama", **NVFP4, bias=True),
+    "llama experts NVFP4": written("llama", **NVFP4, **EXPERTS),
+    "phi3 NVFP4": written("phi3", **NVFP4),
+    "gpt-oss NVFP4": written("gpt-oss", **NVFP4, **EXPERTS, expert_feed_forward_length=128),
+    "qwen2moe NVFP4": written(
+        "qwen2moe", **NVFP4, **EXPERTS, expert_feed_forward_length=128, shared=64
+    ),
     **{
         f"{name} head dim {dim}": written(
             name, attention__key_length=dim, attention__value_length=dim
@@ -170,6 +178,7 @@ UNREAD = (
     *("llama yarn betas", "llama window"),
     *(f"{name} half turned" for name in ARCHITECTURES if name not in PARTLY_TURNED_THERE),
 )
+QUANTIZED = "Q4_K_M", "NVFP4"
 # What GELU reads from a table of float16 there.
 OF_TABLES = (*GEMMAS, "starcoder2")
 
@@ -245,6 +254,19 @@ def test_pieces_and_batches_cross_a_windows_borders(
 
 
 @pytest.mark.usefixtures("exact")
+def test_weights_that_are_quantized_anew_keep_the_scales(
+    model_path: Callable[[str], Path],
+) -> None:
+    path = model_path("llama experts NVFP4")
+    with (
+        Engine.from_gguf(path, ctx=CTX) as stored,
+        Engine.from_gguf(path, ctx=CTX, weight_format="F32") as anew,
+    ):
+        ids = some_ids(stored.config.vocab_size)
+        assert relative(anew.logits(ids), stored.logits(ids)) < 1e-5
+
+
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
@@ -303,7 +325,9 @@ def logits_of_llama_cpp(path: Path, ids: list[int]) -> NDArray[np.float32]:
 
 @pytest.mark.peer
 @pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("name", [n for n in MODELS if n not in UNREAD and "Q4_K_M" not in n])
+@pytest.mark.parametrize(
+    "name", [n for n in MODELS if n not in UNREAD and not n.endswith(QUANTIZED)]
+)
 def test_logits_are_those_of_llama_cpp(name: str, model_path: Callable[[str], Path]) -> None:
     """F32 weights only: quantized ones meet rounded activations there."""
     pytest.importorskip("llama_cpp", reason="llama.cpp is not installed (extra `peer`)")
@@ -320,6 +344,23 @@ def test_logits_are_those_of_llama_cpp(name: str, model_path: Callable[[str], Pa
     tolerance = 2e-3 if name.split()[0] in OF_TABLES else 1e-4
     assert relative(got, theirs) < tolerance
     assert relative(got[-1], theirs[-1]) < tolerance
+
+
+@pytest.mark.peer
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("name", ["llama NVFP4", "llama experts NVFP4"])
+def test_scales_of_nvfp4_are_those_of_llama_cpp(
+    name: str, model_path: Callable[[str], Path]
+) -> None:
+    """Activations are rounded there. It does not use all scales of phi3 and qwen2moe."""
+    pytest.importorskip("llama_cpp", reason="llama.cpp is not installed (extra `peer`)")
+    path = model_path(name)
+    with Engine.from_gguf(path, ctx=CTX, kv_dtype="f32") as engine:
+        ids = some_ids(engine.config.vocab_size)
+        got = engine.logits(ids)
+    error = relative(got, logits_of_llama_cpp(path, ids))
+    print(f"\n{name:24} llama.cpp to ROCmForge {error:.1e}")
+    assert error < 0.2
 
 
 @pytest.mark.peer

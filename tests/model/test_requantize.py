@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model.small_models import written
 
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.header import StringArray
@@ -38,6 +39,30 @@ def test_formats_and_bytes_are_those_of_the_mix(source: Path, tmp_path: Path, mi
             weights = dequantize(before.tensor(name), before.tensors[name].format)
             assert np.array_equal(after.tensor(name), quantize(weights, FORMATS[wanted])), name
         assert calls[-1] == (calls[-1][1], sum(info.nbytes for info in after.tensors.values()))
+
+
+def test_scales_go_into_the_weights(tmp_path: Path) -> None:
+    """Unless the matrices stay as they are: then so do the scales."""
+    small = written(
+        "llama", nvfp4=True, feed_forward_length=128, expert_count=3, expert_used_count=2
+    )
+    source = small(tmp_path / "nvfp4.gguf")
+    with GGUFFile(source) as before:
+        for mix in ("F32", "NVFP4"):
+            target = quantize_gguf(source, tmp_path / "q.gguf", mix)
+            with GGUFFile(target) as after:
+                lost = before.tensors.keys() - after.tensors.keys()
+                for name in after.tensors:
+                    if mix == "NVFP4" or not name.endswith("_exps.weight"):
+                        continue
+                    stem = name.removesuffix("weight")
+                    assert {f"{stem}scale", f"{stem}input_scale"} <= lost
+                    scale = before.tensor(f"{stem}scale").view(np.float32)
+                    weights = dequantize(before.tensor(name), before.tensors[name].format)
+                    wanted = weights * scale.reshape(3, 1, 1)
+                    assert np.array_equal(after.tensor(name).view(np.float32), wanted), name
+                kept = {name for name in lost if not name.startswith("output.")}
+                assert bool(kept) == (mix == "F32")
 
 
 def test_metadata_is_kept(source: Path, tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_files_are_what_was_asked_for(tmp_path: Path, mix: str) -> None:
         assert (config.rope, config.d_ff) == (expected.rope, expected.d_ff)
         assert config.norm_eps == pytest.approx(expected.norm_eps)
         assert {n: (i.shape, i.format) for n, i in file.tensors.items()} == plan.tensors
-        weights = load_weights(file, config, lambda info, data: dequantize(data, info.format))
+        weights = load_weights(file, config, lambda info, data, _: dequantize(data, info.format))
         assert file.get("general.file_type", int) == find_mix(mix).file_type
     for layer in weights.layers:
         assert layer.ffn_norm.mean() == pytest.approx(1.0, abs=0.05)
@@ -232,7 +232,7 @@ def test_the_tiny_model_carries_what_a_test_needs(tmp_path: Path, architecture: 
     )
     with GGUFFile(path) as file:
         config = ModelConfig.from_gguf(file)
-        weights = load_weights(file, config, lambda info, data: info.name)
+        weights = load_weights(file, config, lambda info, data, _: info.name)
     assert config.architecture == architecture
     assert (config.rope.scaling, config.rope.factor, config.rope.original_ctx) == ("yarn", 4.0, 512)
     assert (weights.layers[0].attn_q_bias is not None) == (architecture == "qwen2")
@@ -257,7 +257,7 @@ def test_our_tokenizer_loads_the_vocabulary(tmp_path: Path, kind: str) -> None:
 def test_rope_factors_are_written_for_llama_only(tmp_path: Path) -> None:
     path = make_model(tmp_path / "model.gguf", "tiny", "F16", rope_factor=8.0)
     with GGUFFile(path) as file:
-        weights = load_weights(file, ModelConfig.from_gguf(file), lambda info, data: info.name)
+        weights = load_weights(file, ModelConfig.from_gguf(file), lambda info, data, _: info.name)
     assert weights.rope_freqs is not None
     assert (weights.rope_freqs.min(), weights.rope_freqs.max()) == (1.0, 8.0)
     for architecture, factor in (("qwen2", 8.0), ("llama", 0.0)):

@@ -32,7 +32,9 @@ class Recorder(GGUFFile):
         super().release(name)
 
 
-def pack(info: TensorInfo, data: NDArray[np.uint8]) -> NDArray[np.float32]:
+def pack(
+    info: TensorInfo, data: NDArray[np.uint8], factors: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
     return np.array(dequantize(data, info.format))
 
 
@@ -163,6 +165,38 @@ def test_a_quantized_vector_is_refused(tmp_path: Path) -> None:
         load_weights(file, ModelConfig.from_gguf(file), pack)
 
 
+def test_scales_beside_matrices(tmp_path: Path) -> None:
+    """Handed over with the matrices of NVFP4; of others, or of other shapes, they are refused."""
+    tensors: dict[str, NDArray[Any]] = {**arrays(tmp_path)}
+    name = "blk.1.attn_output"
+    tensors[f"{name}.weight"] = np.zeros((64, 36), np.uint8)
+    formats = {f"{name}.weight": gguf.GGMLQuantizationType.NVFP4}
+
+    def factors(**beside: float | list[float]) -> dict[str, NDArray[np.float32] | None]:
+        given = {key: np.array(value, "f4", ndmin=1) for key, value in beside.items()}
+        path = write_gguf(tmp_path / "m.gguf", tensors=tensors | given, formats=formats)
+        with GGUFFile(path) as file:
+            found: dict[str, NDArray[np.float32] | None] = {}
+            config = ModelConfig.from_gguf(file)
+            load_weights(file, config, lambda info, _, own: found.update({info.name: own}))
+        return found
+
+    def beside(**kinds: float | list[float]) -> dict[str, NDArray[np.float32] | None]:
+        return factors(**{f"{name}.{kind}": value for kind, value in kinds.items()})
+
+    found = beside(scale=0.25, input_scale=3.0)
+    assert found.pop(f"{name}.weight") == np.float32(0.25)
+    assert set(found.values()) == {None}
+    with pytest.raises(ModelError, match=rf"{name}\.scale \(got \(2,\), wanted \(1,\)\)"):
+        beside(scale=[1.0, 2.0])
+    for bad in (np.nan, np.inf, -129.0):
+        with pytest.raises(ModelError, match=rf"{name}\.scale: got values from .* to 128"):
+            beside(scale=bad)
+    for other in ("blk.0.attn_output.scale", "token_embd.scale", f"{name}.other_scale"):
+        with pytest.raises(ModelError, match=rf"unknown tensors: {other}$"):
+            factors(**{other: 1.0})
+
+
 def test_frequency_factors(tmp_path: Path) -> None:
     head_dim = BASE["embedding_length"] // BASE["attention.head_count"]
     factors = np.linspace(1, 8, head_dim // 2, dtype=np.float32)
@@ -185,6 +219,6 @@ def test_models_written_by_llama_cpp_load_totally(reference: Path) -> None:
     for path in paths:
         with GGUFFile(path) as file:
             config = ModelConfig.from_gguf(file)
-            weights = load_weights(file, config, lambda info, data: (info.shape, data.shape))
+            weights = load_weights(file, config, lambda info, data, _: (info.shape, data.shape))
             assert len(weights.layers) == config.n_layers == 4
             assert weights.output[0] == (2048, 256)

@@ -258,6 +258,20 @@ def test_the_largest_codes_do_not_saturate(name: str, isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
+def test_matrices_of_nvfp4_have_factors(isa: str) -> None:
+    """The scales of blocks take them with them, as float16."""
+    matrix = matrix_of("NVFP4", 64, 128)
+    factors = np.array([0.0371, 3.3e-6, 0.0, 100.0], np.float32)
+    backend = CpuBackend(2, True, isa)
+    packed = backend.pack(matrix.data, matrix.format, 128, factors=factors)
+    got = np.empty((128, 64), np.float32)
+    backend.matmul(np.eye(128, dtype=np.float32), [packed], [got])
+    wanted = matrix.to_floats() * np.repeat(factors, 16)[:, None]
+    # Half a step of float16: of the scale, which codes of up to 6 multiply.
+    np.testing.assert_allclose(got.T, wanted, rtol=2**-11, atol=6 * 2**-25)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
 @pytest.mark.parametrize("columns", [1, 7, 33])
 def test_dense_columns_need_not_fill_a_vector(columns: int, name: str, isa: str) -> None:

@@ -26,6 +26,7 @@ from rocmforge.plan.graph import (
     Matmul,
     MatmulRmsnorm,
     Op,
+    Receive,
     Rmsnorm,
     Rope,
     RopeAttention,
@@ -65,6 +66,7 @@ BIAS = np.ones(8, np.float32)
 # op, bytes of weights, of activations, of keys and values, flops
 BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
     (Embed(TABLE, X), 4 * 34, 4 * 64, 0, 2 * 64),
+    (Receive(X), 0, 4 * 64, 0, 0),
     (Rmsnorm(X, NORM, 1e-5, H), 64, 2 * 4 * 64, 0, 4 * 64),
     (EmbedRmsnorm(TABLE, X, NORM, 1e-5, H), 4 * 34 + 64, 2 * 4 * 64, 0, 6 * 64),
     (SelectOutputs(X, LAST), 0, 2 * 4 * 32, 0, 0),
@@ -204,7 +206,7 @@ def test_a_pass_costs_what_the_cases_of_its_ops_do() -> None:
 def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
     labels = [op.label for op, *_ in BY_HAND]
     assert labels == [
-        *("embed", "rmsnorm_h", "embed_rmsnorm", "select_outputs", "select_rmsnorm"),
+        *("embed", "receive", "rmsnorm_h", "embed_rmsnorm", "select_outputs", "select_rmsnorm"),
         *("matmul_q_k", "matmul_x", "matmul_logits", "rope_q", "kv_append", "rope_kv_append"),
         *("attention", "rope_attention", "attention", "swiglu", "gelu", "softcap"),
         *("layernorm_h", "layernorm_h", "select_layernorm", "rmsnorm_h", "gate_up_swiglu"),

@@ -22,6 +22,8 @@ examples:
   rocmforge bench model model.gguf
   rocmforge bench model model.gguf -p 128,512 -n 128 -d 0,4096 -b 1,8 -t 1,2
   rocmforge bench model model.gguf --device cpu,cuda -o json > speed.json
+  rocmforge bench model model.gguf -ngl 0,10,20,99
+  rocmforge bench model model.gguf --device hip:0/hip:1
 
 pp512          a prompt of 512 tokens, of one sequence
 tg128          128 tokens generated, one a step, each of them the likeliest
@@ -40,7 +42,6 @@ here. Where no device is here, the exit code is 1, as of the other commands that
 not llama-bench's, which is the tokens of one pass.
 """
 _LLAMA_BENCH = {
-    ("-ngl", "--n-gpu-layers"): "--device cpu, hip or cuda: a model runs on one device as a whole",
     ("-pg",): "-p for prompts and -n for tokens, each a test of its own; -n with -d is decoding "
     "behind a prompt",
 }
@@ -93,7 +94,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[None],
         metavar="DEVICE,…",
         help="auto, cpu, hip, cuda, or a GPU by its number, as hip:1 (default: auto; see "
-        "`rocmforge devices`)",
+        "`rocmforge devices`); hip:0/hip:1: the layers of one model on both",
+    )
+    parser.add_argument(
+        "-ngl",
+        "--n-gpu-layers",
+        "--gpu-layers",
+        type=wholes(0),
+        default=[None],
+        metavar="N,…",
+        help="last layers that lie on the GPU, the others on the CPU (default: all)",
     )
     for names, wanted in _LLAMA_BENCH.items():
         parser.add_argument(*names, type=_refused(wanted), help=argparse.SUPPRESS)
@@ -126,15 +136,14 @@ def _add_list(
 
 
 def _devices(text: str) -> list[str]:
-    return [_device(name.strip()) for name in text.split(",")]
-
-
-def _device(name: str) -> str:
+    """Names of devices, each as an engine takes it: of several for one model, with commas."""
+    names = [name.strip().replace("/", ",") for name in text.split(",")]
     try:
-        env.split_device(name)
+        for name in names:
+            env.split_devices(name)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return name
+    return names
 
 
 def run(args: argparse.Namespace) -> int:
@@ -186,38 +195,53 @@ def _measured(
     from rocmforge.terminal import ProgressBar
 
     about = _about(path)
-    for number, (device, threads, missing) in enumerate(_runs(args)):
+    for number, (device, layers, threads, missing) in enumerate(_runs(args, path)):
         if missing:
             for place, test in enumerate(tests):
-                row = Speed(test, Place(device or env.device()), reason=missing).row()
+                there = Place(device or env.device(), gpu_layers=layers)
+                row = Speed(test, there, reason=missing).row()
                 yield number * len(tests) + place, {**about, **row}
             continue
         with ProgressBar("loading") as loading, ProgressBar("measuring", False) as measuring:
-            speeds = measure(path, device, threads, tests, args.repetitions, measuring, loading)
+            speeds = measure(
+                path, device, threads, tests, args.repetitions, measuring, loading, layers
+            )
             for speed in speeds:
                 order = number * len(tests) + tests.index(speed.test)
                 yield order, {**about, **speed.row()}
 
 
-def _runs(args: argparse.Namespace) -> Iterator[tuple[str | None, int | None, str | None]]:
-    """Each device with each number of threads, a GPU once; and why a device is not there."""
-    from rocmforge.devices import default_device
+def _runs(
+    args: argparse.Namespace, path: Path
+) -> Iterator[tuple[str | None, int | None, int | None, str | None]]:
+    """Each device with each number of layers and threads; and why a device is not there.
+
+    Where no layer is left to the CPU, threads count once.
+    """
+    from rocmforge.devices import chosen_devices
     from rocmforge.errors import DeviceError
     from rocmforge.hardware import oversubscription
+    from rocmforge.speed.measure import lies_on_cpu
 
     usable = len(os.sched_getaffinity(0))
     for device in args.device:
         try:
-            on_cpu = default_device(device).device is None
+            choice = chosen_devices(device)[0]
         except DeviceError as error:
-            yield device, None, str(error)
+            yield device, None, None, str(error)
             continue
-        if not on_cpu and args.threads != [None]:
-            print(f"-t: threads are the CPU's, and change nothing on {device}", file=sys.stderr)
-        for threads in args.threads if on_cpu else [None]:
-            if told := oversubscription(threads or 0, usable):
-                print(f"-t: {told}", file=sys.stderr)
-            yield device, threads, None
+        for layers in args.n_gpu_layers:
+            if choice.device is None and layers:
+                yield device, layers, None, f"{layers} layers on a GPU: got {choice.reason}"
+                continue
+            counts = args.threads if lies_on_cpu(path, device, layers) else [None]
+            if counts != args.threads:
+                where = device if layers is None else f"{device} with -ngl {layers}"
+                print(f"-t: threads are the CPU's, and change nothing on {where}", file=sys.stderr)
+            for threads in counts:
+                if told := oversubscription(threads or 0, usable):
+                    print(f"-t: {told}", file=sys.stderr)
+                yield device, layers, threads, None
 
 
 def _about(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix, stream_bytes
 
 FILE = "pack.hip"
-LAYOUTS = {"pack": "PPPPPi"}
+LAYOUTS = {"pack": "PPPPPif"}
 THREADS = 256  # each takes a group of 32 columns
 
 
@@ -34,6 +34,7 @@ def pack(
     matrix: DeviceMatrix,
     first: int = 0,
     count: int | None = None,
+    factor: float = 1.0,
 ) -> Launch:
     """Fill the streams of `matrix`, of all its rows or of some that have arrived.
 
@@ -46,6 +47,8 @@ def pack(
         Where the streams lie.
     first, count
         Which rows; default: all.
+    factor
+        Multiplies their weights, of NVFP4 alone; see `Backend.pack`.
     """
     rows = matrix.rows - first if count is None else count
     offsets = stream_bytes(matrix.format, first, matrix.columns) if first else (0, 0, 0, 0)
@@ -58,5 +61,5 @@ def pack(
         (-(-groups // THREADS), 1, 1),
         THREADS,
         LAYOUTS["pack"],
-        *(raw, *streams, groups),
+        *(raw, *streams, groups, factor),
     )

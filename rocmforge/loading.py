@@ -1,0 +1,367 @@
+"""Loads a GGUF model onto its devices: checks the file, packs the weights, makes what runs it.
+
+A model lies on one device, or in stages on several: consecutive layers each, the first ones on the
+CPU where `gpu_layers` leaves some to it. `rocmforge.split` runs such stages.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.array_types import Floats
+from rocmforge.devices import chosen_devices, open_chosen
+from rocmforge.errors import DeviceError, OutOfMemoryError
+from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
+from rocmforge.gguf.header import TensorInfo
+from rocmforge.gguf.quants import dequantize, quantize
+from rocmforge.gguf.reader import GGUFFile
+from rocmforge.gpu.choose_device import Choice
+from rocmforge.kv.page_table import pages_for_context
+from rocmforge.kv.windows import PASS_TOKENS
+from rocmforge.model.config import ModelConfig
+from rocmforge.model.decoder import decoder_graph
+from rocmforge.model.matrix_scales import of_rows
+from rocmforge.model.weights import ModelWeights, layer_of, load_weights, tensor_shapes
+from rocmforge.plan.graph import Embedding, Graph
+from rocmforge.plan.protocols import (
+    Backend,
+    Cache,
+    Executor,
+    MatrixShape,
+    Progress,
+    StageCache,
+)
+from rocmforge.quantities import human_size
+from rocmforge.split.cache import SplitCache
+from rocmforge.split.executor import SplitExecutor
+from rocmforge.split.placement import fitting_layers, room, split_layers, taken_bytes
+
+DEFAULT_CTX = 4096
+REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A device, and the layers of the model that lie on it.
+
+    Parameters
+    ----------
+    name
+        Of the device, as "cpu" or "hip:0".
+    backend
+        The device, open.
+    layers
+        Their numbers. The embedding goes with the first layer, the output with the last one.
+    """
+
+    name: str
+    backend: Backend[Any]
+    layers: range
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that is ready to run; see `rocmforge.engine.Engine` for what its parts are."""
+
+    config: ModelConfig
+    executor: Executor
+    stages: tuple[Stage, ...]
+    ctx: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to load a model: as of `rocmforge.engine.Engine.from_gguf`."""
+
+    device: str | Sequence[str] | None
+    gpu_layers: int | Sequence[int] | None
+    ctx: int | None
+    threads: int | None
+    sequences: int
+    kv_dtype: Literal["f16", "f32", "q8_0"]
+    page_size: int
+    whole_cache: bool
+    weight_format: str | None
+
+
+def load(
+    path: str | os.PathLike[str],
+    options: Options,
+    resources: ExitStack,
+    progress: Progress | None = None,
+    compile_progress: Progress | None = None,
+) -> Loaded:
+    """Load a model; see `rocmforge.engine.Engine.from_gguf` for arguments and errors.
+
+    `resources` closes the file and gives all memory back.
+    """
+    name = options.weight_format
+    if name is not None and name not in FORMATS:
+        raise ValueError(f"weight_format: got {name!r}, wanted one of {', '.join(FORMATS)}")
+    gpus = _open(options, resources)
+    file = resources.enter_context(GGUFFile(path))
+    config = ModelConfig.from_gguf(file)
+    loader = _Loader(options, file, config, context(config, options.ctx))
+    free = [backend.free_bytes() for _, backend in gpus]
+    rooms = [room(nbytes) for nbytes in free if nbytes is not None]
+    try:
+        stages = loader.stages(gpus, rooms, resources)
+        return loader.load(stages, resources, progress, compile_progress)
+    except OutOfMemoryError as error:
+        raise OutOfMemoryError(f"{error}; {loader.advice(rooms)}") from error
+
+
+def context(config: ModelConfig, ctx: int | None) -> int:
+    """Return the most tokens of a sequence; ValueError where the model was trained for fewer."""
+    if ctx is None:
+        return min(config.ctx_train, DEFAULT_CTX)
+    if not 1 <= ctx <= config.ctx_train:
+        raise ValueError(
+            f"ctx: got {ctx}, wanted 1 to {config.ctx_train}, what the model was trained for"
+        )
+    return ctx
+
+
+def layers_on_gpus(gpu_layers: int | Sequence[int] | None, count: int) -> int:
+    """Return how many of a model's layers lie on GPUs; see `rocmforge.engine.Engine.from_gguf`.
+
+    ValueError where those of each GPU are more than the model has.
+    """
+    if gpu_layers is None or isinstance(gpu_layers, int):
+        return count if gpu_layers is None else min(gpu_layers, count)
+    if sum(gpu_layers) > count:
+        raise ValueError(
+            f"gpu_layers: got {list(gpu_layers)}, wanted together at most the model's {count}"
+        )
+    return sum(gpu_layers)
+
+
+def _open(options: Options, resources: ExitStack) -> list[tuple[Choice, Backend[Any]]]:
+    """Open the devices that were asked for."""
+    wanted = options.gpu_layers
+    own = list(wanted) if isinstance(wanted, Sequence) else None
+    given: Sequence[Any] = [] if wanted is None else own or [wanted]
+    for number in given:
+        if not isinstance(number, int) or number < 0:
+            raise ValueError(f"gpu_layers: got {wanted!r}, wanted integers from 0")
+    choices = chosen_devices(options.device)
+    if wanted and choices[0].device is None:
+        raise DeviceError(f"gpu_layers: got {wanted} and {choices[0].reason}; wanted a GPU, or 0")
+    if own is not None and (len(own) != len(choices) or min(own) < 1):
+        names = ", ".join(choice.name for choice in choices)
+        raise ValueError(
+            f"gpu_layers: got {own}, wanted one number for all GPUs, or one from 1 for "
+            f"each of {names}"
+        )
+    if wanted == 0:
+        choices = chosen_devices("cpu")
+    opened = []
+    for choice in choices:
+        backend = open_chosen(choice, options.threads)
+        resources.callback(backend.close)
+        opened.append((choice, backend))
+    return opened
+
+
+class _Loader:
+    """One model on its way to its devices."""
+
+    def __init__(self, options: Options, file: GGUFFile, config: ModelConfig, ctx: int) -> None:
+        if options.sequences < 1:
+            raise ValueError(f"sequences: got {options.sequences}, wanted at least 1")
+        self.options = options
+        self.file = file
+        self.config = config
+        self.ctx = ctx
+        self.pages = pages_for_context(ctx, options.sequences, options.page_size)
+        self.wanted = FORMATS[options.weight_format] if options.weight_format else None
+        self.windows = [config.window_size(layer, ctx) for layer in range(config.n_layers)]
+        self.weight_bytes = 0
+
+    def stages(
+        self,
+        opened: Sequence[tuple[Choice, Backend[Any]]],
+        rooms: Sequence[int],
+        resources: ExitStack,
+    ) -> tuple[Stage, ...]:
+        """Say which layers lie on which device; opens the CPU where layers are left to it."""
+        count, on_gpus = self.config.n_layers, self.on_gpus()
+        if on_gpus in (0, count) and len(opened) == 1:
+            choice, backend = opened[0]
+            return (Stage(choice.name, backend, range(count)),)
+        if on_gpus < len(opened):
+            raise ValueError(
+                f"device: got {len(opened)} GPUs, and fewer layers for them ({on_gpus}), wanted at "
+                "least one for each"
+            )
+        shares = self.shares(rooms)
+        devices = list(opened)
+        if on_gpus < count:
+            (cpu,) = chosen_devices("cpu")
+            devices.insert(0, (cpu, open_chosen(cpu, self.options.threads)))
+            resources.callback(devices[0][1].close)
+            shares.insert(0, count - on_gpus)
+        ends = accumulate(shares)
+        return tuple(
+            Stage(choice.name, backend, range(end - share, end))
+            for (choice, backend), share, end in zip(devices, shares, ends, strict=True)
+        )
+
+    def on_gpus(self) -> int:
+        """How many of the last layers lie on GPUs; ValueError where those of each are too many."""
+        return layers_on_gpus(self.options.gpu_layers, self.config.n_layers)
+
+    def shares(self, rooms: Sequence[int]) -> list[int]:
+        """How many layers each GPU gets, where each has so much room."""
+        if isinstance(self.options.gpu_layers, Sequence):
+            return list(self.options.gpu_layers)
+        layers, output = self.needs(len(rooms))
+        return split_layers(layers[len(layers) - self.on_gpus() :], output, rooms)
+
+    def needs(self, gpus: int) -> tuple[list[int], int]:
+        """Bytes that GPUs take for each layer, with its keys and values, and for the output.
+
+        The embedding goes with the first layer; one GPU has it once where the output is tied to it.
+        """
+        config, kv_dtype = self.config, self.options.kv_dtype
+        values = 2 * config.n_kv_heads * config.head_dim
+        cached = {"f32": 4 * values, "f16": 2 * values, "q8_0": values + values // 16}[kv_dtype]
+        tokens, sequences = self.pages * self.options.page_size, self.options.sequences
+        seen = (tokens if n is None else sequences * (n + PASS_TOKENS) for n in self.windows)
+        layers, output = [cached * min(tokens, n) for n in seen], 0
+        for name in tensor_shapes(config):
+            info = self.file.tensors.get(name)
+            if info is None:  # the file is refused when its weights are loaded
+                continue
+            layer = layer_of(name)
+            if layer is not None:
+                layers[layer] += self._nbytes(info)
+            if name == ("token_embd.weight" if config.tied_output else "output.weight"):
+                output = self._nbytes(info)
+            if name == "token_embd.weight" and (gpus > 1 or not config.tied_output):
+                layers[0] += info.nbytes
+        return layers, output
+
+    def _nbytes(self, info: TensorInfo) -> int:
+        """Bytes of a tensor as it is packed; a vector's are the file's."""
+        matrix = self.wanted is not None and len(info.shape) > 1
+        return _stored(info, self.wanted).nbytes(info.shape) if matrix else info.nbytes
+
+    def advice(self, rooms: Sequence[int]) -> str:
+        """Say how much memory GPUs lack, and how many layers they have room for."""
+        layers, output = self.needs(len(rooms))
+        on_gpus = self.on_gpus()
+        taken = taken_bytes(layers[len(layers) - on_gpus :], output, self.shares(rooms))
+        missing = sum(max(0, own - most) for own, most in zip(taken, rooms, strict=True))
+        told = (
+            f"{on_gpus} of {len(layers)} layers and the output take {human_size(sum(taken))} with "
+            f"keys and values of {self.pages * self.options.page_size} tokens"
+        )
+        if missing == 0:
+            return f"{told}, for which there was room before loading"
+        told += f", {human_size(missing)} more than there is room for"
+        fitting = fitting_layers(layers, output, rooms)
+        if fitting == 0:
+            return f"{told}; wanted a smaller context, or the CPU (device cpu)"
+        return f"{told}; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
+
+    def load(
+        self,
+        stages: tuple[Stage, ...],
+        resources: ExitStack,
+        progress: Progress | None,
+        compile_progress: Progress | None,
+    ) -> Loaded:
+        """Pack the weights, and make caches and executors."""
+        config, file, ctx, options = self.config, self.file, self.ctx, self.options
+        caches = [self._cache(stage, resources) for stage in stages]
+        cache: Cache = caches[0]
+        if len(stages) > 1:
+            cache = SplitCache(caches, self.pages, options.page_size, self.windows)
+        if options.whole_cache:
+            cache.grow(self.pages)
+        backends = {layer: stage.backend for stage in stages for layer in stage.layers}
+
+        def pack(info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None) -> Any:
+            fmt = _stored(info, self.wanted)
+            if self.wanted is not None:
+                raw, factors = _requantized(raw, info.format, fmt, factors), None
+            layer = layer_of(info.name)
+            backend = stages[-1].backend if layer is None else backends[layer]
+            release = partial(file.release, info.name)
+            packed = backend.pack(raw, fmt, info.shape[-1], release, factors)
+            self.weight_bytes += packed.nbytes
+            return packed
+
+        def expect(unpacked: ModelWeights[TensorInfo]) -> None:
+            shapes = unpacked.map(lambda info: _matrix_shape(info, _stored(info, self.wanted)))
+            for stage, own_cache in zip(stages, caches, strict=True):
+                own = shapes.stage(stage.layers)
+                stage.backend.expect(own.matrices())
+                graph = self._graph(own.different_layers(config))
+                stage.backend.compile_ahead(graph, own_cache, ctx)
+
+        weights = load_weights(file, config, pack, progress, expect, ctx)
+        executors = []
+        for stage, own_cache in zip(stages, caches, strict=True):
+            graph = self._graph(weights.stage(stage.layers))
+            executors.append(stage.backend.executor(graph, own_cache, ctx))
+            resources.callback(executors[-1].close)
+        executor: Executor = executors[0]
+        if isinstance(cache, SplitCache):
+            executor = SplitExecutor(executors, [stage.name for stage in stages], cache)
+        executor.prepare(compile_progress)
+        return Loaded(config, executor, stages, ctx, self.weight_bytes)
+
+    def _cache(self, stage: Stage, resources: ExitStack) -> StageCache:
+        config, options = self.config, self.options
+        shape = (len(stage.layers), config.n_kv_heads, config.head_dim, self.pages)
+        windows = self.windows[stage.layers.start : stage.layers.stop]
+        cache = stage.backend.cache(*shape, options.page_size, options.kv_dtype, windows)
+        resources.callback(cache.close)
+        return cache
+
+    def _graph(self, weights: ModelWeights[Any]) -> Graph:
+        table = weights.token_embd
+        tied = self.config.tied_output and self.wanted is None
+        packed = weights.output if tied else None  # not of a first stage without the output
+        embedding = Embedding(self.file.tensor(table.name), table.format, packed)
+        return decoder_graph(self.config, weights, embedding, self.ctx)
+
+
+def _stored(info: TensorInfo, wanted: Format | None) -> Format:
+    """Return the format that a matrix is packed in: the file's, or the one to quantize it to."""
+    if wanted is None:
+        return info.format
+    columns = info.shape[-1]
+    name = fitting_format(wanted.name, columns)
+    if name is None:
+        least = FORMATS[K_FALLBACK.get(wanted.name, wanted.name)].block_len
+        raise ValueError(
+            f"{info.name}: got {columns} columns, wanted a multiple of {least} for {wanted.name}"
+        )
+    return FORMATS[name]
+
+
+def _matrix_shape(info: TensorInfo, stored: Format) -> MatrixShape:
+    """Of a matrix, or of experts' matrices one below the other."""
+    return MatrixShape(stored.name, math.prod(info.shape[:-1]), info.shape[-1])
+
+
+def _requantized(
+    raw: NDArray[np.uint8], old: Format, new: Format, factors: Floats | None
+) -> NDArray[np.uint8]:
+    each = of_rows(factors, len(raw))
+    pieces = (slice(at, at + REQUANTIZE_ROWS) for at in range(0, len(raw), REQUANTIZE_ROWS))
+    return np.concatenate([quantize(dequantize(raw[at], old) * each[at], new) for at in pieces])
