@@ -1,5 +1,5 @@
-// What batch_rows.h needs whatever the matrix unit: how a block is cut, the weights of a lane on
-// their way, and the sums of a wave.
+// The parts of batch_rows.h that are the same for every matrix unit: how a block is cut, the
+// weights of a lane on their way, and the sums of a wave.
 #pragma once
 
 #include "packed_halves.h"

@@ -8,9 +8,9 @@
 // batch_tiles.h for all others. Each has Activations, which bring a step's to LDS, and Sums.
 //
 // A block has ROW_WAVES times two tiles. SPLITS waves share two tiles: each takes COLUMNS columns
-// of a step, and their sums meet in LDS. The weights of the next DEPTH rounds are on their way, and
-// the activations of STAGES steps. Several blocks may share the steps of the same
-// rows, as slices. The last slice to end adds the sums of all, in their order.
+// of a step, and their sums meet in LDS. Registers hold the weights of DEPTH rounds, and LDS the
+// activations of STAGES steps: one in use, the others on their way. Several blocks may share the
+// steps of the same rows, as slices. The last slice to end adds the sums of all, in their order.
 #pragma once
 
 #include "batch.h"
@@ -67,6 +67,7 @@ DEVICE bool compute(const Batch& b, const Tokens& tokens, const TileSource (&fro
             if (u % kRounds == kRounds - 1) x.arrive(stage_of(step + 1));
         }
     }
+    if constexpr (SPLITS > 1) Transfer::wait<0>();  // past the last step: sums go where they lie
     block_sync();
     float* floats = reinterpret_cast<float*>(lds);
     const int row_wave = wave() % ROW_WAVES;

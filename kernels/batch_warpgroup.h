@@ -21,13 +21,14 @@ static_assert(ROW_WAVES % 4 == 0, "the waves of a warpgroup take the same column
 template <class Rows>
 struct Activations {
     const Batch& batch;
-    uint32_t rows[kOwnTokens];  // where they begin, in bytes; rows past the last one are any row
+    uint32_t rows[kOwnTokens];  // bytes before them, below 2^32; absent tokens read row 0
 
     DEVICE Activations(const Batch& batch, const Rows& all) : batch(batch) {
         UNROLL
         for (int i = 0; i < kOwnTokens; ++i) {
             const int token = static_cast<int>(wave()) + i * kWaves;
-            rows[i] = (all.has(token) ? all.row(token) : 0) * batch.columns * 2;
+            rows[i] =
+                static_cast<uint32_t>(all.has(token) ? all.row(token) : 0) * batch.columns * 2;
         }
     }
 
@@ -65,7 +66,6 @@ struct Sums : BatchSums {
     DEVICE void multiply(const Share<Format>& share, const u32x4* x) {
         const typename Share<Format>::Scales scales(share);
         const u64 operand = warpgroup_operand(x, TOKENS);
-        each_tile([](TileC& tile, int) { tile.settle(); });
         UNROLL
         for (int eight = 0; eight < 4; ++eight) {
             uint32_t w[kTiles][kLinesA][4];
@@ -85,6 +85,7 @@ struct Sums : BatchSums {
             if (eight > 0) warpgroup_wait<1>();
         }
         warpgroup_wait<0>();
-        each_tile([](TileC& tile, int) { tile.settle(); });
+        UNROLL
+        for (int j = 0; j < kTiles; ++j) hold_sums(tiles[j]);
     }
 };

@@ -13,10 +13,11 @@
 // what it multiplies 16 columns ahead of it, past the barrier between two steps too, so that the
 // matrix units need not wait for LDS.
 // On Hopper (warpgroup.h) a warpgroup multiplies 64 tokens with all rows of the block. Its products
-// run on while it passes the barrier; so one step in LDS more is in use, and the tile has to be one
-// of WAVE_TOKENS 16, WAVE_ROWS 128 or 256, GROUPS 2 and at least four STAGES.
-// Limits: T, N and K at least 1, K a multiple of 8. Rows past the end are computed from the data of
-// the last one and not stored; tokens and columns past the end are zero. A block takes 64 * STAGES
+// run on while it passes the barrier: so two steps in LDS are in use, and STAGES - 2 on their way.
+// The tile has to be one of WAVE_TOKENS 16, WAVE_ROWS 128 or 256, GROUPS 2 and at least four
+// STAGES. Limits: T, N and K at least 1, K a multiple of 8. Rows past the end are computed from the
+// data of the last one and not stored; tokens and columns past the end are zero. A block takes 64 *
+// STAGES
 // * GROUPS * (TILE_TOKENS + TILE_ROWS) bytes of LDS; more than two STAGES on CUDA only, which keeps
 // registers for BLOCKS blocks at a time.
 // Launched by rocmforge/gpu/ops/matmul_f16.py.
@@ -90,12 +91,11 @@ DEVICE void compute(const Args& a, Stage* stages) {
     UNROLL
     for (int i = 0; i < STAGES - 2; ++i) copies.start(a, i, stages[i]);
     int now = 0, filled = STAGES - 2;
-    sums.settle();
     for (int step = 0; step < steps; ++step) {
         Transfer::wait<STAGES - 3>();
         lds_for_warpgroup();
         block_sync();
-        // All have waited for the products of the last step but one: it was here.
+        // Every wave has waited for the products of step - 2, whose stage this was.
         copies.start(a, step + STAGES - 2, stages[filled]);
         const u64 x = swizzled_operand(stages[now].x) + sums.token / 64 * 64 * kEights;
         const u64 w = swizzled_operand(stages[now].w);
@@ -108,7 +108,7 @@ DEVICE void compute(const Args& a, Stage* stages) {
         filled = filled + 1 == STAGES ? 0 : filled + 1;
     }
     warpgroup_wait<0>();
-    sums.settle();
+    hold_sums(sums.tiles[0]);
     Transfer::wait<0>();  // for the zeros, too: the outputs go through where they lie
     block_sync();
     sums.finish<kGated>(a, stages);

@@ -17,8 +17,8 @@ DEVICE u64 lds_piece(const void* lds) {
     return (static_cast<uint32_t>(__cvta_generic_to_shared(lds)) & 0x3ffff) >> 4;
 }
 
-// An operand in LDS, as instructions want it told (PTX ISA 9.7.15, matrix descriptor). To add one
-// moves it by a piece of 16 bytes.
+// The matrix descriptor of an operand in LDS (PTX ISA 9.7.15). To add one moves it by a piece of 16
+// bytes.
 // The eight numbers k = 8 h to 8 h + 7 of line n are piece h * half_pieces + n from `lds` on:
 DEVICE u64 warpgroup_operand(const u32x4* lds, int half_pieces) {
     constexpr u64 kEightLines = 8;  // in pieces, from eight lines to the next
@@ -40,14 +40,25 @@ DEVICE void registers_for_warpgroup() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Products run on their own from here. A and D are untouchable until they have been waited for: all
-// but the last kLater groups of products have ended then.
+// Products run on their own from here. A and D must not be touched until they have been waited for:
+// all but the last kLater groups of products have ended then.
 DEVICE void warpgroup_started() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int kLater>
 DEVICE void warpgroup_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLater) : "memory");
+}
+
+// What is computed from D comes after this, for the compiler, which does not know that products run
+// on. It belongs behind the last wait.
+template <int kTiles>
+DEVICE void hold_sums(TileC (&d)[kTiles]) {
+    UNROLL
+    for (int t = 0; t < kTiles; ++t) {
+        UNROLL
+        for (int v = 0; v < TileC::Map::kValues; ++v) asm volatile("" : "+f"(d[t].values[v]));
+    }
 }
 
 #define ROCMFORGE_SUMS(t)                                                                   \

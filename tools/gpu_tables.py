@@ -90,16 +90,18 @@ def readme_models(report: dict[str, Any], peers: list[dict[str, Any]]) -> str:
     peers
         Of compare_table.py, of any machine.
     """
+    same = [peer for peer in peers if peer["hardware_tag"] == report["hardware_tag"]]
     ratios = {
         row["case"]: f"{row['ratio']:.2f}"
-        for peer in peers
-        if peer["hardware_tag"] == report["hardware_tag"]
+        for peer in same
         for row in peer["rows"]
         if "error" not in row
     }
     measured = f"commit {report['commit'][:8]}, {report['date'][:10]}"
+    beside = "".join(f", × llama.cpp of {peer['commit'][:8]}" for peer in same)
     intro = (
-        f"One {report['gpu']}, {measured}; median tokens/s, [more](docs/PERFORMANCE.md#on-gpus):"
+        f"One {report['gpu']}, {measured}{beside}; median tokens/s, "
+        "[more](docs/PERFORMANCE.md#on-gpus):"
     )
     prompt, depth = "512", "128"
     rows = [

@@ -21,7 +21,7 @@ EARLY_MAJOR, EARLY_DRIVER = 9, 12030
 """The first architecture (sm_90) and driver (CUDA 12.3) of which graphs start launches early."""
 
 _OWN_NAMES = {"sm_90": "sm_90a"}
-"""What NVRTC calls an architecture with what no other has, as Hopper's wgmma
+"""NVRTC's name for an architecture with the instructions that later ones lack, as Hopper's wgmma
 (kernels/warpgroup.h)."""
 _OPTIONS = ("-lineinfo",)  # names source lines in profilers and sanitizers; costs no speed
 
@@ -71,7 +71,8 @@ def compiler_version() -> str:
     """
     _, nvrtc = _bindings()
     _, major, minor = _nvrtc_call(nvrtc, nvrtc.nvrtcVersion)
-    return f"nvrtc {major}.{minor} {' '.join(_OPTIONS)}"
+    names = [f"{architecture}={name}" for architecture, name in _OWN_NAMES.items()]
+    return f"nvrtc {major}.{minor} {' '.join((*_OPTIONS, *names))}"
 
 
 def compile_cubin(

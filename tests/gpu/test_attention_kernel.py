@@ -223,10 +223,10 @@ def test_the_last_round_of_blocks_is_nearly_full(sequences: int, kv_heads: int) 
 
 @pytest.mark.parametrize(("blocks", "waves"), [(264, 8), (265, 4), (528, 4), (529, 2), (9999, 2)])
 def test_many_blocks_have_fewer_waves_each(blocks: int, waves: int) -> None:
-    found = op.shared(op.choose("sm_90", 128, "f16", 1), blocks, 132)
+    found = op.for_blocks(op.choose("sm_90", 128, "f16", 1), blocks, 132)
     assert (waves, 16) == (found.WAVES, found.WAVES * found.RESIDENT)
     amd = op.choose("gfx1100", 128, "f16", 1)
-    assert op.shared(amd, blocks, 132) == amd
+    assert op.for_blocks(amd, blocks, 132) == amd
 
 
 @pytest.mark.parametrize("architecture", ["gfx1100", "gfx942", "sm_90"])

@@ -18,6 +18,7 @@ from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.ops import matmul_batch as op
 from rocmforge.ops.cases import relative_rms
+from rocmforge.ops.matrix import Matrix
 
 ARCHITECTURES = ("gfx1100", "gfx1200", "gfx90a", "sm_90")
 NAMES = [name for name in FORMATS if DENSE.get(name, name) in op.FORMATS]
@@ -64,6 +65,23 @@ def test_every_format(gpu: Gpu, name: str, shape: tuple[int, int, int]) -> None:
 def test_tokens_and_columns_that_fill_no_step(gpu: Gpu, tokens: int) -> None:
     case = data(tokens, 70, 160, "Q4_0")
     assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
+
+
+@pytest.mark.parametrize("tokens", [9, 33])
+def test_rows_beyond_float16_leave_their_neighbours_alone(gpu: Gpu, tokens: int) -> None:
+    """Lanes whose weights are clipped and lanes whose are not multiply together."""
+    raw = np.zeros((70, 4 * 34), np.uint8)  # Q8_0: 40000 · code in each third row, else code / 64
+    blocks = raw.reshape(70, 4, 34)
+    scales = np.where(np.arange(70) % 3 == 0, 40000.0, 1 / 64).astype(np.float16)
+    blocks[:, :, :2] = scales.view(np.uint8).reshape(70, 1, 2)
+    codes = np.random.default_rng(tokens).integers(-127, 128, (70, 4, 32), np.int8)
+    blocks[:, :, 2:] = codes.view(np.uint8)
+    matrix = Matrix(raw, FORMATS["Q8_0"])
+    x = (np.random.default_rng(0).standard_normal((tokens, 128)) / 64).astype(np.float16)
+    wanted = x.astype(np.float64) @ np.clip(matrix.to_floats().astype(np.float64), -65504, 65504).T
+    got = multiply(gpu, [Data(x, matrix, wanted)])[0]
+    sizes = np.sqrt(np.mean(wanted**2, axis=0))
+    np.testing.assert_allclose(got / sizes, wanted / sizes, rtol=0, atol=8 * TOLERANCE)
 
 
 def test_three_matrices_of_different_formats(gpu: Gpu) -> None:
@@ -135,6 +153,9 @@ def test_slices_leave_counters_at_zero_and_give_the_same_every_time(gpu: Gpu, to
 def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> None:
     constants = op.choose(architecture, name, tokens)
     assert constants.fits(wave_size(architecture), 48 << 10)
+    if architecture == "sm_90":  # what kernels/batch_warpgroup.h asserts
+        assert constants.ROW_WAVES % 4 == 0
+        assert constants.TOKENS % (constants.ROW_WAVES * constants.SPLITS) == 0
 
 
 def test_slices_use_what_the_device_runs_at_a_time() -> None:

@@ -188,14 +188,14 @@ def test_one_kernel_does_what_two_do(
         np.testing.assert_array_equal(got, right)
 
 
-@pytest.mark.parametrize("waves", [2, 4])
+@pytest.mark.parametrize(("waves", "head_dim"), [(2, 128), (4, 128), (2, 256), (2, 80)])
 def test_a_block_may_have_fewer_waves(
-    gpu: Gpu, waves: int, monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu, waves: int, head_dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case((130, 7, 299), 4, 2, 128, 128, False, "f16", "q", splits=1)
+    case = Case((130, 7, 299), 4, 2, head_dim, head_dim, False, "f16", "q", splits=1)
     wanted = apart(gpu, case)
     few = {"WAVES": waves, "RESIDENT": 16 // waves}
-    monkeypatch.setattr(attention, "shared", lambda constants, *_: replace(constants, **few))
+    monkeypatch.setattr(attention, "for_blocks", lambda constants, *_: replace(constants, **few))
     got = fused(gpu, case)
     np.testing.assert_allclose(got[0], wanted[0], rtol=0, atol=1e-5)
     for mine, right in zip(got[1:], wanted[1:], strict=True):

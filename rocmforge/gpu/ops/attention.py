@@ -82,18 +82,22 @@ def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:
     return Constants(head_dim, PAGES[kv], queries, 2 if queries == 8 else 4, 4, 1)
 
 
-def shared(constants: Constants, blocks: int, compute_units: int) -> Constants:
-    """Return constants for so many blocks: the more, the fewer waves each has.
+def for_blocks(constants: Constants, blocks: int, compute_units: int) -> Constants:
+    """Return constants for so many blocks: where not all run at once, each has fewer waves.
 
-    Where a multiprocessor of NVIDIA runs one block after another, most of their time is latency. On
-    an H200, 2,048 blocks of 129 tokens took 58 µs with eight waves each.
+    On an H200, 2,048 blocks of 129 tokens took 58 µs with eight waves each, 40 with two.
     """
-    while constants.RESIDENT > 1 and blocks > constants.RESIDENT * compute_units:
-        if constants.WAVES <= 2:
-            break
+    ways = list(_fewer_waves(constants))
+    return next((way for way in ways if blocks <= way.RESIDENT * compute_units), ways[-1])
+
+
+def _fewer_waves(constants: Constants) -> Iterator[Constants]:
+    """The constants, then those of half as many waves a block, down to two."""
+    yield constants
+    while constants.RESIDENT > 1 and constants.WAVES > 2:
         waves, resident = constants.WAVES // 2, constants.RESIDENT * 2
         constants = replace(constants, WAVES=waves, RESIDENT=resident)
-    return constants
+        yield constants
 
 
 def choose_splits(
@@ -153,11 +157,12 @@ def builds(architecture: str) -> Iterator[Build]:
 def every_choice(architecture: str) -> Iterator[Constants]:
     """Constants for the models that we run, each once."""
     chosen = {
-        choose(architecture, head_dim, kv, group): True
+        constants: True
         for kv in PAGES
         for head_dim in HEAD_DIMS
         for group in (1, 2, 4, 8)
         if kv != "q8_0" or head_dim % 32 == 0
+        for constants in _fewer_waves(choose(architecture, head_dim, kv, group))
     }
     yield from chosen
 
@@ -233,7 +238,7 @@ def arguments(
     constants = choose(properties.architecture, head_dim, kv, group)
     groups = kv_heads * -(-group // constants.QUERIES)
     if splits == 1:
-        constants = shared(constants, sequences * groups, properties.compute_units)
+        constants = for_blocks(constants, sequences * groups, properties.compute_units)
     stats = scratch + 4 * sequences * heads * splits * head_dim
     values = (
         *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, scratch, stats, arrivals),

@@ -80,12 +80,12 @@ class Constants:
         threads, columns = self.threads(wave), self.COLUMNS * self.SPLITS
         tiles = self.TOKENS * (columns // 8 + MOST_PADDING)  # pieces of kernels/batch_tiles.h
         warpgroup = columns // 16 * (2 * self.TOKENS + 1)  # of kernels/batch_warpgroup.h
-        lds = 16 * self.STAGES * max(tiles, warpgroup)
+        lds, least = (16 * self.STAGES * f(tiles, warpgroup) for f in (max, min))
         return (
             threads <= 1024
             and self.TOKENS * columns // 8 % threads == 0
             and lds * self.BLOCKS <= lds_bytes
-            and lds >= 4 * (self.SPLITS - 1) * self.rows * self.TOKENS  # where sums meet
+            and least >= 4 * (self.SPLITS - 1) * self.rows * self.TOKENS  # where sums meet
         )
 
     def steps(self, columns: int) -> int:
@@ -144,23 +144,24 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
     held = next((most for most in TOKENS if most >= tokens), TOKENS[-1])
     nvidia = _SM_90 if architecture == "sm_90" else _SM
     constants = (nvidia if architecture.startswith("sm_") else _AMD)[held]
-    # A lane's share of a round is 64 bytes of f16 for each of its rows: registers hold one.
+    # A lane's share of a round is 64 or 128 bytes for each of its rows: registers hold one.
     if name in DENSE.values():
-        return replace(constants, DEPTH=1, BLOCKS=min(constants.BLOCKS, 2))
+        blocks = min(constants.BLOCKS, 2) if architecture == "sm_90" else 1
+        return replace(constants, DEPTH=1, BLOCKS=blocks)
     return replace(constants, **tuning.get("batch", held))
 
 
 def slices(tiles: int, steps: int, compute_units: int, resident: int) -> int:
     """How many blocks share the steps of a tile of rows, so that all of them take least time.
 
-    Fitted to times of nine shapes on an H200 (2026-11-24): a block takes as long as eight steps
-    before and behind its own, blocks that share a compute unit take 0.4 of a step for each of them
-    beside 0.6 for all, and each slice costs a third of a step.
+    Fitted to times of nine shapes on an H200 (2026-11-24), and not measured elsewhere: a block's
+    start and end cost as much as eight steps. With n blocks on a compute unit, a step takes
+    0.6 + 0.4 n. Each slice adds 0.35 steps.
 
     Parameters
     ----------
     tiles
-        Of rows, of all matrices together, for each tile of tokens.
+        Tiles of rows of all matrices, times tiles of tokens.
     steps
         Of a block that has all columns.
     compute_units
@@ -174,7 +175,7 @@ def slices(tiles: int, steps: int, compute_units: int, resident: int) -> int:
         blocks = -(-tiles * count // compute_units)  # of the busiest unit
         full, rest = divmod(blocks, resident)
         rounds = [resident] * full + [rest] * (rest > 0)
-        return sum(8 + steps / count * (0.6 + 0.4 * shared) for shared in rounds) + 0.35 * count
+        return sum(8 + steps / count * (0.6 + 0.4 * n) for n in rounds) + 0.35 * count
 
     return min(range(1, max(1, min(MOST_SLICES, steps // 2)) + 1), key=time)
 

@@ -41,7 +41,7 @@ KEY = "tile f16"
 class Constants(Cut):
     """Compile-time constants of matmul_f16.hip.
 
-    STAGES is 2 but on CUDA: one step is multiplied, the others are on their way.
+    STAGES is 2 but on CUDA: one step is multiplied, on Hopper two, and the others are on their way.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ def least_unpacked(architecture: str) -> int:
     """Tokens from which unpacked weights are worth it, as far as it was measured.
 
     With mma.sync on an H200, prompts of 256 tokens took 0.98 (7B Q4_K_M) and 1.05 (Q8_0) of the
-    time, of 512 tokens 0.81 and 0.82. With wgmma, prompts of 256 tokens without it ran slower than
-    those of 128 and of 512 (docs/EXPERIMENTS.md).
+    time, of 512 tokens 0.81 and 0.82. With wgmma, prompts of 256 tokens took 0.83; fewer than 256
+    were not measured (docs/EXPERIMENTS.md).
     """
     return 129 if architecture == "sm_90" else 257
 
