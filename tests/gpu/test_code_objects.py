@@ -29,18 +29,25 @@ from rocmforge.gpu.cross_compile import (
     all_builds,
     compile_builds,
 )
+from rocmforge.gpu.ops.dot_rows import COMMON
 
 LDS_BYTES = 48 * 1024  # what a block may have on every device that we support
 SIMDS = 4  # of a compute unit of gfx9, and of a work-group processor of later ones
 MOST_VGPRS = {32: 256, 64: 512}
-QUICK = "gfx1100"  # whose kernels `make test` compiles too; all others belong to `make test-all`
-TARGETS = [
-    pytest.param(architecture, file, marks=[] if architecture == QUICK else pytest.mark.slow)
-    for architecture in ARCHITECTURES
-    for file in sorted({build.file for build in all_builds(architecture)})
+QUICK = "gfx1100"  # of which `make test` compiles the builds for common formats; all: `test-all`
+TARGETS = [pytest.param(QUICK, file, True) for _, file in targets(QUICK)] + [
+    pytest.param(architecture, file, False, marks=pytest.mark.slow)
+    for architecture, file in targets(*ARCHITECTURES)
 ]
 
-Compiled = Callable[[str, str], list[tuple[Build, CompiledKernel]]]
+Compiled = Callable[[str, str, bool], list[tuple[Build, CompiledKernel]]]
+
+
+def is_common(build: Build) -> bool:
+    """Whether it is for formats that most models have, or for none."""
+    return {value for name, value in build.defines.items() if name.startswith("FORMAT")} <= set(
+        COMMON
+    )
 
 
 @pytest.fixture(scope="session")
@@ -50,15 +57,19 @@ def compiled(repo: Path) -> Iterator[Compiled]:
         cross_compile.clang_version()
     except DeviceError as error:
         pytest.skip(str(error))
-    known: dict[tuple[str, str], list[tuple[Build, CompiledKernel]]] = {}
+    known: dict[tuple[str, str, bool], list[tuple[Build, CompiledKernel]]] = {}
 
-    def compile_file(architecture: str, file: str) -> list[tuple[Build, CompiledKernel]]:
-        if (architecture, file) not in known:
-            targets = [(b, architecture) for b in all_builds(architecture) if b.file == file]
-            known[architecture, file] = [
-                (build, kernel) for build, kernels in compile_builds(targets) for kernel in kernels
+    def compile_file(
+        architecture: str, file: str, common: bool
+    ) -> list[tuple[Build, CompiledKernel]]:
+        key = architecture, file, common
+        if key not in known:
+            builds = [build for build in all_builds(architecture) if build.file == file]
+            wanted = [(b, architecture) for b in builds if not common or is_common(b)]
+            known[key] = [
+                (build, kernel) for build, kernels in compile_builds(wanted) for kernel in kernels
             ]
-        return known[architecture, file]
+        return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROCMFORGE_CACHE", str(repo / "build" / "cross_compile"))
@@ -69,11 +80,11 @@ def struct_bytes(layout: str) -> int:
     return struct.calcsize(f"@{layout}0P")
 
 
-@pytest.mark.parametrize(("architecture", "file"), TARGETS)
+@pytest.mark.parametrize(("architecture", "file", "common"), TARGETS)
 def test_every_build_has_the_kernels_and_arguments_that_python_launches(
-    architecture: str, file: str, compiled: Compiled
+    architecture: str, file: str, common: bool, compiled: Compiled
 ) -> None:
-    rows = compiled(architecture, file)
+    rows = compiled(architecture, file, common)
     assert rows
     builds = {id(build): build for build, _ in rows}
     for key, build in builds.items():
@@ -84,10 +95,12 @@ def test_every_build_has_the_kernels_and_arguments_that_python_launches(
         assert sizes == wanted, build.defines
 
 
-@pytest.mark.parametrize(("architecture", "file"), TARGETS)
-def test_every_kernel_fits_a_compute_unit(architecture: str, file: str, compiled: Compiled) -> None:
+@pytest.mark.parametrize(("architecture", "file", "common"), TARGETS)
+def test_every_kernel_fits_a_compute_unit(
+    architecture: str, file: str, common: bool, compiled: Compiled
+) -> None:
     wave = wave_size(architecture)
-    for build, kernel in compiled(architecture, file):
+    for build, kernel in compiled(architecture, file, common):
         found = kernel.resources
         where = f"{found.name} {build.defines}"
         assert found.wave_size == wave, where
@@ -97,14 +110,14 @@ def test_every_kernel_fits_a_compute_unit(architecture: str, file: str, compiled
         assert kernel.occupancy * SIMDS * wave >= found.block_threads, where
 
 
-@pytest.mark.parametrize(("architecture", "file"), TARGETS)
+@pytest.mark.parametrize(("architecture", "file", "common"), TARGETS)
 def test_no_hot_kernel_spills_or_uses_scratch(
-    architecture: str, file: str, compiled: Compiled
+    architecture: str, file: str, common: bool, compiled: Compiled
 ) -> None:
     spilling = [
         f"{kernel.resources.name} {build.defines}: {kernel.resources.vgpr_spills} VGPRs, "
         f"{kernel.resources.sgpr_spills} SGPRs, {kernel.resources.scratch_bytes} bytes of scratch"
-        for build, kernel in compiled(architecture, file)
+        for build, kernel in compiled(architecture, file, common)
         if build.hot
         and (
             kernel.resources.vgpr_spills
