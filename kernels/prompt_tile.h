@@ -80,11 +80,13 @@ struct WeightRow {
     }
 };
 
-// Outputs of a wave and a token; and how many of a lane are written at once.
+// Outputs of a wave and a token, and of a lane; and how many of a lane are written at once.
 template <bool kGated>
 constexpr int kOutputs = kGated ? WAVE_ROWS / 2 : WAVE_ROWS;
 template <bool kGated>
-constexpr int kAtOnce = 16 * kOutputs<kGated> / WAVE % 16 == 0 ? 16 : 4;
+constexpr int kOwnOutputs = 16 * kOutputs<kGated> / WAVE;  // of a lane, of 16 tokens
+template <bool kGated>
+constexpr int kAtOnce = kOwnOutputs<kGated> % 16 == 0 ? 16 : 4;
 
 // The sums that a wave computes, and their first token and row in the block's tile.
 struct Accumulators {
@@ -121,12 +123,18 @@ struct Accumulators {
         }
     }
 
+    // The column of out that the wave's first row gives.
+    template <bool kGated>
+    DEVICE int first_output() const {
+        return first_row<kGated>() + (kGated ? row / 2 : row);
+    }
+
     // Calls f(its number, its place among those of 16 tokens, where it goes) for kAtOnce outputs of
     // a lane, from number `own` on, which are of the 16 tokens number i.
     template <bool kGated, class Function>
     DEVICE void each_output(const Args& a, int i, int own, Function f) const {
         constexpr int outputs = kOutputs<kGated>;
-        const int first = first_row<kGated>() + (kGated ? row / 2 : row);
+        const int first = first_output<kGated>();
         UNROLL
         for (int u = 0; u < kAtOnce<kGated>; ++u) {
             const int at = lane() + (own + u) * WAVE;
@@ -141,9 +149,9 @@ struct Accumulators {
     // first store, so that none waits for another. No thread may read the stages any more.
     template <bool kGated>
     DEVICE void finish(const Args& a, Stage* stages) {
-        constexpr int outputs = kOutputs<kGated>, kOwn = 16 * outputs / WAVE;
+        constexpr int outputs = kOutputs<kGated>;
         float* lines = reinterpret_cast<float*>(stages) + wave() * 16 * kLine;
-        const int first = first_row<kGated>() + (kGated ? row / 2 : row);
+        const int first = first_output<kGated>();
         UNROLL
         for (int i = 0; i < kTilesDown; ++i) {
             wave_sync();
@@ -153,7 +161,7 @@ struct Accumulators {
                     [&](int m, int n, float& y) { lines[m * kLine + 16 * j + n] = y; });
             }
             wave_sync();
-            for (int own = 0; own < kOwn; own += kAtOnce<kGated>) {
+            for (int own = 0; own < kOwnOutputs<kGated>; own += kAtOnce<kGated>) {
                 float before[kAtOnce<kGated>] = {};
                 const float* const old = static_cast<const float*>(a.out);
                 if (a.result == kAdd) {

@@ -372,12 +372,17 @@ def _json_object(text: str) -> dict[str, Any]:
     raise argparse.ArgumentTypeError(f"got {text!r}, wanted a JSON object, as '{{\"a\": true}}'")
 
 
-def _device(value: str) -> str:
-    try:
-        env.split_device(value)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return value
+def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
+    """Of a value that stays as it is, unless `check` raises ValueError."""
+
+    def parse(value: str) -> str:
+        try:
+            check(value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return value
+
+    return parse
 
 
 def _layers(text: str) -> int | list[int]:
@@ -386,16 +391,8 @@ def _layers(text: str) -> int | list[int]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def _devices(value: str) -> str:
-    try:
-        env.split_devices(value)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return value
-
-
 _DEVICE: dict[str, Any] = {
-    "type": _device,
+    "type": _checked(env.split_device),
     "metavar": "DEVICE",
     "help": "auto, cpu, hip, cuda, or a GPU by its number, as hip:1 (default auto: the best GPU, "
     "or the CPU if there is none; see `rocmforge devices`)",
@@ -418,7 +415,9 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="CPU threads (default: the usable cores)",
     )
     several = f"{_DEVICE['help']}; several GPUs, as hip:0,hip:1, share the layers"
-    group.add_argument("--device", **{**_DEVICE, "type": _devices, "help": several})
+    group.add_argument(
+        "--device", **{**_DEVICE, "type": _checked(env.split_devices), "help": several}
+    )
     group.add_argument(
         "-ngl",
         "--gpu-layers",

@@ -27,7 +27,7 @@ from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu.choose_device import Choice
 from rocmforge.kv.page_table import pages_for_context
-from rocmforge.kv.windows import PASS_TOKENS
+from rocmforge.kv.windows import held_tokens
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.matrix_scales import of_rows
@@ -238,8 +238,8 @@ class _Loader:
         values = 2 * config.n_kv_heads * config.head_dim
         cached = {"f32": 4 * values, "f16": 2 * values, "q8_0": values + values // 16}[kv_dtype]
         tokens, sequences = self.pages * self.options.page_size, self.options.sequences
-        seen = (tokens if n is None else sequences * (n + PASS_TOKENS) for n in self.windows)
-        layers, output = [cached * min(tokens, n) for n in seen], 0
+        layers = [cached * held_tokens(window, tokens, sequences) for window in self.windows]
+        output = 0
         for name in tensor_shapes(config):
             info = self.file.tensors.get(name)
             if info is None:  # the file is refused when its weights are loaded

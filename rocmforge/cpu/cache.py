@@ -19,7 +19,7 @@ from rocmforge.cpu.memory import aligned_zeros
 from rocmforge.kv import KV_DTYPES, Q8_GROUP
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
-from rocmforge.kv.windows import window_pages, windowed_layers
+from rocmforge.kv.windows import layer_kinds, window_pages
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
@@ -104,10 +104,10 @@ class PagedKVCache:
                 f"KV cache: {n_pages * page_size} tokens are {gib:.1f} GiB, more than this "
                 "machine lends; wanted fewer pages (a lower ctx, fewer sequences) or dtype q8_0"
             ) from error
-        self.windowed = windowed_layers(windows)
-        own = [layer for layer in range(n_layers) if layer not in self.windowed]
+        self._kinds = layer_kinds(windows, n_layers)
+        self.windowed = self._kinds[True]
         copy, copy_behind = (
-            partial(_copy_page, (self.k, self.v), layers) for layers in (own, list(self.windowed))
+            partial(_copy_page, (self.k, self.v), layers) for layers in self._kinds
         )
         behind = window_pages(windows, n_pages, copy_behind)
         self.table = PageTable(BlockAllocator(n_pages), page_size, copy, behind)
@@ -136,9 +136,7 @@ class PagedKVCache:
 
     def copy_page(self, windowed: bool, source: int, target: int) -> None:
         """Copy a page of the layers with a window, or of those without, to another."""
-        every = range(self.n_layers)
-        layers = [layer for layer in every if (layer in self.windowed) == windowed]
-        _copy_page((self.k, self.v), layers, source, target)
+        _copy_page((self.k, self.v), self._kinds[windowed], source, target)
 
     def close(self) -> None:
         """Nothing to do: memory goes with the object."""

@@ -23,7 +23,7 @@ from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv import KV_DTYPES, Q8_GROUP
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
-from rocmforge.kv.windows import window_pages, windowed_layers
+from rocmforge.kv.windows import layer_kinds, window_pages
 from rocmforge.plan.protocols import wanted_gpu_head_dim
 
 FIRST_TOKENS = 512  # that there is memory for from the start
@@ -99,9 +99,8 @@ class DeviceKVCache:
         self.n_pages = n_pages
         self.page_size = page_size
         self.dtype = dtype
-        self.windowed = windowed_layers(windows)
-        own = tuple(layer for layer in range(n_layers) if layer not in self.windowed)
-        self._kinds = own, self.windowed
+        self._kinds = layer_kinds(windows, n_layers)
+        self.windowed = self._kinds[True]
         grow, copy = self.grow_kind, self.copy_page
         behind = window_pages(windows, n_pages, partial(copy, True), partial(grow, True))
         allocator = BlockAllocator(n_pages, partial(grow, False))

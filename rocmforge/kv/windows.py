@@ -24,9 +24,35 @@ PASS_TOKENS = 2048
 """Most tokens of a sequence in one pass for which memory is made sure of ahead."""
 
 
-def windowed_layers(windows: Sequence[int | None]) -> tuple[int, ...]:
-    """Return the layers with a window, of (L,) sizes in tokens; None: no window."""
-    return tuple(layer for layer, size in enumerate(windows) if size is not None)
+def layer_kinds(
+    windows: Sequence[int | None], n_layers: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the layers without a window and those with one.
+
+    Parameters
+    ----------
+    windows
+        (L,) sizes in tokens; None: no window. Nothing: no layer has one.
+    n_layers
+        L.
+    """
+    windowed = tuple(layer for layer, size in enumerate(windows) if size is not None)
+    return tuple(layer for layer in range(n_layers) if layer not in windowed), windowed
+
+
+def held_tokens(window: int | None, tokens: int, sequences: int = 1) -> int:
+    """Of how many of a pool's tokens a layer has the memory at most.
+
+    That a page is taken whole is not counted.
+
+    Parameters
+    ----------
+    window
+        Of the layer, in tokens; None: it has none.
+    tokens, sequences
+        In the pool, and how many sequences share it.
+    """
+    return tokens if window is None else min(tokens, sequences * (window + PASS_TOKENS))
 
 
 def window_pages(

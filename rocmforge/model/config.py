@@ -16,7 +16,7 @@ import numpy as np
 from rocmforge.errors import UnsupportedModelError, brief
 from rocmforge.gguf.header import StringArray
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.kv.windows import PASS_TOKENS
+from rocmforge.kv.windows import held_tokens
 from rocmforge.model.architectures import ARCHITECTURES, Architecture, QkNorm
 from rocmforge.model.metadata import Keys
 from rocmforge.model.rope import MAX_CONTEXT, RopeConfig, read_rope
@@ -168,11 +168,10 @@ class ModelConfig:
     def kv_bytes(self, tokens: int) -> int:
         """Bytes of the keys and values of so many tokens in f16, fewer where layers have windows.
 
-        Those have memory for a window and the tokens of a pass at most; that a page is taken whole
-        is not counted.
+        Those have memory for a window and the tokens of a pass at most.
         """
         sizes = (self.window_size(layer, tokens) for layer in range(self.n_layers))
-        held = sum(tokens if n is None else min(tokens, n + PASS_TOKENS) for n in sizes)
+        held = sum(held_tokens(size, tokens) for size in sizes)
         return held * (self.kv_bytes_per_token // self.n_layers)
 
     def layer_window(self, layer: int) -> WindowConfig | None:
