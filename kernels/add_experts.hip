@@ -1,4 +1,4 @@
-// add_experts: x[t] += the sum over i of shares[t][i] * parts[t][i].
+// add_experts: x[t] += or = the sum over i of shares[t][i] * parts[t][i].
 //
 //   parts   (T, k, K) float, aligned to 16
 //   shares  (T, k) float
@@ -18,15 +18,16 @@ struct AddExpertsArgs {
     const float* shares;
     float* x;
     int chosen, columns;
+    int accumulate;
 };
 
 KERNEL(add_experts, AddExpertsArgs, THREADS) {
     const int column = 4 * static_cast<int>(block_x() * THREADS + thread_x());
     if (column >= a.columns) return;
     const u64 token = block_y();
-    float sum[4];
+    float sum[4] = {};
     float* const to = a.x + token * a.columns + column;
-    load_floats(to, sum);
+    if (a.accumulate) load_floats(to, sum);
     for (int i = 0; i < a.chosen; ++i) {
         const u64 part = token * a.chosen + i;
         float four[4];

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from rocmforge.array_types import Floats
 from rocmforge.errors import EngineInUseError
 from rocmforge.generation import Generation
-from rocmforge.loading import Options, load
+from rocmforge.loading import Options, SplitMode, load
 from rocmforge.model.config import ModelConfig
 from rocmforge.one_call import Calls, one_call
 from rocmforge.plan.observation import Observer
@@ -91,6 +91,7 @@ class Engine:
         device: str | Sequence[str] | None = None,
         *,
         gpu_layers: int | Sequence[int] | None = None,
+        split_mode: SplitMode = "layer",
         ctx: int | None = None,
         threads: int | None = None,
         sequences: int = 1,
@@ -110,12 +111,16 @@ class Engine:
         device
             "auto", "cpu", "hip", "cuda", or a GPU with its number, as "hip:1"; None:
             `ROCMFORGE_DEVICE`, else "auto": the best GPU, or the CPU where there is none. Several
-            GPUs, as "hip:0,hip:1" or ["hip:0", "hip:1"], share the layers in proportion to their
-            free memory: the first GPU has the first ones.
+            GPUs, as "hip:0,hip:1" or ["hip:0", "hip:1"], share the model: see `split_mode`.
         gpu_layers
             So many of the last layers, and the output, lie on the GPU or GPUs, the others on the
             CPU: for a model that does not fit. 0: all on the CPU; as many as the model has, or
             more: all on GPUs, as without it (None). A list has the number of each GPU.
+        split_mode
+            How several GPUs share the model. "layer": each has some layers, in proportion to its
+            free memory, the first GPU the first ones; they work one after another. "tensor": each
+            has a part of every matrix and some of the heads; they work at the same time and sum
+            after each attention and feed-forward part. It wants GPUs that are alike.
         ctx
             Most tokens of one sequence; None: the trained context, at most 4096.
         threads
@@ -143,7 +148,7 @@ class Engine:
         Raises
         ------
         GGUFError, ModelError
-            The file is broken, or not a model that can be run.
+            The file is broken, or not a model that can be run, or not split so.
         DeviceError
             The device is missing, or the CPU where `gpu_layers` wants a GPU.
         OutOfMemoryError
@@ -155,6 +160,7 @@ class Engine:
         options = Options(
             device=device,
             gpu_layers=gpu_layers,
+            split_mode=split_mode,
             ctx=ctx,
             threads=threads,
             sequences=sequences,
@@ -193,7 +199,7 @@ class Engine:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where the layers lie, first to last: ("cpu",) or ("hip",); ("cpu", "hip:0") of two."""
+        """Where the model lies, first layers first: ("cpu",) or ("hip",); ("cpu", "hip:0")."""
         return self._devices or (self.backend.name,)
 
     @one_call

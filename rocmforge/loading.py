@@ -1,7 +1,8 @@
 """Loads a GGUF model onto its devices: checks the file, packs the weights, makes what runs it.
 
 A model lies on one device, or in stages on several: consecutive layers each, the first ones on the
-CPU where `gpu_layers` leaves some to it. `rocmforge.split` runs such stages.
+CPU where `gpu_layers` leaves some to it. Or each of several GPUs has a part of every matrix.
+`rocmforge.split` runs both.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +26,16 @@ from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
 from rocmforge.gguf.header import TensorInfo
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile
+from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.choose_device import Choice
+from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.peers import MOST_RANKS, Group
 from rocmforge.kv.page_table import pages_for_context
 from rocmforge.kv.windows import held_tokens
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.matrix_scales import of_rows
+from rocmforge.model.shards import cut
 from rocmforge.model.weights import ModelWeights, layer_of, load_weights, tensor_shapes
 from rocmforge.plan.graph import Embedding, Graph
 from rocmforge.plan.protocols import (
@@ -45,6 +50,11 @@ from rocmforge.quantities import human_size
 from rocmforge.split.cache import SplitCache
 from rocmforge.split.executor import SplitExecutor
 from rocmforge.split.placement import fitting_layers, room, split_layers, taken_bytes
+from rocmforge.split.tensor import TensorExecutor
+
+SplitMode = Literal["layer", "tensor"]
+"""How several GPUs share a model: some layers each, or a part of every matrix."""
+SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
 
 DEFAULT_CTX = 4096
 REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once
@@ -61,7 +71,8 @@ class Stage:
     backend
         The device, open.
     layers
-        Their numbers. The embedding goes with the first layer, the output with the last one.
+        Their numbers. The embedding goes with the first layer, the output with the last one. Where
+        each GPU has a part of every matrix, all have all layers.
     """
 
     name: str
@@ -86,6 +97,7 @@ class Options:
 
     device: str | Sequence[str] | None
     gpu_layers: int | Sequence[int] | None
+    split_mode: SplitMode
     ctx: int | None
     threads: int | None
     sequences: int
@@ -109,6 +121,9 @@ def load(
     name = options.weight_format
     if name is not None and name not in FORMATS:
         raise ValueError(f"weight_format: got {name!r}, wanted one of {', '.join(FORMATS)}")
+    if options.split_mode not in SPLIT_MODES:
+        modes = " or ".join(SPLIT_MODES)
+        raise ValueError(f"split_mode: got {options.split_mode!r}, wanted {modes}")
     gpus = _open(options, resources)
     file = resources.enter_context(GGUFFile(path))
     config = ModelConfig.from_gguf(file)
@@ -116,10 +131,13 @@ def load(
     free = [backend.free_bytes() for _, backend in gpus]
     rooms = [room(nbytes) for nbytes in free if nbytes is not None]
     try:
+        if options.split_mode == "tensor":
+            return loader.load_parts(gpus, resources, progress, compile_progress)
         stages = loader.stages(gpus, rooms, resources)
         return loader.load(stages, resources, progress, compile_progress)
     except OutOfMemoryError as error:
-        raise OutOfMemoryError(f"{error}; {loader.advice(rooms)}") from error
+        advice = loader.parts_advice if options.split_mode == "tensor" else loader.advice
+        raise OutOfMemoryError(f"{error}; {advice(rooms)}") from error
 
 
 def context(config: ModelConfig, ctx: int | None) -> int:
@@ -276,6 +294,17 @@ class _Loader:
             return f"{told}; wanted a smaller context, or the CPU (device cpu)"
         return f"{told}; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
 
+    def parts_advice(self, rooms: Sequence[int]) -> str:
+        """Say how much memory each GPU needs for its part of every matrix."""
+        layers, output = self.needs(len(rooms))
+        each = sum(layers) // len(rooms) + output
+        tokens = self.pages * self.options.page_size
+        return (
+            f"a part of every matrix takes about {human_size(each)} on each of {len(rooms)} GPUs, "
+            f"with keys and values of {tokens} tokens, and the least room was "
+            f"{human_size(min(rooms))}; wanted a smaller context, or more GPUs"
+        )
+
     def load(
         self,
         stages: tuple[Stage, ...],
@@ -285,7 +314,7 @@ class _Loader:
     ) -> Loaded:
         """Pack the weights, and make caches and executors."""
         config, file, ctx, options = self.config, self.file, self.ctx, self.options
-        caches = [self._cache(stage, resources) for stage in stages]
+        caches = [self._cache(stage, resources, config) for stage in stages]
         cache: Cache = caches[0]
         if len(stages) > 1:
             cache = SplitCache(caches, self.pages, options.page_size, self.windows)
@@ -294,9 +323,7 @@ class _Loader:
         backends = {layer: stage.backend for stage in stages for layer in stage.layers}
 
         def pack(info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None) -> Any:
-            fmt = _stored(info, self.wanted)
-            if self.wanted is not None:
-                raw, factors = _requantized(raw, info.format, fmt, factors), None
+            fmt, raw, factors = self._as_stored(info, raw, factors)
             layer = layer_of(info.name)
             backend = stages[-1].backend if layer is None else backends[layer]
             release = partial(file.release, info.name)
@@ -309,13 +336,13 @@ class _Loader:
             for stage, own_cache in zip(stages, caches, strict=True):
                 own = shapes.stage(stage.layers)
                 stage.backend.expect(own.matrices())
-                graph = self._graph(own.different_layers(config))
+                graph = self._graph(own.different_layers(config), config)
                 stage.backend.compile_ahead(graph, own_cache, ctx)
 
         weights = load_weights(file, config, pack, progress, expect, ctx)
         executors = []
         for stage, own_cache in zip(stages, caches, strict=True):
-            graph = self._graph(weights.stage(stage.layers))
+            graph = self._graph(weights.stage(stage.layers), config)
             executors.append(stage.backend.executor(graph, own_cache, ctx))
             resources.callback(executors[-1].close)
         executor: Executor = executors[0]
@@ -324,20 +351,116 @@ class _Loader:
         executor.prepare(compile_progress)
         return Loaded(config, executor, stages, ctx, self.weight_bytes)
 
-    def _cache(self, stage: Stage, resources: ExitStack) -> StageCache:
-        config, options = self.config, self.options
+    def load_parts(
+        self,
+        opened: Sequence[tuple[Choice, Backend[Any]]],
+        resources: ExitStack,
+        progress: Progress | None,
+        compile_progress: Progress | None,
+    ) -> Loaded:
+        """Pack a part of each matrix on each GPU, and make caches and executors."""
+        self._check_parts(opened)
+        config, file, ctx, options = self.config, self.file, self.ctx, self.options
+        every, count = range(config.n_layers), len(opened)
+        stages = tuple(Stage(choice.name, backend, every) for choice, backend in opened)
+        backends = [cast(GpuBackend, stage.backend) for stage in stages]
+        matrices = [file.tensors[name] for name in tensor_shapes(config) if name in file.tensors]
+        formats = [(info, _stored(info, self.wanted)) for info in matrices if len(info.shape) > 1]
+        shards = cut(config, formats, count)
+        configs = [shards.part_config(rank) for rank in range(count)]
+        group = Group([backend.kernels.runtime for backend in backends])
+        resources.callback(group.close)
+        pairs = zip(stages, configs, strict=True)
+        caches: list[Any] = [self._cache(stage, resources, own) for stage, own in pairs]
+        cache = SplitCache(caches, self.pages, options.page_size, self.windows)
+        if options.whole_cache:
+            cache.grow(self.pages)
+
+        def pack(
+            info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None
+        ) -> tuple[DeviceMatrix, ...]:
+            fmt, raw, factors = self._as_stored(info, raw, factors)
+            packed = []
+            for rank, backend in enumerate(backends):
+                own = shards.part_rows(info, raw, fmt, rank)
+                columns = shards.part_info(info, rank).shape[-1]
+                packed.append(backend.pack(own, fmt, columns, None, factors))
+                self.weight_bytes += packed[-1].nbytes
+            return tuple(packed)
+
+        def shapes(info: TensorInfo) -> tuple[MatrixShape, ...]:
+            stored = _stored(info, self.wanted)
+            return tuple(
+                _matrix_shape(shards.part_info(info, rank), stored) for rank in range(count)
+            )
+
+        def expect(unpacked: ModelWeights[TensorInfo]) -> None:
+            of_all = unpacked.map(shapes)
+            for rank, backend in enumerate(backends):
+                own = shards.part(of_all, rank)
+                backend.expect(own.matrices())
+                graph = self._graph(own.different_layers(config), configs[rank], rank)
+                backend.compile_ahead(graph, caches[rank], ctx)
+
+        weights = load_weights(file, config, pack, progress, expect, ctx)
+        executors = []
+        for rank, backend in enumerate(backends):
+            graph = self._graph(shards.part(weights, rank), configs[rank], rank)
+            peers = group.peers[rank]
+            executors.append(backend.executor(graph, caches[rank], ctx, peers=peers))
+            resources.callback(executors[-1].close)
+        executor = TensorExecutor(executors, group, cache)
+        executor.prepare(compile_progress)
+        return Loaded(config, executor, stages, ctx, self.weight_bytes)
+
+    def _check_parts(self, opened: Sequence[tuple[Choice, Backend[Any]]]) -> None:
+        """ValueError where GPUs are too few or too many, or not alike."""
+        if self.options.gpu_layers is not None:
+            raise ValueError(
+                f"gpu_layers: got {self.options.gpu_layers} with split mode tensor, wanted none: "
+                "every GPU has a part of every layer"
+            )
+        names = ", ".join(choice.name for choice, _ in opened)
+        if not 2 <= len(opened) <= MOST_RANKS:
+            raise ValueError(
+                f"split mode tensor: got {len(opened)} devices ({names}), wanted 2 to "
+                f"{MOST_RANKS} GPUs, as --device hip:0,hip:1"
+            )
+        kinds = dict.fromkeys(
+            f"{choice.kind} {choice.device.architecture if choice.device else ''}"
+            for choice, _ in opened
+        )
+        if len(kinds) > 1:
+            raise ValueError(
+                f"split mode tensor: got {', '.join(kinds)}, wanted GPUs of one architecture; "
+                "split mode layer takes any"
+            )
+
+    def _as_stored(
+        self, info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None
+    ) -> tuple[Format, NDArray[np.uint8], Floats | None]:
+        """Return a matrix's format, rows and factors as it is packed."""
+        fmt = _stored(info, self.wanted)
+        if self.wanted is None:
+            return fmt, raw, factors
+        return fmt, _requantized(raw, info.format, fmt, factors), None
+
+    def _cache(self, stage: Stage, resources: ExitStack, config: ModelConfig) -> StageCache:
+        options = self.options
         shape = (len(stage.layers), config.n_kv_heads, config.head_dim, self.pages)
         windows = self.windows[stage.layers.start : stage.layers.stop]
         cache = stage.backend.cache(*shape, options.page_size, options.kv_dtype, windows)
         resources.callback(cache.close)
         return cache
 
-    def _graph(self, weights: ModelWeights[Any]) -> Graph:
+    def _graph(
+        self, weights: ModelWeights[Any], config: ModelConfig, rank: int | None = None
+    ) -> Graph:
         table = weights.token_embd
         tied = self.config.tied_output and self.wanted is None
         packed = weights.output if tied else None  # not of a first stage without the output
         embedding = Embedding(self.file.tensor(table.name), table.format, packed)
-        return decoder_graph(self.config, weights, embedding, self.ctx)
+        return decoder_graph(config, weights, embedding, self.ctx, rank)
 
 
 def _stored(info: TensorInfo, wanted: Format | None) -> Format:

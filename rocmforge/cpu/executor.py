@@ -470,6 +470,8 @@ class _Run:
                 x, which, out = array(op.x), self.indices(op.experts), array(op.out)
                 backend.expert_matmul(x, op.weight, op.bias, which, op.count, out)
             case AddExperts():
+                if not op.accumulate:
+                    array(op.x)[:] = 0.0
                 backend.add_experts(array(op.parts), array(op.shares), array(op.x))
             case Embed():
                 table, out = op.embedding, array(op.out)

@@ -35,6 +35,7 @@ from rocmforge.gpu.ops.peaks import ELEMENT, PeakLaunch, blocks, peak_products, 
 from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.softmax import softmax
 from rocmforge.gpu.pass_lowering import PassLowering
+from rocmforge.gpu.peers import NO_PEERS, Peers
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.replay import Replay
 from rocmforge.gpu.runtime import Runtime
@@ -175,10 +176,11 @@ class GpuBackend:
         cache: DeviceKVCache,
         ctx: int,
         fused: Collection[Fusion] | None = None,
+        peers: Peers = NO_PEERS,
     ) -> GpuExecutor:
-        """Return what runs a graph; see `Backend.executor`, and `GpuExecutor` for `fused`."""
+        """Return what runs a graph; see `Backend.executor`, and `GpuExecutor` for the others."""
         self.finish_packing()
-        return GpuExecutor(graph, self.kernels, cache, ctx, fused)
+        return GpuExecutor(graph, self.kernels, cache, ctx, fused, peers)
 
     def compile_ahead(self, graph: Graph, cache: DeviceKVCache, ctx: int) -> None:
         """Begin to compile what an executor will need; see `Backend.compile_ahead`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu.kernel_arguments import Arguments
@@ -143,6 +143,8 @@ class CudaRuntime(Runtime):
         {
             "memory_info": "cuMemGetInfo",
             "allocate": "cuMemAlloc",
+            "can_access_peer": "cuDeviceCanAccessPeer",
+            "enable_peer": "cuCtxEnablePeerAccess",
             "free": "cuMemFree",
             "allocate_pinned": "cuMemHostAlloc",
             "free_pinned": "cuMemFreeHost",
@@ -251,6 +253,12 @@ class CudaRuntime(Runtime):
 
     def _select(self) -> None:
         self._checked(self._api.cuCtxSetCurrent, self._context)
+
+    def _peer(self, other: Runtime) -> Any:
+        return cast(CudaRuntime, other)._context
+
+    def _peer_numbers(self, other: Runtime) -> tuple[Any, Any]:
+        return self._device, cast(CudaRuntime, other)._device
 
     def _checked(self, function: Any, *arguments: Any) -> Any:
         return _checked(self._api, function, *arguments)

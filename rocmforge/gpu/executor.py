@@ -7,7 +7,7 @@ it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +30,7 @@ from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.observation import PassWatch, activation_bytes, facts
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.passes import CapturedPass, Key, Plan, Running, sampling
+from rocmforge.gpu.peers import NO_PEERS, Peers
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.slot import Slot, grow, memory
 from rocmforge.gpu.timed_pass import GpuTimedPass
@@ -37,6 +38,7 @@ from rocmforge.kv.batch import Batch, extend, step_ahead
 from rocmforge.plan.arena import assign
 from rocmforge.plan.cost import Costs
 from rocmforge.plan.graph import Graph, Rotation
+from rocmforge.plan.lockstep import Work, alone
 from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import ExecutorMemory, Progress, StageInput
 from rocmforge.sampling import choose
@@ -45,6 +47,7 @@ PASSES = 64  # whose launches are kept; a shape has up to four
 PREPARED = (1, 32, 512)  # tokens of the passes whose kernels are compiled ahead
 CHUNKS = (2048, 1024)  # tokens of a prompt in one pass, where the arena has room for them
 ARENA_SHARE = 0.02  # of the device's memory, at most, for chunks above LEAST_ROOM
+LAUNCHES = 256  # of one device in a row: it takes about 1,000 while it waits for another one
 
 
 class GpuExecutor:
@@ -63,6 +66,8 @@ class GpuExecutor:
     fused
         Which neighbouring ops become one kernel; none: each op is one. None: the rules that were
         measured as worth it on this device, or all.
+    peers
+        Of a device of a group, which has a part of each matrix: its view of the group.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class GpuExecutor:
         cache: DeviceKVCache,
         ctx: int,
         fused: Collection[Fusion] | None = None,
+        peers: Peers = NO_PEERS,
     ) -> None:
         self.cache = cache
         self._graph = graph
@@ -97,7 +103,11 @@ class GpuExecutor:
         self._busy = False  # whether anything may be on the stream
         self._kernels = kernels
         constants = self._constants
-        self._lowering = Lowering(kernels, cache, ctx, constants.address, constants.table)
+        self._lowering = Lowering(
+            kernels, cache, ctx, constants.address, constants.table, peers=peers
+        )
+        # What a step that is only queued may fail with: alone, a device runs it later.
+        self._forgiven = (CompileError, DeviceError) if peers.ranks == 1 else ()
         self._plans: dict[BatchShape, Plan] = {}
         self._passes: OrderedDict[Key, CapturedPass] = OrderedDict()
         self._moves = cache.moves
@@ -165,8 +175,20 @@ class GpuExecutor:
         stage: StageInput | None = None,
     ) -> Floats:
         """Run the new tokens of some sequences; see `Executor.forward`."""
+        return alone(self.forwarding(tokens, sequences, counts, rows, stage))
+
+    def forwarding(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None = None,
+    ) -> Work[Floats]:
+        """Do as `forward`, in lockstep with other devices."""
         self._settle()
-        running = self._start(tokens, sequences, counts, rows, None, stage)
+        running = yield from self._start(tokens, sequences, counts, rows, None, stage)
+        yield
         own: Floats = self._finish(running, counts).view(np.float32)
         return own
 
@@ -180,27 +202,41 @@ class GpuExecutor:
         stage: StageInput | None = None,
     ) -> list[int]:
         """Run new tokens and choose the next ones; see `Executor.next_tokens`."""
-        running = self._take(tokens, sequences, draws)
+        return alone(self.choosing(tokens, sequences, counts, draws, following, stage))
+
+    def choosing(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        draws: NDArray[Any],
+        following: NDArray[Any] | None = None,
+        stage: StageInput | None = None,
+    ) -> Work[list[int]]:
+        """Do as `next_tokens`, in lockstep with other devices."""
+        running = self._take(tokens, sequences, draws, stage)
         if running is None:
             self._settle()
             rows = (np.cumsum(counts) - 1).astype(np.int32)
-            running = self._start(tokens, sequences, counts, rows, draws, stage)
+            running = yield from self._start(tokens, sequences, counts, rows, draws, stage)
         self._chosen = []  # not known before this pass has ended
         if following is not None and self.observer is None and running.shape.single:
-            with suppress(CompileError, DeviceError):  # the step that is wanted has not failed
-                self._queue(running, following)
+            with suppress(*self._forgiven):  # the step that is wanted has not failed
+                yield from self._queue(running, following, stage)
+        yield
         chosen: list[int] = self._finish(running, counts)[:, 0].tolist()
         if min(chosen) < 0:
-            self._refuse(running, chosen)
+            yield from self._refuse(running, chosen)
         self._chosen = chosen
         return chosen
 
-    def _refuse(self, running: Running, chosen: list[int]) -> None:
+    def _refuse(self, running: Running, chosen: list[int]) -> Work[None]:
         """Let the host choose where the device could not: it says what is wrong with the logits."""
         if self._queued is not None:  # its logits have taken the place of these
             self._settle()
             rerun = replace(running, kept=self._pass((running.shape, True, 0, False)))
-            self._launch(rerun, None)
+            yield from self._launch(rerun, None)
+            yield
             self._synchronize()
         columns = self._graph.result.columns
         wrong = np.empty(columns, np.float32)
@@ -217,7 +253,7 @@ class GpuExecutor:
         rows: Ints,
         draws: NDArray[Any] | None,
         stage: StageInput | None,
-    ) -> Running:
+    ) -> Work[Running]:
         """Launch a pass, which gives its result to the host, or with draws its tokens."""
         watch = None if self.observer is None else self._watch
         if watch is not None:
@@ -237,7 +273,8 @@ class GpuExecutor:
         result = self._slots[0].result(shape.output_rows, columns)
         received = None if stage is None else self._slots[0].receive(stage.received)
         running = Running(kept, shape, tuple(sequences), tokens, draws, batch, result, received)
-        self._launch(running, watch)
+        yield  # no device of a group waits for others before all have what they need
+        yield from self._launch(running, watch)
         return running
 
     def _finish(self, running: Running, counts: Sequence[int]) -> Ints:
@@ -259,12 +296,12 @@ class GpuExecutor:
             self.observer(watch.end(facts_of))
         return own
 
-    def _queue(self, running: Running, draws: NDArray[Any]) -> None:
+    def _queue(self, running: Running, draws: NDArray[Any], stage: StageInput | None) -> Work[None]:
         """Launch the step behind a step, where each sequence has a page for it.
 
         No sequence grows: that is for `_take`, once the host wants this step.
         """
-        batch = step_ahead(self.cache.table, running.sequences)
+        batch = step_ahead(self.cache.table, running.sequences) if stage is None else stage.ahead
         if batch is None or int(batch.positions.max()) >= self._ctx:
             return
         slot = 1 - running.kept.slot
@@ -272,11 +309,16 @@ class GpuExecutor:
         kept = self._pass((running.shape, True, slot, True))
         result = self._slots[slot].result(running.shape.output_rows, 1)
         queued = replace(running, kept=kept, draws=draws, batch=batch, result=result)
-        self._launch(queued, None)
+        yield
+        yield from self._launch(queued, None)
         self._queued = queued
 
     def _take(
-        self, tokens: NDArray[np.int64], sequences: Sequence[int], draws: NDArray[Any]
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        draws: NDArray[Any],
+        stage: StageInput | None,
     ) -> Running | None:
         """Return the queued step, if it is the one that is wanted, and let its sequences grow."""
         queued = self._queued
@@ -286,10 +328,11 @@ class GpuExecutor:
             return None
         if draws.tobytes() != queued.draws.tobytes() or self._moves != self.cache.moves:
             return None
-        batch = step_ahead(self.cache.table, sequences)
+        batch = step_ahead(self.cache.table, sequences) if stage is None else stage.batch
         if batch is None or not batch.same_places(queued.batch):
             return None
-        extend(self.cache.table, sequences, [1] * len(sequences))
+        if stage is None:
+            extend(self.cache.table, sequences, [1] * len(sequences))
         self._queued = None
         return replace(queued, tokens=tokens)
 
@@ -359,7 +402,13 @@ class GpuExecutor:
             releases.append(partial(runtime.free, arena))
         release_all(*releases, partial(runtime.destroy_stream, stream))
 
-    def _launch(self, running: Running, watch: PassWatch | None) -> None:
+    def abandon(self) -> None:
+        """Wait for what runs, whatever becomes of it: a device of the group has failed."""
+        self._queued = None
+        with suppress(DeviceError):
+            self._synchronize()
+
+    def _launch(self, running: Running, watch: PassWatch | None) -> Work[None]:
         """Enqueue a pass; one of single tokens is captured the second time, and then replayed."""
         runtime, stream, kept = self._runtime, self._stream, running.kept
         self._busy = True
@@ -370,19 +419,22 @@ class GpuExecutor:
         if watch is not None:
             watch.host("launch")
         if running.shape.single and kept.ran and kept.graph is None:
-            kept.graph = runtime.capture(stream, partial(self._enqueue, running, None))
+            kept.graph = runtime.capture(stream, partial(_all, self._enqueue(running, None)))
         if watch is not None:
             watch.mark()
         if kept.graph is None:
-            self._enqueue(running, watch)
+            yield from self._enqueue(running, watch)
         elif watch is None:
             runtime.launch_graph(kept.graph, stream)
         else:
             watch.launch("graph", partial(runtime.launch_graph, kept.graph, stream))
             watch.mark("graph")
 
-    def _enqueue(self, running: Running, watch: PassWatch | None) -> None:
-        """Enqueue the copies and kernels of a pass; a watch sees each launch and each step."""
+    def _enqueue(self, running: Running, watch: PassWatch | None) -> Work[None]:
+        """Enqueue the copies and kernels of a pass; a watch sees each launch and each step.
+
+        Devices of a group take turns, since one's launches wait for the other's.
+        """
         runtime, stream, kept = self._runtime, self._stream, running.kept
         mark = _unmarked if watch is None else watch.mark
         inputs = self._slots[kept.slot].inputs
@@ -393,7 +445,12 @@ class GpuExecutor:
             chosen = 4 * running.shape.tokens
             runtime.copy_on_device(inputs.addresses().tokens, kept.result, chosen, stream)
         mark("host_to_device")
+        enqueued = 0
         for step, launches in kept.steps:
+            enqueued += len(launches)
+            if enqueued > LAUNCHES:
+                enqueued = 0
+                yield
             for launch in launches:
                 if watch is None:
                     launch.enqueue(runtime, stream)
@@ -494,6 +551,11 @@ class GpuExecutor:
     def _drop(self, kept: CapturedPass) -> None:
         if kept.graph is not None:
             self._runtime.destroy_graph(kept.graph)
+
+
+def _all(work: Work[None]) -> None:
+    """Do all parts of what waits for no other device."""
+    deque(work, 0)
 
 
 def _unmarked(step: str) -> None:

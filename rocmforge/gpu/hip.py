@@ -22,6 +22,7 @@ from rocmforge.hardware import find_rocm
 
 _FIRST_CALL = threading.Lock()
 _OPTIONS = ("-O3",)
+_FINE_GRAINED = 1  # hipDeviceMallocFinegrained
 
 
 class _Current(threading.local):
@@ -164,6 +165,9 @@ class HipRuntime(Runtime):
         {
             "memory_info": "hipMemGetInfo",
             "allocate": "hipMalloc",
+            "allocate_shared": "hipExtMallocWithFlags",
+            "can_access_peer": "hipDeviceCanAccessPeer",
+            "enable_peer": "hipDeviceEnablePeerAccess",
             "free": "hipFree",
             "allocate_pinned": "hipHostMalloc",
             "free_pinned": "hipHostFree",
@@ -225,6 +229,10 @@ class HipRuntime(Runtime):
                 f"{arguments.nbytes} bytes of arguments: {_describe(error)}"
             )
 
+    def allocate_shared(self, nbytes: int) -> int:
+        """As `allocate`, of memory that other devices may write while kernels here read it."""
+        return self._allocate("allocate_shared", "fine-grained device", nbytes, _FINE_GRAINED)
+
     def allow_lds(self, function: Any, nbytes: int) -> None:
         """Do nothing: kernels name their LDS themselves."""
 
@@ -246,6 +254,12 @@ class HipRuntime(Runtime):
         if _current.index != self._index:
             _checked(self._api.hipSetDevice, self._index)
             _current.index = self._index
+
+    def _peer(self, other: Runtime) -> Any:
+        return other.properties.index
+
+    def _peer_numbers(self, other: Runtime) -> tuple[Any, Any]:
+        return self._index, other.properties.index
 
     def _checked(self, function: Any, *arguments: Any) -> Any:
         return _checked(function, *arguments)

@@ -24,7 +24,9 @@ from rocmforge.gpu.ops import experts, experts_batch, matmul_batch, matmul_f16
 from rocmforge.gpu.ops.attention import choose_splits, scratch_bytes
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
+from rocmforge.gpu.peers import NO_PEERS, Peers
 from rocmforge.plan.graph import (
+    AllReduceRmsnorm,
     Attention,
     EmbedRmsnorm,
     ExpertGateUp,
@@ -102,6 +104,8 @@ class Lowering:
         Gives the addresses of a rotation's cosines and sines (positions, R / 2), float32.
     unpacks
         Whether there is memory for weights that become float16 in front of their products.
+    peers
+        This device's view of the group that it exchanges sums with.
     """
 
     kernels: Kernels | BuildRecorder
@@ -110,6 +114,7 @@ class Lowering:
     constant: Callable[[Any], int]
     table: Callable[[Rotation], tuple[int, int]]
     unpacks: bool = True
+    peers: Peers = NO_PEERS
 
     def reading(self, shape: BatchShape) -> Callable[[Op, Tensor], Sequence[str]]:
         """Dtypes in which an op reads a tensor, as `dtypes.lower` asks."""
@@ -145,8 +150,8 @@ class Lowering:
                 case Attention() | RopeAttention():  # one kernel's block writes whole heads
                     heads = (Q8,) if shape.single and op.head_dim % arrays.GROUP == 0 else ()
                     return (F32, F16, *heads)
-                case MatmulRmsnorm():
-                    return (F32, Q8)  # out and squares, normed
+                case MatmulRmsnorm() | AllReduceRmsnorm():
+                    return (F32, Q8)  # the sum and squares, normed
                 case GateUpSwiglu():
                     return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):

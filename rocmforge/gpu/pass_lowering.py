@@ -13,7 +13,7 @@ from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, Place, Step
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import DeviceMatrix
-from rocmforge.gpu.ops import experts, experts_batch, matmul_f16
+from rocmforge.gpu.ops import all_reduce, experts, experts_batch, matmul_f16
 from rocmforge.gpu.ops.attention import attention
 from rocmforge.gpu.ops.attention_prompt import attention_prompt
 from rocmforge.gpu.ops.embed import embed
@@ -41,6 +41,8 @@ from rocmforge.gpu.ops.swiglu import swiglu
 from rocmforge.gpu.ops.unpack import as_f16
 from rocmforge.plan.graph import (
     AddExperts,
+    AllReduce,
+    AllReduceRmsnorm,
     Attention,
     Embed,
     Embedding,
@@ -175,6 +177,10 @@ class PassLowering:
                 return self._expert_matmul(op)
             case AddExperts() as op:
                 return [self._add_experts(op)]
+            case AllReduce() as op:
+                return self._all_reduce(op)
+            case AllReduceRmsnorm() as op:
+                return [self._all_reduce_rmsnorm(op)]
             case Sample() as op:
                 return self._sample(op)
             case op:
@@ -224,6 +230,22 @@ class PassLowering:
             normed=self._as(op.normed, Q8),
             squares_out=self._f32(op.squares),
             tokens=tokens,
+        )
+
+    def _all_reduce(self, op: AllReduce) -> Sequence[Launch]:
+        count, peers = self._shape.rows(op.x) * op.x.columns, self._lowering.peers
+        return all_reduce.all_reduce(self._kernels, x=self._f32(op.x), count=count, peers=peers)
+
+    def _all_reduce_rmsnorm(self, op: AllReduceRmsnorm) -> Launch:
+        return all_reduce.all_reduce_rmsnorm(
+            self._kernels,
+            x=self._f32(op.x),
+            norm=self._constant(op.norm),
+            normed=self._as(op.normed, Q8),
+            squares=self._f32(op.squares),
+            rows=self._shape.rows(op.x),
+            columns=op.x.columns,
+            peers=self._lowering.peers,
         )
 
     def _row_scale(self, scale: RowScale | None) -> arrays.Squares | None:
@@ -382,6 +404,7 @@ class PassLowering:
             tokens=self._shape.tokens,
             chosen=op.shares.columns,
             columns=op.x.columns,
+            accumulate=op.accumulate,
         )
 
     def _optional(self, array: Floats | None) -> int | None:

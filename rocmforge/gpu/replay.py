@@ -39,6 +39,9 @@ class Replay:
         In their order, at least one.
     calls
         How many calls of an op they are together: times are of one.
+    others
+        Other devices and their launches, where launches wait for those of other devices: all run
+        at the same time, and times are those of the slowest.
 
     Raises
     ------
@@ -46,16 +49,19 @@ class Replay:
         A launch fails, or the device cannot capture it.
     """
 
-    def __init__(self, runtime: Runtime, launches: Sequence[Enqueued], calls: int) -> None:
-        self._runtime = runtime
-        self._launches = tuple(launches)
+    def __init__(
+        self,
+        runtime: Runtime,
+        launches: Sequence[Enqueued],
+        calls: int,
+        others: Sequence[tuple[Runtime, Sequence[Enqueued]]] = (),
+    ) -> None:
         self._calls = calls
         self._repeats = 0
-        self._graph: Any = None
-        self._stream = runtime.create_stream()
-        self._events = runtime.create_event(), runtime.create_event()
+        self._devices: list[_Device] = []
         try:
-            runtime.synchronize()
+            for part in ((runtime, launches), *others):
+                self._devices.append(_Device(*part))
             self._lengthen()
         except BaseException:  # Ctrl-C too
             self.close()
@@ -67,15 +73,78 @@ class Replay:
 
     def launch_seconds(self) -> float:
         """Return the host's time for one call's launches outside a graph; the device follows."""
-        runtime, stream = self._runtime, self._stream
         begin = time.perf_counter()
-        self._enqueue(1)
+        for device in self._devices:
+            device.enqueue(1)
         seconds = time.perf_counter() - begin
-        runtime.synchronize(stream)
+        for device in self._devices:
+            device.wait()
         return seconds / self._calls
 
     def close(self) -> None:
-        """Give back the graph, the events and the stream. Idempotent."""
+        """Give back the graphs, the events and the streams. Idempotent."""
+        release_all(*(device.close for device in self._devices))
+
+    def _lengthen(self) -> None:
+        """Capture, once or several times in a row, what lasts at least `SHORTEST_S`."""
+        most = max(1, MOST_LAUNCHES // max(device.launches for device in self._devices))
+        wanted = 1
+        while wanted > self._repeats:
+            for device in self._devices:
+                device.capture(wanted)
+            self._repeats = wanted
+            took = max(self._replayed(), 1e-9)
+            wanted = min(most, math.ceil(wanted * SHORTEST_S / took))
+
+    def _replayed(self) -> float:
+        """Device time of the second of two replays."""
+        for device in self._devices:
+            device.start()
+        return max([device.seconds() for device in self._devices])
+
+
+class _Device:
+    """What a replay runs on one device."""
+
+    def __init__(self, runtime: Runtime, launches: Sequence[Enqueued]) -> None:
+        self._runtime = runtime
+        self._launches = tuple(launches)
+        self._graph: Any = None
+        self._stream = runtime.create_stream()
+        self._events = runtime.create_event(), runtime.create_event()
+        runtime.synchronize()
+
+    @property
+    def launches(self) -> int:
+        return len(self._launches)
+
+    def capture(self, repeats: int) -> None:
+        self._drop()
+        self._graph = self._runtime.capture(self._stream, partial(self.enqueue, repeats))
+
+    def enqueue(self, repeats: int) -> None:
+        runtime, stream = self._runtime, self._stream
+        for launch in self._launches * repeats:
+            launch.enqueue(runtime, stream)
+
+    def start(self) -> None:
+        """Replay twice; events stand around the second time."""
+        runtime, stream, (start, end) = self._runtime, self._stream, self._events
+        runtime.launch_graph(self._graph, stream)
+        runtime.record_event(start, stream)
+        runtime.launch_graph(self._graph, stream)
+        runtime.record_event(end, stream)
+
+    def seconds(self) -> float:
+        """Wait; return the time between the events."""
+        start, end = self._events
+        self._runtime.synchronize_event(end)
+        return self._runtime.elapsed_seconds(start, end)
+
+    def wait(self) -> None:
+        self._runtime.synchronize(self._stream)
+
+    def close(self) -> None:
         runtime, stream = self._runtime, self._stream
         if stream is None:
             return
@@ -85,32 +154,6 @@ class Replay:
             *(partial(runtime.destroy_event, event) for event in self._events),
             partial(runtime.destroy_stream, stream),
         )
-
-    def _lengthen(self) -> None:
-        """Capture, once or several times in a row, what lasts at least `SHORTEST_S`."""
-        most = max(1, MOST_LAUNCHES // len(self._launches))
-        wanted = 1
-        while wanted > self._repeats:
-            self._drop()
-            work = partial(self._enqueue, wanted)
-            self._graph, self._repeats = self._runtime.capture(self._stream, work), wanted
-            took = max(self._replayed(), 1e-9)
-            wanted = min(most, math.ceil(wanted * SHORTEST_S / took))
-
-    def _replayed(self) -> float:
-        """Device time of the second of two replays."""
-        runtime, stream, (start, end) = self._runtime, self._stream, self._events
-        runtime.launch_graph(self._graph, stream)
-        runtime.record_event(start, stream)
-        runtime.launch_graph(self._graph, stream)
-        runtime.record_event(end, stream)
-        runtime.synchronize_event(end)
-        return runtime.elapsed_seconds(start, end)
-
-    def _enqueue(self, repeats: int) -> None:
-        runtime, stream = self._runtime, self._stream
-        for launch in self._launches * repeats:
-            launch.enqueue(runtime, stream)
 
     def _drop(self) -> None:
         graph, self._graph = self._graph, None

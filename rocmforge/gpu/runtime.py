@@ -25,6 +25,7 @@ Way = Literal["to_device", "to_host", "on_device"]
 """Of a copy."""
 
 _NON_BLOCKING = 1  # hipStreamNonBlocking, CU_STREAM_NON_BLOCKING
+_REACHED = 704  # hipErrorPeerAccessAlreadyEnabled, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,22 @@ class Runtime(ABC):
     def allocate(self, nbytes: int) -> int:
         """Address of new device memory, aligned to 256; `OutOfMemoryError` where there is none."""
         return self._allocate("allocate", "device", nbytes)
+
+    def allocate_shared(self, nbytes: int) -> int:
+        """As `allocate`, of memory that other devices may write while kernels here read it."""
+        return self.allocate(nbytes)
+
+    def can_reach(self, other: Runtime) -> bool:
+        """Whether kernels of this device can use memory of another one."""
+        return bool(self._call("can_access_peer", *self._peer_numbers(other)))
+
+    def reach(self, other: Runtime) -> None:
+        """Let kernels of this device use memory of another one."""
+        self._select()
+        function = getattr(self._api, self.names["enable_peer"])
+        (error,) = function(self._peer(other), 0)
+        if int(error) not in (0, _REACHED):
+            raise DeviceError(f"{function.__name__}: {self._describe(error)}")
 
     def free(self, address: int) -> None:
         """Give device memory back."""
@@ -243,6 +260,14 @@ class Runtime(ABC):
     @abstractmethod
     def _select(self) -> None:
         """Make the device the current one of this thread."""
+
+    @abstractmethod
+    def _peer(self, other: Runtime) -> Any:
+        """Return what names another device of this platform for peer access."""
+
+    @abstractmethod
+    def _peer_numbers(self, other: Runtime) -> tuple[Any, Any]:
+        """Return the vendor's handles of this device and of another one."""
 
     @abstractmethod
     def _checked(self, function: Any, *arguments: Any) -> Any:

@@ -14,6 +14,7 @@ from rocmforge.model.config import ExpertConfig, ModelConfig
 from rocmforge.model.weights import LayerWeights, ModelWeights
 from rocmforge.plan.graph import (
     AddExperts,
+    AllReduce,
     Attention,
     Embed,
     Embedding,
@@ -39,7 +40,11 @@ from rocmforge.plan.protocols import W
 
 
 def decoder_graph(
-    config: ModelConfig, weights: ModelWeights[W], embedding: Embedding, ctx: int
+    config: ModelConfig,
+    weights: ModelWeights[W],
+    embedding: Embedding,
+    ctx: int,
+    rank: int | None = None,
 ) -> Graph:
     """Write a model down as a graph.
 
@@ -52,6 +57,9 @@ def decoder_graph(
         The token embedding.
     ctx
         Most tokens of a sequence: a window that is not smaller has no effect.
+    rank
+        Of a part of the model (`rocmforge.model.shards`), its number: what parts add to x is summed
+        over all of them. The first one alone has x itself in that sum.
 
     Returns
     -------
@@ -60,16 +68,20 @@ def decoder_graph(
         and ends with activations (tokens, K) where it lacks the first or the last layer; the cache
         has its layers alone.
     """
-    decoder = _Decoder(config, weights, ctx)
+    decoder = _Decoder(config, weights, ctx, rank)
     result = decoder.x if weights.output is None else decoder.logits
     return Graph(list(decoder.ops(embedding)), result)
 
 
 class _Decoder:
-    def __init__(self, config: ModelConfig, weights: ModelWeights[W], ctx: int) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights[W], ctx: int, rank: int | None
+    ) -> None:
         self.config = config
         self.weights = weights
         self.ctx = ctx
+        self.rank = rank
+        self.partial = False  # whether x is a part of what it should be
         self.first = weights.layers[0].index
         self.x = Tensor("x", config.d_model)
         self.logits = Tensor("logits", config.vocab_size, "outputs")
@@ -119,6 +131,7 @@ class _Decoder:
             read = h
         yield from self.attention(w, read, Tensor("attended", width))
         if w.ffn_norm is not None:
+            yield from self.whole()
             yield self.norm(self.x, w.ffn_norm, w.ffn_norm_bias, h)
             read = h
         fed = Tensor("fed", width)
@@ -126,6 +139,19 @@ class _Decoder:
             yield from self.feed_forward(w, read, fed)
         else:
             yield from self.mixture(self.config.experts, w, read, fed)
+        yield from self.whole()
+
+    def whole(self) -> Iterator[Op]:
+        """Sum x over the parts of the model, where they have added to it."""
+        if self.partial:
+            yield AllReduce(self.x)
+        self.partial = False
+
+    def adds(self) -> bool:
+        """Whether what comes next is added to x: not the first of what a later part adds."""
+        adds = not self.rank or self.partial
+        self.partial = self.rank is not None
+        return adds
 
     def add(
         self,
@@ -139,9 +165,11 @@ class _Decoder:
         """Add a product to the residual stream, its norm where it has one."""
         scale = self.config.scales.residual
         if post_norm is None:
-            yield Matmul(x, (weight,), (self.x,), (bias,), accumulate=True, role=role, scale=scale)
+            yield Matmul(x, (weight,), (self.x,), (bias,), self.adds(), role, scale)
         else:
             yield Matmul(x, (weight,), (part,), (bias,), role=role)
+            if self.rank is not None:
+                yield AllReduce(part)
             yield Rmsnorm(part, post_norm, self.config.norm_eps, self.x, accumulate=True)
 
     def attention(self, w: LayerWeights[W], h: Tensor, out: Tensor) -> Iterator[Op]:
@@ -215,7 +243,7 @@ class _Decoder:
         yield ExpertMatmul(hidden, w.ffn_down, experts, count, parts, w.ffn_down_bias)
         if w.shared_up is not None:
             yield from self.shared_expert(mixture, w, h, out)
-        yield AddExperts(parts, shares, self.x)
+        yield AddExperts(parts, shares, self.x, self.adds())
 
     def shared_expert(
         self, mixture: ExpertConfig, w: LayerWeights[W], h: Tensor, out: Tensor
@@ -226,11 +254,12 @@ class _Decoder:
         yield Matmul(h, (w.shared_gate, w.shared_up), (gate, up), none, role="shared_gate_up")
         yield Swiglu(gate, up, gate, self.config.row.gate_activation)
         if w.shared_router is None:
-            yield Matmul(gate, (w.shared_down,), (self.x,), (None,), True, "shared_down", residual)
+            one_bias, role = (None,), "shared_down"
+            yield Matmul(gate, (w.shared_down,), (self.x,), one_bias, self.adds(), role, residual)
             return
         score, one = Tensor("shared_score", 1), Tensor("shared_expert", 1)
         share = Tensor("shared_share", 1)
         yield Matmul(gate, (w.shared_down,), (out,), (None,), role="shared_down")
         yield Matmul(h, (w.shared_router,), (score,), (None,), role="shared_router")
         yield Route(score, one, share, normalized=False, sigmoid=True, scale=residual)
-        yield AddExperts(out, share, self.x)
+        yield AddExperts(out, share, self.x, self.adds())

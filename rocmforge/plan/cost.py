@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from rocmforge.plan.graph import (
     AddExperts,
+    AllReduce,
+    AllReduceRmsnorm,
     Attention,
     Embed,
     Embedding,
@@ -150,6 +152,8 @@ class Costs:
             case MatmulRmsnorm():
                 bias = op.bias.nbytes if op.bias is not None else 0
                 return int(op.weight.nbytes) + bias + op.norm.nbytes
+            case AllReduceRmsnorm():
+                return op.norm.nbytes
             case GateUpSwiglu():
                 return int(op.gate.nbytes + op.up.nbytes)
             case ExpertGateUp():
@@ -196,6 +200,10 @@ class Costs:
                 return matmul_flops(self._tokens, op.out.columns, columns)
             case AddExperts():
                 return 2 * self._values(op.parts)
+            case AllReduce():
+                return self._values(op.x)
+            case AllReduceRmsnorm():
+                return (1 + RMSNORM_FLOPS) * self._values(op.x)
             case Rmsnorm() | SelectRmsnorm():
                 return RMSNORM_FLOPS * self._values(op.out)
             case Layernorm() | SelectLayernorm():

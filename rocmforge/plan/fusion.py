@@ -12,6 +12,8 @@ from dataclasses import replace
 
 from rocmforge.plan.graph import (
     SQUARES_GROUP,
+    AllReduce,
+    AllReduceRmsnorm,
     Attention,
     Embed,
     EmbedRmsnorm,
@@ -169,33 +171,32 @@ def fuse(ops: Sequence[Op], rules: Sequence[Rule]) -> list[Op]:
     return fused
 
 
-def matmul_rmsnorm(
-    ops: Sequence[Op], runs: Callable[[Matmul], bool], scales: Callable[[Op, Tensor], bool]
+def row_norms(
+    ops: Sequence[Op],
+    runs: Callable[[Matmul | AllReduce], bool],
+    scales: Callable[[Op, Tensor], bool],
 ) -> list[Op]:
-    """A product that is added to h, and the norm of h behind it → one op, everywhere in a pass.
+    """What ends a sum h, and the norm of h behind it → one op, everywhere in a pass.
 
-    The norm's factor, one for a whole row, goes to the readers of the normed tensor: products
-    multiply by it at their end. That changes ops which no rule sees together, so this follows the
-    rules.
+    What ends it is a product that is added to h, or the sum over devices. The norm's factor, one
+    for a whole row, goes to the readers of the normed tensor: products multiply by it at their end.
+    That changes ops which no rule sees together, so this follows the rules.
 
     Parameters
     ----------
     ops
         A pass.
     runs
-        Whether a kernel for this product and its norm is wanted.
+        Whether a kernel for this op and its norm is wanted.
     scales
         Whether a reader of a normed tensor can multiply by the factor of its rows.
     """
     done: list[Op | None] = list(ops)
     for at in range(len(ops) - 1):
-        matmul, norm = done[at], ops[at + 1]
-        if not isinstance(matmul, Matmul) or not isinstance(norm, Rmsnorm):
+        last, norm = done[at], ops[at + 1]
+        if not isinstance(last, Matmul | AllReduce) or not isinstance(norm, Rmsnorm):
             continue
-        plain = matmul.accumulate and matmul.outs == (norm.x,) and matmul.scale == 1.0
-        plain = plain and matmul.x_scale is None and norm.out not in (matmul.x, norm.x)
-        plain = plain and not norm.accumulate and norm.weight.size == norm.x.columns
-        if not plain or norm.x.columns % SQUARES_GROUP or not runs(matmul):
+        if not _ends_sum(last, norm) or norm.x.columns % SQUARES_GROUP or not runs(last):
             continue
         columns = norm.x.columns // SQUARES_GROUP
         squares = Tensor(f"squares_for_{norm.out.name}", columns, norm.out.rows)
@@ -207,20 +208,36 @@ def matmul_rmsnorm(
         }
         if not places or len(scaled) < len(places):
             continue
-        done[at] = MatmulRmsnorm(
-            x=matmul.x,
-            weight=matmul.weights[0],
-            bias=matmul.biases[0],
-            out=norm.x,
-            norm=norm.weight,
-            normed=norm.out,
-            squares=squares,
-            role=matmul.role,
-        )
+        done[at] = _with_norm(last, norm, squares)
         done[at + 1] = None
         for place, op in scaled.items():
             done[place] = op
     return [op for op in done if op is not None]
+
+
+def _ends_sum(last: Matmul | AllReduce, norm: Rmsnorm) -> bool:
+    """Whether the norm is of all columns of just what the op adds to."""
+    if norm.out == norm.x or norm.accumulate or norm.weight.size != norm.x.columns:
+        return False
+    if isinstance(last, AllReduce):
+        return last.x == norm.x
+    plain = last.accumulate and last.outs == (norm.x,) and last.scale == 1.0
+    return plain and last.x_scale is None and norm.out != last.x
+
+
+def _with_norm(last: Matmul | AllReduce, norm: Rmsnorm, squares: Tensor) -> Op:
+    if isinstance(last, AllReduce):
+        return AllReduceRmsnorm(last.x, norm.weight, norm.out, squares)
+    return MatmulRmsnorm(
+        x=last.x,
+        weight=last.weights[0],
+        bias=last.biases[0],
+        out=norm.x,
+        norm=norm.weight,
+        normed=norm.out,
+        squares=squares,
+        role=last.role,
+    )
 
 
 def readers(ops: Sequence[Op], tensor: Tensor) -> list[Op]:

@@ -473,14 +473,19 @@ class ExpertMatmul(OpRecord):
 
 @dataclass(frozen=True)
 class AddExperts(OpRecord):
-    """X (T, K) += Σ_i shares[t, i] · parts[t, i], of parts (T, k · K)."""
+    """X (T, K) += or = Σ_i shares[t, i] · parts[t, i], of parts (T, k · K)."""
 
-    READS = ("parts", "shares", "x")
     WRITES = ("x",)
 
     parts: Tensor
     shares: Tensor
     x: Tensor
+    accumulate: bool = True
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """Parts, shares, and what is added to."""
+        return (self.parts, self.shares, *([self.x] if self.accumulate else []))
 
 
 @dataclass(frozen=True)
@@ -593,6 +598,40 @@ class MatmulRmsnorm(OpRecord):
 
 
 @dataclass(frozen=True)
+class AllReduce(OpRecord):
+    """X = the sum of what each device of a group has in x, on all of them.
+
+    Of a model whose matrices are split over devices: each has computed a part of a product.
+    """
+
+    READS = ("x",)
+    WRITES = ("x",)
+
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class AllReduceRmsnorm(OpRecord):
+    """Fused: `AllReduce` of x, and RMSNorm of x but for a factor of each row.
+
+    Parameters
+    ----------
+    x
+        (T, N).
+    norm, normed, squares
+        As of `MatmulRmsnorm`, of x.
+    """
+
+    READS = ("x",)
+    WRITES = ("x", "normed", "squares")
+
+    x: Tensor
+    norm: Floats
+    normed: Tensor
+    squares: Tensor
+
+
+@dataclass(frozen=True)
 class EmbedRmsnorm(OpRecord):
     """Fused: x = the embedding's rows of the batch's tokens, out = RMSNorm of x."""
 
@@ -661,11 +700,13 @@ Op = (
     | ExpertGateUp
     | ExpertMatmul
     | AddExperts
+    | AllReduce
     | RopeKvAppend
     | RopeAttention
     | EmbedRmsnorm
     | GateUpSwiglu
     | MatmulRmsnorm
+    | AllReduceRmsnorm
     | SelectRmsnorm
     | SelectLayernorm
     | Sample

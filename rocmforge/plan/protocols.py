@@ -262,10 +262,14 @@ class StageInput:
         Where the new tokens stand: their places are taken once, for all stages.
     received
         (T, K) activations from the stage before; None: this one is the first.
+    ahead
+        Where one more token of each sequence would go; None: a sequence has no page for it yet, or
+        nobody will ask.
     """
 
     batch: Batch
     received: Floats | None
+    ahead: Batch | None = None
 
 
 class StageExecutor(Executor, Protocol):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats, Ints
 from rocmforge.kv.batch import extend
+from rocmforge.kv.page_table import PageTable
 from rocmforge.plan.cost import Cost
 from rocmforge.plan.observation import ObservedPass, Observer
 from rocmforge.plan.protocols import (
@@ -125,28 +126,15 @@ class SplitExecutor:
                 given = StageInput(given.batch, x)
             result = finish(self._stages[-1], given)
         except BaseException:  # Ctrl-C too
-            self._forget(sequences, counts)
+            forget(self.cache.table, sequences, counts)
             raise
         if self._observer is not None:
             self._observer(merged(self._names, tuple(self._seen)))
         return result
 
-    def _forget(self, sequences: Sequence[int], counts: Sequence[int]) -> None:
-        table = self.cache.table
-        for sequence, count in zip(sequences, counts, strict=True):
-            with suppress(ValueError):  # released by another thread
-                table.truncate(sequence, table.length(sequence) - count)
-
     def memory(self) -> ExecutorMemory:
         """Return what the stages hold now, all together; see `Executor.memory`."""
-        held = [stage.memory() for stage in self._stages]
-        return ExecutorMemory(
-            activations=sum(each.activations for each in held),
-            constants=sum(each.constants for each in held),
-            inputs=sum(each.inputs for each in held),
-            page_table=sum(each.page_table for each in held),
-            pinned=sum(each.pinned for each in held),
-        )
+        return held_together([stage.memory() for stage in self._stages])
 
     def timed_pass(
         self,
@@ -161,7 +149,7 @@ class SplitExecutor:
         last = self._stages[-1]
         timed: list[TimedPass] = []
         with ExitStack() as undo:
-            undo.callback(self._forget, sequences, counts)
+            undo.callback(forget, self.cache.table, sequences, counts)
             for own in self._stages:
                 wanted = rows if own is last else every
                 timed.append(own.timed_pass(tokens, sequences, counts, wanted, given))
@@ -174,6 +162,24 @@ class SplitExecutor:
 
     def close(self) -> None:
         """Nothing to do: the stages are closed by whoever made them."""
+
+
+def forget(table: PageTable, sequences: Sequence[int], counts: Sequence[int]) -> None:
+    """Make sequences as long as they were before a pass that failed."""
+    for sequence, count in zip(sequences, counts, strict=True):
+        with suppress(ValueError):  # released by another thread
+            table.truncate(sequence, table.length(sequence) - count)
+
+
+def held_together(held: Sequence[ExecutorMemory]) -> ExecutorMemory:
+    """Return the memory of several executors as one."""
+    return ExecutorMemory(
+        activations=sum(each.activations for each in held),
+        constants=sum(each.constants for each in held),
+        inputs=sum(each.inputs for each in held),
+        page_table=sum(each.page_table for each in held),
+        pinned=sum(each.pinned for each in held),
+    )
 
 
 @dataclass(frozen=True)

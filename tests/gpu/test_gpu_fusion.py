@@ -12,7 +12,7 @@ import pytest
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, wave_size
 from rocmforge.gpu.dtypes import F32
-from rocmforge.gpu.fusion import FUSIONS, Fusion, fills, gpu_rules, pass_steps
+from rocmforge.gpu.fusion import FUSIONS, Fusion, runs_norm, gpu_rules, pass_steps
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.runtime import DeviceProperties
@@ -172,4 +172,4 @@ def test_few_long_rows_leave_a_device_idle(
 ) -> None:
     weight = DeviceMatrix.at(0, "Q4_K", rows, columns)
     op = Matmul(Tensor("x", columns), (weight,), (Tensor("h", rows),), (None,), accumulate=True)
-    assert fills(op, 1, card(architecture, units)) == wanted
+    assert runs_norm(op, 1, card(architecture, units)) == wanted

@@ -28,6 +28,7 @@ from rocmforge.gpu import cache
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.executor import GpuExecutor
+from rocmforge.plan.lockstep import Work
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops.cases import relative_rms
@@ -196,11 +197,11 @@ def test_a_gpu_that_fails_ends_the_run_and_all_is_freed(
     left = [4]
     launch = GpuExecutor._launch
 
-    def failing(self: GpuExecutor, *arguments: Any) -> None:
+    def failing(self: GpuExecutor, *arguments: Any) -> Work[None]:
         left[0] -= 1
         if left[0] == 0:
             raise DeviceError("the device has gone")
-        launch(self, *arguments)
+        return launch(self, *arguments)
 
     monkeypatch.setattr(GpuExecutor, "_launch", failing)
     with opened(llama, device, gpu_layers=2) as engine:

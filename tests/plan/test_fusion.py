@@ -14,7 +14,7 @@ from rocmforge.plan.fusion import (
     embed_rmsnorm,
     fuse,
     gate_up_swiglu,
-    matmul_rmsnorm,
+    row_norms,
     rope_attention,
     rope_kv_append,
     select_norm,
@@ -185,7 +185,7 @@ def test_a_product_that_is_added_takes_the_norm_behind_it_and_readers_get_its_fa
         seen.append((op, x))
         return True
 
-    found = matmul_rmsnorm([ADDED, NORMED, QKV, gated, ADDED, NORMED, gated], any_product, scales)
+    found = row_norms([ADDED, NORMED, QKV, gated, ADDED, NORMED, gated], any_product, scales)
     wanted = ["MatmulRmsnorm", "Matmul", "GateUpSwiglu", "MatmulRmsnorm", "GateUpSwiglu"]
     assert names(found) == wanted
     first, second, third, *_ = found
@@ -220,13 +220,13 @@ def test_a_product_that_is_added_takes_the_norm_behind_it_and_readers_get_its_fa
     ],
 )
 def test_norms_stay_where_their_readers_cannot_finish_them(ops: list[Op]) -> None:
-    assert matmul_rmsnorm(ops, any_product, lambda op, x: True) == ops
+    assert row_norms(ops, any_product, lambda op, x: True) == ops
 
 
 def test_norms_stay_where_a_device_does_not_multiply_by_factors() -> None:
     ops: list[Op] = [ADDED, NORMED, QKV]
-    assert matmul_rmsnorm(ops, any_product, lambda op, x: False) == ops
-    assert matmul_rmsnorm(ops, lambda op: op is not ADDED, lambda op, x: True) == ops
+    assert row_norms(ops, any_product, lambda op, x: False) == ops
+    assert row_norms(ops, lambda op: op is not ADDED, lambda op, x: True) == ops
 
 
 def test_without_rules_the_graph_stays() -> None:

@@ -25,7 +25,16 @@ LIBRARIES = {
     "amdhip64": ("devices.cpp", "memory.cpp", "streams.cpp", "modules.cpp", "fibers.cpp"),
     "hiprtc": ("hiprtc.cpp",),
 }
-FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden")
+FLAGS = (
+    "-std=c++17",
+    "-O2",
+    "-Wall",
+    "-Wextra",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-fvisibility=hidden",
+)
 
 
 def build(*, asan: bool = False) -> Path:

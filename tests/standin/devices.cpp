@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "memory.h"
 #include "standin.h"
@@ -10,6 +12,7 @@ namespace standin {
 namespace {
 
 thread_local int device_of_thread = 0;
+std::set<std::pair<int, int>> reached;  // a device, and another one whose memory it may use
 
 std::string setting(const char* name, const char* otherwise) {
     const char* value = std::getenv(name);
@@ -103,6 +106,24 @@ ENTRY Error hipSetDevice(int index) {
     return kSuccess;
 }
 
+// STANDIN_NO_PEERS: no device reaches another one's memory, as across root complexes.
+ENTRY Error hipDeviceCanAccessPeer(int* can, int device, int peer) {
+    ENTER(hipDeviceCanAccessPeer);
+    const int count = static_cast<int>(devices().size());
+    for (const int index : {device, peer}) {
+        if (index < 0 || index >= count) return kInvalidDevice;
+    }
+    *can = device != peer && std::getenv("STANDIN_NO_PEERS") == nullptr;
+    return kSuccess;
+}
+
+ENTRY Error hipDeviceEnablePeerAccess(int peer, unsigned flags) {
+    ENTER(hipDeviceEnablePeerAccess);
+    if (flags != 0) return kInvalidValue;
+    if (peer < 0 || peer >= static_cast<int>(devices().size())) return kInvalidDevice;
+    return reached.insert({device_of_thread, peer}).second ? kSuccess : kReached;
+}
+
 ENTRY Error hipGetDevicePropertiesR0600(Properties* out, int index) {
     ENTER(hipGetDeviceProperties);
     const std::vector<Device> all = devices();
@@ -173,6 +194,8 @@ ENTRY const char* hipGetErrorString(Error error) {
             return "capture was not initiated in this stream";
         case kCaptureUnjoined:
             return "capturing stream has unjoined work";
+        case kReached:
+            return "peer access is already enabled";
         case kCapturedEvent:
             return "operation not permitted on an event last recorded in a "
                    "capturing stream";

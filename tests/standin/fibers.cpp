@@ -69,11 +69,17 @@ struct Block {
     Context host;
 };
 
-Block the_block;
-std::vector<char*> stacks;
+// What runs the blocks of one device: devices run at the same time, each on a thread.
+struct Runner {
+    Block block;
+    std::vector<char*> stacks;
+};
+Runner runners[kMostDevices];
+thread_local Runner* runner = nullptr;
 
 char* stack_of(unsigned index) {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    std::vector<char*>& stacks = runner->stacks;
     while (stacks.size() <= index) {
         void* memory = mmap(nullptr, kStackBytes + page, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -151,7 +157,7 @@ unsigned thread_of(const Fiber& fiber) {
 
 // Leaves the current fiber for the next ready one, or for the host where there is none.
 void leave(bool last = false) {
-    Block& block = the_block;
+    Block& block = runner->block;
     Fiber& from = *block.current;
     if (block.head == block.tail) {
         switch_to(from.context, block.host, last);
@@ -163,13 +169,13 @@ void leave(bool last = false) {
 }
 
 void wake(Fiber& fiber) {
-    Block& block = the_block;
+    Block& block = runner->block;
     fiber.state = State::kReady;
     block.ready[block.tail++ % kRing] = thread_of(fiber);
 }
 
 void fiber_main() {
-    Block& block = the_block;
+    Block& block = runner->block;
 #if defined(STANDIN_ASAN)
     const void* bottom;
     size_t bytes;
@@ -187,12 +193,12 @@ void fiber_main() {
 }
 
 const ThreadIndex* self() {
-    return &the_block.current->index;
+    return &runner->block.current->index;
 }
 
 // Wakes those of [first, first + count) that wait, the others than the caller.
 void wake_others(unsigned first, unsigned count) {
-    Block& block = the_block;
+    Block& block = runner->block;
     for (unsigned i = 0; i < count; ++i) {
         Fiber& fiber = block.fibers[first + (block.run->reverse ? count - 1 - i : i)];
         if (&fiber != block.current) wake(fiber);
@@ -200,7 +206,7 @@ void wake_others(unsigned first, unsigned count) {
 }
 
 void block_barrier() {
-    Block& block = the_block;
+    Block& block = runner->block;
     if (++block.arrived == block.run->threads) {
         block.arrived = 0;
         wake_others(0, block.run->threads);
@@ -211,7 +217,7 @@ void block_barrier() {
 }
 
 uint64_t exchange(uint64_t value, unsigned source) {
-    Block& block = the_block;
+    Block& block = runner->block;
     Fiber& fiber = *block.current;
     const unsigned thread = thread_of(fiber), index = thread >> block.wave_shift;
     const unsigned lanes_mask = (1u << block.wave_shift) - 1;
@@ -231,7 +237,7 @@ uint64_t exchange(uint64_t value, unsigned source) {
 
 std::string describe(const char* where, State state, std::string& text) {
     unsigned count = 0, example = 0;
-    for (const Fiber& fiber : the_block.fibers) {
+    for (const Fiber& fiber : runner->block.fibers) {
         if (fiber.state == state) {
             if (count++ == 0) example = thread_of(fiber);
         }
@@ -248,7 +254,8 @@ std::string describe(const char* where, State state, std::string& text) {
 const HostInterface kHostInterface = {self, block_barrier, exchange};
 
 std::string run_block(const BlockRun& run) {
-    Block& block = the_block;
+    runner = &runners[run.device];
+    Block& block = runner->block;
     const unsigned threads = run.threads, size = run.wave_size;
     block.run = &run;
     block.fibers.resize(threads);

@@ -21,11 +21,14 @@ struct HostInterface {
 
 extern const HostInterface kHostInterface;
 
+constexpr int kMostDevices = 16;
+
 struct BlockRun {
     void (*kernel)(const void* arguments);
     const void* arguments;
     Dim block, grid;
     unsigned threads, wave_size;
+    int device;    // blocks of different devices may run on different threads at the same time
     bool reverse;  // the last thread runs first: with both orders, a missing barrier shows
 };
 

@@ -95,8 +95,9 @@ size_t used_bytes(int device) {
 
 using namespace standin;
 
-ENTRY Error hipMalloc(void** address, size_t bytes) {
-    ENTER(hipMalloc);
+namespace {
+
+Error allocate_on_device(void** address, size_t bytes) {
     *address = nullptr;
     if (capturing()) return kCaptureUnsupported;
     if (bytes == 0) return kSuccess;
@@ -106,6 +107,18 @@ ENTRY Error hipMalloc(void** address, size_t bytes) {
     const size_t used = used_bytes(current_device());
     if (used > total || bytes > total - used) return kOutOfMemory;
     return allocate(address, bytes, current_device());
+}
+
+}  // namespace
+
+ENTRY Error hipMalloc(void** address, size_t bytes) {
+    ENTER(hipMalloc);
+    return allocate_on_device(address, bytes);
+}
+
+ENTRY Error hipExtMallocWithFlags(void** address, size_t bytes, unsigned) {
+    ENTER(hipExtMallocWithFlags);
+    return allocate_on_device(address, bytes);
 }
 
 ENTRY Error hipFree(void* address) {

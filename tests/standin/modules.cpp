@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,11 +22,13 @@ struct Function {
     unsigned threads;    // of a block, as the kernel's KERNEL says
     size_t arguments;    // bytes of its argument struct
     unsigned wave_size;  // of the device that the module was loaded on
+    int device;          // its number
 };
 
 struct Module {
     void* library;
     unsigned wave_size;
+    int device;
     std::map<std::string, std::unique_ptr<Function>> functions;
 };
 
@@ -58,7 +61,7 @@ std::string write_library(const void* image, size_t bytes) {
 Error run(const Function& function, Dim grid, const std::vector<char>& arguments) {
     BlockRun block = {
         function.kernel,    arguments.data(),        {0, 0, 0}, grid, function.threads,
-        function.wave_size, function.wave_size == 64};
+        function.wave_size, function.device,         function.wave_size == 64};
     if (std::getenv("STANDIN_TURN")) block.reverse = !block.reverse;
     for (unsigned z = 0; z < grid.z; ++z) {
         for (unsigned y = 0; y < grid.y; ++y) {
@@ -107,7 +110,8 @@ ENTRY Error hipModuleLoadData(Module** out, const void* image) {
     const size_t bytes = library_bytes(image);
     if (bytes == 0) return kInvalidImage;
     const std::vector<Device> all = devices();
-    if (current_device() >= static_cast<int>(all.size())) return kInvalidDevice;
+    const int most = std::min(static_cast<int>(all.size()), kMostDevices);
+    if (current_device() >= most) return kInvalidDevice;
     const Device& device = all[static_cast<size_t>(current_device())];
     const std::string path = write_library(image, bytes);
     if (path.empty()) return kSharedObjectInitFailed;
@@ -126,7 +130,8 @@ ENTRY Error hipModuleLoadData(Module** out, const void* image) {
         return host ? kNoBinaryForGpu : kInvalidImage;
     }
     *host = &kHostInterface;
-    *out = new Module{library, static_cast<unsigned>(device.wave_size), {}};
+    *out = new Module{library, static_cast<unsigned>(device.wave_size), current_device(),
+                      {}};
     modules.insert(*out);
     return kSuccess;
 }
@@ -156,7 +161,8 @@ ENTRY Error hipModuleGetFunction(const Function** out, Module* module, const cha
         if (!kernel || !threads || !bytes) return kNotFound;
         function.reset(new Function{name, reinterpret_cast<void (*)(const void*)>(kernel),
                                     *static_cast<const unsigned*>(threads),
-                                    *static_cast<const unsigned*>(bytes), module->wave_size});
+                                    *static_cast<const unsigned*>(bytes), module->wave_size,
+                                    module->device});
         functions.insert(function.get());
     }
     *out = function.get();

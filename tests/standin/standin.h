@@ -1,8 +1,8 @@
-// What the parts of the HIP runtime's stand-in share: error codes, devices, the queue of work.
+// What the parts of the HIP runtime's stand-in share: error codes, devices, the queues of work.
 //
 // The stand-in runs kernels on the CPU under unmodified hip-python, for tests. Work given to a
-// stream waits in one queue, in order, and runs when the host waits for it, so that a missing
-// synchronization shows. Kernels for wave 32 run a block's threads from the first to the last,
+// stream waits in its device's queue, in order, and runs when the host waits for any, so that a
+// missing synchronization shows; devices that all have work run it at the same time. Kernels for wave 32 run a block's threads from the first to the last,
 // those for wave 64 from the last to the first (STANDIN_TURN=1: the other way), so that a missing
 // barrier shows. It knows no kernel.
 #pragma once
@@ -39,6 +39,7 @@ enum Error {
     kCaptureInvalidated = 901,
     kCaptureUnmatched = 903,
     kCaptureUnjoined = 904,
+    kReached = 704,
     kCapturedEvent = 907,
 };
 
@@ -62,7 +63,7 @@ using Work = std::function<Error()>;
 
 // Puts work on a stream: into its graph where it is being captured, else into the queue.
 Error enqueue(Stream* stream, Work work);
-// Runs all work in the queue; the first error of a part of it is returned once.
+// Runs all work in the queues; the first error of a part of it is returned once.
 Error finish_all();
 // Whether a call that waits, allocates or frees is forbidden, since some stream is being captured.
 bool capturing();

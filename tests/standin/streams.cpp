@@ -1,4 +1,4 @@
-// The queue of work, streams, events, and graphs captured from streams. It knows no kernel.
+// The queues of work, streams, events, and graphs captured from streams. It knows no kernel.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -39,7 +39,7 @@ struct Event {
 
 namespace {
 
-std::deque<Work> queue;
+std::map<int, std::deque<Work>> queues;  // by device
 std::set<Stream*> streams;
 std::set<Event*> events;
 std::map<Graph*, std::shared_ptr<Graph>> graphs, executables;
@@ -62,6 +62,17 @@ Error run_graph(const Graph& graph) {
     return kSuccess;
 }
 
+Error run_queue(std::deque<Work>& queue) {
+    Error first = kSuccess;
+    while (!queue.empty()) {
+        const Work work = std::move(queue.front());
+        queue.pop_front();
+        const Error error = work();
+        if (first == kSuccess) first = error;
+    }
+    return first;
+}
+
 }  // namespace
 
 Clocks* planted_clocks() {
@@ -75,25 +86,32 @@ Error enqueue(Stream* stream, Work work) {
         stream->joined = false;
         stream->graph->work.push_back(std::move(work));
     } else if (planted) {  // the device idles until the host has given it the work
-        queue.push_back([given = planted->host, work = std::move(work)] {
+        queues[current_device()].push_back([given = planted->host, work = std::move(work)] {
             planted->device = std::max(planted->device, given);
             return work();
         });
     } else {
-        queue.push_back(std::move(work));
+        queues[current_device()].push_back(std::move(work));
     }
     return kSuccess;
 }
 
 Error finish_all() {
-    Error first = kSuccess;
-    while (!queue.empty()) {
-        const Work work = std::move(queue.front());
-        queue.pop_front();
-        const Error error = work();
-        if (first == kSuccess) first = error;
+    std::vector<std::deque<Work>*> given;
+    for (auto& [device, queue] : queues) {
+        if (!queue.empty()) given.push_back(&queue);
     }
-    return first;
+    if (given.size() == 1) return run_queue(*given[0]);
+    std::vector<Error> errors(given.size(), kSuccess);  // kernels of devices wait for each other
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < given.size(); ++i) {
+        threads.emplace_back([&, i] { errors[i] = run_queue(*given[i]); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const Error error : errors) {
+        if (error) return error;
+    }
+    return kSuccess;
 }
 
 bool capturing() {
@@ -162,7 +180,8 @@ ENTRY Error hipEventRecord(Event* event, Stream* stream) {
     });
 }
 
-// The queue keeps the order in which work was given, so outside a capture there is nothing to do.
+// A queue keeps the order in which its device was given work, so that outside a capture there is
+// nothing to do; of two devices this does not order anything.
 ENTRY Error hipStreamWaitEvent(Stream* stream, Event* event, unsigned) {
     ENTER(hipStreamWaitEvent);
     if (!known(stream) || !events.count(event)) return kInvalidHandle;

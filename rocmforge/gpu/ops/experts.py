@@ -52,7 +52,7 @@ ROUTE_LAYOUTS = {"route": "PPPPiiiif"}
 ROUTE_THREADS = (32, 64, 128)
 """Of most models, for which kernels are compiled ahead."""
 ADD_FILE = "add_experts.hip"
-ADD_LAYOUTS = {"add_experts": "PPPii"}
+ADD_LAYOUTS = {"add_experts": "PPPiii"}
 ADD_THREADS = 256
 
 
@@ -345,9 +345,17 @@ def expert_matmul(
 
 
 def add_experts(
-    kernels: Kernels, *, parts: int, shares: int, x: int, tokens: int, chosen: int, columns: int
+    kernels: Kernels,
+    *,
+    parts: int,
+    shares: int,
+    x: int,
+    tokens: int,
+    chosen: int,
+    columns: int,
+    accumulate: bool = True,
 ) -> Launch:
-    """x += Σ_i shares[t, i] · parts[t, i].
+    """x += Σ_i shares[t, i] · parts[t, i], or = unless `accumulate`.
 
     Parameters
     ----------
@@ -367,5 +375,5 @@ def add_experts(
         (-(-columns // (4 * ADD_THREADS)), tokens, 1),
         ADD_THREADS,
         ADD_LAYOUTS["add_experts"],
-        *(parts, shares, x, chosen, columns),
+        *(parts, shares, x, chosen, columns, int(accumulate)),
     )

@@ -1,0 +1,108 @@
+// all_reduce_chunks: x = the sum of all ranks' x, for many numbers (prompts).
+//
+//   x  (count,) float, in place, aligned to 16; rank 0's is added first, so all ranks get the same
+//
+// Numbers travel as they are, in chunks of CHUNK; a flag behind each says which call it is of. A
+// block sends its next chunk before it waits for the last one.
+//   inbox  (2, ranks, NUMBERS) float of each rank: odd and even calls, by sender; then
+//          (ranks, NUMBERS / CHUNK) u32: the call of each chunk that has arrived
+// Grid (blocks). The launches of all ranks wait for each other: they must be able to run at the same
+// time.
+// Limits: count at most NUMBERS, and a multiple of 4.
+// Launched by rocmforge/gpu/ops/all_reduce.py.
+#include "output.h"
+#include "peers.h"
+
+struct AllReduceChunksArgs {
+    float* x;
+    int count;
+    int blocks;  // of the grid
+    Peers peers;
+};
+
+constexpr int kVector = 4, kItems = CHUNK / (THREADS * kVector);
+static_assert(kItems * THREADS * kVector == CHUNK);
+
+// One rank's view of a chunk in one call.
+struct Chunk {
+    const AllReduceChunksArgs& a;
+    int number;
+    uint32_t call;
+
+    DEVICE Chunk(const AllReduceChunksArgs& args, int which)
+        : a(args), number(which), call(args.peers.calls[which] + 1) {}
+
+    DEVICE int element(int item) const {
+        return number * CHUNK + (item * THREADS + static_cast<int>(thread_x())) * kVector;
+    }
+    DEVICE float* numbers(int owner, int sender) const {
+        const u64 half = static_cast<u64>(call % 2) * a.peers.ranks * NUMBERS;
+        return static_cast<float*>(a.peers.inboxes[owner]) + half +
+               static_cast<u64>(sender) * NUMBERS;
+    }
+    DEVICE uint32_t* flag(int owner, int sender) const {
+        float* const behind = static_cast<float*>(a.peers.inboxes[owner]) +
+                              2 * static_cast<u64>(a.peers.ranks) * NUMBERS;
+        return reinterpret_cast<uint32_t*>(behind) + sender * (NUMBERS / CHUNK) + number;
+    }
+
+    // All threads must call.
+    DEVICE void send() const {
+        UNROLL
+        for (int i = 0; i < kItems; ++i) {
+            if (element(i) >= a.count) continue;
+            const u32x4 own = load<u32x4>(a.x + element(i));
+            for (int rank = 0; rank < a.peers.ranks; ++rank) {
+                if (rank == a.peers.rank) continue;
+                *reinterpret_cast<u32x4*>(numbers(rank, a.peers.rank) + element(i)) = own;
+            }
+        }
+        block_sync();
+        if (thread_x() != 0) return;
+        fence_shared();
+        for (int rank = 0; rank < a.peers.ranks; ++rank) {
+            if (rank != a.peers.rank) store_shared(flag(rank, a.peers.rank), call);
+        }
+    }
+
+    // All threads must call.
+    DEVICE void add() const {
+        if (thread_x() == 0) {
+            bool whole = true;
+            for (int rank = 0; rank < a.peers.ranks && whole; ++rank) {
+                if (rank == a.peers.rank) continue;
+                const uint32_t* const arrived = flag(a.peers.rank, rank);
+                whole = wait_for(a.peers, [&] { return load_shared(arrived) == call; });
+            }
+            fence_shared();
+        }
+        block_sync();
+        if (thread_x() == 0) a.peers.calls[number] = call;
+        UNROLL
+        for (int i = 0; i < kItems; ++i) {
+            if (element(i) >= a.count) continue;
+            float sum[kVector] = {};
+            for (int rank = 0; rank < a.peers.ranks; ++rank) {
+                const bool own = rank == a.peers.rank;
+                float part[kVector];
+                load_floats((own ? a.x : numbers(a.peers.rank, rank)) + element(i), part);
+                UNROLL
+                for (int j = 0; j < kVector; ++j) sum[j] = rank == 0 ? part[j] : sum[j] + part[j];
+            }
+            store_floats(a.x + element(i), sum);
+        }
+    }
+};
+
+KERNEL(all_reduce_chunks, AllReduceChunksArgs, THREADS) {
+    const int chunks = (a.count + CHUNK - 1) / CHUNK;
+    const int step = a.blocks;
+    int number = block_x();
+    if (number >= chunks) return;
+    Chunk(a, number).send();
+    for (; number < chunks; number += step) {
+        const Chunk chunk(a, number);
+        if (number + step < chunks) Chunk(a, number + step).send();
+        chunk.add();
+    }
+}

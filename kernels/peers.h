@@ -1,0 +1,83 @@
+// Memory through which the devices of a group give each other numbers, and how they wait for it.
+//
+// Each device, a rank, has an inbox into which all write, over peer access or, where cards cannot
+// reach each other, in the host's page-locked memory. A call is an exchange: calls have numbers from
+// 1 on, which every rank counts by itself for each block or chunk. Odd and even calls have a half of
+// the inbox each: a rank writes call n + 2 when it has what another one sent in call n + 1, and that
+// one had read all of call n before.
+#pragma once
+
+#include "device.h"
+
+#if defined(ROCMFORGE_HOST)
+extern "C" int sched_yield();
+#endif
+
+constexpr int kMostRanks = 8;
+
+struct Peers {
+    void* inboxes[kMostRanks];  // of all ranks, the own one among them
+    uint32_t* calls;            // how many each block or chunk has had, on this device
+    const uint32_t* stop;       // in the host's memory; not 0: a device has failed, wait no longer
+    int rank;
+    int ranks;
+};
+
+// Loads and stores that other devices and the host see, each whole. They order nothing else.
+template <class T>
+DEVICE void store_shared(T* to, T value) {
+#if defined(ROCMFORGE_CUDA)
+    if constexpr (sizeof(T) == 8) {
+        asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+    } else {
+        asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+    }
+#elif defined(ROCMFORGE_AMD)
+    __hip_atomic_store(to, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+#else
+    __atomic_store_n(to, value, __ATOMIC_RELAXED);
+#endif
+}
+template <class T>
+DEVICE T load_shared(const T* from) {
+#if defined(ROCMFORGE_CUDA)
+    T value;
+    if constexpr (sizeof(T) == 8) {
+        asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    } else {
+        asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    }
+    return value;
+#elif defined(ROCMFORGE_AMD)
+    return __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+#else
+    return __atomic_load_n(from, __ATOMIC_RELAXED);
+#endif
+}
+
+// Between plain accesses and a flag for other devices: what was written before is seen by who sees
+// a flag stored after it, and what is read after it is as new as a flag loaded before.
+DEVICE void fence_shared() {
+#if defined(ROCMFORGE_CUDA)
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+#elif defined(ROCMFORGE_AMD)
+    __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "");
+#else
+    __atomic_thread_fence(__ATOMIC_ACQ_REL);
+#endif
+}
+
+// Asks until there is an answer, or until the group is told to stop: then it is false.
+template <class Answered>
+DEVICE bool wait_for(const Peers& peers, const Answered& answered) {
+    constexpr int kAsks = 4096;  // between two looks at the host's memory
+    for (;;) {
+        for (int i = 0; i < kAsks; ++i) {
+            if (answered()) return true;
+#if defined(ROCMFORGE_HOST)
+            sched_yield();
+#endif
+        }
+        if (load_shared(peers.stop) != 0) return false;
+    }
+}
