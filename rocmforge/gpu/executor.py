@@ -386,12 +386,9 @@ class GpuExecutor:
         runtime, stream, kept = self._runtime, self._stream, running.kept
         mark = _unmarked if watch is None else watch.mark
         inputs = self._slots[kept.slot].inputs
-        inputs.send(stream)
+        inputs.send(stream, tokens=not kept.chained)
         if running.received is not None:
             runtime.copy_to_device(kept.received, running.received, stream)
-        if kept.chained:
-            chosen = 4 * running.shape.tokens
-            runtime.copy_on_device(inputs.addresses().tokens, kept.result, chosen, stream)
         mark("host_to_device")
         for step, launches in kept.steps:
             for launch in launches:
@@ -431,8 +428,11 @@ class GpuExecutor:
             self._lowering = replace(self._lowering, unpacks=False)  # slower prompts need less
             base = self._reserve(plan.nbytes + plan.scratch)
 
+        chosen = (self._sampling[0].token, F32) if chooses else None
+        behind = self._slots[slot - 1].inputs.addresses()  # of the pass that goes on with them
+
         def address(place: Place) -> int:
-            return base + plan.offsets[place]
+            return behind.tokens if place == chosen else base + plan.offsets[place]
 
         lowering = PassLowering(
             self._lowering,
@@ -441,10 +441,10 @@ class GpuExecutor:
             address,
             base + plan.nbytes,
         )
-        chosen = plan.steps if chooses else self._unsampled(plan.steps)
-        steps = [(step, lowering.launches([step])) for step in chosen]
+        wanted = plan.steps if chooses else self._unsampled(plan.steps)
+        steps = [(step, lowering.launches([step])) for step in wanted]
         scores = address((self._graph.result, F32))
-        result = address((self._sampling[0].token, F32)) if chooses else scores
+        result = scores if chosen is None else address(chosen)
         received = address((self._received, F32)) if self._received else 0
         return CapturedPass(steps, scores, result, received, slot, chained)
 
@@ -460,9 +460,9 @@ class GpuExecutor:
         lowering = self._lowering
         steps = self._steps(room)
         held = lifetimes(steps, lambda place: lowering.nbytes(place, room))
-        # One or the other is copied to the host after the last step.
-        for tensor in (self._graph.result, *(sample.token for sample in self._sampling)):
-            held[tensor, F32].read(len(steps))
+        held[self._graph.result, F32].read(len(steps))  # copied to the host after the last step
+        for sample in self._sampling:  # its tokens go to the inputs of a pass
+            del held[sample.token, F32]
         offsets, total = assign(held)
         return Plan(steps, offsets, total, lowering.scratch_bytes(steps, room))
 

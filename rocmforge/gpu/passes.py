@@ -24,8 +24,8 @@ class CapturedPass:
 
     `result` is copied to the host: the tokens where the last step chooses them, or `scores`, which
     are the logits, or activations for the next stage. `received` is where those of the stage before
-    go, 0 for none. `slot` has the inputs; with `chained`, the tokens are those that the pass before
-    has chosen.
+    go, 0 for none. `slot` has the inputs, and chosen tokens go to those of the other slot: with
+    `chained`, the pass before has left its tokens here.
     """
 
     steps: Sequence[tuple[Step, Sequence[Launch]]]
