@@ -289,7 +289,7 @@ class GpuExecutor:
         batch = step_ahead(self.cache.table, sequences)
         if batch is None or not batch.same_places(queued.batch):
             return None
-        extend(self.cache.table, sequences, [1] * len(sequences))
+        self.cache.table.extend_all(sequences, [1] * len(sequences))
         self._queued = None
         return replace(queued, tokens=tokens)
 
