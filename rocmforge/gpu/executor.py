@@ -94,7 +94,7 @@ class GpuExecutor:
         )
         self._queued: Running | None = None  # behind the last pass, whose tokens it runs
         self._chosen: list[int] = []  # by the last pass
-        self._busy = False  # whether anything may be on the stream
+        self._busy = False  # whether anything may be on a stream
         self._kernels = kernels
         constants = self._constants
         self._lowering = Lowering(kernels, cache, ctx, constants.address, constants.table)
@@ -102,6 +102,7 @@ class GpuExecutor:
         self._passes: OrderedDict[Key, CapturedPass] = OrderedDict()
         self._moves = cache.moves
         self._arena = (0, 0)
+        self._copies: Any = self._runtime.create_stream()  # of inputs, while a step runs
         self._stream: Any = self._runtime.create_stream()  # None: closed
         self._watch = PassWatch(self._runtime, self._stream)
         self.observer: Observer | None = None
@@ -303,6 +304,7 @@ class GpuExecutor:
             self._synchronize()
 
     def _synchronize(self) -> None:
+        self._runtime.synchronize(self._copies)
         self._runtime.synchronize(self._stream)
         self._busy = False
 
@@ -357,7 +359,8 @@ class GpuExecutor:
         releases += self._constants.releases()
         if arena:
             releases.append(partial(runtime.free, arena))
-        release_all(*releases, partial(runtime.destroy_stream, stream))
+        streams = self._copies, stream
+        release_all(*releases, *(partial(runtime.destroy_stream, one) for one in streams))
 
     def _launch(self, running: Running, watch: PassWatch | None) -> None:
         """Enqueue a pass; one of single tokens is captured the second time, and then replayed."""
@@ -367,6 +370,9 @@ class GpuExecutor:
         inputs.fill(running.tokens, running.batch)
         if running.draws is not None:
             inputs.fill_draws(running.draws)
+        if kept.chained:  # the step before runs meanwhile, and leaves the tokens
+            inputs.send(self._copies, tokens=False)
+            runtime.synchronize(self._copies)
         if watch is not None:
             watch.host("launch")
         if running.shape.single and kept.ran and kept.graph is None:
@@ -385,8 +391,8 @@ class GpuExecutor:
         """Enqueue the copies and kernels of a pass; a watch sees each launch and each step."""
         runtime, stream, kept = self._runtime, self._stream, running.kept
         mark = _unmarked if watch is None else watch.mark
-        inputs = self._slots[kept.slot].inputs
-        inputs.send(stream, tokens=not kept.chained)
+        if not kept.chained:
+            self._slots[kept.slot].inputs.send(stream)
         if running.received is not None:
             runtime.copy_to_device(kept.received, running.received, stream)
         mark("host_to_device")
