@@ -403,7 +403,8 @@ class GpuExecutor:
                 else:
                     watch.launch(launch.name, partial(launch.enqueue, runtime, stream))
             mark(step.op.label)
-        runtime.copy_to_host(running.result, kept.result, stream)
+        if running.draws is None:  # chosen tokens are there already
+            runtime.copy_to_host(running.result, kept.scores, stream)
         mark("device_to_host")
 
     def _pass(self, key: Key) -> CapturedPass:
@@ -440,19 +441,16 @@ class GpuExecutor:
         def address(place: Place) -> int:
             return behind.tokens if place == chosen else base + plan.offsets[place]
 
-        lowering = PassLowering(
-            self._lowering,
-            shape,
-            self._slots[slot].inputs.addresses(),
-            address,
-            base + plan.nbytes,
-        )
+        own = self._slots[slot]
+        batch = own.inputs.addresses()
+        if chooses:
+            batch = replace(batch, chosen=own.result(shape.output_rows, 1).ctypes.data)
+        lowering = PassLowering(self._lowering, shape, batch, address, base + plan.nbytes)
         wanted = plan.steps if chooses else self._unsampled(plan.steps)
         steps = [(step, lowering.launches([step])) for step in wanted]
         scores = address((self._graph.result, F32))
-        result = scores if chosen is None else address(chosen)
         received = address((self._received, F32)) if self._received else 0
-        return CapturedPass(steps, scores, result, received, slot, chained)
+        return CapturedPass(steps, scores, received, slot, chained)
 
     def _steps(self, room: BatchShape) -> list[Step]:
         """Return the steps of a pass; where it is for logits, the last one chooses the tokens."""
