@@ -6,6 +6,7 @@
 //   parts   (rows, kParts) Best, aligned to 16: what argmax_parts found
 //   draws   (rows,) Draw, aligned to 16: the parameters of each row
 //   out     (rows,) int; -1 where the row holds NaN or +inf, or nothing but -inf
+//   host    (rows,) int, the same in page-locked memory of the host; or null
 //
 // Nothing is sorted. What top-k and top-p keep is all columns from one rank on (columns.h), which
 // is found in four steps:
@@ -42,8 +43,15 @@ struct SampleArgs {
     const Best* parts;
     const Draw* draws;
     int* out;
+    int* host;
     int columns;
 };
+
+// Writes the token of the block's row.
+DEVICE void give(const SampleArgs& a, int token) {
+    a.out[block_x()] = token;
+    if (a.host != nullptr) a.host[block_x()] = token;
+}
 
 // The weight of a logit, and its bin in the histogram.
 struct Scale {
@@ -217,7 +225,7 @@ KERNEL(sample, SampleArgs, THREADS) {
     const float top = best.value();
     const bool refused = best.nan || !(top > -infinity() && top < infinity());
     if (refused || !(draw.temperature > 0.0f)) {
-        if (thread_x() == 0) a.out[block_x()] = refused ? -1 : best.column();
+        if (thread_x() == 0) give(a, refused ? -1 : best.column());
         return;
     }
     const bool by_count = draw.top_k > 0 && draw.top_k < a.columns;
@@ -240,5 +248,5 @@ KERNEL(sample, SampleArgs, THREADS) {
     const List list = list_columns(row, range, values, ids, listed, scratch);
     const u64 lowest = lowest_kept_rank(row, list, range.total, scratch);
     const int column = draw_column(row, list, lowest, scratch);
-    if (thread_x() == 0) a.out[block_x()] = column;
+    if (thread_x() == 0) give(a, column);
 }

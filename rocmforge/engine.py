@@ -455,7 +455,7 @@ class Engine:
     def _one_each(self, sequences: Sequence[int], ids: ArrayLike) -> NDArray[np.int64]:
         """Check the sequences and ids of a step; return the ids."""
         _check_different(sequences)
-        longest = max(self.cache.table.length(s) for s in sequences)
+        longest = self.cache.table.longest(sequences)
         if longest >= self.ctx:
             raise ValueError(f"ctx: got a sequence of {longest} tokens, wanted below {self.ctx}")
         tokens = self._tokens(ids, room=len(sequences))

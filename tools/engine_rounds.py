@@ -295,6 +295,7 @@ def _rocmforge(work: Workload, ids: list[int]) -> Callable[[], Round]:
     from rocmforge.sampling import Sampler, SamplingParams
 
     greedy = Sampler(SamplingParams()).draw()
+    draws = [greedy] * work.sequences
     engine = Rocmforge.from_gguf(
         work.model, work.device, threads=work.threads, ctx=work.context, sequences=work.sequences
     )
@@ -310,8 +311,8 @@ def _rocmforge(work: Workload, ids: list[int]) -> Callable[[], Round]:
         if work.prompt:
             tokens = [engine.prefill_token(s, ids[: work.prompt], greedy) for s in sequences]
         middle = time.perf_counter()
-        for _ in range(work.decode):
-            tokens = engine.decode_tokens(sequences, tokens, [greedy] * work.sequences)
+        for left in reversed(range(work.decode)):  # each step but the last announces the next
+            tokens = engine.decode_tokens(sequences, tokens, draws, draws if left else None)
         end = time.perf_counter()
         for sequence in sequences:
             engine.cache.table.truncate(sequence, work.depth)

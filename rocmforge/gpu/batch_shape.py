@@ -96,6 +96,8 @@ class BatchAddresses:
         (S,) and (S + 1,).
     draws
         (S,) records `rocmforge.sampling.DRAW`, not int32.
+    chosen
+        (S,) in page-locked memory of the host, which gets the chosen tokens.
     """
 
     tokens: int = 0
@@ -109,3 +111,4 @@ class BatchAddresses:
     lengths: int = 0
     starts: int = 0
     draws: int = 0
+    chosen: int = 0

@@ -100,7 +100,7 @@ class GpuExecutor:
         )
         self._queued: Running | None = None  # behind the last pass, whose tokens it runs
         self._chosen: list[int] = []  # by the last pass
-        self._busy = False  # whether anything may be on the stream
+        self._busy = False  # whether anything may be on a stream
         self._kernels = kernels
         constants = self._constants
         self._lowering = Lowering(
@@ -112,6 +112,7 @@ class GpuExecutor:
         self._passes: OrderedDict[Key, CapturedPass] = OrderedDict()
         self._moves = cache.moves
         self._arena = (0, 0)
+        self._copies: Any = self._runtime.create_stream()  # of inputs, while a step runs
         self._stream: Any = self._runtime.create_stream()  # None: closed
         self._watch = PassWatch(self._runtime, self._stream)
         self.observer: Observer | None = None
@@ -332,7 +333,7 @@ class GpuExecutor:
         if batch is None or not batch.same_places(queued.batch):
             return None
         if stage is None:
-            extend(self.cache.table, sequences, [1] * len(sequences))
+            self.cache.table.extend_all(sequences, [1] * len(sequences))
         self._queued = None
         return replace(queued, tokens=tokens)
 
@@ -346,6 +347,7 @@ class GpuExecutor:
             self._synchronize()
 
     def _synchronize(self) -> None:
+        self._runtime.synchronize(self._copies)
         self._runtime.synchronize(self._stream)
         self._busy = False
 
@@ -400,7 +402,8 @@ class GpuExecutor:
         releases += self._constants.releases()
         if arena:
             releases.append(partial(runtime.free, arena))
-        release_all(*releases, partial(runtime.destroy_stream, stream))
+        streams = self._copies, stream
+        release_all(*releases, *(partial(runtime.destroy_stream, one) for one in streams))
 
     def abandon(self) -> None:
         """Wait for what runs, whatever becomes of it: a device of the group has failed."""
@@ -416,6 +419,9 @@ class GpuExecutor:
         inputs.fill(running.tokens, running.batch)
         if running.draws is not None:
             inputs.fill_draws(running.draws)
+        if kept.chained:  # the step before runs meanwhile, and leaves the tokens
+            inputs.send(self._copies, tokens=False)
+            runtime.synchronize(self._copies)
         if watch is not None:
             watch.host("launch")
         if running.shape.single and kept.ran and kept.graph is None:
@@ -437,13 +443,10 @@ class GpuExecutor:
         """
         runtime, stream, kept = self._runtime, self._stream, running.kept
         mark = _unmarked if watch is None else watch.mark
-        inputs = self._slots[kept.slot].inputs
-        inputs.send(stream)
+        if not kept.chained:
+            self._slots[kept.slot].inputs.send(stream)
         if running.received is not None:
             runtime.copy_to_device(kept.received, running.received, stream)
-        if kept.chained:
-            chosen = 4 * running.shape.tokens
-            runtime.copy_on_device(inputs.addresses().tokens, kept.result, chosen, stream)
         mark("host_to_device")
         enqueued = 0
         for step, launches in kept.steps:
@@ -457,7 +460,8 @@ class GpuExecutor:
                 else:
                     watch.launch(launch.name, partial(launch.enqueue, runtime, stream))
             mark(step.op.label)
-        runtime.copy_to_host(running.result, kept.result, stream)
+        if running.draws is None:  # chosen tokens are there already
+            runtime.copy_to_host(running.result, kept.scores, stream)
         mark("device_to_host")
 
     def _pass(self, key: Key) -> CapturedPass:
@@ -488,22 +492,22 @@ class GpuExecutor:
             self._lowering = replace(self._lowering, unpacks=False)  # slower prompts need less
             base = self._reserve(plan.nbytes + plan.scratch)
 
-        def address(place: Place) -> int:
-            return base + plan.offsets[place]
+        chosen = (self._sampling[0].token, F32) if chooses else None
+        behind = self._slots[slot - 1].inputs.addresses()  # of the pass that goes on with them
 
-        lowering = PassLowering(
-            self._lowering,
-            shape,
-            self._slots[slot].inputs.addresses(),
-            address,
-            base + plan.nbytes,
-        )
-        chosen = plan.steps if chooses else self._unsampled(plan.steps)
-        steps = [(step, lowering.launches([step])) for step in chosen]
+        def address(place: Place) -> int:
+            return behind.tokens if place == chosen else base + plan.offsets[place]
+
+        own = self._slots[slot]
+        batch = own.inputs.addresses()
+        if chooses:
+            batch = replace(batch, chosen=own.result(shape.output_rows, 1).ctypes.data)
+        lowering = PassLowering(self._lowering, shape, batch, address, base + plan.nbytes)
+        wanted = plan.steps if chooses else self._unsampled(plan.steps)
+        steps = [(step, lowering.launches([step])) for step in wanted]
         scores = address((self._graph.result, F32))
-        result = address((self._sampling[0].token, F32)) if chooses else scores
         received = address((self._received, F32)) if self._received else 0
-        return CapturedPass(steps, scores, result, received, slot, chained)
+        return CapturedPass(steps, scores, received, slot, chained)
 
     def _steps(self, room: BatchShape) -> list[Step]:
         """Return the steps of a pass; where it is for logits, the last one chooses the tokens."""
@@ -517,9 +521,9 @@ class GpuExecutor:
         lowering = self._lowering
         steps = self._steps(room)
         held = lifetimes(steps, lambda place: lowering.nbytes(place, room))
-        # One or the other is copied to the host after the last step.
-        for tensor in (self._graph.result, *(sample.token for sample in self._sampling)):
-            held[tensor, F32].read(len(steps))
+        held[self._graph.result, F32].read(len(steps))  # copied to the host after the last step
+        for sample in self._sampling:  # its tokens go to the inputs of a pass
+            del held[sample.token, F32]
         offsets, total = assign(held)
         return Plan(steps, offsets, total, lowering.scratch_bytes(steps, room))
 

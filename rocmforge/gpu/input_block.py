@@ -20,8 +20,8 @@ from rocmforge.sampling import DRAW
 class InputBlock:
     """What describes a batch, as arrays in one block of device memory and its host mirror.
 
-    In this order: draws, and as int32 tokens, positions, pages, offsets, lengths, starts,
-    page_table, and where layers have windows, theirs: a page table and pages.
+    In this order: draws, and as int32 positions, pages, offsets, lengths, starts, page_table, where
+    layers have windows, theirs (a page table and pages), and tokens.
 
     Parameters
     ----------
@@ -56,8 +56,7 @@ class InputBlock:
         self.close()
         wanted = (1 << (n - 1).bit_length() for n in (tokens, sequences))
         self._tokens, self._sequences = map(max, (self._tokens, self._sequences), wanted)
-        words = self._window_pages + self._tokens if self._windowed else self._window_table
-        nbytes = self._draws + 4 * words
+        nbytes = self._draws + 4 * (self._ids + self._tokens)
         try:
             self._address = self._runtime.allocate(nbytes)
             self._host = self._runtime.allocate_pinned(nbytes)
@@ -80,8 +79,8 @@ class InputBlock:
         """Write a batch into the mirror."""
         assert self._host is not None
         words = self._host[self._draws :].view(np.int32)
-        rows: list[NDArray[Any]] = [tokens, batch.positions, batch.pages, batch.offsets]
-        for i, values in enumerate(rows):
+        words[self._ids : self._ids + tokens.size] = tokens
+        for i, values in enumerate((batch.positions, batch.pages, batch.offsets)):
             words[i * self._tokens : i * self._tokens + tokens.size] = values
         count = batch.lengths.size
         words[self._lengths : self._lengths + count] = batch.lengths
@@ -102,10 +101,11 @@ class InputBlock:
         assert self._host is not None
         self._host[: draws.nbytes] = draws.view(np.uint8)
 
-    def send(self, stream: Any) -> None:
-        """Enqueue the copy of the mirror to the device."""
+    def send(self, stream: Any, *, tokens: bool = True) -> None:
+        """Enqueue the copy of the mirror to the device; without tokens, those there stay."""
         assert self._host is not None
-        self._runtime.copy_to_device(self._address, self._host, stream)
+        held = self._host if tokens else self._host[: self._draws + 4 * self._ids]
+        self._runtime.copy_to_device(self._address, held, stream)
 
     @property
     def nbytes(self) -> int:
@@ -122,13 +122,13 @@ class InputBlock:
         """Where the kernels find the arrays."""
         words, size = self._address + self._draws, 4 * self._tokens
         return BatchAddresses(
-            tokens=words,
-            positions=words + size,
-            pages=words + 2 * size,
-            offsets=words + 3 * size,
+            tokens=words + 4 * self._ids,
+            positions=words,
+            pages=words + size,
+            offsets=words + 2 * size,
             page_table=words + 4 * self._table,
             max_pages=self._max_pages,
-            window_pages=words + (4 * self._window_pages if self._windowed else 2 * size),
+            window_pages=words + (4 * self._window_pages if self._windowed else size),
             window_table=words + 4 * (self._window_table if self._windowed else self._table),
             lengths=words + 4 * self._lengths,
             starts=words + 4 * self._starts,
@@ -141,7 +141,7 @@ class InputBlock:
 
     @property
     def _lengths(self) -> int:
-        return 4 * self._tokens
+        return 3 * self._tokens
 
     @property
     def _starts(self) -> int:
@@ -158,3 +158,7 @@ class InputBlock:
     @property
     def _window_pages(self) -> int:
         return self._window_table + self._sequences * self._max_pages
+
+    @property
+    def _ids(self) -> int:
+        return self._window_pages + self._tokens if self._windowed else self._window_table

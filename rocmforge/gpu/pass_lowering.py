@@ -525,6 +525,7 @@ class PassLowering:
             logits=self._f32(op.logits),
             out=self._f32(op.token),
             draws=self._batch.draws,
+            host=self._batch.chosen,
             parts=self._f32(op.parts),
             rows=self._shape.rows(op.logits),
             columns=op.logits.columns,

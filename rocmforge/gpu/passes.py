@@ -22,15 +22,14 @@ from rocmforge.plan.graph import Sample, Tensor
 class CapturedPass:
     """The launches of one batch shape, by steps; `graph` once they were captured.
 
-    `result` is copied to the host: the tokens where the last step chooses them, or `scores`, which
-    are the logits, or activations for the next stage. `received` is where those of the stage before
-    go, 0 for none. `slot` has the inputs; with `chained`, the tokens are those that the pass before
-    has chosen.
+    `scores` are the logits, or activations for the next stage. They are copied to the host, unless
+    the last step chooses tokens: these it writes there itself, and to the inputs of the other slot.
+    `received` is where activations of the stage before go, 0 for none. `slot` has the inputs; with
+    `chained`, the tokens are those that the pass before has left there.
     """
 
     steps: Sequence[tuple[Step, Sequence[Launch]]]
     scores: int
-    result: int
     received: int
     slot: int
     chained: bool

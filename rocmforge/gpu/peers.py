@@ -18,8 +18,8 @@ from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 
 MOST_RANKS = 8
-WORDS = 1 << 16
-"""Numbers of a call that travel as words, at most: a token of 8 sequences and 8,192 columns."""
+WORDS = 1 << 18
+"""Numbers of a call that travel as words, at most: tokens of 32 sequences and 8,192 columns."""
 CHUNK = 4096  # numbers that travel together
 NUMBERS = 1 << 22
 """Numbers of a call that travel in chunks, at most; more are several calls."""

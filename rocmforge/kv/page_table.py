@@ -157,7 +157,7 @@ class PageTable:
         """
         self._pages_of("reserve_tokens", reserve_tokens)
         self.release(None)
-        taken = set(self._rows())
+        taken = set(self._taken())
         row = next(row for row in itertools.count() if row not in taken)
         if row == len(self._pages):
             self._add_rows()
@@ -246,7 +246,7 @@ class PageTable:
         ValueError
             No such sequence, or a number of tokens is negative.
         """
-        rows = [self._row(sequence) for sequence in sequences]
+        rows = self._rows(sequences)
         starts: list[int] = self._lengths[rows].tolist()
         for n in n_tokens:
             if n < 0:
@@ -382,6 +382,10 @@ class PageTable:
         """Tokens that the sequence has; ValueError where there is no such sequence."""
         return int(self._lengths[self._row(sequence)])
 
+    def longest(self, sequences: Sequence[int]) -> int:
+        """Tokens of the longest of some sequences; ValueError where there is no such sequence."""
+        return int(self._lengths[self._rows(sequences)].max())
+
     def pages(self, sequence: int) -> list[int]:
         """Pages of the sequence in order of position, those only reserved last; or ValueError."""
         row = self._row(sequence)
@@ -409,7 +413,7 @@ class PageTable:
         ValueError
             One of the sequences does not exist.
         """
-        rows = np.array([self._row(sequence) for sequence in sequences], np.intp)
+        rows = np.array(self._rows(sequences), np.intp)
         width = int(self._n_pages[rows].max(initial=0))
         return self._pages[:, :width].take(rows, axis=0), self._lengths[rows]
 
@@ -420,7 +424,13 @@ class PageTable:
             raise ValueError(f"sequence: got id {sequence!r}, wanted one of the {exist} that exist")
         return held.row
 
-    def _rows(self) -> list[int]:
+    def _rows(self, sequences: Sequence[int]) -> list[int]:
+        try:
+            return [self._sequences[sequence].row for sequence in sequences]
+        except KeyError:
+            return [self._row(sequence) for sequence in sequences]  # which says what is wrong
+
+    def _taken(self) -> list[int]:
         return [held.row for held in self._sequences.copy().values()]
 
     def _take(self, sequences: Sequence[int], counts: Sequence[int]) -> list[int]:
@@ -435,7 +445,7 @@ class PageTable:
                 windows.drop(pages)
                 return pages
             except (OutOfPagesError, OutOfMemoryError):  # noqa: PERF203
-                idle = allocator.prefixes.idle(set(self._pages[self._rows()].ravel().tolist()))
+                idle = allocator.prefixes.idle(set(self._pages[self._taken()].ravel().tolist()))
                 missing = max(0, wanted - allocator.n_free)
                 if missing > len(idle):
                     free = allocator.n_free + len(idle)

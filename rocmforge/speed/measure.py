@@ -35,7 +35,7 @@ from rocmforge.speed.ideal import (
 from rocmforge.speed.sequences import Sequences
 
 PAGE_SIZE = 32  # tokens in a page of the KV cache
-WARM_STEPS = 3  # decode steps at least: a GPU makes its launches in the first, captures the second
+WARM_STEPS = 5  # decode steps at least: a GPU makes the launches of a step, captures them later
 
 
 @dataclass(frozen=True, order=True)
@@ -340,7 +340,11 @@ class _Run:
         return self._beside_roofline(test, seconds)
 
     def _seconds(self, test: SpeedTest, sequences: Sequences) -> tuple[float, ...]:
-        warm = 1 if test.prompt else -(-WARM_STEPS // test.generated)
+        warm = 1
+        if test.generated:
+            sequences.step_seconds()  # which no step comes before: another graph than the rest
+            sequences.rewind()
+            warm = -(-WARM_STEPS // test.generated)
         for _ in range(warm):
             _repetition(test, sequences)
         self._advance()
@@ -378,6 +382,6 @@ def _repetition(test: SpeedTest, sequences: Sequences) -> float:
     """Seconds of a prompt, or of all steps; the sequences are as before."""
     if test.prompt:
         return sequences.prefill_seconds(test.prompt)
-    seconds = sum(sequences.step_seconds() for _ in range(test.generated))
+    seconds = sequences.steps_seconds(test.generated)
     sequences.rewind()
     return seconds

@@ -111,9 +111,15 @@ class Sequences:
 
     def step_seconds(self, batch: int | None = None) -> float:
         """Seconds of one step in which each of the first `batch` sequences grows by a token."""
+        return self.steps_seconds(1, batch)
+
+    def steps_seconds(self, count: int, batch: int | None = None) -> float:
+        """Seconds of some steps in a row, where a GPU may begin each during the one before."""
         sequences, ids = self.ids[:batch], self._next[:batch]
+        draws = [GREEDY] * len(sequences)
         begin = time.perf_counter()
-        ids = self._engine.decode_tokens(sequences, ids, [GREEDY] * len(sequences))
+        for left in reversed(range(count)):
+            ids = self._engine.decode_tokens(sequences, ids, draws, draws if left else None)
         seconds = time.perf_counter() - begin
         self._next[: len(ids)] = ids
         return seconds

@@ -12,7 +12,7 @@ import pytest
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, wave_size
 from rocmforge.gpu.dtypes import F32
-from rocmforge.gpu.fusion import FUSIONS, Fusion, runs_norm, gpu_rules, pass_steps
+from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules, pass_steps, runs_norm
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.runtime import DeviceProperties

@@ -68,7 +68,7 @@ def test_the_tokens_are_those_of_the_host_for_the_same_logits(
         logits = engine.prefill(one, IDS)
         to_host.clear()
         last.append(engine.prefill_token(other, IDS, on_device.draw()))
-        assert to_host == [4]
+        assert not to_host  # the kernel writes tokens there itself
         assert last[-1] == on_host.sample(logits, ())
     for _ in range(5):  # the second run of a shape is captured, later ones are replayed
         logits = engine.decode([one for one, _ in pairs], last)
@@ -78,14 +78,14 @@ def test_the_tokens_are_those_of_the_host_for_the_same_logits(
             [other for _, other in pairs], last, [sampler.draw() for sampler in there]
         )
         assert last == wanted
-        assert set(to_host) <= {4 * len(PARAMS)}
+        assert not to_host
 
 
-def test_a_generation_copies_its_tokens_alone(engine: Engine, to_host: list[int]) -> None:
+def test_a_generation_copies_no_logits(engine: Engine, to_host: list[int]) -> None:
     params = [SamplingParams(max_tokens=6, temperature=0.7, top_k=20, seed=i) for i in range(3)]
     first = [(t.prompt, t.id) for t in engine.generate([IDS[:5], IDS[:7], IDS], params)]
     assert len(first) == 18
-    assert max(to_host) <= 4 * 3
+    assert not to_host
     assert first == [(t.prompt, t.id) for t in engine.generate([IDS[:5], IDS[:7], IDS], params)]
 
 

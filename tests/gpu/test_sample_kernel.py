@@ -29,6 +29,7 @@ def sample(
         draw["uniform"], draw["top_p"], draw["min_p"] = uniform, p.top_p, p.min_p
         draw["temperature"], draw["top_k"] = p.temperature, p.top_k
     out = gpu.empty(4 * rows)
+    pinned = gpu.runtime.allocate_pinned(4 * rows)
     gpu.run(
         *op.sample(
             gpu.kernels,
@@ -38,9 +39,12 @@ def sample(
             parts=gpu.empty(op.parts_bytes(rows)),
             rows=rows,
             columns=columns,
+            host=pinned.ctypes.data,
         )
     )
     tokens: list[int] = gpu.download(out, rows, np.int32).tolist()
+    assert pinned.view(np.int32).tolist() == tokens
+    gpu.runtime.free_pinned(pinned)
     return tokens
 
 

@@ -28,10 +28,10 @@ from rocmforge.gpu import cache
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.executor import GpuExecutor
-from rocmforge.plan.lockstep import Work
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops.cases import relative_rms
+from rocmforge.plan.lockstep import Work
 from rocmforge.profiling.run import Options, profile_model
 from rocmforge.profiling.telemetry import Telemetry
 from rocmforge.sampling import SamplingParams

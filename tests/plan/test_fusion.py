@@ -14,9 +14,9 @@ from rocmforge.plan.fusion import (
     embed_rmsnorm,
     fuse,
     gate_up_swiglu,
-    row_norms,
     rope_attention,
     rope_kv_append,
+    row_norms,
     select_norm,
 )
 from rocmforge.plan.graph import (

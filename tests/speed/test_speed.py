@@ -55,21 +55,25 @@ def test_each_measurement_begins_at_the_depth(engine: Engine) -> None:
 
 
 def test_what_is_decoded_again_is_the_same(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode, seen = engine.decode_tokens, []
+    decode, seen, ahead = engine.decode_tokens, [], []
 
-    def noted(sequences: list[int], ids: list[int], draws: list[Draw]) -> list[int]:
-        tokens = decode(sequences, ids, draws)
+    def noted(
+        sequences: list[int], ids: list[int], draws: list[Draw], following: list[Draw] | None
+    ) -> list[int]:
+        tokens = decode(sequences, ids, draws, following)
         seen.append((list(ids), tokens))
+        ahead.append(following is not None)
         return tokens
 
     monkeypatch.setattr(engine, "decode_tokens", noted)
     with Sequences(engine, 9, 2, 3) as sequences:
-        for _ in range(2):
-            for _ in range(3):
-                sequences.step_seconds()
-            sequences.rewind()
-    assert len(seen) == 6
+        for _ in range(3):
+            sequences.step_seconds()
+        sequences.rewind()
+        sequences.steps_seconds(3)
+        sequences.rewind()
     assert seen[:3] == seen[3:]
+    assert ahead == [False] * 3 + [True, True, False]
     assert seen[0][1] == seen[1][0]
 
 
@@ -109,16 +113,16 @@ def test_repetitions_are_counted_without_the_one_that_warms_up(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    right = Sequences.step_seconds
+    right = Sequences.steps_seconds
 
-    def noted(self: Sequences, batch: int | None = None) -> float:
-        calls.append(1)
-        return right(self, batch)
+    def noted(self: Sequences, count: int, batch: int | None = None) -> float:
+        calls.append(count)
+        return right(self, count, batch)
 
-    monkeypatch.setattr(Sequences, "step_seconds", noted)
-    (found,) = speeds(model, speed_tests([], [1], [0], [2]), repetitions=4)
+    monkeypatch.setattr(Sequences, "steps_seconds", noted)
+    (found,) = speeds(model, speed_tests([], [2], [0], [2]), repetitions=4)
     assert len(found.seconds) == 4
-    assert len(calls) == measuring.WARM_STEPS + 4
+    assert calls == [1] + [2] * (-(-measuring.WARM_STEPS // 2) + 4)
     assert found.tokens_per_second == pytest.approx(sum(found.rates[1:3]) / 2)
     assert found.row()["ms_per_token"] == pytest.approx(1e3 / found.tokens_per_second)
     assert found.time_over_ideal > 1

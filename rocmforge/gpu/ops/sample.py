@@ -17,7 +17,7 @@ from rocmforge.gpu.ops.argmax import argmax_parts, parts_bytes
 __all__ = ["builds", "choose", "parts_bytes", "sample"]
 
 FILE = "sample.hip"
-LAYOUTS = {"sample": "PPPPi"}
+LAYOUTS = {"sample": "PPPPPi"}
 MAX_COLUMNS = 1 << 21
 SHORT_ROW = 16384
 
@@ -68,6 +68,7 @@ def sample(
     parts: int,
     rows: int,
     columns: int,
+    host: int = 0,
 ) -> tuple[Launch, Launch]:
     """out[t] = the token of row t at which the running sum of the kept weights passes its share.
 
@@ -83,6 +84,8 @@ def sample(
         `parts_bytes(T)` of memory for between the launches, aligned to 16.
     rows, columns
         T, at most 65535, and V, at most MAX_COLUMNS.
+    host
+        (T,) int32 in page-locked memory, which gets the tokens too; 0: none.
 
     Notes
     -----
@@ -100,6 +103,6 @@ def sample(
         (rows, 1, 1),
         constants.THREADS,
         LAYOUTS["sample"],
-        *(logits, parts, draws, out, columns),
+        *(logits, parts, draws, out, host, columns),
     )
     return first, second
