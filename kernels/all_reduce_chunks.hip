@@ -72,7 +72,9 @@ struct Chunk {
             for (int rank = 0; rank < a.peers.ranks && whole; ++rank) {
                 if (rank == a.peers.rank) continue;
                 const uint32_t* const arrived = flag(a.peers.rank, rank);
-                whole = wait_for(a.peers, [&] { return load_shared(arrived) == call; });
+                whole = wait_for(a.peers, [&] {  // the other one may be a call ahead
+                    return static_cast<int32_t>(load_shared(arrived) - call) >= 0;
+                });
             }
             fence_shared();
         }
