@@ -9,8 +9,12 @@
 
 #include "device.h"
 
+// Between two looks at the host's memory.
 #if defined(ROCMFORGE_HOST)
 extern "C" int sched_yield();
+constexpr int kAsks = 16;  // threads of a block wait one after another
+#else
+constexpr int kAsks = 4096;
 #endif
 
 constexpr int kMostRanks = 8;
@@ -70,7 +74,6 @@ DEVICE void fence_shared() {
 // Asks until there is an answer, or until the group is told to stop: then it is false.
 template <class Answered>
 DEVICE bool wait_for(const Peers& peers, const Answered& answered) {
-    constexpr int kAsks = 4096;  // between two looks at the host's memory
     for (;;) {
         for (int i = 0; i < kAsks; ++i) {
             if (answered()) return true;

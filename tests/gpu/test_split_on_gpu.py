@@ -17,6 +17,7 @@ import pytest
 from model.small_models import written
 from numpy.typing import NDArray
 from shared_prompts import check_tokens
+from split_passes import IDS, steps, tokens
 
 from rocmforge import loading
 from rocmforge.cli import main
@@ -39,7 +40,6 @@ from rocmforge.sampling import SamplingParams
 pytestmark = pytest.mark.either_wave
 
 F16_BOUND = 3e-3
-IDS = [3 + (7 * i * i + 11 * i) % 90 for i in range(24)]
 WINDOW = {"attention__sliding_window": 9}
 EXPERTS = {"expert_count": 5, "expert_used_count": 3}
 MODELS = {
@@ -64,30 +64,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCMFORGE_CPU_EXACT", "1")
-
-
-def steps(engine: Engine) -> list[NDArray[np.float32]]:
-    """Logits of prompts in pieces, of steps of two sequences, and of longer prompts between."""
-    first, second = engine.add_sequence(), engine.add_sequence()
-    engine.prefill(first, IDS[:7])
-    found = [engine.prefill(first, IDS[7:12]), engine.prefill(second, IDS[:3])]
-    both = [second, first]
-    for at in range(6):  # where a GPU has a graph of the step, memory moves for the second prompt
-        found.append(engine.decode(both, [IDS[3 + at], IDS[12 + at]]))
-        if at in (1, 3):
-            found.append(engine.logits(IDS[: 6 * (at + 1)]))
-    for sequence in both:
-        engine.remove_sequence(sequence)
-    return found
-
-
-def tokens(engine: Engine) -> list[list[int]]:
-    """Of two prompts together, the second one sampled."""
-    params = SamplingParams(max_tokens=6), SamplingParams(max_tokens=6, temperature=0.7, seed=3)
-    found: list[list[int]] = [[], []]
-    for token in engine.generate([IDS[:5], IDS[3:9]], params):
-        found[token.prompt].append(token.id)
-    return found
 
 
 def opened(path: Path, device: str, **options: Any) -> Engine:

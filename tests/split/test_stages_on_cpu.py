@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from model.small_models import written
-from numpy.typing import NDArray
 from shared_prompts import check_divergence, check_logits, check_tokens
+from split_passes import IDS, steps
 
 from rocmforge import loading
 from rocmforge.cpu.backend import CpuBackend
@@ -29,7 +29,6 @@ from rocmforge.profiling.memory import SEVERAL, memory_profile
 from rocmforge.profiling.telemetry import Telemetry
 from rocmforge.sampling import Sampler, SamplingParams
 
-IDS = [3 + (7 * i * i + 11 * i) % 90 for i in range(24)]
 WINDOW = {"attention__sliding_window": 9}
 EXPERTS = {"expert_count": 5, "expert_used_count": 3}
 MODELS = {
@@ -57,19 +56,6 @@ def on_two(monkeypatch: pytest.MonkeyPatch) -> Open:
             return Engine.from_gguf(path, **options)
 
     return opened
-
-
-def steps(engine: Engine) -> list[NDArray[np.float32]]:
-    """Logits of prompts in pieces, of steps of two sequences, and of longer prompts between."""
-    first, second = engine.add_sequence(), engine.add_sequence()
-    engine.prefill(first, IDS[:7])
-    found = [engine.prefill(first, IDS[7:12]), engine.prefill(second, IDS[:3])]
-    both = [second, first]
-    for at in range(6):  # where a GPU has a graph of the step, memory moves for the second prompt
-        found.append(engine.decode(both, [IDS[3 + at], IDS[12 + at]]))
-        if at in (1, 3):
-            found.append(engine.logits(IDS[: 6 * (at + 1)]))
-    return found
 
 
 def sampled(engine: Engine) -> list[tuple[int, int]]:
