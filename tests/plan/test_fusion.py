@@ -20,6 +20,8 @@ from rocmforge.plan.fusion import (
     select_norm,
 )
 from rocmforge.plan.graph import (
+    AllReduce,
+    AllReduceRmsnorm,
     Attention,
     Embed,
     Embedding,
@@ -174,7 +176,7 @@ NORMED = Rmsnorm(X, np.ones(64, np.float32), 1e-5, H)
 QKV = Matmul(H, ("q", "k", "v"), (Q, K, V), (None,) * 3, role="qkv")
 
 
-def any_product(op: Matmul) -> bool:
+def any_product(op: Matmul | AllReduce) -> bool:
     return True
 
 
@@ -201,9 +203,27 @@ def test_a_product_that_is_added_takes_the_norm_behind_it_and_readers_get_its_fa
     assert seen == [(QKV, H), (gated, H), (gated, H)]
 
 
+def test_a_sum_over_devices_takes_the_norm_behind_it() -> None:
+    squares = Tensor("squares_for_h", 2)
+    first, fused, reader = row_norms(
+        [ADDED, AllReduce(X), NORMED, QKV], any_product, lambda op, x: True
+    )
+    assert first is ADDED
+    assert isinstance(fused, AllReduceRmsnorm)
+    assert (fused.x, fused.normed, fused.squares) == (X, H, squares)
+    assert fused.norm is NORMED.weight
+    assert (fused.reads, fused.writes) == ((X,), (X, H, squares))
+    assert reader == replace(QKV, x_scale=RowScale(squares, 1e-5))
+
+
 @pytest.mark.parametrize(
     "ops",
     [
+        [AllReduce(H), NORMED, QKV],
+        [AllReduce(X), replace(NORMED, accumulate=True), QKV],
+        [AllReduce(X), NORMED, QKV, Swiglu(H, H, ACT)],
+        [AllReduce(X), replace(NORMED, out=X), replace(QKV, x=X)],
+        [AllReduce(NARROW), replace(NORMED, x=NARROW, weight=NORM[:24]), QKV],
         [replace(ADDED, accumulate=False), NORMED, QKV],
         [replace(ADDED, scale=2.0), NORMED, QKV],
         [ADDED, replace(NORMED, x=K), QKV],
@@ -227,6 +247,8 @@ def test_norms_stay_where_a_device_does_not_multiply_by_factors() -> None:
     ops: list[Op] = [ADDED, NORMED, QKV]
     assert row_norms(ops, any_product, lambda op, x: False) == ops
     assert row_norms(ops, lambda op: op is not ADDED, lambda op, x: True) == ops
+    ops = [AllReduce(X), NORMED, QKV]
+    assert row_norms(ops, lambda op: not isinstance(op, AllReduce), lambda op, x: True) == ops
 
 
 def test_without_rules_the_graph_stays() -> None:
