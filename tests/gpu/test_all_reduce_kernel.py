@@ -186,6 +186,7 @@ def test_a_sum_is_normed_but_for_the_factor_of_each_row(
             for i, gpu in enumerate(ranks.gpus):
                 squares = gpu.empty(4 * rows * columns // 32)
                 out = output_dtypes.make(gpu, Q8, rows, columns)
+                assert isinstance(out, Q8)
                 places.append((gpu.upload(part[i]), gpu.upload(norm), out, squares))
             launches = []
             for gpu, own, (x, weight, normed, squares) in zip(
