@@ -15,7 +15,21 @@ struct Experts {
     int rows;           // N
 };
 
-// Grid (ceil(N / kPassRows), k, T), or (ceil(N / kPassRows), groups). Reads what earlier launches
+#if !defined(BLOCKS)
+#error "BLOCKS, for which a multiprocessor has registers, has to be passed by the build"
+#endif
+
+constexpr int kOutputs = (TOKENS * kGroupRows + kThreads - 1) / kThreads;  // that a thread finishes
+
+// One of them: row `at` of the block's rows, which is row `row` of the packed matrix.
+struct JobOutput {
+    int token, at, row;
+    bool present;
+
+    DEVICE float addend(const float* bias) const { return present && bias ? bias[row] : 0.0f; }
+};
+
+// Grid (ceil(N / kGroupRows), k, T), or (ceil(N / kGroupRows), groups). Reads what earlier launches
 // wrote.
 struct Jobs {
     int expert, first, end;  // rows of the packed matrix: those of the block begin at first
@@ -32,12 +46,19 @@ struct Jobs {
         batch.tokens = 1;
         expert = experts.of[batch.job];
 #endif
-        first = expert * experts.rows + static_cast<int>(block_x()) * kPassRows;
+        first = expert * experts.rows + static_cast<int>(block_x()) * kGroupRows;
         end = (expert + 1) * experts.rows;
     }
 
-    // Where row `row` of the packed matrix belongs in out (T * k, N), for a token of the batch.
-    DEVICE u64 at(const Experts& experts, int token, int row) const {
-        return static_cast<u64>(batch.number(token)) * experts.rows + (row - expert * experts.rows);
+    DEVICE JobOutput output(int i) const {
+        const int number = i * kThreads + static_cast<int>(thread_x());
+        const int token = number / kGroupRows, at = number % kGroupRows;
+        return {token, at, first + at, token < batch.tokens && first + at < end};
+    }
+
+    // Where it belongs in out (T * k, N).
+    DEVICE u64 at(const Experts& experts, const JobOutput& output) const {
+        return static_cast<u64>(batch.number(output.token)) * experts.rows +
+               (output.row - expert * experts.rows);
     }
 };

@@ -151,6 +151,8 @@ class Lowering:
                     return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):
                     return (F32, F16)
+                case ExpertGateUp() if op.gate.rows // op.count % arrays.GROUP == 0:
+                    return (F32, Q8)  # each expert's rows are whole groups
                 case _:
                     return (F32,)
 

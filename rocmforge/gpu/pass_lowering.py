@@ -359,7 +359,7 @@ class PassLowering:
         }
         if self._lowering.batches_experts(op, tokens):
             return experts_batch.expert_gate_up_batch(experts_batch.grouped(jobs), **both, out=out)
-        return experts.expert_gate_up(jobs, **both, out=out.address)
+        return experts.expert_gate_up(jobs, **both, out=out)
 
     def _expert_matmul(self, op: ExpertMatmul) -> Sequence[Launch]:
         jobs, tokens = self._jobs(op), self._shape.tokens
