@@ -152,6 +152,14 @@ class EmbedRmsnorm(_Rule):
     param_names = ("format", "tokens", "way", "device")
 
 
+class RmsnormRoute(_Rule):
+    """A norm over 4096 columns, a router of 32 experts and its choice of four, hot."""
+
+    rule = "rmsnorm_route"
+    params = (("F32", "BF16"), (1, 4), WAYS, ("gpu",))
+    param_names = ("format", "tokens", "way", "device")
+
+
 class MatmulRmsnorm(_Rule):
     """A product by 4096 × 4096 that is added to activations, and their norm; weights cold.
 

@@ -36,6 +36,7 @@ FILES = (
     "matmul_rmsnorm.hip",
     "quantize.hip",
     "rmsnorm.hip",
+    "rmsnorm_route.hip",
     "rope.hip",
     "rope_attention.hip",
     "rope_kv_append.hip",

@@ -36,6 +36,7 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "fusion.EmbedRmsnorm": ("Q4_0", 1, "unfused", "gpu"),
     "fusion.GateUpSwiglu": ("Q4_0", 1, "unfused", "cpu"),
     "fusion.MatmulRmsnorm": ("Q4_0", 1, "unfused", "gpu"),
+    "fusion.RmsnormRoute": ("F32", 1, "unfused", "gpu"),
     "fusion.RopeKvAppend": ("f16", 1, "unfused", "gpu"),
     "fusion.RopeAttention": ("f16", 1, "unfused", "gpu"),
     "fusion.FlashAttention": ("prompt of 512", "unfused", "cpu"),

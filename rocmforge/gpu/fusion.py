@@ -14,13 +14,19 @@ from rocmforge.gpu.dtypes import F16, Q8, Step, lower
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import LAYOUTS
 from rocmforge.gpu.ops.dot_rows import choose
+from rocmforge.gpu.ops.rmsnorm_route import runs
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import Tuning
 from rocmforge.plan import fusion
-from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, Tensor
+from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, RmsnormRoute, Tensor
 
 Fusion = Literal[
-    "embed_rmsnorm", "rope_attention", "rope_kv_append", "gate_up_swiglu", "matmul_rmsnorm"
+    "embed_rmsnorm",
+    "rope_attention",
+    "rope_kv_append",
+    "gate_up_swiglu",
+    "rmsnorm_route",
+    "matmul_rmsnorm",
 ]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 """The rules that a pass can do without, in the order of trying."""
@@ -109,6 +115,7 @@ def gpu_rules(
         "rope_attention": _rope_attention(shape),
         "rope_kv_append": fusion.rope_kv_append,
         "gate_up_swiglu": _gate_up_swiglu(shape, reading),
+        "rmsnorm_route": _rmsnorm_route(shape),
     }
     return [
         fusion.select_norm,
@@ -119,6 +126,19 @@ def gpu_rules(
 def _rope_attention(shape: BatchShape) -> fusion.Rule:
     """For passes of one token a sequence, which attention of decode runs."""
     return fusion.rope_attention if shape.single else lambda ops: None
+
+
+def _rmsnorm_route(shape: BatchShape) -> fusion.Rule:
+    """For a dense router and few tokens, for each of which its matrix is read."""
+
+    def rule(ops: Sequence[Op]) -> tuple[Op, int] | None:
+        found = fusion.rmsnorm_route(ops) if shape.tokens <= GEMV_ROWS else None
+        op = found[0] if found else None
+        if not isinstance(op, RmsnormRoute) or not runs(op.router):
+            return None
+        return found
+
+    return rule
 
 
 def _gate_up_swiglu(

@@ -36,6 +36,7 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Op,
     Rmsnorm,
+    RmsnormRoute,
     RopeAttention,
     Rotation,
     SelectLayernorm,
@@ -138,6 +139,8 @@ class Lowering:
             match op:
                 case Rmsnorm() if op.x == op.out or op.accumulate:
                     return (F32,)
+                case RmsnormRoute():
+                    return (F32, *whole)
                 case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm() | Swiglu() | Gelu():
                     return (F32, F16, *whole)
                 case Layernorm() | SelectLayernorm():

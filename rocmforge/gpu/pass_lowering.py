@@ -32,6 +32,7 @@ from rocmforge.gpu.ops.matmul_prompt import gate_up_swiglu_prompt, matmul_prompt
 from rocmforge.gpu.ops.products import MOST
 from rocmforge.gpu.ops.quantize import quantize
 from rocmforge.gpu.ops.rmsnorm import rmsnorm
+from rocmforge.gpu.ops.rmsnorm_route import rmsnorm_route
 from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.rope_attention import rope_attention
 from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
@@ -55,6 +56,7 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Receive,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
@@ -169,6 +171,8 @@ class PassLowering:
                 return [self._kv_append(op)]
             case Route() as op:
                 return [self._route(op)]
+            case RmsnormRoute() as op:
+                return [self._rmsnorm_route(op, self._out(step, op.out))]
             case ExpertGateUp() as op:
                 return self._expert_gate_up(op, self._out(step, op.out))
             case ExpertMatmul() as op:
@@ -323,18 +327,35 @@ class PassLowering:
         return [*before, *launches, *(self._softcap(out, op.scale) for out in op.outs)]
 
     def _route(self, op: Route) -> Launch:
-        return experts.route(
-            self._kernels,
-            scores=self._f32(op.scores),
+        tokens = self._shape.tokens
+        scores = self._f32(op.scores)
+        return experts.route(self._kernels, scores=scores, tokens=tokens, choice=self._choice(op))
+
+    def _choice(self, op: Route) -> experts.Choice:
+        return experts.Choice(
             bias=self._optional(op.bias),
             experts=self._f32(op.experts),
             shares=self._f32(op.shares),
-            tokens=self._shape.tokens,
             count=op.count,
             chosen=op.chosen,
             normalized=op.normalized,
             sigmoid=op.sigmoid,
             scale=op.scale,
+        )
+
+    def _rmsnorm_route(self, op: RmsnormRoute, out: Any) -> Launch:
+        return rmsnorm_route(
+            self._kernels,
+            x=self._f32(op.x),
+            norm=self._constant(op.norm),
+            eps=op.eps,
+            router=op.router,
+            bias=self._optional(op.bias),
+            scores=self._f32(op.scores),
+            out=out,
+            arrivals=self._lowering.arrivals(),
+            tokens=self._shape.tokens,
+            choice=self._choice(op.route),
         )
 
     def _jobs(self, op: ExpertGateUp | ExpertMatmul) -> experts.Jobs:

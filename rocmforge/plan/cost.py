@@ -26,6 +26,7 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Op,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
@@ -162,6 +163,9 @@ class Costs:
                 return int(op.weight.nbytes) + (op.bias.nbytes if op.bias is not None else 0)
             case Embed():
                 return self._embedding_bytes(op.embedding)
+            case RmsnormRoute():
+                bias = op.bias.nbytes if op.bias is not None else 0
+                return int(op.router.nbytes) + bias + op.norm.nbytes
             case EmbedRmsnorm():
                 return self._embedding_bytes(op.embedding) + int(op.weight.nbytes)
             case Rope():
@@ -202,6 +206,10 @@ class Costs:
                 return LAYERNORM_FLOPS * self._values(op.out)
             case Embed():
                 return DEQUANTIZE_FLOPS * self._values(op.out)
+            case RmsnormRoute():
+                product = matmul_flops(self._tokens, op.scores.columns, op.x.columns)
+                normed = RMSNORM_FLOPS * self._values(op.out)
+                return product + normed + ROUTE_FLOPS * self._values(op.scores)
             case EmbedRmsnorm():
                 return (DEQUANTIZE_FLOPS + RMSNORM_FLOPS) * self._values(op.out)
             case Rope():

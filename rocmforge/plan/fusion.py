@@ -22,9 +22,11 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Op,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
+    Route,
     RowScale,
     SelectLayernorm,
     SelectOutputs,
@@ -131,6 +133,21 @@ def embed_rmsnorm(ops: Sequence[Op]) -> tuple[Op, int] | None:
     if embed.scale != 1.0 or norm.accumulate:
         return None
     return EmbedRmsnorm(embed.embedding, embed.out, norm.weight, norm.eps, norm.out), 2
+
+
+def rmsnorm_route(ops: Sequence[Op]) -> tuple[Op, int] | None:
+    """The norm in front of a router, the router's product and the choice of experts → one op."""
+    if len(ops) < 3:
+        return None
+    norm, matmul, route = ops[:3]
+    if not (isinstance(norm, Rmsnorm) and isinstance(matmul, Matmul) and isinstance(route, Route)):
+        return None
+    plain = norm.out != norm.x and not norm.accumulate and norm.weight.size == norm.x.columns
+    plain = plain and matmul.x == norm.out and not matmul.accumulate and matmul.scale == 1.0
+    if not plain or matmul.outs != (route.scores,) or readers(ops[3:], route.scores):
+        return None
+    (router,), (bias,) = matmul.weights, matmul.biases
+    return RmsnormRoute(norm.x, norm.weight, norm.eps, norm.out, router, bias, route), 3
 
 
 def select_norm(ops: Sequence[Op]) -> tuple[Op, int] | None:

@@ -593,6 +593,51 @@ class MatmulRmsnorm(OpRecord):
 
 
 @dataclass(frozen=True)
+class RmsnormRoute(OpRecord):
+    """Fused: out = RMSNorm of x, scores = out · routerᵀ + bias, and `Route` of these scores.
+
+    Parameters
+    ----------
+    x
+        (T, K).
+    norm, eps
+        (K,) weights of the norm, and what is added to the mean square.
+    out
+        (T, K), not x.
+    router, bias
+        (E, K), and (E,) or None.
+    route
+        What becomes of the scores.
+    """
+
+    READS = ("x",)
+    WRITES = ("out", "scores", "experts", "shares")
+
+    x: Tensor
+    norm: Floats
+    eps: float
+    out: Tensor
+    router: Any
+    bias: Floats | None
+    route: Route
+
+    @property
+    def scores(self) -> Tensor:
+        """(T, E)."""
+        return self.route.scores
+
+    @property
+    def experts(self) -> Tensor:
+        """(T, k)."""
+        return self.route.experts
+
+    @property
+    def shares(self) -> Tensor:
+        """(T, k)."""
+        return self.route.shares
+
+
+@dataclass(frozen=True)
 class EmbedRmsnorm(OpRecord):
     """Fused: x = the embedding's rows of the batch's tokens, out = RMSNorm of x."""
 
@@ -664,6 +709,7 @@ Op = (
     | RopeKvAppend
     | RopeAttention
     | EmbedRmsnorm
+    | RmsnormRoute
     | GateUpSwiglu
     | MatmulRmsnorm
     | SelectRmsnorm

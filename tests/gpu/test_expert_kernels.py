@@ -213,15 +213,17 @@ def test_a_token_goes_to_the_experts_of_its_largest_scores(
         op.route(
             gpu.kernels,
             scores=gpu.upload(scores),
-            bias=None if bias is None else gpu.upload(bias),
-            experts=experts,
-            shares=shares,
             tokens=9,
-            count=count,
-            chosen=chosen,
-            normalized=normalized,
-            sigmoid=sigmoid,
-            scale=2.5,
+            choice=op.Choice(
+                bias=None if bias is None else gpu.upload(bias),
+                experts=experts,
+                shares=shares,
+                count=count,
+                chosen=chosen,
+                normalized=normalized,
+                sigmoid=sigmoid,
+                scale=2.5,
+            ),
         )
     )
     wanted, parts = reference.route(scores, chosen, normalized, sigmoid, 2.5, bias)
@@ -232,19 +234,9 @@ def test_a_token_goes_to_the_experts_of_its_largest_scores(
 
 def test_scores_that_are_no_numbers_still_choose_different_experts(gpu: Gpu) -> None:
     experts, shares = gpu.empty(12), gpu.empty(12)
-    how: dict[str, Any] = {"normalized": True, "sigmoid": False, "scale": 1.0, "bias": None}
-    gpu.run(
-        op.route(
-            gpu.kernels,
-            scores=gpu.upload(np.full((1, 4), np.nan, np.float32)),
-            experts=experts,
-            shares=shares,
-            tokens=1,
-            count=4,
-            chosen=3,
-            **how,
-        )
-    )
+    choice = op.Choice(None, experts, shares, 4, 3, True, False, 1.0)
+    scores = gpu.upload(np.full((1, 4), np.nan, np.float32))
+    gpu.run(op.route(gpu.kernels, scores=scores, tokens=1, choice=choice))
     assert sorted(gpu.download(experts, 3, np.int32)) == [0, 1, 2]
 
 

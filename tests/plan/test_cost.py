@@ -28,6 +28,7 @@ from rocmforge.plan.graph import (
     Op,
     Receive,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
@@ -147,6 +148,13 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
         2 * 4 * 16 * 64 + 5 * 128,
     ),
     (Route(SCORES, EXPERTS, SHARES, True), 0, 4 * 4 * (4 + 2 + 2), 0, 3 * 4 * 4),
+    (
+        RmsnormRoute(X, NORM, 1e-5, H, MATRIX, BIAS, Route(SCORES, EXPERTS, SHARES, True)),
+        1000 + 64 + 32,
+        4 * 4 * (16 + 16 + 4 + 2 + 2),
+        0,
+        2 * 4 * 16 * 4 + 4 * 64 + 3 * 4 * 4,
+    ),
     (  # each expert is missed by one token with 1 / 2, by four with 1 / 16
         ExpertGateUp(H, MATRIX, OTHER, EXPERTS, 4, HIDDEN),
         1406,
@@ -211,6 +219,6 @@ def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
         *("attention", "rope_attention", "attention", "swiglu", "gelu", "softcap"),
         *("layernorm_h", "layernorm_h", "select_layernorm", "rmsnorm_h", "gate_up_swiglu"),
         *("matmul_x_norm", "matmul_q", "gate_up_swiglu"),
-        *("route", "expert_gate_up", "expert_matmul", "add_experts", "sample"),
+        *("route", "rmsnorm_route", "expert_gate_up", "expert_matmul", "add_experts", "sample"),
     ]
     assert Matmul(H, (MATRIX,), (Q,), (None,), role="qkv").label == "matmul_qkv"

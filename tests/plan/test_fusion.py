@@ -15,6 +15,7 @@ from rocmforge.plan.fusion import (
     fuse,
     gate_up_swiglu,
     matmul_rmsnorm,
+    rmsnorm_route,
     rope_attention,
     rope_kv_append,
     select_norm,
@@ -30,13 +31,16 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Op,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
     Rotation,
+    Route,
     RowScale,
     SelectOutputs,
     SelectRmsnorm,
+    Softcap,
     Swiglu,
     Tensor,
 )
@@ -233,3 +237,25 @@ def test_without_rules_the_graph_stays() -> None:
     ops = rotation(norms=True) + feed_forward(GATE)
     assert fuse(ops, ()) == ops
     assert Counter(names(fuse(ops, (gate_up_swiglu,))))["Rope"] == 2
+
+
+def test_a_norm_a_router_and_a_choice_become_one_op() -> None:
+    weight = np.ones(64, np.float32)
+    scores, experts, shares = Tensor("scores", 8), Tensor("experts", 2), Tensor("shares", 2)
+    norm = Rmsnorm(X, weight, 1e-5, H)
+    matmul = Matmul(H, ("r",), (scores,), (None,), role="router")
+    route = Route(scores, experts, shares, True)
+    (op,) = fuse([norm, matmul, route], (rmsnorm_route,))
+    assert op == RmsnormRoute(X, weight, 1e-5, H, "r", None, route)
+    assert op.writes == (H, scores, experts, shares)
+    left: list[list[Op]] = [
+        [replace(norm, out=X), replace(matmul, x=X), route],
+        [replace(norm, x=Q, accumulate=True), matmul, route],
+        [norm, replace(matmul, x=Q), route],
+        [norm, replace(matmul, scale=2.0), route],
+        [norm, matmul, replace(route, scores=Tensor("others", 8))],
+        [norm, matmul, route, Softcap(scores, 5.0)],
+        [norm, matmul],
+    ]
+    for ops in left:
+        assert fuse(ops, (rmsnorm_route,)) == ops

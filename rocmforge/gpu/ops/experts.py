@@ -36,7 +36,9 @@ GROUP_MACROS = {"THREADS": MAX_EXPERTS}
 GROUPED_TOKENS = 9
 """Tokens from which on jobs are grouped."""
 ROUTE_FILE = "route.hip"
-ROUTE_LAYOUTS = {"route": "PPPPiiiif"}
+CHOICE = "PPPiiiif"
+"""Layout of `Choice` in kernels/choose_experts.h."""
+ROUTE_LAYOUTS = {"route": "P" + CHOICE}
 ROUTE_THREADS = (32, 64, 128)
 """Of most models, for which kernels are compiled ahead."""
 ADD_FILE = "add_experts.hip"
@@ -74,35 +76,57 @@ def scratch_bytes(tokens: int, chosen: int, count: int) -> int:
     return 4 * (jobs + 3 * most_groups(jobs, count, MAX_TOKENS))
 
 
-def route(
-    kernels: Kernels,
-    *,
-    scores: int,
-    bias: int | None,
-    experts: int,
-    shares: int,
-    tokens: int,
-    count: int,
-    chosen: int,
-    normalized: bool,
-    sigmoid: bool,
-    scale: float,
-) -> Launch:
-    """Choose k of E experts for each token, as the record `Route` has it.
+@dataclass(frozen=True)
+class Choice:
+    """How experts are chosen, as the record `Route` has it, and where they go.
+
+    Parameters
+    ----------
+    bias
+        (E,) float32, or None.
+    experts, shares
+        (T, k) int32 and float32.
+    count, chosen
+        E up to 1024, k up to E.
+    normalized, sigmoid, scale
+        As of the record.
+    """
+
+    bias: int | None
+    experts: int
+    shares: int
+    count: int
+    chosen: int
+    normalized: bool
+    sigmoid: bool
+    scale: float
+
+    @property
+    def members(self) -> tuple[int | float, ...]:
+        """Members of `Choice` in kernels/choose_experts.h."""
+        how = int(self.normalized), int(self.sigmoid)
+        at = self.bias or 0, self.experts, self.shares
+        return *at, self.count, self.chosen, *how, self.scale
+
+
+def places(count: int, wave: int) -> int:
+    """Threads of whole waves, of which each expert has one."""
+    return -(-count // wave) * wave
+
+
+def route(kernels: Kernels, *, scores: int, tokens: int, choice: Choice) -> Launch:
+    """Choose k of E experts for each token.
 
     Parameters
     ----------
     scores
         (T, E) float32.
-    bias
-        (E,) float32, or None.
-    experts, shares
-        (T, k) int32 and float32.
-    tokens, count, chosen
-        T, E up to 1024, k up to E.
+    tokens
+        T.
+    choice
+        How.
     """
-    wave = kernels.runtime.properties.wave_size
-    threads = -(-count // wave) * wave
+    threads = places(choice.count, kernels.runtime.properties.wave_size)
     return kernels.launch(
         ROUTE_FILE,
         "route",
@@ -110,7 +134,7 @@ def route(
         (tokens, 1, 1),
         threads,
         ROUTE_LAYOUTS["route"],
-        *(scores, bias or 0, experts, shares, count, chosen, int(normalized), int(sigmoid), scale),
+        *(scores, *choice.members),
     )
 
 
