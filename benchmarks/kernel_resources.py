@@ -14,6 +14,7 @@ from rocmforge.errors import DeviceError
 
 FILES = (
     "add_experts.hip",
+    "add_experts_rmsnorm.hip",
     "add_scale.hip",
     "argmax.hip",
     "attention.hip",

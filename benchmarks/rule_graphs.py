@@ -102,27 +102,52 @@ def embed_rmsnorm(fmt: str, least_bytes: int, pack: Pack) -> Example:
 def rmsnorm_route(fmt: str, least_bytes: int, pack: Pack) -> Example:
     """The norm in front of a mixture of experts, a router of a format and its choice; hot."""
     x, h, y = Tensor("x", WIDTH), Tensor("h", WIDTH), Tensor("y", NARROW)
+    read = _packed(pack, NARROW, WIDTH, AROUND)
+    norm = np.linspace(0.5, 1.5, WIDTH, dtype=np.float32)
+    *mixture, add = _mixture(h, y, fmt, pack)
+    ops: list[Op] = [
+        Embed(_embedding(WIDTH, "F16"), x),
+        Rmsnorm(x, norm, EPS, h),
+        *mixture,
+        Matmul(h, (read,), (y,), (None,), role="of_h"),
+        add,
+    ]
+    return Example(_with_logits(ops, y, pack), 1)
+
+
+def add_experts_rmsnorm(fmt: str, least_bytes: int, pack: Pack) -> Example:
+    """Results of experts that are added to h, and the norm of h for a product of a format; hot."""
+    x, h, normed = (Tensor(name, WIDTH) for name in ("x", "h", "normed"))
+    y = Tensor("y", NARROW)
+    read = _packed(pack, NARROW, WIDTH, fmt)
+    norm = np.linspace(0.5, 1.5, WIDTH, dtype=np.float32)
+    ops: list[Op] = [
+        Embed(_embedding(WIDTH, "F16"), h),
+        Rmsnorm(h, norm, EPS, x),
+        *_mixture(x, h, "F32", pack),
+        Rmsnorm(h, norm, EPS, normed),
+        Matmul(normed, (read,), (y,), (None,), role="of_normed"),
+    ]
+    return Example(_with_logits(ops, y, pack), 1)
+
+
+def _mixture(x: Tensor, out: Tensor, router: str, pack: Pack) -> list[Op]:
+    """What experts give, which is added to `out` in the last op."""
     scores, experts, shares = (
         Tensor(name, n)
         for name, n in (("scores", EXPERTS), ("experts", CHOSEN), ("shares", CHOSEN))
     )
-    hidden, parts = Tensor("hidden", CHOSEN * EXPERT_ROWS), Tensor("parts", CHOSEN * NARROW)
-    router = pack(weights(EXPERTS, WIDTH, fmt), FORMATS[fmt], WIDTH)
+    hidden, parts = Tensor("hidden", CHOSEN * EXPERT_ROWS), Tensor("parts", CHOSEN * out.columns)
+    matrix = _packed(pack, EXPERTS, WIDTH, router)
     gate, up = (_packed(pack, EXPERTS * EXPERT_ROWS, WIDTH, AROUND) for _ in range(2))
-    down = _packed(pack, EXPERTS * NARROW, EXPERT_ROWS, AROUND)
-    read = _packed(pack, NARROW, WIDTH, AROUND)
-    norm = np.linspace(0.5, 1.5, WIDTH, dtype=np.float32)
-    ops: list[Op] = [
-        Embed(_embedding(WIDTH, "F16"), x),
-        Rmsnorm(x, norm, EPS, h),
-        Matmul(h, (router,), (scores,), (None,), role="router"),
+    down = _packed(pack, EXPERTS * out.columns, EXPERT_ROWS, AROUND)
+    return [
+        Matmul(x, (matrix,), (scores,), (None,), role="router"),
         Route(scores, experts, shares, normalized=True),
-        ExpertGateUp(h, gate, up, experts, EXPERTS, hidden),
+        ExpertGateUp(x, gate, up, experts, EXPERTS, hidden),
         ExpertMatmul(hidden, down, experts, EXPERTS, parts),
-        Matmul(h, (read,), (y,), (None,), role="of_h"),
-        AddExperts(parts, shares, y),
+        AddExperts(parts, shares, out),
     ]
-    return Example(_with_logits(ops, y, pack), 1)
 
 
 def matmul_rmsnorm(fmt: str, least_bytes: int, pack: Pack) -> Example:
@@ -176,6 +201,7 @@ EXAMPLES: dict[str, Callable[[str, int, Pack], Example]] = {
         gate_up_swiglu,
         embed_rmsnorm,
         rmsnorm_route,
+        add_experts_rmsnorm,
         matmul_rmsnorm,
         rope_kv_append,
         rope_attention,

@@ -33,6 +33,7 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "fusion.DecodeStep": ("1.1B-Q4_K_M", "none", "gpu"),
     "fusion.DequantizeMatmul": ("Q4_0", 1, "unfused", "cpu"),
     "fusion.DequantizeMatmulBytes": ("Q4_0", 1, "unfused"),
+    "fusion.AddExpertsRmsnorm": ("Q4_K", 1, "unfused", "gpu"),
     "fusion.EmbedRmsnorm": ("Q4_0", 1, "unfused", "gpu"),
     "fusion.GateUpSwiglu": ("Q4_0", 1, "unfused", "cpu"),
     "fusion.MatmulRmsnorm": ("Q4_0", 1, "unfused", "gpu"),

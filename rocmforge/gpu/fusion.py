@@ -27,6 +27,7 @@ Fusion = Literal[
     "gate_up_swiglu",
     "rmsnorm_route",
     "matmul_rmsnorm",
+    "add_experts_rmsnorm",
 ]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 """The rules that a pass can do without, in the order of trying."""
@@ -58,13 +59,17 @@ def pass_steps(
     """
     reading, writing = lowering.reading(shape), lowering.writing(shape)
     found = fusion.fuse(ops, gpu_rules(shape, reading, fused))
-    if "matmul_rmsnorm" in fused and shape.tokens <= NORMED_ROWS:
+    if shape.tokens > NORMED_ROWS:
+        return lower(found, reading, writing)
+
+    def scales(op: Op, x: Tensor) -> bool:
+        return tuple(reading(op, x)) == (Q8,) and _scales_rows(op)
+
+    if "matmul_rmsnorm" in fused:
         properties = lowering.kernels.runtime.properties
-        found = fusion.matmul_rmsnorm(
-            found,
-            lambda op: fills(op, shape.tokens, properties),
-            lambda op, x: tuple(reading(op, x)) == (Q8,) and _scales_rows(op),
-        )
+        found = fusion.matmul_rmsnorm(found, lambda op: fills(op, shape.tokens, properties), scales)
+    if "add_experts_rmsnorm" in fused:
+        found = fusion.add_experts_rmsnorm(found, scales)
     return lower(found, reading, writing)
 
 
@@ -107,8 +112,8 @@ def gpu_rules(
     reading
         Dtypes in which an op reads a tensor, of `Lowering.reading`.
     fused
-        The rules wanted. `select_norm` always is: no kernel selects rows alone. `matmul_rmsnorm` is
-        no rule of neighbours: see `pass_steps`.
+        The rules wanted. `select_norm` always is: no kernel selects rows alone. `matmul_rmsnorm`
+        and `add_experts_rmsnorm` are no rules of neighbours: see `pass_steps`.
     """
     every: dict[str, fusion.Rule] = {
         "embed_rmsnorm": fusion.embed_rmsnorm,

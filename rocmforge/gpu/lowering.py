@@ -25,6 +25,7 @@ from rocmforge.gpu.ops.attention import choose_splits, scratch_bytes
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
 from rocmforge.plan.graph import (
+    AddExpertsRmsnorm,
     Attention,
     EmbedRmsnorm,
     ExpertGateUp,
@@ -148,7 +149,7 @@ class Lowering:
                 case Attention() | RopeAttention():  # one kernel's block writes whole heads
                     heads = (Q8,) if shape.single and op.head_dim % arrays.GROUP == 0 else ()
                     return (F32, F16, *heads)
-                case MatmulRmsnorm():
+                case MatmulRmsnorm() | AddExpertsRmsnorm():
                     return (F32, Q8)  # out and squares, normed
                 case GateUpSwiglu():
                     return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)

@@ -42,6 +42,7 @@ from rocmforge.gpu.ops.swiglu import swiglu
 from rocmforge.gpu.ops.unpack import as_f16
 from rocmforge.plan.graph import (
     AddExperts,
+    AddExpertsRmsnorm,
     Attention,
     Embed,
     Embedding,
@@ -179,6 +180,8 @@ class PassLowering:
                 return self._expert_matmul(op)
             case AddExperts() as op:
                 return [self._add_experts(op)]
+            case AddExpertsRmsnorm() as op:
+                return [self._add_experts_rmsnorm(op)]
             case Sample() as op:
                 return self._sample(op)
             case op:
@@ -395,15 +398,26 @@ class PassLowering:
         return experts.expert_matmul(jobs, **one)
 
     def _add_experts(self, op: AddExperts) -> Launch:
-        return experts.add_experts(
+        return experts.add_experts(self._kernels, **self._added(op))
+
+    def _add_experts_rmsnorm(self, op: AddExpertsRmsnorm) -> Launch:
+        return experts.add_experts_rmsnorm(
             self._kernels,
-            parts=self._f32(op.parts),
-            shares=self._f32(op.shares),
-            x=self._f32(op.x),
-            tokens=self._shape.tokens,
-            chosen=op.shares.columns,
-            columns=op.x.columns,
+            **self._added(op),
+            norm=self._constant(op.norm),
+            normed=self._as(op.normed, Q8),
+            squares_out=self._f32(op.squares),
         )
+
+    def _added(self, op: AddExperts | AddExpertsRmsnorm) -> dict[str, Any]:
+        return {
+            "parts": self._f32(op.parts),
+            "shares": self._f32(op.shares),
+            "x": self._f32(op.x),
+            "tokens": self._shape.tokens,
+            "chosen": op.shares.columns,
+            "columns": op.x.columns,
+        }
 
     def _optional(self, array: Floats | None) -> int | None:
         return None if array is None else self._constant(array)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rocmforge.plan.graph import (
     AddExperts,
+    AddExpertsRmsnorm,
     Attention,
     Embed,
     Embedding,
@@ -163,6 +164,8 @@ class Costs:
                 return int(op.weight.nbytes) + (op.bias.nbytes if op.bias is not None else 0)
             case Embed():
                 return self._embedding_bytes(op.embedding)
+            case AddExpertsRmsnorm():
+                return op.norm.nbytes
             case RmsnormRoute():
                 bias = op.bias.nbytes if op.bias is not None else 0
                 return int(op.router.nbytes) + bias + op.norm.nbytes
@@ -206,6 +209,8 @@ class Costs:
                 return LAYERNORM_FLOPS * self._values(op.out)
             case Embed():
                 return DEQUANTIZE_FLOPS * self._values(op.out)
+            case AddExpertsRmsnorm():
+                return 2 * self._values(op.parts) + RMSNORM_FLOPS * self._values(op.x)
             case RmsnormRoute():
                 product = matmul_flops(self._tokens, op.scores.columns, op.x.columns)
                 normed = RMSNORM_FLOPS * self._values(op.out)

@@ -12,6 +12,8 @@ from dataclasses import replace
 
 from rocmforge.plan.graph import (
     SQUARES_GROUP,
+    AddExperts,
+    AddExpertsRmsnorm,
     Attention,
     Embed,
     EmbedRmsnorm,
@@ -191,10 +193,6 @@ def matmul_rmsnorm(
 ) -> list[Op]:
     """A product that is added to h, and the norm of h behind it → one op, everywhere in a pass.
 
-    The norm's factor, one for a whole row, goes to the readers of the normed tensor: products
-    multiply by it at their end. That changes ops which no rule sees together, so this follows the
-    rules.
-
     Parameters
     ----------
     ops
@@ -204,18 +202,69 @@ def matmul_rmsnorm(
     scales
         Whether a reader of a normed tensor can multiply by the factor of its rows.
     """
+
+    def fused(op: Op, norm: Rmsnorm, squares: Tensor) -> Op | None:
+        if not isinstance(op, Matmul) or not op.accumulate or op.outs != (norm.x,):
+            return None
+        if op.scale != 1.0 or op.x_scale is not None or op.x == norm.out or not runs(op):
+            return None
+        return MatmulRmsnorm(
+            x=op.x,
+            weight=op.weights[0],
+            bias=op.biases[0],
+            out=norm.x,
+            norm=norm.weight,
+            normed=norm.out,
+            squares=squares,
+            role=op.role,
+        )
+
+    return _take_norms(ops, fused, scales)
+
+
+def add_experts_rmsnorm(ops: Sequence[Op], scales: Callable[[Op, Tensor], bool]) -> list[Op]:
+    """Results of experts that are added to h, and the norm of h behind it → one op, likewise."""
+
+    def fused(op: Op, norm: Rmsnorm, squares: Tensor) -> Op | None:
+        if not isinstance(op, AddExperts) or op.x != norm.x or norm.out in op.reads:
+            return None
+        return AddExpertsRmsnorm(op.parts, op.shares, op.x, norm.weight, norm.out, squares)
+
+    return _take_norms(ops, fused, scales)
+
+
+def _take_norms(
+    ops: Sequence[Op],
+    fused: Callable[[Op, Rmsnorm, Tensor], Op | None],
+    scales: Callable[[Op, Tensor], bool],
+) -> list[Op]:
+    """Replace ops and the norms behind them, where all readers of what is normed can follow.
+
+    The norm's factor, one for a whole row, goes to the readers of the normed tensor: products
+    multiply by it at their end. That changes ops which no rule sees together, so this follows the
+    rules.
+
+    Parameters
+    ----------
+    ops
+        A pass.
+    fused
+        Gives what becomes of an op, the norm behind it and a tensor for squares, or None.
+    scales
+        As of `matmul_rmsnorm`.
+    """
     done: list[Op | None] = list(ops)
     for at in range(len(ops) - 1):
-        matmul, norm = done[at], ops[at + 1]
-        if not isinstance(matmul, Matmul) or not isinstance(norm, Rmsnorm):
-            continue
-        plain = matmul.accumulate and matmul.outs == (norm.x,) and matmul.scale == 1.0
-        plain = plain and matmul.x_scale is None and norm.out not in (matmul.x, norm.x)
-        plain = plain and not norm.accumulate and norm.weight.size == norm.x.columns
-        if not plain or norm.x.columns % SQUARES_GROUP or not runs(matmul):
+        first, norm = done[at], ops[at + 1]
+        if first is None or not isinstance(norm, Rmsnorm) or norm.out == norm.x:
             continue
         columns = norm.x.columns // SQUARES_GROUP
         squares = Tensor(f"squares_for_{norm.out.name}", columns, norm.out.rows)
+        plain = not norm.accumulate and norm.weight.size == norm.x.columns
+        plain = plain and norm.x.columns % SQUARES_GROUP == 0
+        found = fused(first, norm, squares) if plain else None
+        if found is None:
+            continue
         places = _readers_at(ops, norm.out, at + 2)
         scaled = {
             place: replace(op, x_scale=RowScale(squares, norm.eps))
@@ -224,17 +273,7 @@ def matmul_rmsnorm(
         }
         if not places or len(scaled) < len(places):
             continue
-        done[at] = MatmulRmsnorm(
-            x=matmul.x,
-            weight=matmul.weights[0],
-            bias=matmul.biases[0],
-            out=norm.x,
-            norm=norm.weight,
-            normed=norm.out,
-            squares=squares,
-            role=matmul.role,
-        )
-        done[at + 1] = None
+        done[at], done[at + 1] = found, None
         for place, op in scaled.items():
             done[place] = op
     return [op for op in done if op is not None]

@@ -593,6 +593,29 @@ class MatmulRmsnorm(OpRecord):
 
 
 @dataclass(frozen=True)
+class AddExpertsRmsnorm(OpRecord):
+    """Fused: `AddExperts`, and RMSNorm of x but for a factor of each row.
+
+    Parameters
+    ----------
+    parts, shares, x
+        As of `AddExperts`.
+    norm, normed, squares
+        As of `MatmulRmsnorm`.
+    """
+
+    READS = ("parts", "shares", "x")
+    WRITES = ("x", "normed", "squares")
+
+    parts: Tensor
+    shares: Tensor
+    x: Tensor
+    norm: Floats
+    normed: Tensor
+    squares: Tensor
+
+
+@dataclass(frozen=True)
 class RmsnormRoute(OpRecord):
     """Fused: out = RMSNorm of x, scores = out · routerᵀ + bias, and `Route` of these scores.
 
@@ -710,6 +733,7 @@ Op = (
     | RopeAttention
     | EmbedRmsnorm
     | RmsnormRoute
+    | AddExpertsRmsnorm
     | GateUpSwiglu
     | MatmulRmsnorm
     | SelectRmsnorm

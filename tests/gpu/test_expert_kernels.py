@@ -261,6 +261,37 @@ def test_results_are_added_in_their_shares(gpu: Gpu, columns: int) -> None:
     np.testing.assert_allclose(gpu.download(at, x.shape, np.float32), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("columns", [32, 288, 1056])
+def test_what_is_added_in_shares_is_normed_but_for_a_factor(gpu: Gpu, columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    parts = rng.standard_normal((2, 3 * columns), np.float32)
+    shares, x = rng.random((2, 3), np.float32), rng.standard_normal((2, columns), np.float32)
+    norm = 1 + rng.random(columns, np.float32)
+    at, squares = gpu.upload(x), gpu.empty(4 * 2 * columns // 32)
+    normed: Any = make(gpu, Q8, 2, columns)
+    gpu.run(
+        op.add_experts_rmsnorm(
+            gpu.kernels,
+            parts=gpu.upload(parts),
+            shares=gpu.upload(shares),
+            x=at,
+            norm=gpu.upload(norm),
+            normed=normed,
+            squares_out=squares,
+            tokens=2,
+            chosen=3,
+            columns=columns,
+        )
+    )
+    wanted = x + reference.add_experts(parts, shares)
+    np.testing.assert_allclose(gpu.download(at, x.shape, np.float32), wanted, rtol=1e-5, atol=1e-5)
+    got = read(gpu, normed, 2, columns)
+    assert cases.relative_rms(got, wanted * norm) <= TOLERANCES[Q8]
+    sums = (wanted.reshape(2, -1, 32) ** 2).sum(axis=-1)
+    held = gpu.download(squares, sums.shape, np.float32)
+    np.testing.assert_allclose(held, sums, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("tokens", "chosen", "count", "size"),
     [(9, 1, 1, 8), (300, 3, 64, 8), (300, 3, 64, 32), (11, 2, 1024, 64)],

@@ -13,6 +13,7 @@ from rocmforge.ops import cases
 from rocmforge.plan.cost import Cost, Costs
 from rocmforge.plan.graph import (
     AddExperts,
+    AddExpertsRmsnorm,
     Attention,
     Embed,
     Embedding,
@@ -171,6 +172,13 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
     ),
     (AddExperts(PARTS, SHARES, X), 0, 4 * 4 * (32 + 2 + 16 + 16), 0, 2 * 4 * 32),
     (
+        AddExpertsRmsnorm(PARTS, SHARES, X, NORM, H, Tensor("squares", 2)),
+        64,
+        4 * 4 * (32 + 2 + 16 + 16 + 16 + 2),
+        0,
+        2 * 4 * 32 + 4 * 64,
+    ),
+    (
         Sample(LOGITS, Tensor("parts", 8, "outputs"), Tensor("token", 1, "outputs")),
         0,
         4 * 2 * (64 + 8 + 1),
@@ -219,6 +227,14 @@ def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
         *("attention", "rope_attention", "attention", "swiglu", "gelu", "softcap"),
         *("layernorm_h", "layernorm_h", "select_layernorm", "rmsnorm_h", "gate_up_swiglu"),
         *("matmul_x_norm", "matmul_q", "gate_up_swiglu"),
-        *("route", "rmsnorm_route", "expert_gate_up", "expert_matmul", "add_experts", "sample"),
+        *(
+            "route",
+            "rmsnorm_route",
+            "expert_gate_up",
+            "expert_matmul",
+            "add_experts",
+            "add_experts_rmsnorm",
+            "sample",
+        ),
     ]
     assert Matmul(H, (MATRIX,), (Q,), (None,), role="qkv").label == "matmul_qkv"

@@ -11,6 +11,7 @@ import pytest
 
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.plan.fusion import (
+    add_experts_rmsnorm,
     embed_rmsnorm,
     fuse,
     gate_up_swiglu,
@@ -21,6 +22,8 @@ from rocmforge.plan.fusion import (
     select_norm,
 )
 from rocmforge.plan.graph import (
+    AddExperts,
+    AddExpertsRmsnorm,
     Attention,
     Embed,
     Embedding,
@@ -259,3 +262,24 @@ def test_a_norm_a_router_and_a_choice_become_one_op() -> None:
     ]
     for ops in left:
         assert fuse(ops, (rmsnorm_route,)) == ops
+
+
+def test_what_is_added_to_h_takes_the_norm_behind_it() -> None:
+    weight = np.ones(64, np.float32)
+    parts, shares = Tensor("parts", 128), Tensor("shares", 2)
+    add, norm = AddExperts(parts, shares, X), Rmsnorm(X, weight, 1e-5, H)
+    reader = Matmul(H, ("q",), (Q,), (None,))
+    fused, scaled = add_experts_rmsnorm([add, norm, reader], lambda op, x: True)
+    assert isinstance(fused, AddExpertsRmsnorm)
+    assert (fused.x, fused.normed) == (X, H)
+    assert scaled == replace(reader, x_scale=RowScale(fused.squares, 1e-5))
+    left: list[list[Op]] = [
+        [replace(add, x=V), norm, reader],
+        [add, replace(norm, accumulate=True), reader],
+        [add, norm, Softcap(H, 5.0)],
+        [add, norm],
+    ]
+    for ops in left:
+        assert add_experts_rmsnorm(ops, lambda op, x: True) == ops
+    apart = [add, norm, reader]
+    assert add_experts_rmsnorm(apart, lambda op, x: False) == apart

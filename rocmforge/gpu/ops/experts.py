@@ -44,6 +44,10 @@ ROUTE_THREADS = (32, 64, 128)
 ADD_FILE = "add_experts.hip"
 ADD_LAYOUTS = {"add_experts": "PPPii"}
 ADD_THREADS = 256
+ADD_RMSNORM_FILE = "add_experts_rmsnorm.hip"
+ADD_RMSNORM_LAYOUTS = {"add_experts_rmsnorm": "PPPii" + "P" + "PPP" + "P"}
+ADD_RMSNORM_THREADS = 64
+"""For one row, so that several multiprocessors share it."""
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -52,6 +56,7 @@ def builds(architecture: str) -> Iterator[Build]:
     for threads in dict.fromkeys(max(wave, threads) for threads in ROUTE_THREADS):
         yield Build(ROUTE_FILE, ROUTE_LAYOUTS, {"THREADS": threads})
     yield Build(ADD_FILE, ADD_LAYOUTS, {"THREADS": ADD_THREADS})
+    yield Build(ADD_RMSNORM_FILE, ADD_RMSNORM_LAYOUTS, {"THREADS": ADD_RMSNORM_THREADS})
     yield Build(GROUP_FILE, GROUP_LAYOUTS, GROUP_MACROS)
     for name in KERNEL_FORMATS:
         for constants in all_constants(architecture, name, "expert_matmul"):
@@ -362,4 +367,44 @@ def add_experts(
         ADD_THREADS,
         ADD_LAYOUTS["add_experts"],
         *(parts, shares, x, chosen, columns),
+    )
+
+
+def add_experts_rmsnorm(
+    kernels: Kernels,
+    *,
+    parts: int,
+    shares: int,
+    x: int,
+    norm: int,
+    normed: Q8,
+    squares_out: int,
+    tokens: int,
+    chosen: int,
+    columns: int,
+) -> Launch:
+    """`add_experts`; normed = x · norm; squares_out = the sums of x² of 32 columns.
+
+    Parameters
+    ----------
+    parts, shares, x
+        As of `add_experts`.
+    norm
+        (K,) float32, aligned to 16.
+    normed
+        (T, K): the RMSNorm of x, but for the factors of `Squares`.
+    squares_out
+        (T, K / 32) float32.
+    tokens, chosen, columns
+        T, k, and K, a multiple of 32.
+    """
+    threads = ADD_RMSNORM_THREADS
+    return kernels.launch(
+        ADD_RMSNORM_FILE,
+        "add_experts_rmsnorm",
+        {"THREADS": threads},
+        (-(-columns // (4 * threads)), tokens, 1),
+        threads,
+        ADD_RMSNORM_LAYOUTS["add_experts_rmsnorm"],
+        *(parts, shares, x, chosen, columns, norm, *addresses(normed), squares_out),
     )
