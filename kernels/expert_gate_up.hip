@@ -78,18 +78,18 @@ struct Both<Format, Format> {
 KERNEL_RESIDENT(expert_gate_up, ExpertGateUpArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kLarger<Activations<FORMAT_0>::kLds, Activations<FORMAT_1>::kLds>];
     SHARED Results results;
+    SHARED Addends gate_bias, up_bias;
     await_earlier();
     const Jobs jobs(a.experts, a.batch);
     if (jobs.batch.tokens == 0) return;
-    float gate_bias[kOutputs], up_bias[kOutputs];
+    Addends::Held gate_held, up_held;
     const auto begin = [&] {
-        UNROLL
-        for (int i = 0; i < kOutputs; ++i) {
-            gate_bias[i] = jobs.output(i).addend(a.gate_bias);
-            up_bias[i] = jobs.output(i).addend(a.up_bias);
-        }
+        gate_bias.start(gate_held, a.gate_bias, jobs);
+        up_bias.start(up_held, a.up_bias, jobs);
     };
     Both<FORMAT_0, FORMAT_1>::run(a, jobs, lds, results, begin);
+    gate_bias.arrive(gate_held);
+    up_bias.arrive(up_held);
     block_sync();
     UNROLL
     for (int i = 0; i < kOutputs; ++i) {
@@ -97,8 +97,9 @@ KERNEL_RESIDENT(expert_gate_up, ExpertGateUpArgs, kThreads, BLOCKS) {
         float x[1] = {0.0f};
         u64 at = 0;
         if (to.present) {
-            const float gate = results.gate[to.token][to.at] + gate_bias[i];
-            x[0] = gated(a.activation, gate, results.up[to.token][to.at] + up_bias[i]);
+            const float gate = results.gate[to.token][to.at] + gate_bias.lds[to.at];
+            const float up = results.up[to.token][to.at] + up_bias.lds[to.at];
+            x[0] = gated(a.activation, gate, up);
             at = jobs.at(a.experts, to);
         }
         store_as<Dtype::OUT>(a.out, at, x, to.present);

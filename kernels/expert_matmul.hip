@@ -24,25 +24,24 @@ struct ExpertMatmulArgs {
 KERNEL_RESIDENT(expert_matmul, ExpertMatmulArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[Activations<FORMAT_0>::kLds];
     SHARED float results[TOKENS][kGroupRows];
+    SHARED Addends bias;
     await_earlier();
     const Jobs jobs(a.experts, a.batch);
     if (jobs.batch.tokens == 0) return;
     const OwnProduct own;
-    float bias[kOutputs];
-    const auto begin = [&] {
-        UNROLL
-        for (int i = 0; i < kOutputs; ++i) bias[i] = jobs.output(i).addend(a.bias);
-    };
+    Addends::Held held;
+    const auto begin = [&] { bias.start(held, a.bias, jobs); };
     const auto finish = [&](int first, const float (&products)[1]) {
         if (own.writes) results[own.token][first - jobs.first + own.row] = products[0];
     };
     const PackedMatrix matrices[1] = {a.weight};
     dot_rows<FORMAT_0, 1, kGroupPasses>(matrices, jobs.first, jobs.end, jobs.batch, lds, begin,
                                         finish);
+    bias.arrive(held);
     block_sync();
     UNROLL
     for (int i = 0; i < kOutputs; ++i) {
         const JobOutput to = jobs.output(i);
-        if (to.present) a.out[jobs.at(a.experts, to)] = results[to.token][to.at] + bias[i];
+        if (to.present) a.out[jobs.at(a.experts, to)] = results[to.token][to.at] + bias.lds[to.at];
     }
 }

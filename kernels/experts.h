@@ -25,8 +25,6 @@ constexpr int kOutputs = (TOKENS * kGroupRows + kThreads - 1) / kThreads;  // th
 struct JobOutput {
     int token, at, row;
     bool present;
-
-    DEVICE float addend(const float* bias) const { return present && bias ? bias[row] : 0.0f; }
 };
 
 // Grid (ceil(N / kGroupRows), k, T), or (ceil(N / kGroupRows), groups). Reads what earlier launches
@@ -60,5 +58,45 @@ struct Jobs {
     DEVICE u64 at(const Experts& experts, const JobOutput& output) const {
         return static_cast<u64>(batch.number(output.token)) * experts.rows +
                (output.row - expert * experts.rows);
+    }
+};
+
+// What is added to the rows of a block, a float each or nothing, on its way to LDS. CUDA copies it
+// past the registers: values that wait there for the end of the products would be spilled.
+struct Addends {
+    float lds[kGroupRows];
+
+    // `held` is the thread's; arrive() comes after the products and before a block_sync().
+    struct Held {
+        float of[(kGroupRows + kThreads - 1) / kThreads];
+    };
+    DEVICE void start(Held& held, const float* bias, const Jobs& jobs) {
+        for_own([&](int i, int at) {
+            const int row = jobs.first + at;
+            const bool present = bias && row < jobs.end;
+#if defined(ROCMFORGE_CUDA)
+            copy_word_to_lds(reinterpret_cast<uint32_t*>(lds + at), bias + row, present);
+#else
+            held.of[i] = present ? bias[row] : 0.0f;
+#endif
+        });
+        Transfer::batch_started();
+    }
+    DEVICE void arrive(const Held& held) {
+#if defined(ROCMFORGE_CUDA)
+        Transfer::wait<0>();
+#else
+        for_own([&](int i, int at) { lds[at] = held.of[i]; });
+#endif
+    }
+
+  private:
+    template <class Do>
+    static DEVICE void for_own(const Do& act) {
+        UNROLL
+        for (int i = 0; i < (kGroupRows + kThreads - 1) / kThreads; ++i) {
+            const int at = i * kThreads + static_cast<int>(thread_x());
+            if (at < kGroupRows) act(i, at);
+        }
     }
 };
