@@ -3,7 +3,7 @@
 //
 //   x        (T, K) float
 //   norm     (K,) float
-//   router   (E, K) of FORMAT, dense, packed (packed.h)
+//   router   (E, K) of ROUTER, dense, packed (packed.h)
 //   bias     (E,) float, or null
 //   scores   (T, E) float
 //   h        (T, K) float or Q8 as OUT says (output.h)
@@ -19,8 +19,8 @@
 #include "output.h"
 #include "packed.h"
 
-#if !defined(THREADS) || !defined(PLACES) || !defined(FORMAT) || !defined(OUT)
-#error "THREADS, PLACES, FORMAT and OUT have to be passed by the build"
+#if !defined(THREADS) || !defined(PLACES) || !defined(ROUTER) || !defined(OUT)
+#error "THREADS, PLACES, ROUTER and OUT have to be passed by the build"
 #endif
 
 struct RmsnormRouteArgs {
@@ -36,7 +36,7 @@ struct RmsnormRouteArgs {
     Choice choice;
 };
 
-using P = Packed<FORMAT>;
+using P = Packed<ROUTER>;
 constexpr int kItems = 4;  // vectors that a thread holds; it loads others when it needs them
 
 // What does not depend on x of the columns of vector i.

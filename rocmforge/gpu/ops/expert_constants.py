@@ -30,8 +30,8 @@ _Chosen = Mapping[str, tuple[tuple[int, int, int, int], ...]]
 CUDA: Mapping[tuple[ExpertOp, bool], _Chosen] = MappingProxyType(
     {
         ("expert_gate_up", False): {"nibbles": ((1, 16, 1, 2), (8192, 8, 1, 4))},
-        ("expert_gate_up", True): {"nibbles": ((1, 8, 2, 3),)},
-        ("expert_matmul", False): {"nibbles": ((1, 8, 1, 4),), "planes": ((1, 8, 1, 4),)},
+        ("expert_gate_up", True): {"nibbles": ((1, 8, 1, 4),)},
+        ("expert_matmul", False): {"nibbles": ((1, 8, 1, 4),), "planes": ((1, 8, 1, 3),)},
         ("expert_matmul", True): {"nibbles": ((1, 8, 2, 3),), "planes": ((1, 8, 2, 3),)},
     }
 )

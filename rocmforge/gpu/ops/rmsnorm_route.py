@@ -32,7 +32,7 @@ def builds(architecture: str) -> Iterator[Build]:
 
 def _macros(count: int, wave: int, name: str, out: str) -> dict[str, int | str]:
     held = places(count, wave)
-    return {"THREADS": max(THREADS, held), "PLACES": held, "FORMAT": name, "OUT": out}
+    return {"THREADS": max(THREADS, held), "PLACES": held, "ROUTER": name, "OUT": out}
 
 
 def rmsnorm_route(
