@@ -14,6 +14,7 @@ from rocmforge.errors import DeviceError
 
 FILES = (
     "add_experts.hip",
+    "add_experts_rmsnorm.hip",
     "add_scale.hip",
     "argmax.hip",
     "attention.hip",
@@ -36,6 +37,7 @@ FILES = (
     "matmul_rmsnorm.hip",
     "quantize.hip",
     "rmsnorm.hip",
+    "rmsnorm_route.hip",
     "rope.hip",
     "rope_attention.hip",
     "rope_kv_append.hip",
