@@ -16,6 +16,8 @@ FILES = (
     "add_experts.hip",
     "add_experts_rmsnorm.hip",
     "add_scale.hip",
+    "all_reduce.hip",
+    "all_reduce_chunks.hip",
     "argmax.hip",
     "attention.hip",
     "attention_prompt.hip",

@@ -76,6 +76,8 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "roofline.Matmul": ("Q4_0", 1, "cpu"),
     "rows.HotToken": ("softmax", "cpu"),
     "rows.Prompt": ("softmax", "cpu"),
+    "several_gpus.AllReduce": (1 << 14, "peer access"),
+    "several_gpus.Split": ("tiny-Q4_K_M", "2 GPUs, tensor"),
     "startup.Help": (),
     "startup.Import": ("rocmforge",),
     "startup.Load": ("tiny-Q4_K_M", "cpu"),
@@ -135,6 +137,7 @@ def test_asv_finds_the_suites_and_their_kinds(suite: dict[str, Any]) -> None:
         "quality",
         "roofline",
         "rows",
+        "several_gpus",
         "startup",
         "steps",
     }
@@ -149,7 +152,7 @@ def test_every_benchmark_runs_on_its_smallest_parameters(
     monkeypatch.setattr(sys.modules["benchmarks.inference"], "BUDGET_S", 0.1)
     if name.startswith("kernel_resources."):
         clang_or_skip()
-    if SMALLEST[name][-1:] == ("gpu",):
+    if SMALLEST[name][-1:] == ("gpu",) or name.startswith("several_gpus."):
         pytest.skip("on a GPU only; see below")
     for benchmark in in_class(suite, name):
         benchmark._current_params = SMALLEST[name]
