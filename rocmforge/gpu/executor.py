@@ -307,10 +307,10 @@ class GpuExecutor:
             return
         slot = 1 - running.kept.slot
         self._runtime.record_event(self._slots[running.kept.slot].done, self._stream)
+        yield  # every device of a group has what this one's step waits for
         kept = self._pass((running.shape, True, slot, True))
         result = self._slots[slot].result(running.shape.output_rows, 1)
         queued = replace(running, kept=kept, draws=draws, batch=batch, result=result)
-        yield
         yield from self._launch(queued, None)
         self._queued = queued
 
@@ -422,6 +422,7 @@ class GpuExecutor:
         if kept.chained:  # the step before runs meanwhile, and leaves the tokens
             inputs.send(self._copies, tokens=False)
             runtime.synchronize(self._copies)
+            yield  # before any device of a group has launches that wait for this one's
         if watch is not None:
             watch.host("launch")
         if running.shape.single and kept.ran and kept.graph is None:

@@ -1,8 +1,8 @@
 """The fixture `gpu`: the kernels of each device there is, the CPU stand-in's two among them.
 
-The stand-in takes the place of ROCm in this process, so a real AMD GPU is tested where no test of
-the stand-in is selected: `pytest -m gpu`. STANDIN_ASAN=1 takes the stand-in's build with
-AddressSanitizer (test_sanitizer.py runs the tests so).
+`alike` names several of one architecture. The stand-in takes the place of ROCm in this process, so
+a real AMD GPU is tested where no test of the stand-in is selected: `pytest -m gpu`. STANDIN_ASAN=1
+takes the stand-in's build with AddressSanitizer (test_sanitizer.py runs the tests so).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hip_calls import HipCalls
 
 from rocmforge.errors import DeviceError
 from rocmforge.gguf.formats import FORMATS
+from rocmforge.gpu import cuda, hip
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.cuda import CudaRuntime
 from rocmforge.gpu.hip import HipRuntime
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "standin"))
 import build_standin
 
 STANDIN_DEVICES = {"standin-wave32": 0, "standin-wave64": 1}
+STANDIN_ALIKE = {"standin-wave32": "gfx1100", "standin-wave64": "gfx90a"}
 ASAN = os.environ.get("STANDIN_ASAN") == "1"
 _loaded: dict[str, CDLL] = {}
 
@@ -55,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if callspec is None:
             continue
-        second = callspec.params.get("kernels") == "standin-wave64"
+        second = "standin-wave64" in (callspec.params.get(each) for each in ("kernels", "alike"))
         name, of_blocks = callspec.params.get("name"), item.path.stem in BLOCK_TESTS
         alike = name in UNPACKED_LIKE or (second and name in FORMATS.keys() - IN_BOTH_WAVES)
         if (alike and not of_blocks) or (second and item.get_closest_marker("either_wave")):
@@ -130,6 +132,34 @@ def gpu(kernels: Kernels) -> Iterator[Gpu]:
         gpu.check_guards()
     finally:
         gpu.free()
+
+
+@pytest.fixture(
+    params=[
+        *STANDIN_ALIKE,
+        pytest.param("cuda", marks=pytest.mark.gpu),
+        pytest.param("hip", marks=pytest.mark.gpu),
+    ]
+)
+def alike(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], list[str]]:
+    """Names so many devices of one architecture, or skips where there are fewer."""
+    platform = request.param
+    if platform in STANDIN_ALIKE:
+        request.getfixturevalue("standin")
+        monkeypatch.setenv("STANDIN_DEVICES", ",".join([STANDIN_ALIKE[platform]] * 4))
+        platform = "hip"
+    elif platform == "hip" and _loaded:
+        pytest.skip("the stand-in has the place of ROCm in this process: run pytest -m gpu")
+    there = {"hip": hip.count, "cuda": cuda.count}[platform]()
+
+    def names(count: int) -> list[str]:
+        if there < count:
+            pytest.skip(f"{there} devices of {platform}, wanted {count}")
+        return [f"{platform}:{index}" for index in range(count)]
+
+    return names
 
 
 @pytest.fixture
