@@ -152,6 +152,25 @@ class EmbedRmsnorm(_Rule):
     param_names = ("format", "tokens", "way", "device")
 
 
+class RmsnormRoute(_Rule):
+    """A norm over 4096 columns, a router of 32 experts and its choice of four, hot."""
+
+    rule = "rmsnorm_route"
+    params = (("F32", "BF16"), (1, 4), WAYS, ("gpu",))
+    param_names = ("format", "tokens", "way", "device")
+
+
+class AddExpertsRmsnorm(_Rule):
+    """Results of four experts that are added to 4096 activations, and their norm; hot.
+
+    What the reader of the norm then does more is in neither way's time, as in `MatmulRmsnorm`.
+    """
+
+    rule = "add_experts_rmsnorm"
+    params = (("Q4_K", "Q8_0"), (1, 4), WAYS, ("gpu",))
+    param_names = ("format", "tokens", "way", "device")
+
+
 class MatmulRmsnorm(_Rule):
     """A product by 4096 × 4096 that is added to activations, and their norm; weights cold.
 

@@ -14,7 +14,10 @@ from rocmforge.errors import DeviceError
 
 FILES = (
     "add_experts.hip",
+    "add_experts_rmsnorm.hip",
     "add_scale.hip",
+    "all_reduce.hip",
+    "all_reduce_chunks.hip",
     "argmax.hip",
     "attention.hip",
     "attention_prompt.hip",
@@ -36,6 +39,7 @@ FILES = (
     "matmul_rmsnorm.hip",
     "quantize.hip",
     "rmsnorm.hip",
+    "rmsnorm_route.hip",
     "rope.hip",
     "rope_attention.hip",
     "rope_kv_append.hip",

@@ -18,9 +18,12 @@ import numpy as np
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.ops.matrix import Matrix
 from rocmforge.plan.graph import (
+    AddExperts,
     Attention,
     Embed,
     Embedding,
+    ExpertGateUp,
+    ExpertMatmul,
     Graph,
     KvAppend,
     Matmul,
@@ -28,6 +31,7 @@ from rocmforge.plan.graph import (
     Rmsnorm,
     Rope,
     Rotation,
+    Route,
     SelectOutputs,
     Swiglu,
     Tensor,
@@ -35,6 +39,7 @@ from rocmforge.plan.graph import (
 
 WIDTH, INNER = 4096, 11008
 HEADS, HEAD_DIM = 32, 128
+EXPERTS, CHOSEN, EXPERT_ROWS = 32, 4, 32
 NARROW = 256  # columns and rows of what is around the rule's ops
 TOKENS = 1024  # in the vocabulary
 LAYERS = 8  # into whose pages keys and values go
@@ -94,6 +99,57 @@ def embed_rmsnorm(fmt: str, least_bytes: int, pack: Pack) -> Example:
     return Example(_with_logits(ops, y, pack), 1)
 
 
+def rmsnorm_route(fmt: str, least_bytes: int, pack: Pack) -> Example:
+    """The norm in front of a mixture of experts, a router of a format and its choice; hot."""
+    x, h, y = Tensor("x", WIDTH), Tensor("h", WIDTH), Tensor("y", NARROW)
+    read = _packed(pack, NARROW, WIDTH, AROUND)
+    norm = np.linspace(0.5, 1.5, WIDTH, dtype=np.float32)
+    *mixture, add = _mixture(h, y, fmt, pack)
+    ops: list[Op] = [
+        Embed(_embedding(WIDTH, "F16"), x),
+        Rmsnorm(x, norm, EPS, h),
+        *mixture,
+        Matmul(h, (read,), (y,), (None,), role="of_h"),
+        add,
+    ]
+    return Example(_with_logits(ops, y, pack), 1)
+
+
+def add_experts_rmsnorm(fmt: str, least_bytes: int, pack: Pack) -> Example:
+    """Results of experts that are added to h, and the norm of h for a product of a format; hot."""
+    x, h, normed = (Tensor(name, WIDTH) for name in ("x", "h", "normed"))
+    y = Tensor("y", NARROW)
+    read = _packed(pack, NARROW, WIDTH, fmt)
+    norm = np.linspace(0.5, 1.5, WIDTH, dtype=np.float32)
+    ops: list[Op] = [
+        Embed(_embedding(WIDTH, "F16"), h),
+        Rmsnorm(h, norm, EPS, x),
+        *_mixture(x, h, "F32", pack),
+        Rmsnorm(h, norm, EPS, normed),
+        Matmul(normed, (read,), (y,), (None,), role="of_normed"),
+    ]
+    return Example(_with_logits(ops, y, pack), 1)
+
+
+def _mixture(x: Tensor, out: Tensor, router: str, pack: Pack) -> list[Op]:
+    """What experts give, which is added to `out` in the last op."""
+    scores, experts, shares = (
+        Tensor(name, n)
+        for name, n in (("scores", EXPERTS), ("experts", CHOSEN), ("shares", CHOSEN))
+    )
+    hidden, parts = Tensor("hidden", CHOSEN * EXPERT_ROWS), Tensor("parts", CHOSEN * out.columns)
+    matrix = _packed(pack, EXPERTS, WIDTH, router)
+    gate, up = (_packed(pack, EXPERTS * EXPERT_ROWS, WIDTH, AROUND) for _ in range(2))
+    down = _packed(pack, EXPERTS * out.columns, EXPERT_ROWS, AROUND)
+    return [
+        Matmul(x, (matrix,), (scores,), (None,), role="router"),
+        Route(scores, experts, shares, normalized=True),
+        ExpertGateUp(x, gate, up, experts, EXPERTS, hidden),
+        ExpertMatmul(hidden, down, experts, EXPERTS, parts),
+        AddExperts(parts, shares, out),
+    ]
+
+
 def matmul_rmsnorm(fmt: str, least_bytes: int, pack: Pack) -> Example:
     """Products with matrices of a format that are added to h, and the norm of h that follows."""
     x, h, normed = (Tensor(name, WIDTH) for name in ("x", "h", "normed"))
@@ -141,7 +197,15 @@ def rope_attention(kv_dtype: str, least_bytes: int, pack: Pack) -> Example:
 
 EXAMPLES: dict[str, Callable[[str, int, Pack], Example]] = {
     make.__name__: make
-    for make in (gate_up_swiglu, embed_rmsnorm, matmul_rmsnorm, rope_kv_append, rope_attention)
+    for make in (
+        gate_up_swiglu,
+        embed_rmsnorm,
+        rmsnorm_route,
+        add_experts_rmsnorm,
+        matmul_rmsnorm,
+        rope_kv_append,
+        rope_attention,
+    )
 }
 """By the name of the rule.
 

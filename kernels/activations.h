@@ -17,6 +17,7 @@
 constexpr int kThreads = WAVES * WAVE;
 constexpr int kPassRows = kThreads / LANES * ROWS;  // of a matrix, in a pass of a block
 constexpr int kStep = LANES * UNITS;                // units of a row, at a time
+constexpr int kZippedTokens = 2;  // each takes twice the multiplications, which a lookup costs once
 static_assert(LANES <= WAVE && LANES % 8 == 0 && TOKENS <= 8 && TOKENS * ROWS <= LANES);
 
 // x (T, K) as it lies in memory. For quantized weights it is Q8 (rocmforge/gpu/arrays.py): codes
@@ -85,6 +86,9 @@ struct Activations {
     static constexpr int kSlotColumns = P::kDense ? 8 : 32;
     static constexpr int kSlotUnits = kSlotColumns / P::kColumns;  // a unit has 32 bytes, or 16
     static constexpr int kScaleWords = SlotScales<Format>::kWords;
+    // Columns c and c + 16 lie side by side, as their codes do in nibbles (dot_nibbles).
+    static constexpr bool kZipped =
+        kSelectsNibbles && IsMirrored<Format> && TOKENS <= kZippedTokens;
     static constexpr int kChunk = SLOTS * kSlotUnits / TOKENS / kStep * kStep;  // units of a row
     static constexpr int kChunkSlots = kChunk / kSlotUnits;
     static constexpr int kLds = SLOTS * (2 * 16 + 4 * kScaleWords) / 16;  // in pieces of 16 bytes
@@ -147,6 +151,11 @@ struct Activations {
                 scale = in.scales[index / 32];
                 if constexpr (kScaleWords > 1) sum = in.sums[index / 32];
             }
+        }
+        if constexpr (kZipped) {
+            const u32x2 a = zip_bytes(low.x, high.x), b = zip_bytes(low.y, high.y);
+            const u32x2 c = zip_bytes(low.z, high.z), d = zip_bytes(low.w, high.w);
+            low = {a.x, a.y, b.x, b.y}, high = {c.x, c.y, d.x, d.y};
         }
         store_half(slot, 0, low);
         store_half(slot, 1, high);

@@ -1,5 +1,5 @@
-// all_reduce: x = the sum of all ranks' x, for few numbers (decode), and where NORMED is 1 the RMSNorm
-// of x but for a factor of each row, as matmul_rmsnorm writes it.
+// all_reduce: x = the sum of all ranks' x, for few numbers (decode), and where NORMED is 1 the
+// RMSNorm of x but for a factor of each row, as matmul_rmsnorm writes it.
 //
 //   x        (T, K) float, in place; rank 0's is added first, so all ranks get the same bits
 //   norm     (K,) float

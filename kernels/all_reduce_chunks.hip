@@ -6,10 +6,9 @@
 // block sends its next chunk before it waits for the last one.
 //   inbox  (2, ranks, NUMBERS) float of each rank: odd and even calls, by sender; then
 //          (ranks, NUMBERS / CHUNK) u32: the call of each chunk that has arrived
-// Grid (blocks). The launches of all ranks wait for each other: they must be able to run at the same
-// time.
-// Limits: count at most NUMBERS, and a multiple of 4.
-// Launched by rocmforge/gpu/ops/all_reduce.py.
+// Grid (blocks). The launches of all ranks wait for each other: they must be able to run at the
+// same time. Limits: count at most NUMBERS, and a multiple of 4. Launched by
+// rocmforge/gpu/ops/all_reduce.py.
 #include "output.h"
 #include "peers.h"
 

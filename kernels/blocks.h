@@ -153,6 +153,7 @@ struct MXFP4 : Float4 {
     static constexpr int kColumns = 32, kSub = 32, kBits = 4, kZero = 0;
     static constexpr bool kHasOffset = false;
     static constexpr Scale kScale = Scale::kExponent;
+    static constexpr bool kMirrored = true;
     uint8_t e, qs[16];
     BLOCKS_FUNCTION void codes(int, uint8_t* out) const { split_nibbles(qs, out); }
 };
@@ -354,6 +355,12 @@ constexpr uint32_t kTableWord =
     static_cast<uint8_t>(Block::kLut[4 * i]) | static_cast<uint8_t>(Block::kLut[4 * i + 1]) << 8 |
     static_cast<uint8_t>(Block::kLut[4 * i + 2]) << 16 |
     static_cast<uint32_t>(static_cast<uint8_t>(Block::kLut[4 * i + 3])) << 24;
+
+// Whether the second half of the table is the first one, negative, and 32 columns share a scale.
+template <class Block, class = void>
+constexpr bool IsMirrored = false;
+template <class Block>
+constexpr bool IsMirrored<Block, decltype(void(Block::kMirrored))> = true;
 
 // What all scales of a format are multiplied with.
 template <class Block, class = void>

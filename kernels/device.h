@@ -448,6 +448,40 @@ DEVICE uint32_t lookup8(const uint32_t (&table)[2], uint32_t places) {
 #endif
 }
 
+// Whether lookup8_or_0 is one instruction.
+#if defined(ROCMFORGE_AMD)
+constexpr bool kSelectsNibbles = false;
+#else
+constexpr bool kSelectsNibbles = true;
+#endif
+
+// Looks the low four nibbles up in a table of eight bytes, each below 128 (two words, first entry
+// lowest). A nibble above 7 gives 0.
+DEVICE uint32_t lookup8_or_0(const uint32_t (&table)[2], uint32_t nibbles) {
+#if defined(ROCMFORGE_CUDA)
+    uint32_t found;  // the highest bit of a selector asks for the sign of the entry, in all bits
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(table[0]), "r"(table[1]), "r"(nibbles));
+    return found;
+#else
+    uint32_t found = 0;
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t place = nibbles >> (4 * i) & 15;
+        if (place < 8) found |= (table[place / 4] >> (8 * (place % 4)) & 255) << (8 * i);
+    }
+    return found;
+#endif
+}
+
+// The bytes of two words in turns: a0 b0 a1 b1, and a2 b2 a3 b3.
+DEVICE u32x2 zip_bytes(uint32_t a, uint32_t b) {
+#if defined(ROCMFORGE_CUDA)
+    return {__byte_perm(a, b, 0x5140), __byte_perm(a, b, 0x7362)};
+#else
+    const auto spread = [](uint32_t half) { return (half & 0xffu) | (half & 0xff00u) << 8; };
+    return {spread(a & 0xffffu) | spread(b & 0xffffu) << 8, spread(a >> 16) | spread(b >> 16) << 8};
+#endif
+}
+
 // Looks eight nibbles up in a table of sixteen bytes (four words, first entry lowest). Byte i of
 // `low` is the entry of the low nibble of byte i, byte i of `high` that of its high nibble.
 DEVICE void lookup16(const uint32_t (&table)[4], uint32_t nibbles, uint32_t& low, uint32_t& high) {

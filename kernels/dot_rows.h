@@ -40,6 +40,24 @@ DEVICE void multiply_dense(const typename Packed<Format>::Unit (&weights)[kRows]
     }
 }
 
+// Σ code * x_code of a unit whose codes are a sign and an index of eight sizes. x is zipped
+// (activations.h).
+template <class Format>
+DEVICE int dot_nibbles(const typename Packed<Format>::Unit& weights,
+                       const uint32_t (&x)[Packed<Format>::kWords]) {
+    const uint32_t sizes[2] = {kTableWord<Format, 0>, kTableWord<Format, 1>};
+    int positive = 0, negative = 0;
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t codes = weights.codes[i], opposite = codes ^ 0x88888888u;
+        positive = dot4(lookup8_or_0(sizes, codes), x[2 * i], positive);
+        negative = dot4(lookup8_or_0(sizes, opposite), x[2 * i], negative);
+        positive = dot4(lookup8_or_0(sizes, codes >> 16), x[2 * i + 1], positive);
+        negative = dot4(lookup8_or_0(sizes, opposite >> 16), x[2 * i + 1], negative);
+    }
+    return positive - negative;
+}
+
 // sums[t][r] += the products of one unit of each of kRows quantized rows with all tokens. A weight
 // is scale * code + offset, an activation x_scale * x_code. So the product of a sub-block is
 //   scale * (x_scale * Σ code * x_code) + offset * (x_scale * Σ x_code).
@@ -49,11 +67,12 @@ DEVICE void multiply_quantized(const typename Packed<Format>::Unit (&weights)[kR
                                const Activations<Format>& x, int unit,
                                float (&sums)[TOKENS][kRows]) {
     using P = Packed<Format>;
+    constexpr bool kZipped = Activations<Format>::kZipped;
     uint32_t w[kRows][P::kWords];
     typename P::Scales s[kRows];
     UNROLL
     for (int r = 0; r < kRows; ++r) {
-        P::unpack(weights[r], w[r]);
+        if constexpr (!kZipped) P::unpack(weights[r], w[r]);
         s[r] = P::scales(weights[r]);
     }
     UNROLL
@@ -72,10 +91,14 @@ DEVICE void multiply_quantized(const typename Packed<Format>::Unit (&weights)[kR
             UNROLL
             for (int sub = 0; sub < P::kSubs; ++sub) {
                 int dot = 0;
-                UNROLL
-                for (int i = 0; i < P::kWords / P::kSubs; ++i) {
-                    const int word = sub * (P::kWords / P::kSubs) + i;
-                    dot = dot4(w[r][word], codes[word], dot);
+                if constexpr (kZipped) {
+                    dot = dot_nibbles<Format>(weights[r], codes);
+                } else {
+                    UNROLL
+                    for (int i = 0; i < P::kWords / P::kSubs; ++i) {
+                        const int word = sub * (P::kWords / P::kSubs) + i;
+                        dot = dot4(w[r][word], codes[word], dot);
+                    }
                 }
                 sums[t][r] += s[r].scale[sub] * (x_scales[0] * static_cast<float>(dot));
                 if constexpr (P::kHasOffset) sums[t][r] += s[r].offset[sub] * x_scales[1 + sub];

@@ -6,8 +6,8 @@
 //   experts  (T, k) int, each below E
 //   out      (T, k, N) float
 //
-// Threads: a block takes kPassRows rows of one expert for one token, or for several tokens where
-// GATHER is 1 (experts.h, dot_rows.h).
+// Threads: a block takes kGroupRows rows of one expert for one token, or for several tokens where
+// GATHER is 1 (experts.h, dot_rows.h). The products meet in LDS, where the threads finish them.
 // Limits: K whole blocks of the format; TOKENS 1 where GATHER is 0.
 // Launched by rocmforge/gpu/ops/experts.py.
 #define EXPERTS
@@ -21,18 +21,27 @@ struct ExpertMatmulArgs {
     Batch batch;
 };
 
-KERNEL_AHEAD(expert_matmul, ExpertMatmulArgs, kThreads) {
+KERNEL_RESIDENT(expert_matmul, ExpertMatmulArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[Activations<FORMAT_0>::kLds];
+    SHARED float results[TOKENS][kGroupRows];
+    SHARED Addends bias;
     await_earlier();
     const Jobs jobs(a.experts, a.batch);
     if (jobs.batch.tokens == 0) return;
     const OwnProduct own;
-    const int row = jobs.first + own.row;
-    const PackedMatrix matrices[1] = {a.weight};
-    const auto begin = [] {};
-    const auto finish = [&](int, const float (&products)[1]) {
-        if (!own.writes || own.token >= jobs.batch.tokens || row >= jobs.end) return;
-        a.out[jobs.at(a.experts, own.token, row)] = products[0] + (a.bias ? a.bias[row] : 0.0f);
+    Addends::Held held;
+    const auto begin = [&] { bias.start(held, a.bias, jobs); };
+    const auto finish = [&](int first, const float (&products)[1]) {
+        if (own.writes) results[own.token][first - jobs.first + own.row] = products[0];
     };
-    dot_rows<FORMAT_0, 1, 1>(matrices, jobs.first, jobs.end, jobs.batch, lds, begin, finish);
+    const PackedMatrix matrices[1] = {a.weight};
+    dot_rows<FORMAT_0, 1, kGroupPasses>(matrices, jobs.first, jobs.end, jobs.batch, lds, begin,
+                                        finish);
+    bias.arrive(held);
+    block_sync();
+    UNROLL
+    for (int i = 0; i < kOutputs; ++i) {
+        const JobOutput to = jobs.output(i);
+        if (to.present) a.out[jobs.at(a.experts, to)] = results[to.token][to.at] + bias.lds[to.at];
+    }
 }

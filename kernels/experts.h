@@ -15,7 +15,19 @@ struct Experts {
     int rows;           // N
 };
 
-// Grid (ceil(N / kPassRows), k, T), or (ceil(N / kPassRows), groups). Reads what earlier launches
+#if !defined(BLOCKS)
+#error "BLOCKS, for which a multiprocessor has registers, has to be passed by the build"
+#endif
+
+constexpr int kOutputs = (TOKENS * kGroupRows + kThreads - 1) / kThreads;  // that a thread finishes
+
+// One of them: row `at` of the block's rows, which is row `row` of the packed matrix.
+struct JobOutput {
+    int token, at, row;
+    bool present;
+};
+
+// Grid (ceil(N / kGroupRows), k, T), or (ceil(N / kGroupRows), groups). Reads what earlier launches
 // wrote.
 struct Jobs {
     int expert, first, end;  // rows of the packed matrix: those of the block begin at first
@@ -32,12 +44,59 @@ struct Jobs {
         batch.tokens = 1;
         expert = experts.of[batch.job];
 #endif
-        first = expert * experts.rows + static_cast<int>(block_x()) * kPassRows;
+        first = expert * experts.rows + static_cast<int>(block_x()) * kGroupRows;
         end = (expert + 1) * experts.rows;
     }
 
-    // Where row `row` of the packed matrix belongs in out (T * k, N), for a token of the batch.
-    DEVICE u64 at(const Experts& experts, int token, int row) const {
-        return static_cast<u64>(batch.number(token)) * experts.rows + (row - expert * experts.rows);
+    DEVICE JobOutput output(int i) const {
+        const int number = i * kThreads + static_cast<int>(thread_x());
+        const int token = number / kGroupRows, at = number % kGroupRows;
+        return {token, at, first + at, token < batch.tokens && first + at < end};
+    }
+
+    // Where it belongs in out (T * k, N).
+    DEVICE u64 at(const Experts& experts, const JobOutput& output) const {
+        return static_cast<u64>(batch.number(output.token)) * experts.rows +
+               (output.row - expert * experts.rows);
+    }
+};
+
+// What is added to the rows of a block, a float each or nothing, on its way to LDS. CUDA copies it
+// past the registers: values that wait there for the end of the products would be spilled.
+struct Addends {
+    float lds[kGroupRows];
+
+    // `held` is the thread's; arrive() comes after the products and before a block_sync().
+    struct Held {
+        float of[(kGroupRows + kThreads - 1) / kThreads];
+    };
+    DEVICE void start(Held& held, const float* bias, const Jobs& jobs) {
+        for_own([&](int i, int at) {
+            const int row = jobs.first + at;
+            const bool present = bias && row < jobs.end;
+#if defined(ROCMFORGE_CUDA)
+            copy_word_to_lds(reinterpret_cast<uint32_t*>(lds + at), bias + row, present);
+#else
+            held.of[i] = present ? bias[row] : 0.0f;
+#endif
+        });
+        Transfer::batch_started();
+    }
+    DEVICE void arrive(const Held& held) {
+#if defined(ROCMFORGE_CUDA)
+        Transfer::wait<0>();
+#else
+        for_own([&](int i, int at) { lds[at] = held.of[i]; });
+#endif
+    }
+
+  private:
+    template <class Do>
+    static DEVICE void for_own(const Do& act) {
+        UNROLL
+        for (int i = 0; i < (kGroupRows + kThreads - 1) / kThreads; ++i) {
+            const int at = i * kThreads + static_cast<int>(thread_x());
+            if (at < kGroupRows) act(i, at);
+        }
     }
 };

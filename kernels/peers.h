@@ -1,10 +1,10 @@
 // Memory through which the devices of a group give each other numbers, and how they wait for it.
 //
 // Each device, a rank, has an inbox into which all write, over peer access or, where cards cannot
-// reach each other, in the host's page-locked memory. A call is an exchange: calls have numbers from
-// 1 on, which every rank counts by itself for each block or chunk. Odd and even calls have a half of
-// the inbox each: a rank writes call n + 2 when it has what another one sent in call n + 1, and that
-// one had read all of call n before.
+// reach each other, in the host's page-locked memory. A call is an exchange: calls have numbers
+// from 1 on, which every rank counts by itself for each block or chunk. Odd and even calls have a
+// half of the inbox each: a rank writes call n + 2 when it has what another one sent in call n + 1,
+// and that one had read all of call n before.
 #pragma once
 
 #include "device.h"

@@ -19,6 +19,7 @@ from rocmforge import env
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.sampling_params import SamplingParams
+from rocmforge.split import SPLIT_MODES
 from rocmforge.suggestions import Parser
 
 _EXIT_CODES = """
@@ -414,7 +415,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="CPU threads (default: the usable cores)",
     )
-    several = f"{_DEVICE['help']}; several GPUs, as hip:0,hip:1, share the layers"
+    several = f"{_DEVICE['help']}; several GPUs, as hip:0,hip:1, share the model"
     group.add_argument(
         "--device", **{**_DEVICE, "type": _checked(env.split_devices), "help": several}
     )
@@ -426,6 +427,15 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="the last N layers and the output lie on the GPU, the others on the CPU, for a model "
         "that does not fit; 0: all on the CPU; as many as the model has, or more: all on the GPU "
         "(default); N,M: so many on each of two GPUs",
+    )
+    group.add_argument(
+        "-sm",
+        "--split-mode",
+        choices=SPLIT_MODES,
+        default=SPLIT_MODES[0],
+        help="how several GPUs share a model: layer: some layers each, one GPU after another; "
+        "tensor: a part of every matrix each, all at the same time, on GPUs that are alike "
+        "(default layer)",
     )
     group.add_argument(
         "--kv-dtype",

@@ -413,6 +413,7 @@ def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
             args.model,
             args.device,
             gpu_layers=args.gpu_layers,
+            split_mode=args.split_mode,
             ctx=args.ctx,
             threads=args.threads,
             kv_dtype=args.kv_dtype,

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from rocmforge.array_types import Floats
 from rocmforge.errors import EngineInUseError
 from rocmforge.generation import Generation
-from rocmforge.loading import Options, SplitMode, load
+from rocmforge.loading import Options, load
 from rocmforge.model.config import ModelConfig
 from rocmforge.one_call import Calls, one_call
 from rocmforge.plan.observation import Observer
@@ -31,6 +31,7 @@ from rocmforge.plan.protocols import (
     TimedPass,
 )
 from rocmforge.sampling import DRAW, Draw, SamplingParams
+from rocmforge.split import SplitMode
 from rocmforge.text.tokenizer import Tokenizer
 
 LOGITS_CHUNK = 512  # tokens of one pass whose logits are all wanted: bounds the memory of logits

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +47,11 @@ from rocmforge.plan.protocols import (
     StageCache,
 )
 from rocmforge.quantities import human_size
+from rocmforge.split import SPLIT_MODES, SplitMode
 from rocmforge.split.cache import SplitCache
 from rocmforge.split.executor import SplitExecutor
 from rocmforge.split.placement import fitting_layers, room, split_layers, taken_bytes
 from rocmforge.split.tensor import TensorExecutor
-
-SplitMode = Literal["layer", "tensor"]
-"""How several GPUs share a model: some layers each, or a part of every matrix."""
-SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
 
 DEFAULT_CTX = 4096
 REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once

@@ -23,6 +23,7 @@ from rocmforge.profiling.roofline_picture import write_roofline
 from rocmforge.profiling.run import Options, profile_model
 from rocmforge.profiling.tools import answer, find_tools
 from rocmforge.profiling.trace import write_trace
+from rocmforge.split import SPLIT_MODES
 from rocmforge.terminal import ProgressBar, print_json, print_table, say
 
 LONGEST_CELL = 60
@@ -57,6 +58,7 @@ def _measured(args: argparse.Namespace) -> Profile:
         path=args.model,
         device=args.device,
         gpu_layers=args.gpu_layers,
+        split_mode=args.split_mode,
         threads=args.threads,
         ctx=args.ctx,
         kv_dtype=args.kv_dtype,
@@ -162,6 +164,7 @@ def _generate(args: argparse.Namespace) -> tuple[str, ...]:
     given = {
         "--device": args.device,
         "--gpu-layers": ",".join(map(str, layers)) if isinstance(layers, list) else layers,
+        "--split-mode": None if args.split_mode == SPLIT_MODES[0] else args.split_mode,
         "--ctx": args.ctx,
         "--threads": args.threads,
     }

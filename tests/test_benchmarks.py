@@ -33,9 +33,11 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "fusion.DecodeStep": ("1.1B-Q4_K_M", "none", "gpu"),
     "fusion.DequantizeMatmul": ("Q4_0", 1, "unfused", "cpu"),
     "fusion.DequantizeMatmulBytes": ("Q4_0", 1, "unfused"),
+    "fusion.AddExpertsRmsnorm": ("Q4_K", 1, "unfused", "gpu"),
     "fusion.EmbedRmsnorm": ("Q4_0", 1, "unfused", "gpu"),
     "fusion.GateUpSwiglu": ("Q4_0", 1, "unfused", "cpu"),
     "fusion.MatmulRmsnorm": ("Q4_0", 1, "unfused", "gpu"),
+    "fusion.RmsnormRoute": ("F32", 1, "unfused", "gpu"),
     "fusion.RopeKvAppend": ("f16", 1, "unfused", "gpu"),
     "fusion.RopeAttention": ("f16", 1, "unfused", "gpu"),
     "fusion.FlashAttention": ("prompt of 512", "unfused", "cpu"),
@@ -74,6 +76,8 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "roofline.Matmul": ("Q4_0", 1, "cpu"),
     "rows.HotToken": ("softmax", "cpu"),
     "rows.Prompt": ("softmax", "cpu"),
+    "several_gpus.AllReduce": (1 << 14, "peer access"),
+    "several_gpus.Split": ("tiny-Q4_K_M", "2 GPUs, tensor"),
     "startup.Help": (),
     "startup.Import": ("rocmforge",),
     "startup.Load": ("tiny-Q4_K_M", "cpu"),
@@ -133,6 +137,7 @@ def test_asv_finds_the_suites_and_their_kinds(suite: dict[str, Any]) -> None:
         "quality",
         "roofline",
         "rows",
+        "several_gpus",
         "startup",
         "steps",
     }
@@ -147,7 +152,7 @@ def test_every_benchmark_runs_on_its_smallest_parameters(
     monkeypatch.setattr(sys.modules["benchmarks.inference"], "BUDGET_S", 0.1)
     if name.startswith("kernel_resources."):
         clang_or_skip()
-    if SMALLEST[name][-1:] == ("gpu",):
+    if SMALLEST[name][-1:] == ("gpu",) or name.startswith("several_gpus."):
         pytest.skip("on a GPU only; see below")
     for benchmark in in_class(suite, name):
         benchmark._current_params = SMALLEST[name]

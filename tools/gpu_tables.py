@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from markdown_table import table
 
 from rocmforge.bench.asv_results import BenchmarkInfo, read_result_file
 from rocmforge.bench.dashboard.machines import read_runs
+from rocmforge.bench.formatting import NA
 from rocmforge.errors import one_line
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.matrix import stream_bytes
@@ -61,6 +62,41 @@ def speed_tables(report: dict[str, Any]) -> str:
         *_feed_forward_lines(report.get("feed_forward", [])),
     ]
     return "\n".join(lines) + "\n"
+
+
+def two_gpus_tables(report: dict[str, Any]) -> str:
+    """Sums over two GPUs, and models on one and on both, of what two_gpus.py wrote."""
+    sums = {(row["bytes"], row["way"]): row["us"] for row in report["sums"]}
+    sizes, ways = (list(dict.fromkeys(key[at] for key in sums)) for at in (0, 1))
+    times = [[f"{n:,}", *(f"{sums[n, way]:,.1f}" for way in ways)] for n in sizes]
+    rows: dict[tuple[str, str], dict[str | None, float | None]] = {}
+    for row in report["models"]:
+        cells = rows.setdefault((row["model"], row["test"]), {})
+        cells[row["split_mode"]] = row["tokens_per_second"]
+    modes = ("layer", "tensor")
+    speeds = [[*names, *_over_one(cells, modes)] for names, cells in rows.items()]
+    measured = f"commit {report['commit'][:8]}, {report['date'][:10]}"
+    lines = [
+        f"`{report['hardware_tag']}`, two of them, {measured}.",
+        *("", "A sum of float32 that each GPU has, in a captured graph, µs:"),
+        *("", *table(["bytes", *ways], times)),
+        *("", "Tokens/s, and in how many times those of one GPU (PRESET:MIX:LAYERS):", ""),
+        *table(["model", "test", "1 GPU", *(f"2 GPUs, {mode}" for mode in modes)], speeds),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _over_one(cells: Mapping[str | None, float | None], modes: Sequence[str]) -> list[str]:
+    """The rate of one GPU, and the rates of both with their ratio to it."""
+    one = cells.get(None)
+    found = [NA if one is None else f"{one:,.0f}"]
+    for mode in modes:
+        rate = cells.get(mode)
+        if rate is None or one is None:
+            found.append(NA)
+        else:
+            found.append(f"{rate:,.0f} ({rate / one:.2f})")
+    return found
 
 
 def _feed_forward_lines(rows: list[dict[str, Any]]) -> list[str]:

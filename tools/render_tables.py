@@ -24,6 +24,7 @@ from gpu_tables import (
     readme_models,
     speed_tables,
     stored_median,
+    two_gpus_tables,
 )
 from markdown_table import table, table_row
 from measured_commits import lost_commits
@@ -42,6 +43,7 @@ RESULTS = REPO / "results"
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
 FORMATS = "*/formats.json"  # what compare_formats.py wrote
 GPU_PEER = "*/compare_table.json"  # what compare_table.py wrote
+TWO_GPUS = "*/two_gpus.json"  # what two_gpus.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 BASELINES = "*/baseline.json"  # what bench run --save-baseline wrote
 ROOFLINE = "roofline.Matmul.track_inverse_roofline_fraction('{}', {}, 'cpu')"
@@ -79,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (docs / "PERFORMANCE.md", "peer", _peer_table(reports)),
         (docs / "PERFORMANCE.md", "formats", _formats_table(formats)),
         (docs / "PERFORMANCE.md", "gpu-peer", "\n".join(map(peer_table, _read(GPU_PEER)))),
+        (docs / "PERFORMANCE.md", "two-gpus", "\n".join(map(two_gpus_tables, _read(TWO_GPUS)))),
         (docs / "PERFORMANCE.md", "gpu", "".join(map(speed_tables, gpus))),
         (docs / "PERFORMANCE.md", "radeon", "".join(map(radeon_tables, gpus))),
         (

@@ -14,14 +14,21 @@ from rocmforge.gpu.dtypes import F16, Q8, Step, lower
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import LAYOUTS
 from rocmforge.gpu.ops.dot_rows import choose
+from rocmforge.gpu.ops.rmsnorm_route import runs
 from rocmforge.gpu.peers import WORDS
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import Tuning
 from rocmforge.plan import fusion
-from rocmforge.plan.graph import AllReduce, GateUpSwiglu, Matmul, Op, Tensor
+from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, RmsnormRoute, Tensor
 
 Fusion = Literal[
-    "embed_rmsnorm", "rope_attention", "rope_kv_append", "gate_up_swiglu", "matmul_rmsnorm"
+    "embed_rmsnorm",
+    "rope_attention",
+    "rope_kv_append",
+    "gate_up_swiglu",
+    "rmsnorm_route",
+    "matmul_rmsnorm",
+    "add_experts_rmsnorm",
 ]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 """The rules that a pass can do without, in the order of trying."""
@@ -53,26 +60,29 @@ def pass_steps(
     """
     reading, writing = lowering.reading(shape), lowering.writing(shape)
     found = fusion.fuse(ops, gpu_rules(shape, reading, fused))
-    if "matmul_rmsnorm" in fused and shape.tokens <= NORMED_ROWS:
+    if shape.tokens > NORMED_ROWS:
+        return lower(found, reading, writing)
+
+    def scales(op: Op, x: Tensor) -> bool:
+        return tuple(reading(op, x)) == (Q8,) and _scales_rows(op)
+
+    if "matmul_rmsnorm" in fused:
         properties = lowering.kernels.runtime.properties
-        found = fusion.row_norms(
-            found,
-            lambda op: runs_norm(op, shape.tokens, properties),
-            lambda op, x: tuple(reading(op, x)) == (Q8,) and _scales_rows(op),
+        found = fusion.matmul_rmsnorm(found, lambda op: fills(op, shape.tokens, properties), scales)
+        found = fusion.all_reduce_rmsnorm(
+            found, lambda x: shape.tokens * x.columns <= WORDS, scales
         )
+    if "add_experts_rmsnorm" in fused:
+        found = fusion.add_experts_rmsnorm(found, scales)
     return lower(found, reading, writing)
 
 
-def runs_norm(op: Matmul | AllReduce, tokens: int, properties: DeviceProperties) -> bool:
-    """Whether a kernel for an op and the norm behind it is worth it.
+def fills(op: Matmul, tokens: int, properties: DeviceProperties) -> bool:
+    """Whether matmul_rmsnorm, whose blocks have 32 rows or more, keeps a device busy.
 
-    all_reduce takes few numbers; matmul_rmsnorm, whose blocks have 32 rows or more, must keep a
-    device busy.
     64 blocks on the 132 multiprocessors of an H200 took 5.84 µs for rows of 5,632 columns, more
     than the two kernels that they replace (5.47), but less for rows of 2,048 (2.40, 3.62).
     """
-    if isinstance(op, AllReduce):
-        return tokens * op.x.columns <= WORDS
     weight, rows = op.weights[0], op.outs[0].columns
     constants = choose(
         properties.architecture, weight.kernel_format, rows, tokens, "matmul_rmsnorm"
@@ -106,14 +116,15 @@ def gpu_rules(
     reading
         Dtypes in which an op reads a tensor, of `Lowering.reading`.
     fused
-        The rules wanted. `select_norm` always is: no kernel selects rows alone. `matmul_rmsnorm` is
-        no rule of neighbours: see `pass_steps`.
+        The rules wanted. `select_norm` always is: no kernel selects rows alone. `matmul_rmsnorm`
+        and `add_experts_rmsnorm` are no rules of neighbours: see `pass_steps`.
     """
     every: dict[str, fusion.Rule] = {
         "embed_rmsnorm": fusion.embed_rmsnorm,
         "rope_attention": _rope_attention(shape),
         "rope_kv_append": fusion.rope_kv_append,
         "gate_up_swiglu": _gate_up_swiglu(shape, reading),
+        "rmsnorm_route": _rmsnorm_route(shape),
     }
     return [
         fusion.select_norm,
@@ -124,6 +135,19 @@ def gpu_rules(
 def _rope_attention(shape: BatchShape) -> fusion.Rule:
     """For passes of one token a sequence, which attention of decode runs."""
     return fusion.rope_attention if shape.single else lambda ops: None
+
+
+def _rmsnorm_route(shape: BatchShape) -> fusion.Rule:
+    """For a dense router and few tokens, for each of which its matrix is read."""
+
+    def rule(ops: Sequence[Op]) -> tuple[Op, int] | None:
+        found = fusion.rmsnorm_route(ops) if shape.tokens <= GEMV_ROWS else None
+        op = found[0] if found else None
+        if not isinstance(op, RmsnormRoute) or not runs(op.router):
+            return None
+        return found
+
+    return rule
 
 
 def _gate_up_swiglu(

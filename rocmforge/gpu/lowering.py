@@ -26,6 +26,7 @@ from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
 from rocmforge.gpu.peers import NO_PEERS, Peers
 from rocmforge.plan.graph import (
+    AddExpertsRmsnorm,
     AllReduceRmsnorm,
     Attention,
     EmbedRmsnorm,
@@ -38,6 +39,7 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Op,
     Rmsnorm,
+    RmsnormRoute,
     RopeAttention,
     Rotation,
     SelectLayernorm,
@@ -143,6 +145,8 @@ class Lowering:
             match op:
                 case Rmsnorm() if op.x == op.out or op.accumulate:
                     return (F32,)
+                case RmsnormRoute():
+                    return (F32, *whole)
                 case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm() | Swiglu() | Gelu():
                     return (F32, F16, *whole)
                 case Layernorm() | SelectLayernorm():
@@ -150,12 +154,14 @@ class Lowering:
                 case Attention() | RopeAttention():  # one kernel's block writes whole heads
                     heads = (Q8,) if shape.single and op.head_dim % arrays.GROUP == 0 else ()
                     return (F32, F16, *heads)
-                case MatmulRmsnorm() | AllReduceRmsnorm():
+                case MatmulRmsnorm() | AllReduceRmsnorm() | AddExpertsRmsnorm():
                     return (F32, Q8)  # the sum and squares, normed
                 case GateUpSwiglu():
                     return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):
                     return (F32, F16)
+                case ExpertGateUp() if op.gate.rows // op.count % arrays.GROUP == 0:
+                    return (F32, Q8)  # each expert's rows are whole groups
                 case _:
                     return (F32,)
 

@@ -32,6 +32,7 @@ from rocmforge.gpu.ops.matmul_prompt import gate_up_swiglu_prompt, matmul_prompt
 from rocmforge.gpu.ops.products import MOST
 from rocmforge.gpu.ops.quantize import quantize
 from rocmforge.gpu.ops.rmsnorm import rmsnorm
+from rocmforge.gpu.ops.rmsnorm_route import rmsnorm_route
 from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.rope_attention import rope_attention
 from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
@@ -41,6 +42,7 @@ from rocmforge.gpu.ops.swiglu import swiglu
 from rocmforge.gpu.ops.unpack import as_f16
 from rocmforge.plan.graph import (
     AddExperts,
+    AddExpertsRmsnorm,
     AllReduce,
     AllReduceRmsnorm,
     Attention,
@@ -57,6 +59,7 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Receive,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
@@ -171,6 +174,8 @@ class PassLowering:
                 return [self._kv_append(op)]
             case Route() as op:
                 return [self._route(op)]
+            case RmsnormRoute() as op:
+                return [self._rmsnorm_route(op, self._out(step, op.out))]
             case ExpertGateUp() as op:
                 return self._expert_gate_up(op, self._out(step, op.out))
             case ExpertMatmul() as op:
@@ -181,6 +186,8 @@ class PassLowering:
                 return self._all_reduce(op)
             case AllReduceRmsnorm() as op:
                 return [self._all_reduce_rmsnorm(op)]
+            case AddExpertsRmsnorm() as op:
+                return [self._add_experts_rmsnorm(op)]
             case Sample() as op:
                 return self._sample(op)
             case op:
@@ -345,18 +352,35 @@ class PassLowering:
         return [*before, *launches, *(self._softcap(out, op.scale) for out in op.outs)]
 
     def _route(self, op: Route) -> Launch:
-        return experts.route(
-            self._kernels,
-            scores=self._f32(op.scores),
+        tokens = self._shape.tokens
+        scores = self._f32(op.scores)
+        return experts.route(self._kernels, scores=scores, tokens=tokens, choice=self._choice(op))
+
+    def _choice(self, op: Route) -> experts.Choice:
+        return experts.Choice(
             bias=self._optional(op.bias),
             experts=self._f32(op.experts),
             shares=self._f32(op.shares),
-            tokens=self._shape.tokens,
             count=op.count,
             chosen=op.chosen,
             normalized=op.normalized,
             sigmoid=op.sigmoid,
             scale=op.scale,
+        )
+
+    def _rmsnorm_route(self, op: RmsnormRoute, out: Any) -> Launch:
+        return rmsnorm_route(
+            self._kernels,
+            x=self._f32(op.x),
+            norm=self._constant(op.norm),
+            eps=op.eps,
+            router=op.router,
+            bias=self._optional(op.bias),
+            scores=self._f32(op.scores),
+            out=out,
+            arrivals=self._lowering.arrivals(),
+            tokens=self._shape.tokens,
+            choice=self._choice(op.route),
         )
 
     def _jobs(self, op: ExpertGateUp | ExpertMatmul) -> experts.Jobs:
@@ -381,7 +405,7 @@ class PassLowering:
         }
         if self._lowering.batches_experts(op, tokens):
             return experts_batch.expert_gate_up_batch(experts_batch.grouped(jobs), **both, out=out)
-        return experts.expert_gate_up(jobs, **both, out=out.address)
+        return experts.expert_gate_up(jobs, **both, out=out)
 
     def _expert_matmul(self, op: ExpertMatmul) -> Sequence[Launch]:
         jobs, tokens = self._jobs(op), self._shape.tokens
@@ -396,16 +420,26 @@ class PassLowering:
         return experts.expert_matmul(jobs, **one)
 
     def _add_experts(self, op: AddExperts) -> Launch:
-        return experts.add_experts(
+        return experts.add_experts(self._kernels, **self._added(op), accumulate=op.accumulate)
+
+    def _add_experts_rmsnorm(self, op: AddExpertsRmsnorm) -> Launch:
+        return experts.add_experts_rmsnorm(
             self._kernels,
-            parts=self._f32(op.parts),
-            shares=self._f32(op.shares),
-            x=self._f32(op.x),
-            tokens=self._shape.tokens,
-            chosen=op.shares.columns,
-            columns=op.x.columns,
-            accumulate=op.accumulate,
+            **self._added(op),
+            norm=self._constant(op.norm),
+            normed=self._as(op.normed, Q8),
+            squares_out=self._f32(op.squares),
         )
+
+    def _added(self, op: AddExperts | AddExpertsRmsnorm) -> dict[str, Any]:
+        return {
+            "parts": self._f32(op.parts),
+            "shares": self._f32(op.shares),
+            "x": self._f32(op.x),
+            "tokens": self._shape.tokens,
+            "chosen": op.shares.columns,
+            "columns": op.x.columns,
+        }
 
     def _optional(self, array: Floats | None) -> int | None:
         return None if array is None else self._constant(array)

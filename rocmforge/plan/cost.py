@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rocmforge.plan.graph import (
     AddExperts,
+    AddExpertsRmsnorm,
     AllReduce,
     AllReduceRmsnorm,
     Attention,
@@ -28,6 +29,7 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Op,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
@@ -166,6 +168,11 @@ class Costs:
                 return int(op.weight.nbytes) + (op.bias.nbytes if op.bias is not None else 0)
             case Embed():
                 return self._embedding_bytes(op.embedding)
+            case AddExpertsRmsnorm():
+                return op.norm.nbytes
+            case RmsnormRoute():
+                bias = op.bias.nbytes if op.bias is not None else 0
+                return int(op.router.nbytes) + bias + op.norm.nbytes
             case EmbedRmsnorm():
                 return self._embedding_bytes(op.embedding) + int(op.weight.nbytes)
             case Rope():
@@ -210,6 +217,12 @@ class Costs:
                 return LAYERNORM_FLOPS * self._values(op.out)
             case Embed():
                 return DEQUANTIZE_FLOPS * self._values(op.out)
+            case AddExpertsRmsnorm():
+                return 2 * self._values(op.parts) + RMSNORM_FLOPS * self._values(op.x)
+            case RmsnormRoute():
+                product = matmul_flops(self._tokens, op.scores.columns, op.x.columns)
+                normed = RMSNORM_FLOPS * self._values(op.out)
+                return product + normed + ROUTE_FLOPS * self._values(op.scores)
             case EmbedRmsnorm():
                 return (DEQUANTIZE_FLOPS + RMSNORM_FLOPS) * self._values(op.out)
             case Rope():

@@ -12,6 +12,8 @@ from dataclasses import replace
 
 from rocmforge.plan.graph import (
     SQUARES_GROUP,
+    AddExperts,
+    AddExpertsRmsnorm,
     AllReduce,
     AllReduceRmsnorm,
     Attention,
@@ -24,9 +26,11 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Op,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
+    Route,
     RowScale,
     SelectLayernorm,
     SelectOutputs,
@@ -135,6 +139,21 @@ def embed_rmsnorm(ops: Sequence[Op]) -> tuple[Op, int] | None:
     return EmbedRmsnorm(embed.embedding, embed.out, norm.weight, norm.eps, norm.out), 2
 
 
+def rmsnorm_route(ops: Sequence[Op]) -> tuple[Op, int] | None:
+    """The norm in front of a router, the router's product and the choice of experts → one op."""
+    if len(ops) < 3:
+        return None
+    norm, matmul, route = ops[:3]
+    if not (isinstance(norm, Rmsnorm) and isinstance(matmul, Matmul) and isinstance(route, Route)):
+        return None
+    plain = norm.out != norm.x and not norm.accumulate and norm.weight.size == norm.x.columns
+    plain = plain and matmul.x == norm.out and not matmul.accumulate and matmul.scale == 1.0
+    if not plain or matmul.outs != (route.scores,) or readers(ops[3:], route.scores):
+        return None
+    (router,), (bias,) = matmul.weights, matmul.biases
+    return RmsnormRoute(norm.x, norm.weight, norm.eps, norm.out, router, bias, route), 3
+
+
 def select_norm(ops: Sequence[Op]) -> tuple[Op, int] | None:
     """Rows whose logits are wanted, and their norm → one op."""
     if len(ops) < 2 or not isinstance(ops[0], SelectOutputs):
@@ -171,35 +190,101 @@ def fuse(ops: Sequence[Op], rules: Sequence[Rule]) -> list[Op]:
     return fused
 
 
-def row_norms(
-    ops: Sequence[Op],
-    runs: Callable[[Matmul | AllReduce], bool],
-    scales: Callable[[Op, Tensor], bool],
+def matmul_rmsnorm(
+    ops: Sequence[Op], runs: Callable[[Matmul], bool], scales: Callable[[Op, Tensor], bool]
 ) -> list[Op]:
-    """What ends a sum h, and the norm of h behind it → one op, everywhere in a pass.
-
-    What ends it is a product that is added to h, or the sum over devices. The norm's factor, one
-    for a whole row, goes to the readers of the normed tensor: products multiply by it at their end.
-    That changes ops which no rule sees together, so this follows the rules.
+    """A product that is added to h, and the norm of h behind it → one op, everywhere in a pass.
 
     Parameters
     ----------
     ops
         A pass.
     runs
-        Whether a kernel for this op and its norm is wanted.
+        Whether a kernel for this product and its norm is wanted.
     scales
         Whether a reader of a normed tensor can multiply by the factor of its rows.
     """
+
+    def fused(op: Op, norm: Rmsnorm, squares: Tensor) -> Op | None:
+        if not isinstance(op, Matmul) or not op.accumulate or op.outs != (norm.x,):
+            return None
+        if op.scale != 1.0 or op.x_scale is not None or op.x == norm.out or not runs(op):
+            return None
+        return MatmulRmsnorm(
+            x=op.x,
+            weight=op.weights[0],
+            bias=op.biases[0],
+            out=norm.x,
+            norm=norm.weight,
+            normed=norm.out,
+            squares=squares,
+            role=op.role,
+        )
+
+    return _take_norms(ops, fused, scales)
+
+
+def all_reduce_rmsnorm(
+    ops: Sequence[Op], runs: Callable[[Tensor], bool], scales: Callable[[Op, Tensor], bool]
+) -> list[Op]:
+    """A sum of h over devices, and the norm of h behind it → one op, likewise.
+
+    `runs` says whether a kernel for both is wanted for h.
+    """
+
+    def fused(op: Op, norm: Rmsnorm, squares: Tensor) -> Op | None:
+        if not isinstance(op, AllReduce) or op.x != norm.x or not runs(op.x):
+            return None
+        return AllReduceRmsnorm(op.x, norm.weight, norm.out, squares)
+
+    return _take_norms(ops, fused, scales)
+
+
+def add_experts_rmsnorm(ops: Sequence[Op], scales: Callable[[Op, Tensor], bool]) -> list[Op]:
+    """Results of experts that are added to h, and the norm of h behind it → one op, likewise."""
+
+    def fused(op: Op, norm: Rmsnorm, squares: Tensor) -> Op | None:
+        if not isinstance(op, AddExperts) or not op.accumulate:
+            return None
+        if op.x != norm.x or norm.out in op.reads:
+            return None
+        return AddExpertsRmsnorm(op.parts, op.shares, op.x, norm.weight, norm.out, squares)
+
+    return _take_norms(ops, fused, scales)
+
+
+def _take_norms(
+    ops: Sequence[Op],
+    fused: Callable[[Op, Rmsnorm, Tensor], Op | None],
+    scales: Callable[[Op, Tensor], bool],
+) -> list[Op]:
+    """Replace ops and the norms behind them, where all readers of what is normed can follow.
+
+    The norm's factor, one for a whole row, goes to the readers of the normed tensor: products
+    multiply by it at their end. That changes ops which no rule sees together, so this follows the
+    rules.
+
+    Parameters
+    ----------
+    ops
+        A pass.
+    fused
+        Gives what becomes of an op, the norm behind it and a tensor for squares, or None.
+    scales
+        As of `matmul_rmsnorm`.
+    """
     done: list[Op | None] = list(ops)
     for at in range(len(ops) - 1):
-        last, norm = done[at], ops[at + 1]
-        if not isinstance(last, Matmul | AllReduce) or not isinstance(norm, Rmsnorm):
-            continue
-        if not _ends_sum(last, norm) or norm.x.columns % SQUARES_GROUP or not runs(last):
+        first, norm = done[at], ops[at + 1]
+        if first is None or not isinstance(norm, Rmsnorm) or norm.out == norm.x:
             continue
         columns = norm.x.columns // SQUARES_GROUP
         squares = Tensor(f"squares_for_{norm.out.name}", columns, norm.out.rows)
+        plain = not norm.accumulate and norm.weight.size == norm.x.columns
+        plain = plain and norm.x.columns % SQUARES_GROUP == 0
+        found = fused(first, norm, squares) if plain else None
+        if found is None:
+            continue
         places = _readers_at(ops, norm.out, at + 2)
         scaled = {
             place: replace(op, x_scale=RowScale(squares, norm.eps))
@@ -208,36 +293,10 @@ def row_norms(
         }
         if not places or len(scaled) < len(places):
             continue
-        done[at] = _with_norm(last, norm, squares)
-        done[at + 1] = None
+        done[at], done[at + 1] = found, None
         for place, op in scaled.items():
             done[place] = op
     return [op for op in done if op is not None]
-
-
-def _ends_sum(last: Matmul | AllReduce, norm: Rmsnorm) -> bool:
-    """Whether the norm is of all columns of just what the op adds to."""
-    if norm.out == norm.x or norm.accumulate or norm.weight.size != norm.x.columns:
-        return False
-    if isinstance(last, AllReduce):
-        return last.x == norm.x
-    plain = last.accumulate and last.outs == (norm.x,) and last.scale == 1.0
-    return plain and last.x_scale is None and norm.out != last.x
-
-
-def _with_norm(last: Matmul | AllReduce, norm: Rmsnorm, squares: Tensor) -> Op:
-    if isinstance(last, AllReduce):
-        return AllReduceRmsnorm(last.x, norm.weight, norm.out, squares)
-    return MatmulRmsnorm(
-        x=last.x,
-        weight=last.weights[0],
-        bias=last.biases[0],
-        out=norm.x,
-        norm=norm.weight,
-        normed=norm.out,
-        squares=squares,
-        role=last.role,
-    )
 
 
 def readers(ops: Sequence[Op], tensor: Tensor) -> list[Op]:

@@ -598,6 +598,29 @@ class MatmulRmsnorm(OpRecord):
 
 
 @dataclass(frozen=True)
+class AddExpertsRmsnorm(OpRecord):
+    """Fused: `AddExperts`, and RMSNorm of x but for a factor of each row.
+
+    Parameters
+    ----------
+    parts, shares, x
+        As of `AddExperts`.
+    norm, normed, squares
+        As of `MatmulRmsnorm`.
+    """
+
+    READS = ("parts", "shares", "x")
+    WRITES = ("x", "normed", "squares")
+
+    parts: Tensor
+    shares: Tensor
+    x: Tensor
+    norm: Floats
+    normed: Tensor
+    squares: Tensor
+
+
+@dataclass(frozen=True)
 class AllReduce(OpRecord):
     """X = the sum of what each device of a group has in x, on all of them.
 
@@ -629,6 +652,51 @@ class AllReduceRmsnorm(OpRecord):
     norm: Floats
     normed: Tensor
     squares: Tensor
+
+
+@dataclass(frozen=True)
+class RmsnormRoute(OpRecord):
+    """Fused: out = RMSNorm of x, scores = out · routerᵀ + bias, and `Route` of these scores.
+
+    Parameters
+    ----------
+    x
+        (T, K).
+    norm, eps
+        (K,) weights of the norm, and what is added to the mean square.
+    out
+        (T, K), not x.
+    router, bias
+        (E, K), and (E,) or None.
+    route
+        What becomes of the scores.
+    """
+
+    READS = ("x",)
+    WRITES = ("out", "scores", "experts", "shares")
+
+    x: Tensor
+    norm: Floats
+    eps: float
+    out: Tensor
+    router: Any
+    bias: Floats | None
+    route: Route
+
+    @property
+    def scores(self) -> Tensor:
+        """(T, E)."""
+        return self.route.scores
+
+    @property
+    def experts(self) -> Tensor:
+        """(T, k)."""
+        return self.route.experts
+
+    @property
+    def shares(self) -> Tensor:
+        """(T, k)."""
+        return self.route.shares
 
 
 @dataclass(frozen=True)
@@ -704,6 +772,8 @@ Op = (
     | RopeKvAppend
     | RopeAttention
     | EmbedRmsnorm
+    | RmsnormRoute
+    | AddExpertsRmsnorm
     | GateUpSwiglu
     | MatmulRmsnorm
     | AllReduceRmsnorm

@@ -40,6 +40,7 @@ from rocmforge.profiling.spans import spans_of
 from rocmforge.profiling.telemetry import measure_ceilings
 from rocmforge.profiling.ttft import TARGET_S, first_token, prompt_of
 from rocmforge.profiling.turns import phase_of
+from rocmforge.split import SplitMode
 from rocmforge.text.tokenizer import Tokenizer
 
 PROMPT_TOKENS, TOKENS = 512, 32
@@ -61,7 +62,7 @@ class Options:
     ----------
     path
         GGUF file.
-    device, gpu_layers, threads, ctx, kv_dtype, page_size
+    device, gpu_layers, split_mode, threads, ctx, kv_dtype, page_size
         As of `Engine.from_gguf`; all layers on one device.
     prompt_tokens
         At least 2; None: 512, or what the context leaves.
@@ -78,6 +79,7 @@ class Options:
     kv_dtype: Literal["f16", "f32", "q8_0"] = "f16"
     page_size: int = 32
     gpu_layers: int | Sequence[int] | None = None
+    split_mode: SplitMode = "layer"
     prompt_tokens: int | None = None
     tokens: int = TOKENS
     target_seconds: float = TARGET_S
@@ -163,6 +165,7 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
         options.path,
         options.device,
         gpu_layers=options.gpu_layers,
+        split_mode=options.split_mode,
         ctx=options.ctx,
         threads=options.threads,
         kv_dtype=options.kv_dtype,

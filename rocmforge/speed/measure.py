@@ -33,6 +33,7 @@ from rocmforge.speed.ideal import (
     step_work,
 )
 from rocmforge.speed.sequences import Sequences
+from rocmforge.split import SplitMode
 
 PAGE_SIZE = 32  # tokens in a page of the KV cache
 WARM_STEPS = 5  # decode steps at least: a GPU makes the launches of a step, captures them later
@@ -112,6 +113,8 @@ class Place:
         Of the CPU; None on GPUs alone.
     gpu_layers
         Of a model that lies on the CPU too: how many layers do not; None of others.
+    split_mode
+        How several devices share the model; None of one.
     """
 
     device: str
@@ -119,6 +122,7 @@ class Place:
     architecture: str | None = None
     threads: int | None = None
     gpu_layers: int | None = None
+    split_mode: SplitMode | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,7 @@ class Speed:
             "device_architecture": self.place.architecture,
             "threads": self.place.threads,
             "gpu_layers": self.place.gpu_layers,
+            "split_mode": self.place.split_mode,
             "test": self.test.name,
             "n_prompt": self.test.prompt,
             "n_gen": self.test.generated,
@@ -200,6 +205,7 @@ def measure(
     progress: Progress,
     loading: Progress,
     gpu_layers: int | None = None,
+    split_mode: SplitMode = "layer",
 ) -> Iterator[Speed]:
     """Load a model and yield what each test shows, in their order but those that cannot run first.
 
@@ -217,7 +223,7 @@ def measure(
         Called with the repetitions and fillings that are done and to do.
     loading
         Called with bytes loaded and to load.
-    gpu_layers
+    gpu_layers, split_mode
         As of `Engine.from_gguf`.
 
     Raises
@@ -225,7 +231,7 @@ def measure(
     GGUFError, ModelError, DeviceError, ValueError
         As of `Engine.from_gguf`, but for a lack of memory, which is the reason of a row.
     """
-    place = _place(path, device, gpu_layers, threads)
+    place = _place(path, device, gpu_layers, split_mode, threads)
     left = []
     for test in tests:
         reason = _too_much(path, place.device, test)
@@ -241,6 +247,7 @@ def measure(
                 path,
                 device,
                 gpu_layers=gpu_layers,
+                split_mode=split_mode,
                 ctx=length,
                 threads=threads,
                 sequences=-(-most // -(-length // PAGE_SIZE)),
@@ -268,7 +275,11 @@ def lies_on_cpu(path: str | os.PathLike[str], device: str | None, gpu_layers: in
 
 
 def _place(
-    path: str | os.PathLike[str], device: str | None, gpu_layers: int | None, threads: int | None
+    path: str | os.PathLike[str],
+    device: str | None,
+    gpu_layers: int | None,
+    split_mode: SplitMode,
+    threads: int | None,
 ) -> Place:
     """Of several devices, with all their names."""
     choices = [] if gpu_layers == 0 else chosen_devices(device)
@@ -283,6 +294,7 @@ def _place(
         "+".join(str(place.architecture) for place in each),
         each[0].threads,
         gpu_layers if left and len(each) > 1 else None,
+        split_mode if len(each) > 1 else None,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from guarded import Gpu
 from numpy.typing import NDArray
+from output_dtypes import TOLERANCES, Dtype, make, read
 from packed_streams import upload, upload_q8
 
 from rocmforge.errors import UnsupportedModelError
@@ -20,10 +21,12 @@ from rocmforge.gpu.arrays import F32, Q8
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import experts as op
+from rocmforge.gpu.ops.expert_constants import choose
 from rocmforge.ops import Matrix, cases, reference
 
 EXACT = 4e-6
 EXPERTS, CHOSEN, ROWS = 5, 3, 48
+GROUPS_ROWS = 96  # whole groups of 32
 
 Floats = NDArray[np.float32]
 Exact = NDArray[np.float64]
@@ -52,9 +55,9 @@ def activations(gpu: Gpu, x: Floats, dense: bool) -> tuple[Q8 | F32, Exact]:
 
 def each(x: Exact, matrix: Matrix, bias: Floats | None, chosen: NDArray[Any]) -> Exact:
     """(T, k, N) of x (T, k, K)."""
-    weights = matrix.to_floats().astype(np.float64).reshape(EXPERTS, ROWS, -1)
+    weights = matrix.to_floats().astype(np.float64).reshape(EXPERTS, -1, x.shape[-1])
     product: Exact = np.einsum("tkc,tknc->tkn", x, weights[chosen])
-    return product if bias is None else product + bias.reshape(EXPERTS, ROWS)[chosen]
+    return product if bias is None else product + bias.reshape(EXPERTS, -1)[chosen]
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4"])
@@ -97,19 +100,26 @@ def test_products_are_those_of_the_chosen_experts(
     ],
 )
 @pytest.mark.parametrize(("tokens", "columns"), [(1, 512), (1, 1280), (7, 512), (40, 512)])
+@pytest.mark.parametrize(("dtype", "rows"), [(F32, ROWS), (Q8, GROUPS_ROWS)])
 def test_gate_and_up(
-    gpu: Gpu, names: tuple[str, str], activation: Any, tokens: int, columns: int
+    gpu: Gpu,
+    names: tuple[str, str],
+    activation: Any,
+    tokens: int,
+    columns: int,
+    dtype: Dtype,
+    rows: int,
 ) -> None:
     rng = np.random.default_rng(tokens)
     both = [
-        Matrix.from_floats(rng.standard_normal((EXPERTS * ROWS, columns), np.float32) / 20, name)
+        Matrix.from_floats(rng.standard_normal((EXPERTS * rows, columns), np.float32) / 20, name)
         for name in names
     ]
     placed = [upload(gpu, matrix) for matrix in both]
     chosen = np.argsort(rng.random((tokens, EXPERTS)))[:, :CHOSEN].astype(np.int32)
-    biases = rng.standard_normal((2, EXPERTS * ROWS), np.float32)
+    biases = rng.standard_normal((2, EXPERTS * rows), np.float32)
     x, exact = activations(gpu, rng.standard_normal((tokens, columns), np.float32), placed[0].dense)
-    out = gpu.empty(4 * tokens * CHOSEN * ROWS)
+    out: Any = make(gpu, dtype, tokens * CHOSEN, rows)
     run(
         gpu,
         op.expert_gate_up(
@@ -123,21 +133,52 @@ def test_gate_and_up(
             activation=activation,
         ),
     )
-    got = gpu.download(out, (tokens, CHOSEN, ROWS), np.float32)
+    got = read(gpu, out, tokens * CHOSEN, rows).reshape(tokens, CHOSEN, rows)
     wide = np.repeat(exact[:, None], CHOSEN, axis=1)
     parts = [each(wide, m, b, chosen) for m, b in zip(both, biases, strict=True)]
-    assert cases.relative_rms(got, reference.swiglu(*parts, activation)) <= 2 * EXACT
+    allowed = 2 * EXACT + TOLERANCES[dtype]
+    assert cases.relative_rms(got, reference.swiglu(*parts, activation)) <= allowed
 
 
 def test_short_rows_are_shared_by_eight_lanes(gpu: Gpu) -> None:
     for columns, tokens, lanes in ((768, 1, 8), (1024, 1, 32), (1280, 1, 32), (768, 9, 32)):
         weight = DeviceMatrix.at(0, "Q4_K", EXPERTS * ROWS, columns)
         one = op.Jobs(gpu.kernels, 0, tokens, CHOSEN, EXPERTS, 0)
-        constants, _, _ = one.shape(weight, "matmul")
-        assert lanes == constants.LANES
+        constants, _, _ = one.shape(weight, "expert_matmul")
+        assert lanes == constants.rows.LANES
     dense = DeviceMatrix.at(0, "F16", EXPERTS * ROWS, 768)
-    constants, _, _ = op.Jobs(gpu.kernels, 0, 1, CHOSEN, EXPERTS, 0).shape(dense, "matmul")
-    assert constants.LANES == 32
+    one = op.Jobs(gpu.kernels, 0, 1, CHOSEN, EXPERTS, 0)
+    constants, _, _ = one.shape(dense, "expert_matmul")
+    assert constants.rows.LANES == 32
+
+
+@pytest.mark.parametrize(
+    ("columns", "lanes", "units"), [(768, 8, 3), (512, 8, 2), (2048, 32, 2), (2880, 32, 3)]
+)
+def test_lanes_of_cuda_have_whole_rows_in_flight(columns: int, lanes: int, units: int) -> None:
+    constants = choose("sm_90", "MXFP4", (8192, columns), 1, "expert_gate_up")
+    assert (lanes, units) == (constants.rows.LANES, constants.rows.UNITS)
+
+
+@pytest.mark.parametrize("columns", [768, 2880])
+@pytest.mark.parametrize("name", ["MXFP4", "Q4_0"])
+def test_constants_of_cuda_give_the_same_products(
+    gpu: Gpu, name: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op, "choose", lambda architecture, *shape: choose("sm_90", *shape))
+    rng = np.random.default_rng(columns)
+    weights = rng.standard_normal((EXPERTS * ROWS, columns), np.float32) / 30
+    matrix = Matrix.from_floats(weights, name)
+    x, exact = upload_q8(gpu, rng.standard_normal((1, CHOSEN * columns), np.float32))
+    out = gpu.empty(4 * CHOSEN * ROWS)
+    of = np.array([[4, 0, 2]], np.int32)
+    run(
+        gpu,
+        op.expert_matmul(jobs(gpu, of), x=x, weight=upload(gpu, matrix), bias=None, out=out),
+    )
+    wanted = each(exact.reshape(1, CHOSEN, columns), matrix, None, of)
+    got = gpu.download(out, (1, CHOSEN, ROWS), np.float32)
+    assert cases.relative_rms(got, wanted) <= EXACT
 
 
 def test_a_dense_gate_beside_a_quantized_up_is_refused(gpu: Gpu) -> None:
@@ -151,7 +192,7 @@ def test_a_dense_gate_beside_a_quantized_up_is_refused(gpu: Gpu) -> None:
             up=both[1],
             gate_bias=None,
             up_bias=None,
-            out=0,
+            out=F32(0),
             activation="silu",
         )
 
@@ -172,15 +213,17 @@ def test_a_token_goes_to_the_experts_of_its_largest_scores(
         op.route(
             gpu.kernels,
             scores=gpu.upload(scores),
-            bias=None if bias is None else gpu.upload(bias),
-            experts=experts,
-            shares=shares,
             tokens=9,
-            count=count,
-            chosen=chosen,
-            normalized=normalized,
-            sigmoid=sigmoid,
-            scale=2.5,
+            choice=op.Choice(
+                bias=None if bias is None else gpu.upload(bias),
+                experts=experts,
+                shares=shares,
+                count=count,
+                chosen=chosen,
+                normalized=normalized,
+                sigmoid=sigmoid,
+                scale=2.5,
+            ),
         )
     )
     wanted, parts = reference.route(scores, chosen, normalized, sigmoid, 2.5, bias)
@@ -191,19 +234,9 @@ def test_a_token_goes_to_the_experts_of_its_largest_scores(
 
 def test_scores_that_are_no_numbers_still_choose_different_experts(gpu: Gpu) -> None:
     experts, shares = gpu.empty(12), gpu.empty(12)
-    how: dict[str, Any] = {"normalized": True, "sigmoid": False, "scale": 1.0, "bias": None}
-    gpu.run(
-        op.route(
-            gpu.kernels,
-            scores=gpu.upload(np.full((1, 4), np.nan, np.float32)),
-            experts=experts,
-            shares=shares,
-            tokens=1,
-            count=4,
-            chosen=3,
-            **how,
-        )
-    )
+    choice = op.Choice(None, experts, shares, 4, 3, True, False, 1.0)
+    scores = gpu.upload(np.full((1, 4), np.nan, np.float32))
+    gpu.run(op.route(gpu.kernels, scores=scores, tokens=1, choice=choice))
     assert sorted(gpu.download(experts, 3, np.int32)) == [0, 1, 2]
 
 
@@ -226,6 +259,37 @@ def test_results_are_added_in_their_shares(gpu: Gpu, columns: int) -> None:
     )
     wanted = x + reference.add_experts(parts, shares)
     np.testing.assert_allclose(gpu.download(at, x.shape, np.float32), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("columns", [32, 288, 1056])
+def test_what_is_added_in_shares_is_normed_but_for_a_factor(gpu: Gpu, columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    parts = rng.standard_normal((2, 3 * columns), np.float32)
+    shares, x = rng.random((2, 3), np.float32), rng.standard_normal((2, columns), np.float32)
+    norm = 1 + rng.random(columns, np.float32)
+    at, squares = gpu.upload(x), gpu.empty(4 * 2 * columns // 32)
+    normed: Any = make(gpu, Q8, 2, columns)
+    gpu.run(
+        op.add_experts_rmsnorm(
+            gpu.kernels,
+            parts=gpu.upload(parts),
+            shares=gpu.upload(shares),
+            x=at,
+            norm=gpu.upload(norm),
+            normed=normed,
+            squares_out=squares,
+            tokens=2,
+            chosen=3,
+            columns=columns,
+        )
+    )
+    wanted = x + reference.add_experts(parts, shares)
+    np.testing.assert_allclose(gpu.download(at, x.shape, np.float32), wanted, rtol=1e-5, atol=1e-5)
+    got = read(gpu, normed, 2, columns)
+    assert cases.relative_rms(got, wanted * norm) <= TOLERANCES[Q8]
+    sums = (wanted.reshape(2, -1, 32) ** 2).sum(axis=-1)
+    held = gpu.download(squares, sums.shape, np.float32)
+    np.testing.assert_allclose(held, sums, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

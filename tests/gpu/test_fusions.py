@@ -45,21 +45,23 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"plain": plain, "mixed": mixed}
 
 
+def watched(run: Any, names: list[str]) -> Any:
+    """Return what makes a launch, so that its name is noted."""
+
+    def call(*arguments: Any, **options: Any) -> Launch:
+        launch: Launch = run(*arguments, **options)
+        names.append(launch.name)
+        return launch
+
+    return call
+
+
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the feed-forward kernels and of norms that passes consist of, as they are made."""
     names: list[str] = []
-
-    def watch(run: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Launch:
-            launch: Launch = run(*arguments, **options)
-            names.append(launch.name)
-            return launch
-
-        return call
-
     for name in ("gate_up_swiglu", "swiglu", "matmul_rmsnorm"):
-        monkeypatch.setattr(pass_lowering, name, watch(getattr(pass_lowering, name)))
+        monkeypatch.setattr(pass_lowering, name, watched(getattr(pass_lowering, name), names))
     return names
 
 
@@ -119,4 +121,36 @@ def test_every_choice_of_rules_gives_right_logits(
         got = steps(models["plain"], kernels)
         assert [name for name in launched if name != "matmul_rmsnorm"][-3:] == [kernel] * 3
         assert ("matmul_rmsnorm" in launched) == normed
+        assert relative_rms(got, wanted) <= INT8_BOUND
+
+
+@pytest.mark.parametrize("mix", ["Q4_K_M", "F16"])
+def test_rules_of_experts_give_right_logits(
+    kernels: Kernels, tmp_path: Path, mix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_model(tmp_path / "m.gguf", "tiny-moe", mix, seed=5, layers=3)
+    wanted = reference_logits(path, IDS)
+    made: list[str] = []
+    for of, name in (
+        (pass_lowering, "rmsnorm_route"),
+        (pass_lowering.experts, "route"),
+        (pass_lowering.experts, "add_experts"),
+        (pass_lowering.experts, "add_experts_rmsnorm"),
+    ):
+        monkeypatch.setattr(of, name, watched(getattr(of, name), made))
+    choices: Sequence[tuple[tuple[Fusion, ...], list[str]]] = (
+        ((), ["route", "add_experts"] * 3),
+        (("rmsnorm_route",), ["rmsnorm_route", "add_experts"] * 3),
+        (
+            FUSIONS,
+            ["rmsnorm_route", "add_experts_rmsnorm"] * 2 + ["rmsnorm_route", "add_experts"]
+            if mix == "Q4_K_M"
+            else ["rmsnorm_route", "add_experts"] * 3,
+        ),
+    )
+    for fused, names in choices:
+        choose(monkeypatch, fused)
+        del made[:]
+        got = steps(path, kernels)
+        assert made[-6:] == names
         assert relative_rms(got, wanted) <= INT8_BOUND

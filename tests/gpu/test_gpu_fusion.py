@@ -12,12 +12,12 @@ import pytest
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, wave_size
 from rocmforge.gpu.dtypes import F32
-from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules, pass_steps, runs_norm
+from rocmforge.gpu.fusion import FUSIONS, Fusion, fills, gpu_rules, pass_steps
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, Rmsnorm, Swiglu, Tensor
+from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, Rmsnorm, Route, Swiglu, Tensor
 
 H, GATE, UP, X = (
     Tensor(name, columns) for name, columns in (("h", 256), ("g", 512), ("u", 512), ("x", 256))
@@ -90,8 +90,31 @@ def test_the_rules_can_be_chosen() -> None:
     assert fused_names("sm_90", 1, formats, FUSIONS) == FIRST
     assert fused_names("sm_90", 1, ("Q4_K", "Q5_K", "Q6_K"), FUSIONS) == APART
     shape = BatchShape(1, 1, None, True, 1)
-    counts = [len(gpu_rules(shape, reading_on("sm_90", 1), FUSIONS[:n])) for n in range(5)]
-    assert counts == [1, 2, 3, 4, 5]
+    counts = [len(gpu_rules(shape, reading_on("sm_90", 1), FUSIONS[:n])) for n in range(6)]
+    assert counts == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "router", "columns", "wanted"),
+    [
+        (1, "F32", 256, True),
+        (8, "F16", 256, True),
+        (9, "F32", 256, False),
+        (1, "Q8_0", 256, False),
+        (1, "F32", 200, False),
+    ],
+)
+def test_a_dense_router_takes_its_norm_and_its_choice(
+    tokens: int, router: str, columns: int, wanted: bool
+) -> None:
+    x, h, scores = (Tensor(n, k) for n, k in (("x", columns), ("h", columns), ("scores", 8)))
+    matrix = DeviceMatrix.at(0, router, 8, columns)
+    ops: list[Op] = [
+        Rmsnorm(x, np.ones(columns, np.float32), 1e-5, h),
+        Matmul(h, (matrix,), (scores,), (None,)),
+        Route(scores, Tensor("experts", 2), Tensor("shares", 2), True),
+    ]
+    assert ("RmsnormRoute" in step_names(ops, tokens)) == wanted
 
 
 def card(architecture: str, units: int) -> DeviceProperties:
@@ -172,4 +195,4 @@ def test_few_long_rows_leave_a_device_idle(
 ) -> None:
     weight = DeviceMatrix.at(0, "Q4_K", rows, columns)
     op = Matmul(Tensor("x", columns), (weight,), (Tensor("h", rows),), (None,), accumulate=True)
-    assert runs_norm(op, 1, card(architecture, units)) == wanted
+    assert fills(op, 1, card(architecture, units)) == wanted

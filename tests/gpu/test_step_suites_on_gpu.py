@@ -113,6 +113,8 @@ def test_the_parts_of_a_pass_make_the_whole(suites: dict[str, Any]) -> None:
         ("GateUpSwiglu", "Q4_K", 1, 2, 10),
         ("EmbedRmsnorm", "Q4_0", 1, 2, 1),
         ("EmbedRmsnorm", "Q4_0", 1, 2, 10),
+        ("RmsnormRoute", "F32", 1, 4, 1),
+        ("AddExpertsRmsnorm", "Q4_K", 1, 2, 1),
         ("RopeKvAppend", "q8_0", 1, 3, 1),
         ("RopeKvAppend", "q8_0", 1, 3, 10),
         ("RopeAttention", "q8_0", 1, 4, 1),

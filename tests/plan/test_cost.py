@@ -13,6 +13,9 @@ from rocmforge.ops import cases
 from rocmforge.plan.cost import Cost, Costs
 from rocmforge.plan.graph import (
     AddExperts,
+    AddExpertsRmsnorm,
+    AllReduce,
+    AllReduceRmsnorm,
     Attention,
     Embed,
     Embedding,
@@ -28,6 +31,7 @@ from rocmforge.plan.graph import (
     Op,
     Receive,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
@@ -147,6 +151,13 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
         2 * 4 * 16 * 64 + 5 * 128,
     ),
     (Route(SCORES, EXPERTS, SHARES, True), 0, 4 * 4 * (4 + 2 + 2), 0, 3 * 4 * 4),
+    (
+        RmsnormRoute(X, NORM, 1e-5, H, MATRIX, BIAS, Route(SCORES, EXPERTS, SHARES, True)),
+        1000 + 64 + 32,
+        4 * 4 * (16 + 16 + 4 + 2 + 2),
+        0,
+        2 * 4 * 16 * 4 + 4 * 64 + 3 * 4 * 4,
+    ),
     (  # each expert is missed by one token with 1 / 2, by four with 1 / 16
         ExpertGateUp(H, MATRIX, OTHER, EXPERTS, 4, HIDDEN),
         1406,
@@ -162,6 +173,21 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
         2 * 4 * 32 * 32,
     ),
     (AddExperts(PARTS, SHARES, X), 0, 4 * 4 * (32 + 2 + 16 + 16), 0, 2 * 4 * 32),
+    (
+        AddExpertsRmsnorm(PARTS, SHARES, X, NORM, H, Tensor("squares", 2)),
+        64,
+        4 * 4 * (32 + 2 + 16 + 16 + 16 + 2),
+        0,
+        2 * 4 * 32 + 4 * 64,
+    ),
+    (AllReduce(X), 0, 4 * 4 * (16 + 16), 0, 64),
+    (
+        AllReduceRmsnorm(X, NORM, H, Tensor("squares", 2)),
+        64,
+        4 * 4 * (16 + 16 + 16 + 2),
+        0,
+        64 + 4 * 64,
+    ),
     (
         Sample(LOGITS, Tensor("parts", 8, "outputs"), Tensor("token", 1, "outputs")),
         0,
@@ -211,6 +237,16 @@ def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
         *("attention", "rope_attention", "attention", "swiglu", "gelu", "softcap"),
         *("layernorm_h", "layernorm_h", "select_layernorm", "rmsnorm_h", "gate_up_swiglu"),
         *("matmul_x_norm", "matmul_q", "gate_up_swiglu"),
-        *("route", "expert_gate_up", "expert_matmul", "add_experts", "sample"),
+        *(
+            "route",
+            "rmsnorm_route",
+            "expert_gate_up",
+            "expert_matmul",
+            "add_experts",
+            "add_experts_rmsnorm",
+            "all_reduce",
+            "all_reduce_rmsnorm",
+            "sample",
+        ),
     ]
     assert Matmul(H, (MATRIX,), (Q,), (None,), role="qkv").label == "matmul_qkv"

@@ -11,15 +11,20 @@ import pytest
 
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.plan.fusion import (
+    add_experts_rmsnorm,
+    all_reduce_rmsnorm,
     embed_rmsnorm,
     fuse,
     gate_up_swiglu,
+    matmul_rmsnorm,
+    rmsnorm_route,
     rope_attention,
     rope_kv_append,
-    row_norms,
     select_norm,
 )
 from rocmforge.plan.graph import (
+    AddExperts,
+    AddExpertsRmsnorm,
     AllReduce,
     AllReduceRmsnorm,
     Attention,
@@ -32,13 +37,16 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Op,
     Rmsnorm,
+    RmsnormRoute,
     Rope,
     RopeAttention,
     RopeKvAppend,
     Rotation,
+    Route,
     RowScale,
     SelectOutputs,
     SelectRmsnorm,
+    Softcap,
     Swiglu,
     Tensor,
 )
@@ -176,7 +184,7 @@ NORMED = Rmsnorm(X, np.ones(64, np.float32), 1e-5, H)
 QKV = Matmul(H, ("q", "k", "v"), (Q, K, V), (None,) * 3, role="qkv")
 
 
-def any_product(op: Matmul | AllReduce) -> bool:
+def any_product(op: Matmul) -> bool:
     return True
 
 
@@ -187,7 +195,7 @@ def test_a_product_that_is_added_takes_the_norm_behind_it_and_readers_get_its_fa
         seen.append((op, x))
         return True
 
-    found = row_norms([ADDED, NORMED, QKV, gated, ADDED, NORMED, gated], any_product, scales)
+    found = matmul_rmsnorm([ADDED, NORMED, QKV, gated, ADDED, NORMED, gated], any_product, scales)
     wanted = ["MatmulRmsnorm", "Matmul", "GateUpSwiglu", "MatmulRmsnorm", "GateUpSwiglu"]
     assert names(found) == wanted
     first, second, third, *_ = found
@@ -204,16 +212,16 @@ def test_a_product_that_is_added_takes_the_norm_behind_it_and_readers_get_its_fa
 
 
 def test_a_sum_over_devices_takes_the_norm_behind_it() -> None:
-    squares = Tensor("squares_for_h", 2)
-    first, fused, reader = row_norms(
-        [ADDED, AllReduce(X), NORMED, QKV], any_product, lambda op, x: True
-    )
+    squares, ops = Tensor("squares_for_h", 2), [ADDED, AllReduce(X), NORMED, QKV]
+    first, fused, reader = all_reduce_rmsnorm(ops, lambda x: x == X, lambda op, x: True)
     assert first is ADDED
     assert isinstance(fused, AllReduceRmsnorm)
     assert (fused.x, fused.normed, fused.squares) == (X, H, squares)
     assert fused.norm is NORMED.weight
     assert (fused.reads, fused.writes) == ((X,), (X, H, squares))
     assert reader == replace(QKV, x_scale=RowScale(squares, 1e-5))
+    assert all_reduce_rmsnorm(ops, lambda x: False, lambda op, x: True) == ops
+    assert all_reduce_rmsnorm(ops, lambda x: True, lambda op, x: False) == ops
 
 
 @pytest.mark.parametrize(
@@ -224,6 +232,15 @@ def test_a_sum_over_devices_takes_the_norm_behind_it() -> None:
         [AllReduce(X), NORMED, QKV, Swiglu(H, H, ACT)],
         [AllReduce(X), replace(NORMED, out=X), replace(QKV, x=X)],
         [AllReduce(NARROW), replace(NORMED, x=NARROW, weight=NORM[:24]), QKV],
+    ],
+)
+def test_a_norm_stays_behind_another_sum_or_where_readers_cannot_finish_it(ops: list[Op]) -> None:
+    assert all_reduce_rmsnorm(ops, lambda x: True, lambda op, x: True) == ops
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
         [replace(ADDED, accumulate=False), NORMED, QKV],
         [replace(ADDED, scale=2.0), NORMED, QKV],
         [ADDED, replace(NORMED, x=K), QKV],
@@ -240,18 +257,59 @@ def test_a_sum_over_devices_takes_the_norm_behind_it() -> None:
     ],
 )
 def test_norms_stay_where_their_readers_cannot_finish_them(ops: list[Op]) -> None:
-    assert row_norms(ops, any_product, lambda op, x: True) == ops
+    assert matmul_rmsnorm(ops, any_product, lambda op, x: True) == ops
 
 
 def test_norms_stay_where_a_device_does_not_multiply_by_factors() -> None:
     ops: list[Op] = [ADDED, NORMED, QKV]
-    assert row_norms(ops, any_product, lambda op, x: False) == ops
-    assert row_norms(ops, lambda op: op is not ADDED, lambda op, x: True) == ops
-    ops = [AllReduce(X), NORMED, QKV]
-    assert row_norms(ops, lambda op: not isinstance(op, AllReduce), lambda op, x: True) == ops
+    assert matmul_rmsnorm(ops, any_product, lambda op, x: False) == ops
+    assert matmul_rmsnorm(ops, lambda op: op is not ADDED, lambda op, x: True) == ops
 
 
 def test_without_rules_the_graph_stays() -> None:
     ops = rotation(norms=True) + feed_forward(GATE)
     assert fuse(ops, ()) == ops
     assert Counter(names(fuse(ops, (gate_up_swiglu,))))["Rope"] == 2
+
+
+def test_a_norm_a_router_and_a_choice_become_one_op() -> None:
+    weight = np.ones(64, np.float32)
+    scores, experts, shares = Tensor("scores", 8), Tensor("experts", 2), Tensor("shares", 2)
+    norm = Rmsnorm(X, weight, 1e-5, H)
+    matmul = Matmul(H, ("r",), (scores,), (None,), role="router")
+    route = Route(scores, experts, shares, True)
+    (op,) = fuse([norm, matmul, route], (rmsnorm_route,))
+    assert op == RmsnormRoute(X, weight, 1e-5, H, "r", None, route)
+    assert op.writes == (H, scores, experts, shares)
+    left: list[list[Op]] = [
+        [replace(norm, out=X), replace(matmul, x=X), route],
+        [replace(norm, x=Q, accumulate=True), matmul, route],
+        [norm, replace(matmul, x=Q), route],
+        [norm, replace(matmul, scale=2.0), route],
+        [norm, matmul, replace(route, scores=Tensor("others", 8))],
+        [norm, matmul, route, Softcap(scores, 5.0)],
+        [norm, matmul],
+    ]
+    for ops in left:
+        assert fuse(ops, (rmsnorm_route,)) == ops
+
+
+def test_what_is_added_to_h_takes_the_norm_behind_it() -> None:
+    weight = np.ones(64, np.float32)
+    parts, shares = Tensor("parts", 128), Tensor("shares", 2)
+    add, norm = AddExperts(parts, shares, X), Rmsnorm(X, weight, 1e-5, H)
+    reader = Matmul(H, ("q",), (Q,), (None,))
+    fused, scaled = add_experts_rmsnorm([add, norm, reader], lambda op, x: True)
+    assert isinstance(fused, AddExpertsRmsnorm)
+    assert (fused.x, fused.normed) == (X, H)
+    assert scaled == replace(reader, x_scale=RowScale(fused.squares, 1e-5))
+    left: list[list[Op]] = [
+        [replace(add, x=V), norm, reader],
+        [add, replace(norm, accumulate=True), reader],
+        [add, norm, Softcap(H, 5.0)],
+        [add, norm],
+    ]
+    for ops in left:
+        assert add_experts_rmsnorm(ops, lambda op, x: True) == ops
+    apart = [add, norm, reader]
+    assert add_experts_rmsnorm(apart, lambda op, x: False) == apart

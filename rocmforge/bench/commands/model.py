@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from rocmforge import env
 from rocmforge.bench.arguments import whole, wholes
 from rocmforge.bench.model_rows import FORMS
+from rocmforge.split import SPLIT_MODES, SplitMode
 
 EPILOG = """\
 examples:
@@ -94,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[None],
         metavar="DEVICE,…",
         help="auto, cpu, hip, cuda, or a GPU by its number, as hip:1 (default: auto; see "
-        "`rocmforge devices`); hip:0/hip:1: the layers of one model on both",
+        "`rocmforge devices`); hip:0/hip:1: one model on both",
     )
     parser.add_argument(
         "-ngl",
@@ -104,6 +105,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[None],
         metavar="N,…",
         help="last layers that lie on the GPU, the others on the CPU (default: all)",
+    )
+    parser.add_argument(
+        "-sm",
+        "--split-mode",
+        type=_split_modes,
+        default=[SPLIT_MODES[0]],
+        metavar="MODE,…",
+        help="how several GPUs share the model, layer or tensor (default: layer)",
     )
     for names, wanted in _LLAMA_BENCH.items():
         parser.add_argument(*names, type=_refused(wanted), help=argparse.SUPPRESS)
@@ -133,6 +142,18 @@ def _add_list(
         metavar="N,…",
         help=f"{text} (default: {shown})",
     )
+
+
+def _split_modes(text: str) -> list[SplitMode]:
+    """Split modes, by their names."""
+    found: list[SplitMode] = []
+    for name in text.split(","):
+        mode = next((mode for mode in SPLIT_MODES if mode == name.strip()), None)
+        if mode is None:
+            modes = " or ".join(SPLIT_MODES)
+            raise argparse.ArgumentTypeError(f"got {name!r}, wanted {modes}")
+        found.append(mode)
+    return found
 
 
 def _devices(text: str) -> list[str]:
@@ -195,7 +216,7 @@ def _measured(
     from rocmforge.terminal import ProgressBar
 
     about = _about(path)
-    for number, (device, layers, threads, missing) in enumerate(_runs(args, path)):
+    for number, (device, layers, mode, threads, missing) in enumerate(_runs(args, path)):
         if missing:
             for place, test in enumerate(tests):
                 there = Place(device or env.device(), gpu_layers=layers)
@@ -204,7 +225,7 @@ def _measured(
             continue
         with ProgressBar("loading") as loading, ProgressBar("measuring", False) as measuring:
             speeds = measure(
-                path, device, threads, tests, args.repetitions, measuring, loading, layers
+                path, device, threads, tests, args.repetitions, measuring, loading, layers, mode
             )
             for speed in speeds:
                 order = number * len(tests) + tests.index(speed.test)
@@ -213,10 +234,10 @@ def _measured(
 
 def _runs(
     args: argparse.Namespace, path: Path
-) -> Iterator[tuple[str | None, int | None, int | None, str | None]]:
-    """Each device with each number of layers and threads; and why a device is not there.
+) -> Iterator[tuple[str | None, int | None, SplitMode, int | None, str | None]]:
+    """Each device with each number of layers, split mode and threads; and why one is not there.
 
-    Where no layer is left to the CPU, threads count once.
+    Where no layer is left to the CPU, threads count once; on one device, so do split modes.
     """
     from rocmforge.devices import chosen_devices
     from rocmforge.errors import DeviceError
@@ -226,13 +247,15 @@ def _runs(
     usable = len(os.sched_getaffinity(0))
     for device in args.device:
         try:
-            choice = chosen_devices(device)[0]
+            choice, *others = chosen_devices(device)
         except DeviceError as error:
-            yield device, None, None, str(error)
+            yield device, None, SPLIT_MODES[0], None, str(error)
             continue
+        modes = args.split_mode if others else SPLIT_MODES[:1]
         for layers in args.n_gpu_layers:
             if choice.device is None and layers:
-                yield device, layers, None, f"{layers} layers on a GPU: got {choice.reason}"
+                why = f"{layers} layers on a GPU: got {choice.reason}"
+                yield device, layers, SPLIT_MODES[0], None, why
                 continue
             counts = args.threads if lies_on_cpu(path, device, layers) else [None]
             if counts != args.threads:
@@ -241,7 +264,8 @@ def _runs(
             for threads in counts:
                 if told := oversubscription(threads or 0, usable):
                     print(f"-t: {told}", file=sys.stderr)
-                yield device, layers, threads, None
+                for mode in modes:
+                    yield device, layers, mode, threads, None
 
 
 def _about(path: Path) -> dict[str, Any]:

@@ -8,24 +8,16 @@ Prompts go through the matrix units: experts_batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rocmforge.errors import UnsupportedModelError
 from rocmforge.gpu.arrays import F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
-from rocmforge.gpu.ops.dot_rows import (
-    BATCH,
-    COMMON,
-    KERNEL_FORMATS,
-    MAX_TOKENS,
-    Constants,
-    all_constants,
-    batch,
-    choose,
-    defines,
-)
+from rocmforge.gpu.ops.dot_rows import BATCH, KERNEL_FORMATS, MAX_TOKENS, batch
+from rocmforge.gpu.ops.expert_constants import ExpertConstants, ExpertOp, all_constants, choose
+from rocmforge.gpu.ops.output import addresses, dtype
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
 from rocmforge.plan.graph import Activation
 from rocmforge.plan.protocols import MAX_EXPERTS
@@ -36,24 +28,26 @@ MATMUL_FILE = "expert_matmul.hip"
 MATMUL_LAYOUTS = {n: {"expert_matmul": "PPPPPP" + _EXPERTS + _BATCHES[n]} for n in (0, 1)}
 GATE_UP_FILE = "expert_gate_up.hip"
 GATE_UP_LAYOUTS = {
-    n: {"expert_gate_up": "PPPP" * 2 + "PPPi" + _EXPERTS + _BATCHES[n]} for n in (0, 1)
+    n: {"expert_gate_up": "PPPP" * 2 + "PP" + "PPP" + "i" + _EXPERTS + _BATCHES[n]} for n in (0, 1)
 }
 GROUP_FILE = "group_experts.hip"
 GROUP_LAYOUTS = {"group_experts": "PPPiii"}
 GROUP_MACROS = {"THREADS": MAX_EXPERTS}
 GROUPED_TOKENS = 9
 """Tokens from which on jobs are grouped."""
-SHORT_ROW = 1024
-"""Columns of a quantized row for which 32 lanes have a unit each (two of 8-bit codes). Shorter rows
-are shared by eight lanes: of 768 columns, a layer's down took 4.57 instead of 7.91 µs (30B-A3B
-Q4_K_M, H200, 2026-11)."""
 ROUTE_FILE = "route.hip"
-ROUTE_LAYOUTS = {"route": "PPPPiiiif"}
+CHOICE = "PPPiiiif"
+"""Layout of `Choice` in kernels/choose_experts.h."""
+ROUTE_LAYOUTS = {"route": "P" + CHOICE}
 ROUTE_THREADS = (32, 64, 128)
 """Of most models, for which kernels are compiled ahead."""
 ADD_FILE = "add_experts.hip"
 ADD_LAYOUTS = {"add_experts": "PPPiii"}
 ADD_THREADS = 256
+ADD_RMSNORM_FILE = "add_experts_rmsnorm.hip"
+ADD_RMSNORM_LAYOUTS = {"add_experts_rmsnorm": "PPPiii" + "P" + "PPP" + "P"}
+ADD_RMSNORM_THREADS = 64
+"""For one row, so that several multiprocessors share it."""
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -62,29 +56,16 @@ def builds(architecture: str) -> Iterator[Build]:
     for threads in dict.fromkeys(max(wave, threads) for threads in ROUTE_THREADS):
         yield Build(ROUTE_FILE, ROUTE_LAYOUTS, {"THREADS": threads})
     yield Build(ADD_FILE, ADD_LAYOUTS, {"THREADS": ADD_THREADS})
+    yield Build(ADD_RMSNORM_FILE, ADD_RMSNORM_LAYOUTS, {"THREADS": ADD_RMSNORM_THREADS})
     yield Build(GROUP_FILE, GROUP_LAYOUTS, GROUP_MACROS)
     for name in KERNEL_FORMATS:
-        for constants in _of_jobs(architecture, name, "matmul"):
-            gather = int(constants.TOKENS > 1)
-            macros = {**defines(constants, [name]), "GATHER": gather}
-            yield Build(MATMUL_FILE, MATMUL_LAYOUTS[gather], macros)
-        for constants in _of_jobs(architecture, name, "gate_up_swiglu"):
-            gather = int(constants.TOKENS > 1)
-            macros = {**defines(constants, [name] * 2), "GATHER": gather}
-            yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS[gather], macros)
-
-
-def _of_jobs(architecture: str, name: str, op: str) -> list[Constants]:
-    every = all_constants(architecture, name, op)
-    found = [constants for constants in every if constants.TOKENS in (1, MAX_TOKENS)]
-    if name in COMMON and name not in DENSE:
-        found += dict.fromkeys(for_short_rows(one) for one in found if one.TOKENS == 1)
-    return found
-
-
-def for_short_rows(constants: Constants) -> Constants:
-    """Return the constants for rows of fewer than `SHORT_ROW` columns, of one token."""
-    return replace(constants, LANES=8, ROWS=4, UNITS=1)
+        for constants in all_constants(architecture, name, "expert_matmul"):
+            macros = constants.macros([name])
+            yield Build(MATMUL_FILE, MATMUL_LAYOUTS[constants.gather], macros)
+        for constants in all_constants(architecture, name, "expert_gate_up"):
+            for out in ("F32",) if name in DENSE else ("F32", "Q8"):
+                macros = {**constants.macros([name] * 2), "OUT": out}
+                yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS[constants.gather], macros)
 
 
 def most_groups(jobs: int, count: int, size: int) -> int:
@@ -100,35 +81,57 @@ def scratch_bytes(tokens: int, chosen: int, count: int) -> int:
     return 4 * (jobs + 3 * most_groups(jobs, count, MAX_TOKENS))
 
 
-def route(
-    kernels: Kernels,
-    *,
-    scores: int,
-    bias: int | None,
-    experts: int,
-    shares: int,
-    tokens: int,
-    count: int,
-    chosen: int,
-    normalized: bool,
-    sigmoid: bool,
-    scale: float,
-) -> Launch:
-    """Choose k of E experts for each token, as the record `Route` has it.
+@dataclass(frozen=True)
+class Choice:
+    """How experts are chosen, as the record `Route` has it, and where they go.
+
+    Parameters
+    ----------
+    bias
+        (E,) float32, or None.
+    experts, shares
+        (T, k) int32 and float32.
+    count, chosen
+        E up to 1024, k up to E.
+    normalized, sigmoid, scale
+        As of the record.
+    """
+
+    bias: int | None
+    experts: int
+    shares: int
+    count: int
+    chosen: int
+    normalized: bool
+    sigmoid: bool
+    scale: float
+
+    @property
+    def members(self) -> tuple[int | float, ...]:
+        """Members of `Choice` in kernels/choose_experts.h."""
+        how = int(self.normalized), int(self.sigmoid)
+        at = self.bias or 0, self.experts, self.shares
+        return *at, self.count, self.chosen, *how, self.scale
+
+
+def places(count: int, wave: int) -> int:
+    """Threads of whole waves, of which each expert has one."""
+    return -(-count // wave) * wave
+
+
+def route(kernels: Kernels, *, scores: int, tokens: int, choice: Choice) -> Launch:
+    """Choose k of E experts for each token.
 
     Parameters
     ----------
     scores
         (T, E) float32.
-    bias
-        (E,) float32, or None.
-    experts, shares
-        (T, k) int32 and float32.
-    tokens, count, chosen
-        T, E up to 1024, k up to E.
+    tokens
+        T.
+    choice
+        How.
     """
-    wave = kernels.runtime.properties.wave_size
-    threads = -(-count // wave) * wave
+    threads = places(choice.count, kernels.runtime.properties.wave_size)
     return kernels.launch(
         ROUTE_FILE,
         "route",
@@ -136,7 +139,7 @@ def route(
         (tokens, 1, 1),
         threads,
         ROUTE_LAYOUTS["route"],
-        *(scores, bias or 0, experts, shares, count, chosen, int(normalized), int(sigmoid), scale),
+        *(scores, *choice.members),
     )
 
 
@@ -228,32 +231,28 @@ class Jobs:
         """Address of the grouped jobs; where they are not, a job's own number stands there."""
         return self.scratch if self.gather else 0
 
-    def macros(self, constants: Constants, formats: Sequence[str]) -> dict[str, int | str]:
-        """Macros of a product's kernel."""
-        return {**defines(constants, formats), "GATHER": self.gather}
-
     def members(self, matrix: DeviceMatrix) -> tuple[int, ...]:
         """Members of `Experts`."""
         groups = self.groups().groups if self.gather else 0
         return self.experts, groups, self.chosen, matrix.rows // self.count
 
-    def shape(self, matrix: DeviceMatrix, op: str) -> tuple[Constants, tuple[int, int, int], int]:
+    def shape(
+        self, matrix: DeviceMatrix, op: ExpertOp
+    ) -> tuple[ExpertConstants, tuple[int, int, int], int]:
         """Constants, grid and threads."""
         properties, rows = self.kernels.runtime.properties, matrix.rows // self.count
         # All experts of a token together have as many rows as one matrix of a dense model.
         constants = choose(
             properties.architecture,
             matrix.kernel_format,
-            self.chosen * rows,
+            (self.chosen * rows, matrix.columns),
             MAX_TOKENS if self.gather else 1,
             op,
             self.kernels.tuning,
         )
-        if matrix.columns < SHORT_ROW and not self.gather and not matrix.dense:
-            constants = for_short_rows(constants)
-        blocks = -(-rows // constants.pass_rows(properties.wave_size))
+        blocks = -(-rows // constants.rows.group_rows(properties.wave_size))
         across = (self.groups().most, 1) if self.gather else (self.chosen, self.tokens)
-        return constants, (blocks, *across), constants.WAVES * properties.wave_size
+        return constants, (blocks, *across), constants.rows.WAVES * properties.wave_size
 
     def grouped(self) -> Sequence[Launch]:
         """What groups them, where they are."""
@@ -268,7 +267,7 @@ def expert_gate_up(
     up: DeviceMatrix,
     gate_bias: int | None,
     up_bias: int | None,
-    out: int,
+    out: F32 | Q8,
     activation: Activation,
 ) -> Sequence[Launch]:
     """out[t, i] = the activation of x[t] · gateᵀ and x[t] · upᵀ with the matrices of an expert.
@@ -282,7 +281,7 @@ def expert_gate_up(
     gate_bias, up_bias
         (E · N,) float32, or None.
     out
-        (T, k · N) float32.
+        (T, k · N); Q8 needs N to be a multiple of 32.
 
     Raises
     ------
@@ -294,15 +293,15 @@ def expert_gate_up(
             f"gate and up of experts: got {gate.format} and {up.format}, "
             "wanted both quantized or both dense on a GPU"
         )
-    constants, grid, threads = jobs.shape(gate, "gate_up_swiglu")
+    constants, grid, threads = jobs.shape(gate, "expert_gate_up")
     product = jobs.kernels.launch(
         GATE_UP_FILE,
         "expert_gate_up",
-        jobs.macros(constants, [gate.kernel_format, up.kernel_format]),
+        {**constants.macros([gate.kernel_format, up.kernel_format]), "OUT": dtype(out)},
         grid,
         threads,
         GATE_UP_LAYOUTS[jobs.gather]["expert_gate_up"],
-        *(*gate.addresses, *up.addresses, gate_bias or 0, up_bias or 0, out),
+        *(*gate.addresses, *up.addresses, gate_bias or 0, up_bias or 0, *addresses(out)),
         *(ACTIVATIONS.index(activation), *jobs.members(gate)),
         *(*batch(x, gate.columns, 1), jobs.chosen, jobs.order),
     )
@@ -330,11 +329,11 @@ def expert_matmul(
     out
         (T, k · N) float32.
     """
-    constants, grid, threads = jobs.shape(weight, "matmul")
+    constants, grid, threads = jobs.shape(weight, "expert_matmul")
     product = jobs.kernels.launch(
         MATMUL_FILE,
         "expert_matmul",
-        jobs.macros(constants, [weight.kernel_format]),
+        constants.macros([weight.kernel_format]),
         grid,
         threads,
         MATMUL_LAYOUTS[jobs.gather]["expert_matmul"],
@@ -376,4 +375,44 @@ def add_experts(
         ADD_THREADS,
         ADD_LAYOUTS["add_experts"],
         *(parts, shares, x, chosen, columns, int(accumulate)),
+    )
+
+
+def add_experts_rmsnorm(
+    kernels: Kernels,
+    *,
+    parts: int,
+    shares: int,
+    x: int,
+    norm: int,
+    normed: Q8,
+    squares_out: int,
+    tokens: int,
+    chosen: int,
+    columns: int,
+) -> Launch:
+    """`add_experts`; normed = x · norm; squares_out = the sums of x² of 32 columns.
+
+    Parameters
+    ----------
+    parts, shares, x
+        As of `add_experts`.
+    norm
+        (K,) float32, aligned to 16.
+    normed
+        (T, K): the RMSNorm of x, but for the factors of `Squares`.
+    squares_out
+        (T, K / 32) float32.
+    tokens, chosen, columns
+        T, k, and K, a multiple of 32.
+    """
+    threads = ADD_RMSNORM_THREADS
+    return kernels.launch(
+        ADD_RMSNORM_FILE,
+        "add_experts_rmsnorm",
+        {"THREADS": threads},
+        (-(-columns // (4 * threads)), tokens, 1),
+        threads,
+        ADD_RMSNORM_LAYOUTS["add_experts_rmsnorm"],
+        *(parts, shares, x, chosen, columns, 1, norm, *addresses(normed), squares_out),
     )

@@ -1,0 +1,110 @@
+"""Two GPUs of one machine: the sum over both, and a model on one of them and on both.
+
+All is n/a where there are no two GPUs of one architecture.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from rocmforge.devices import default_device, list_devices, open_backend
+from rocmforge.engine import Engine
+from rocmforge.gpu.backend import GpuBackend
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.exchange_time import all_reduce_seconds
+from rocmforge.gpu.peers import Group
+
+from . import recording
+from .checks import CHECK_CTX, check_engine, wanted_logits
+from .inference import decode_seconds, prefill_seconds, prompt_samples
+from .models import model_path
+from .samples import track
+
+WAYS = ("peer access", "host memory")
+BYTES = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 22, 25))
+MODELS = ("7B-Q4_K_M", "8B-Q4_K_M")
+SPLITS = ("1 GPU", "2 GPUs, layer", "2 GPUs, tensor")
+PROMPT = 2048
+
+
+@functools.cache
+def two_gpus() -> tuple[str, str]:
+    """Name the first two GPUs of one architecture; NotImplementedError where there are none."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for device in list_devices():
+        choice = default_device(device.kind) if device.usable and device.kind != "cpu" else None
+        if choice is not None and choice.device is not None:
+            found.setdefault((choice.kind, choice.device.architecture), []).append(device.kind)
+    for names in found.values():
+        if len(names) > 1:
+            recording.watch_gpu(names[0])
+            return names[0], names[1]
+    raise NotImplementedError("got no two GPUs of one architecture")
+
+
+@functools.cache
+def both() -> tuple[Kernels, ...]:
+    """Open the two GPUs."""
+    opened = (open_backend(name) for name in two_gpus())
+    return tuple(backend.kernels for backend in opened if isinstance(backend, GpuBackend))
+
+
+class AllReduce:
+    """The sum of so many bytes of float32 over two GPUs, inside a captured graph."""
+
+    params = (BYTES, WAYS)
+    param_names = ("bytes", "way")
+
+    def setup(self, nbytes: int, way: str) -> None:
+        self.group = Group([own.runtime for own in both()], through_host=way == WAYS[1])
+        if self.group.way != way:
+            self.group.close()
+            raise NotImplementedError("the GPUs cannot reach each other's memory")
+
+    def teardown(self, nbytes: int, way: str) -> None:
+        self.group.close()
+
+    def track_all_reduce_us(self, nbytes: int, way: str) -> dict[str, Any]:
+        runs = [all_reduce_seconds(both(), self.group, nbytes // 4) for _ in range(5)]
+        return track([1e6 * s for s in runs])
+
+    track_all_reduce_us.unit = "us"
+
+
+@functools.cache
+def engine(model: str, split: str, ctx: int) -> Engine:
+    """Load and check a model once per process."""
+    names = two_gpus()
+    path = model_path(model)
+    wanted_logits(path)
+    loaded = Engine.from_gguf(
+        path,
+        names[0] if split == SPLITS[0] else names,
+        split_mode="tensor" if split == SPLITS[2] else "layer",
+        ctx=max(ctx, CHECK_CTX),
+        whole_cache=True,
+    )
+    check_engine(loaded, path)
+    return loaded
+
+
+class Split:
+    """A prompt of 2048 tokens, and one sequence that grows, on one GPU and on two."""
+
+    params = (MODELS, SPLITS)
+    param_names = ("model", "devices")
+    timeout = 3600  # the first process makes the model and computes its reference logits
+
+    def setup(self, model: str, devices: str) -> None:
+        self.engine = engine(model, devices, PROMPT)
+
+    def track_prefill_ms_per_token(self, model: str, devices: str) -> dict[str, Any]:
+        samples = prompt_samples(lambda: prefill_seconds(self.engine, PROMPT), PROMPT)
+        return track([1e3 * s / PROMPT for s in samples])
+
+    def track_decode_ms_per_token(self, model: str, devices: str) -> dict[str, Any]:
+        return track([1e3 * s for s in decode_seconds(self.engine, 1)])
+
+    track_prefill_ms_per_token.unit = "ms"
+    track_decode_ms_per_token.unit = "ms"
