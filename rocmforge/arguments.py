@@ -16,10 +16,10 @@ from dataclasses import fields
 from typing import Any
 
 from rocmforge import env
+from rocmforge.env import SPLIT_MODES
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.kv import PAGE_SIZES
 from rocmforge.sampling_params import SamplingParams
-from rocmforge.split import SPLIT_MODES
 from rocmforge.suggestions import Parser
 
 _EXIT_CODES = """

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from rocmforge.array_types import Floats
+from rocmforge.env import SplitMode
 from rocmforge.errors import EngineInUseError
 from rocmforge.generation import Generation
 from rocmforge.loading import Options, load
@@ -31,7 +32,6 @@ from rocmforge.plan.protocols import (
     TimedPass,
 )
 from rocmforge.sampling import DRAW, Draw, SamplingParams
-from rocmforge.split import SplitMode
 from rocmforge.text.tokenizer import Tokenizer
 
 LOGITS_CHUNK = 512  # tokens of one pass whose logits are all wanted: bounds the memory of logits

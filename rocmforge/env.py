@@ -13,11 +13,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal, get_args
 
 CPU_ISAS = ("avx512", "avxvnni", "avx2", "portable")
 MAX_THREADS = 1024
 DEVICES = ("auto", "cpu", "hip", "cuda")
 GPU_KINDS = DEVICES[2:]
+
+SplitMode = Literal["layer", "tensor"]
+"""How several GPUs share a model: some layers each, or a part of every matrix."""
+SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
 
 
 def _choice(name: str, choices: tuple[str, ...], default: str) -> str:

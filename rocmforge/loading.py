@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats
 from rocmforge.devices import chosen_devices, open_chosen
+from rocmforge.env import SPLIT_MODES, SplitMode
 from rocmforge.errors import DeviceError, OutOfMemoryError
 from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
 from rocmforge.gguf.header import TensorInfo
@@ -47,7 +48,6 @@ from rocmforge.plan.protocols import (
     StageCache,
 )
 from rocmforge.quantities import human_size
-from rocmforge.split import SPLIT_MODES, SplitMode
 from rocmforge.split.cache import SplitCache
 from rocmforge.split.executor import SplitExecutor
 from rocmforge.split.placement import fitting_layers, room, split_layers, taken_bytes

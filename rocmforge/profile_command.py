@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from rocmforge.env import SPLIT_MODES
 from rocmforge.profile_report import print_profile, print_verdict, print_wrapped
 from rocmforge.profiling.counter_rules import counted, kernel_verdict, run_verdict
 from rocmforge.profiling.external import ExternalProfile, profile_with, table
@@ -23,7 +24,6 @@ from rocmforge.profiling.roofline_picture import write_roofline
 from rocmforge.profiling.run import Options, profile_model
 from rocmforge.profiling.tools import answer, find_tools
 from rocmforge.profiling.trace import write_trace
-from rocmforge.split import SPLIT_MODES
 from rocmforge.terminal import ProgressBar, print_json, print_table, say
 
 LONGEST_CELL = 60

@@ -17,13 +17,13 @@ from typing import Any
 from rocmforge.bench.files import write_json
 from rocmforge.bench.git import provenance
 from rocmforge.devices import chosen_devices, open_chosen
+from rocmforge.env import SPLIT_MODES
 from rocmforge.errors import RocmforgeError
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.exchange_time import all_reduce_seconds
 from rocmforge.gpu.peers import Group
 from rocmforge.model.synthetic import make_model
 from rocmforge.speed.measure import measure, speed_tests
-from rocmforge.split import SPLIT_MODES
 
 REPO = Path(__file__).resolve().parent.parent
 BROKEN = 2  # exit code

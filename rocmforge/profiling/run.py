@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from rocmforge.devices import chosen_devices
 from rocmforge.engine import Engine
+from rocmforge.env import SplitMode
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect, oversubscription
 from rocmforge.loading import layers_on_gpus
@@ -40,7 +41,6 @@ from rocmforge.profiling.spans import spans_of
 from rocmforge.profiling.telemetry import measure_ceilings
 from rocmforge.profiling.ttft import TARGET_S, first_token, prompt_of
 from rocmforge.profiling.turns import phase_of
-from rocmforge.split import SplitMode
 from rocmforge.text.tokenizer import Tokenizer
 
 PROMPT_TOKENS, TOKENS = 512, 32

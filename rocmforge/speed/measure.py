@@ -19,6 +19,7 @@ from rocmforge import env
 from rocmforge.cpu.backend import available_threads, instruction_sets
 from rocmforge.devices import chosen_devices
 from rocmforge.engine import Engine
+from rocmforge.env import SplitMode
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect
@@ -33,7 +34,6 @@ from rocmforge.speed.ideal import (
     step_work,
 )
 from rocmforge.speed.sequences import Sequences
-from rocmforge.split import SplitMode
 
 PAGE_SIZE = 32  # tokens in a page of the KV cache
 WARM_STEPS = 5  # decode steps at least: a GPU makes the launches of a step, captures them later

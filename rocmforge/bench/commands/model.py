@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from rocmforge import env
 from rocmforge.bench.arguments import whole, wholes
 from rocmforge.bench.model_rows import FORMS
-from rocmforge.split import SPLIT_MODES, SplitMode
+from rocmforge.env import SPLIT_MODES, SplitMode
 
 EPILOG = """\
 examples:
