@@ -71,7 +71,8 @@ def two_gpus_tables(report: dict[str, Any]) -> str:
     times = [[f"{n:,}", *(f"{sums[n, way]:,.1f}" for way in ways)] for n in sizes]
     rows: dict[tuple[str, str], dict[str | None, float | None]] = {}
     for row in report["models"]:
-        cells = rows.setdefault((row["model"], row["test"]), {})
+        together = f", {row['batch']} sequences" if row["batch"] > 1 else ""
+        cells = rows.setdefault((row["model"], f"{row['test']}{together}"), {})
         cells[row["split_mode"]] = row["tokens_per_second"]
     modes = ("layer", "tensor")
     speeds = [[*names, *_over_one(cells, modes)] for names, cells in rows.items()]
