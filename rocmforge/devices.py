@@ -28,6 +28,9 @@ from rocmforge.plan.protocols import Backend
 _LISTS: MappingProxyType[str, Callable[[], list[DeviceProperties]]] = MappingProxyType(
     {"hip": hip.devices, "cuda": cuda.devices}
 )
+_REACHES: MappingProxyType[str, Callable[[int, int], bool]] = MappingProxyType(
+    {"hip": hip.reaches, "cuda": cuda.reaches}
+)
 _DRIVERS: MappingProxyType[str, Callable[[], bool]] = MappingProxyType(
     {"hip": has_amd_driver, "cuda": has_nvidia_driver}
 )
@@ -75,7 +78,8 @@ def list_devices() -> list[Device]:
     detail = f"{available_threads()} cores; {chosen}{sets}"
     found = [Device("cpu", here.cpu_name or "unknown CPU", detail, usable=True)]
     for kind, gpus in _LISTS.items():
-        found += [_listed(kind, gpu) for gpu in gpus()]
+        own = gpus()
+        found += [_listed(kind, gpu, own) for gpu in own]
     if len(found) == 1:
         card = here.gpu_name is not None or here.gpu_architecture is not None
         architecture = here.gpu_architecture or "unknown architecture"
@@ -186,7 +190,7 @@ def open_chosen(choice: Choice, threads: int | None = None) -> Backend[Any]:
         raise
 
 
-def _listed(kind: str, gpu: DeviceProperties) -> Device:
+def _listed(kind: str, gpu: DeviceProperties, gpus: Sequence[DeviceProperties]) -> Device:
     memory = f"{gpu.memory_bytes / 2**30:.0f} GiB"
     unfit = None
     architecture = gpu.architecture
@@ -197,6 +201,10 @@ def _listed(kind: str, gpu: DeviceProperties) -> Device:
     details = [architecture, f"{gpu.compute_units} compute units", memory]
     if gpu.integrated:
         details.append("integrated")
+    others = [other.index for other in gpus if other.index != gpu.index]
+    reached = [f"{kind}:{other}" for other in others if _REACHES[kind](gpu.index, other)]
+    if others:
+        details.append(f"peer access to {', '.join(reached) or 'no other GPU'}")
     if unfit:
         details.append(unfit)
     tuned = load_tuning(gpu).date

@@ -35,10 +35,12 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gpus_are_listed_with_whether_they_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_LISTS", {"hip": lambda: [OLD, RADEON], "cuda": list})
+    monkeypatch.setattr(devices, "_REACHES", {"hip": lambda index, other: index > other})
     cpu, radeon, old = list_devices()
     assert cpu.kind == "cpu"
-    wanted = Device("hip:1", "RX 7900 XT", "gfx1100; 84 compute units; 20 GiB", usable=True)
-    assert radeon == wanted
+    detail = "gfx1100; 84 compute units; 20 GiB; peer access to hip:0"
+    assert radeon == Device("hip:1", "RX 7900 XT", detail, usable=True)
+    assert "; peer access to no other GPU; " in old.detail
     assert (old.kind, old.usable) == ("hip:0", False)
     assert "; architecture not supported, wanted gfx906 to gfx950" in old.detail
 

@@ -61,6 +61,13 @@ def pci_address(index: int) -> str | None:
     return str(address.partition(b"\0")[0].decode())
 
 
+def reaches(index: int, other: int) -> bool:
+    """Whether kernels of one GPU can use the memory of another; both by their numbers."""
+    driver = _initialized_driver()
+    pair = [_checked(driver, driver.cuDeviceGet, number) for number in (index, other)]
+    return bool(_checked(driver, driver.cuDeviceCanAccessPeer, *pair))
+
+
 def compiler_version() -> str:
     """Return NVRTC's version, and with what it is always called.
 

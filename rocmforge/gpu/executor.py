@@ -427,6 +427,7 @@ class GpuExecutor:
             watch.host("launch")
         if running.shape.single and kept.ran and kept.graph is None:
             kept.graph = runtime.capture(stream, partial(_all, self._enqueue(running, None)))
+            yield  # likewise, where making a graph waits for the device
         if watch is not None:
             watch.mark()
         if kept.graph is None:

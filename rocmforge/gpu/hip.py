@@ -47,6 +47,12 @@ def devices() -> list[DeviceProperties]:
     return [_properties(_bindings()[0], index) for index in range(found)]
 
 
+def reaches(index: int, other: int) -> bool:
+    """Whether kernels of one GPU can use the memory of another; both by their numbers."""
+    hip, _ = _bindings()
+    return bool(_checked(hip.hipDeviceCanAccessPeer, index, other))
+
+
 def version() -> tuple[int, int, int] | None:
     """Return the HIP runtime's version, which is not ROCm's; None where there is no runtime."""
     try:

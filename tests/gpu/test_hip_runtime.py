@@ -131,6 +131,15 @@ def test_the_architecture_is_the_runtimes(
     assert device.detail.startswith("gfx1030 (HSA_OVERRIDE_GFX_VERSION=10.3.0); 4 compute units")
 
 
+def test_whom_a_card_reaches_is_listed(
+    standin: dict[str, CDLL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_DEVICES", "gfx1100,gfx1100,gfx1100")
+    assert list_devices()[2].detail.endswith("; peer access to hip:0, hip:2")
+    monkeypatch.setenv("STANDIN_NO_PEERS", "1")
+    assert list_devices()[2].detail.endswith("; peer access to no other GPU")
+
+
 def test_without_rocm(tmp_path: Path) -> None:
     """In a process of its own: this one has the stand-in."""
     program = """
