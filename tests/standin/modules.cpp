@@ -60,8 +60,8 @@ std::string write_library(const void* image, size_t bytes) {
 
 Error run(const Function& function, Dim grid, const std::vector<char>& arguments) {
     BlockRun block = {
-        function.kernel,    arguments.data(),        {0, 0, 0}, grid, function.threads,
-        function.wave_size, function.device,         function.wave_size == 64};
+        function.kernel,  arguments.data(),   {0, 0, 0},       grid,
+        function.threads, function.wave_size, function.device, function.wave_size == 64};
     if (std::getenv("STANDIN_TURN")) block.reverse = !block.reverse;
     for (unsigned z = 0; z < grid.z; ++z) {
         for (unsigned y = 0; y < grid.y; ++y) {
@@ -130,8 +130,7 @@ ENTRY Error hipModuleLoadData(Module** out, const void* image) {
         return host ? kNoBinaryForGpu : kInvalidImage;
     }
     *host = &kHostInterface;
-    *out = new Module{library, static_cast<unsigned>(device.wave_size), current_device(),
-                      {}};
+    *out = new Module{library, static_cast<unsigned>(device.wave_size), current_device(), {}};
     modules.insert(*out);
     return kSuccess;
 }

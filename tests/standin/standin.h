@@ -2,9 +2,9 @@
 //
 // The stand-in runs kernels on the CPU under unmodified hip-python, for tests. Work given to a
 // stream waits in its device's queue, in order, and runs when the host waits for any, so that a
-// missing synchronization shows; devices that all have work run it at the same time. Kernels for wave 32 run a block's threads from the first to the last,
-// those for wave 64 from the last to the first (STANDIN_TURN=1: the other way), so that a missing
-// barrier shows. It knows no kernel.
+// missing synchronization shows; devices that all have work run it at the same time. Kernels for
+// wave 32 run a block's threads from the first to the last, those for wave 64 from the last to the
+// first (STANDIN_TURN=1: the other way), so that a missing barrier shows. It knows no kernel.
 #pragma once
 
 #include <cstddef>
