@@ -56,9 +56,8 @@ struct Chunk {
                 *reinterpret_cast<u32x4*>(numbers(rank, a.peers.rank) + element(i)) = own;
             }
         }
-        block_sync();
+        publish();
         if (thread_x() != 0) return;
-        fence_shared();
         for (int rank = 0; rank < a.peers.ranks; ++rank) {
             if (rank != a.peers.rank) store_shared(flag(rank, a.peers.rank), call);
         }
@@ -75,9 +74,8 @@ struct Chunk {
                     return static_cast<int32_t>(load_shared(arrived) - call) >= 0;
                 });
             }
-            fence_shared();
         }
-        block_sync();
+        take_over();
         if (thread_x() == 0) a.peers.calls[number] = call;
         UNROLL
         for (int i = 0; i < kItems; ++i) {

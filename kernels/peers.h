@@ -71,6 +71,29 @@ DEVICE void fence_shared() {
 #endif
 }
 
+// A block's barrier between what its threads write and a flag that thread 0 stores behind it. AMD's
+// barrier orders the block alone, so each thread orders its own; CUDA's fence speaks for all
+// threads that thread 0 has met.
+DEVICE void publish() {
+#if !defined(ROCMFORGE_CUDA)
+    fence_shared();
+#endif
+    block_sync();
+#if defined(ROCMFORGE_CUDA)
+    if (thread_x() == 0) fence_shared();
+#endif
+}
+// The barrier between a flag that thread 0 has seen and what all threads read behind it.
+DEVICE void take_over() {
+#if defined(ROCMFORGE_CUDA)
+    if (thread_x() == 0) fence_shared();
+#endif
+    block_sync();
+#if !defined(ROCMFORGE_CUDA)
+    fence_shared();
+#endif
+}
+
 // Asks until there is an answer, or until the group is told to stop: then it is false.
 template <class Answered>
 DEVICE bool wait_for(const Peers& peers, const Answered& answered) {

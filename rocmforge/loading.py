@@ -381,7 +381,8 @@ class _Loader:
             for rank, backend in enumerate(backends):
                 own = shards.part_rows(info, raw, fmt, rank)
                 columns = shards.part_info(info, rank).shape[-1]
-                packed.append(backend.pack(own, fmt, columns, None, factors))
+                release = partial(file.release, info.name) if own is raw else None
+                packed.append(backend.pack(own, fmt, columns, release, factors))
                 self.weight_bytes += packed[-1].nbytes
             return tuple(packed)
 
@@ -412,9 +413,10 @@ class _Loader:
 
     def _check_parts(self, opened: Sequence[tuple[Choice, Backend[Any]]]) -> None:
         """ValueError where GPUs are too few or too many, or not alike."""
-        if self.options.gpu_layers is not None:
+        given, count = self.options.gpu_layers, self.config.n_layers
+        if given is not None and (not isinstance(given, int) or given < count):
             raise ValueError(
-                f"gpu_layers: got {self.options.gpu_layers} with split mode tensor, wanted none: "
+                f"gpu_layers: got {given} with split mode tensor, wanted none, or all {count}: "
                 "every GPU has a part of every layer"
             )
         names = ", ".join(choice.name for choice, _ in opened)
@@ -423,14 +425,15 @@ class _Loader:
                 f"split mode tensor: got {len(opened)} devices ({names}), wanted 2 to "
                 f"{MOST_RANKS} GPUs, as --device hip:0,hip:1"
             )
-        kinds = dict.fromkeys(
-            f"{choice.kind} {choice.device.architecture if choice.device else ''}"
-            for choice, _ in opened
+        gpus = [(choice.kind, choice.device) for choice, _ in opened if choice.device]
+        alike = dict.fromkeys(
+            f"{kind} {gpu.name} ({gpu.architecture}, {gpu.compute_units} compute units)"
+            for kind, gpu in gpus
         )
-        if len(kinds) > 1:
+        if len(alike) > 1:  # they round alike where they have the same kernels in the same grids
             raise ValueError(
-                f"split mode tensor: got {', '.join(kinds)}, wanted GPUs of one architecture; "
-                "split mode layer takes any"
+                f"split mode tensor: got {', '.join(alike)}, wanted GPUs that are alike; split "
+                "mode layer takes any"
             )
 
     def _as_stored(

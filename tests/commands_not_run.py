@@ -172,6 +172,10 @@ NOT_RUN: dict[str, tuple[str, str]] = {
         CARD,
         "tests/gpu/test_gpu_speed.py::test_a_model_is_decoded_at_a_depth_and_its_prompt_timed",
     ),
+    "tools/two_gpus.py": (
+        "needs two GPUs",
+        "tests/gpu/test_two_gpus_tool.py::test_sums_and_models_are_measured_and_shown",
+    ),
     "tools/kernel_resources.py": (
         "compiles for minutes",
         "tests/gpu/test_code_objects.py::test_the_tool_prints_every_kernel_and_fails_on_a_hot_one_that_spills",

@@ -135,7 +135,7 @@ def readme_models(report: dict[str, Any], peers: list[dict[str, Any]]) -> str:
         if "error" not in row
     }
     measured = f"commit {report['commit'][:8]}, {report['date'][:10]}"
-    beside = "".join(f", × llama.cpp of {peer['commit'][:8]}" for peer in same)
+    beside = "".join(f", ratios to llama.cpp measured at {peer['commit'][:8]}" for peer in same)
     intro = (
         f"One {report['gpu']}, {measured}{beside}; median tokens/s, "
         "[more](docs/PERFORMANCE.md#on-gpus):"

@@ -11,6 +11,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ TESTS = speed_tests([512, 2048], [128], [0], [1, 8])
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print and write; 0, or 2 where something is missing."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0], allow_abbrev=False)
-    parser.add_argument("--device", default="cuda:0,cuda:1", help="two GPUs (default: %(default)s)")
+    parser.add_argument("--device", required=True, help="two GPUs, as hip:0,hip:1")
     parser.add_argument(
         "--models",
         nargs="+",
@@ -71,18 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _sums(device: str) -> Iterator[dict[str, Any]]:
     """Each size by each way."""
-    backends = [open_chosen(choice) for choice in chosen_devices(device)]
-    kernels = [backend.kernels for backend in backends if isinstance(backend, GpuBackend)]
-    for through_host in (False, True):
-        group = Group([own.runtime for own in kernels], through_host)
-        for nbytes in BYTES:
-            times = [all_reduce_seconds(kernels, group, nbytes // 4) for _ in range(ROUNDS)]
-            us = 1e6 * statistics.median(times)
-            print(f"{nbytes:>10,} bytes, {group.way}: {us:8.2f} us", flush=True)
-            yield {"bytes": nbytes, "way": group.way, "us": us}
-        group.close()
-    for backend in backends:
-        backend.close()
+    with ExitStack() as stack:
+        kernels = []
+        for choice in chosen_devices(device):
+            backend = open_chosen(choice)
+            stack.callback(backend.close)
+            kernels += [backend.kernels] if isinstance(backend, GpuBackend) else []
+        for through_host in (False, True):
+            group = Group([own.runtime for own in kernels], through_host)
+            stack.callback(group.close)
+            for nbytes in BYTES:
+                times = [all_reduce_seconds(kernels, group, nbytes // 4) for _ in range(ROUNDS)]
+                us = 1e6 * statistics.median(times)
+                print(f"{nbytes:>10,} bytes, {group.way}: {us:8.2f} us", flush=True)
+                yield {"bytes": nbytes, "way": group.way, "us": us}
 
 
 def _speeds(model: str, names: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:

@@ -150,6 +150,7 @@ class CudaRuntime(Runtime):
         {
             "memory_info": "cuMemGetInfo",
             "allocate": "cuMemAlloc",
+            "allocate_shared": "cuMemAlloc",
             "can_access_peer": "cuDeviceCanAccessPeer",
             "enable_peer": "cuCtxEnablePeerAccess",
             "free": "cuMemFree",
@@ -163,6 +164,7 @@ class CudaRuntime(Runtime):
             "create_event": "cuEventCreate",
             "record_event": "cuEventRecord",
             "wait_event": "cuStreamWaitEvent",
+            "query_event": "cuEventQuery",
             "synchronize_event": "cuEventSynchronize",
             "elapsed_milliseconds": "cuEventElapsedTime",
             "destroy_event": "cuEventDestroy",

@@ -34,6 +34,14 @@ def all_reduce_seconds(kernels: Sequence[Kernels], group: Group, count: int) -> 
             launches = all_reduce(own, x=x, count=count, peers=peers) * CALLS
             parts.append((own.runtime, launches))
         (runtime, launches), *others = parts
+        stack.callback(group.restart)
+        stack.callback(_wait, kernels)
+        stack.callback(group.stop)  # where one device alone has been started
         replay = Replay(runtime, launches, CALLS, others)
         stack.callback(replay.close)
         return replay.seconds()
+
+
+def _wait(kernels: Sequence[Kernels]) -> None:
+    for own in kernels:
+        own.runtime.synchronize()

@@ -38,7 +38,7 @@ from rocmforge.kv.batch import Batch, extend, step_ahead
 from rocmforge.plan.arena import assign
 from rocmforge.plan.cost import Costs
 from rocmforge.plan.graph import Graph, Rotation
-from rocmforge.plan.lockstep import Work, alone
+from rocmforge.plan.lockstep import BARRIER, TURN, Work, alone
 from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import ExecutorMemory, Progress, StageInput
 from rocmforge.sampling import choose
@@ -106,8 +106,9 @@ class GpuExecutor:
         self._lowering = Lowering(
             kernels, cache, ctx, constants.address, constants.table, peers=peers
         )
+        self._grouped = peers.ranks > 1
         # What a step that is only queued may fail with: alone, a device runs it later.
-        self._forgiven = (CompileError, DeviceError) if peers.ranks == 1 else ()
+        self._forgiven = () if self._grouped else (CompileError, DeviceError)
         self._plans: dict[BatchShape, Plan] = {}
         self._passes: OrderedDict[Key, CapturedPass] = OrderedDict()
         self._moves = cache.moves
@@ -187,10 +188,11 @@ class GpuExecutor:
         stage: StageInput | None = None,
     ) -> Work[Floats]:
         """Do as `forward`, in lockstep with other devices."""
-        self._settle()
+        yield from self._settle()
         running = yield from self._start(tokens, sequences, counts, rows, None, stage)
-        yield
-        own: Floats = self._finish(running, counts).view(np.float32)
+        yield BARRIER
+        result = yield from self._finish(running, counts)
+        own: Floats = result.view(np.float32)
         return own
 
     def next_tokens(
@@ -203,7 +205,8 @@ class GpuExecutor:
         stage: StageInput | None = None,
     ) -> list[int]:
         """Run new tokens and choose the next ones; see `Executor.next_tokens`."""
-        return alone(self.choosing(tokens, sequences, counts, draws, following, stage))
+        takes = self.takes(tokens, sequences, draws, stage)
+        return alone(self.choosing(tokens, sequences, counts, draws, following, stage, takes))
 
     def choosing(
         self,
@@ -213,19 +216,25 @@ class GpuExecutor:
         draws: NDArray[Any],
         following: NDArray[Any] | None = None,
         stage: StageInput | None = None,
+        takes: bool = False,
     ) -> Work[list[int]]:
-        """Do as `next_tokens`, in lockstep with other devices."""
-        running = self._take(tokens, sequences, draws, stage)
-        if running is None:
-            self._settle()
+        """Do as `next_tokens`, in lockstep with other devices.
+
+        `takes`: the step is the queued one, as `takes` says of each device.
+        """
+        if takes:
+            running = self._take(tokens, sequences, stage)
+        else:
+            yield from self._settle()
             rows = (np.cumsum(counts) - 1).astype(np.int32)
             running = yield from self._start(tokens, sequences, counts, rows, draws, stage)
         self._chosen = []  # not known before this pass has ended
         if following is not None and self.observer is None and running.shape.single:
             with suppress(*self._forgiven):  # the step that is wanted has not failed
                 yield from self._queue(running, following, stage)
-        yield
-        chosen: list[int] = self._finish(running, counts)[:, 0].tolist()
+        yield BARRIER
+        result = yield from self._finish(running, counts)
+        chosen: list[int] = result[:, 0].tolist()
         if min(chosen) < 0:
             yield from self._refuse(running, chosen)
         self._chosen = chosen
@@ -234,11 +243,11 @@ class GpuExecutor:
     def _refuse(self, running: Running, chosen: list[int]) -> Work[None]:
         """Let the host choose where the device could not: it says what is wrong with the logits."""
         if self._queued is not None:  # its logits have taken the place of these
-            self._settle()
+            yield from self._settle()
             rerun = replace(running, kept=self._pass((running.shape, True, 0, False)))
             yield from self._launch(rerun, None)
-            yield
-            self._synchronize()
+            yield BARRIER
+            yield from self._settle()
         columns = self._graph.result.columns
         wrong = np.empty(columns, np.float32)
         for row, token in enumerate(chosen):
@@ -274,15 +283,16 @@ class GpuExecutor:
         result = self._slots[0].result(shape.output_rows, columns)
         received = None if stage is None else self._slots[0].receive(stage.received)
         running = Running(kept, shape, tuple(sequences), tokens, draws, batch, result, received)
-        yield  # no device of a group waits for others before all have what they need
+        yield BARRIER  # none waits for others before all have what they need
         yield from self._launch(running, watch)
         return running
 
-    def _finish(self, running: Running, counts: Sequence[int]) -> Ints:
+    def _finish(self, running: Running, counts: Sequence[int]) -> Work[Ints]:
         """Wait for a pass, and return a copy of what it gave to the host."""
         watch = None if self.observer is None else self._watch
         if watch is not None:
             watch.host("wait")
+        yield from self._ask(self._slots[running.kept.slot])
         if self._queued is None:
             self._synchronize()
         else:
@@ -307,44 +317,57 @@ class GpuExecutor:
             return
         slot = 1 - running.kept.slot
         self._runtime.record_event(self._slots[running.kept.slot].done, self._stream)
-        yield  # every device of a group has what this one's step waits for
+        yield BARRIER  # all have what the step before waits for
         kept = self._pass((running.shape, True, slot, True))
         result = self._slots[slot].result(running.shape.output_rows, 1)
         queued = replace(running, kept=kept, draws=draws, batch=batch, result=result)
         yield from self._launch(queued, None)
         self._queued = queued
 
-    def _take(
+    def takes(
         self,
         tokens: NDArray[np.int64],
         sequences: Sequence[int],
         draws: NDArray[Any],
         stage: StageInput | None,
-    ) -> Running | None:
-        """Return the queued step, if it is the one that is wanted, and let its sequences grow."""
+    ) -> bool:
+        """Whether the queued step is the one that is wanted."""
         queued = self._queued
         if queued is None or queued.draws is None or self.observer is not None:
-            return None
+            return False
         if tuple(sequences) != queued.sequences or tokens.tolist() != self._chosen:
-            return None
+            return False
         if draws.tobytes() != queued.draws.tobytes() or self._moves != self.cache.moves:
-            return None
+            return False
         batch = step_ahead(self.cache.table, sequences) if stage is None else stage.batch
-        if batch is None or not batch.same_places(queued.batch):
-            return None
+        return batch is not None and batch.same_places(queued.batch)
+
+    def _take(
+        self, tokens: NDArray[np.int64], sequences: Sequence[int], stage: StageInput | None
+    ) -> Running:
+        """Return the queued step, and let its sequences grow."""
+        queued = self._queued
+        assert queued is not None
         if stage is None:
             self.cache.table.extend_all(sequences, [1] * len(sequences))
         self._queued = None
         return replace(queued, tokens=tokens)
 
-    def _settle(self) -> None:
+    def _settle(self) -> Work[None]:
         """Wait for a queued step that is not wanted, or for a pass that was interrupted.
 
         What a queued step wrote lies behind the tokens of its sequences.
         """
         self._queued = None
         if self._busy:
+            for slot in self._slots:
+                yield from self._ask(slot)
             self._synchronize()
+
+    def _ask(self, slot: Slot) -> Work[None]:
+        """In a group, ask until a pass has ended: an error of any device is seen meanwhile."""
+        while self._grouped and not self._runtime.is_done(slot.done):
+            yield TURN
 
     def _synchronize(self) -> None:
         self._runtime.synchronize(self._copies)
@@ -369,7 +392,7 @@ class GpuExecutor:
         stage: StageInput | None = None,
     ) -> GpuTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
-        self._settle()
+        alone(self._settle())
         shape = batch_shape(counts, rows)
         self.cache.grow(self.cache.n_pages)  # the pass keeps its addresses, whatever runs later
         given = stage or StageInput(extend(self.cache.table, sequences, counts), None)
@@ -422,12 +445,12 @@ class GpuExecutor:
         if kept.chained:  # the step before runs meanwhile, and leaves the tokens
             inputs.send(self._copies, tokens=False)
             runtime.synchronize(self._copies)
-            yield  # before any device of a group has launches that wait for this one's
+            yield BARRIER  # before any has launches that wait for this one's
         if watch is not None:
             watch.host("launch")
         if running.shape.single and kept.ran and kept.graph is None:
             kept.graph = runtime.capture(stream, partial(_all, self._enqueue(running, None)))
-            yield  # likewise, where making a graph waits for the device
+        yield BARRIER  # likewise, where making a graph waits for the device
         if watch is not None:
             watch.mark()
         if kept.graph is None:
@@ -437,6 +460,8 @@ class GpuExecutor:
         else:
             watch.launch("graph", partial(runtime.launch_graph, kept.graph, stream))
             watch.mark("graph")
+        if self._grouped:
+            runtime.record_event(self._slots[kept.slot].done, stream)
 
     def _enqueue(self, running: Running, watch: PassWatch | None) -> Work[None]:
         """Enqueue the copies and kernels of a pass; a watch sees each launch and each step.
@@ -455,7 +480,7 @@ class GpuExecutor:
             enqueued += len(launches)
             if enqueued > LAUNCHES:
                 enqueued = 0
-                yield
+                yield TURN
             for launch in launches:
                 if watch is None:
                     launch.enqueue(runtime, stream)

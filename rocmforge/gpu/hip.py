@@ -167,6 +167,7 @@ class HipRuntime(Runtime):
     """
 
     platform = "hip"
+    shared_flags = (_FINE_GRAINED,)
     names = MappingProxyType(
         {
             "memory_info": "hipMemGetInfo",
@@ -185,6 +186,7 @@ class HipRuntime(Runtime):
             "create_event": "hipEventCreateWithFlags",
             "record_event": "hipEventRecord",
             "wait_event": "hipStreamWaitEvent",
+            "query_event": "hipEventQuery",
             "synchronize_event": "hipEventSynchronize",
             "elapsed_milliseconds": "hipEventElapsedTime",
             "destroy_event": "hipEventDestroy",
@@ -234,10 +236,6 @@ class HipRuntime(Runtime):
                 f"hipModuleLaunchKernel of {grid} blocks of {threads} threads with "
                 f"{arguments.nbytes} bytes of arguments: {_describe(error)}"
             )
-
-    def allocate_shared(self, nbytes: int) -> int:
-        """As `allocate`, of memory that other devices may write while kernels here read it."""
-        return self._allocate("allocate_shared", "fine-grained device", nbytes, _FINE_GRAINED)
 
     def allow_lds(self, function: Any, nbytes: int) -> None:
         """Do nothing: kernels name their LDS themselves."""

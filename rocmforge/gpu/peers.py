@@ -20,6 +20,7 @@ from rocmforge.gpu.runtime import Runtime
 MOST_RANKS = 8
 WORDS = 1 << 18
 """Numbers of a call that travel as words, at most: tokens of 32 sequences and 8,192 columns."""
+BLOCK = 256  # words of a block
 CHUNK = 4096  # numbers that travel together
 NUMBERS = 1 << 22
 """Numbers of a call that travel in chunks, at most; more are several calls."""
@@ -69,6 +70,10 @@ class Group:
 
     Raises
     ------
+    ValueError
+        There are too few or too many.
+    DeviceError
+        A card that could reach another one's memory does not.
     OutOfMemoryError
         The inboxes do not fit.
     """
@@ -111,7 +116,7 @@ class Group:
 
     def _view(self, rank: int, inboxes: Sequence[int]) -> tuple[int, ...]:
         """Members of `Peers` in kernels/peers.h."""
-        calls = self._own(self._runtimes[rank], 4 * max(WORDS, NUMBERS // CHUNK))
+        calls = self._own(self._runtimes[rank], 4 * max(WORDS // BLOCK, NUMBERS // CHUNK))
         unused = (0,) * (MOST_RANKS - len(inboxes))
         return (*inboxes, *unused, calls, self._stop.ctypes.data, rank, len(inboxes))
 
@@ -135,6 +140,12 @@ class Group:
         memory[:] = 0
         self._arrays.append(memory)
         return memory
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes on each device, or for each in the host's."""
+        device = sum(nbytes for _, _, nbytes in self._memory)
+        return (device + sum(memory.nbytes for memory in self._arrays)) // len(self._runtimes)
 
     def stop(self) -> None:
         """Let no kernel wait any longer for another device: one has failed."""

@@ -60,8 +60,9 @@ class Replay:
         self._repeats = 0
         self._devices: list[_Device] = []
         try:
-            for part in ((runtime, launches), *others):
-                self._devices.append(_Device(*part))
+            for own, its_launches in ((runtime, launches), *others):
+                self._devices.append(_Device(own, its_launches))
+                own.synchronize()
             self._lengthen()
         except BaseException:  # Ctrl-C too
             self.close()
@@ -112,7 +113,6 @@ class _Device:
         self._graph: Any = None
         self._stream = runtime.create_stream()
         self._events = runtime.create_event(), runtime.create_event()
-        runtime.synchronize()
 
     @property
     def launches(self) -> int:

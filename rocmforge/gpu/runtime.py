@@ -25,6 +25,7 @@ Way = Literal["to_device", "to_host", "on_device"]
 """Of a copy."""
 
 _NON_BLOCKING = 1  # hipStreamNonBlocking, CU_STREAM_NON_BLOCKING
+_NOT_READY = 600  # hipErrorNotReady, CUDA_ERROR_NOT_READY
 _REACHED = 704  # hipErrorPeerAccessAlreadyEnabled, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
 
@@ -79,6 +80,9 @@ class Runtime(ABC):
     names: ClassVar[Mapping[str, str]]
     """The vendor's name of each call that is made here."""
 
+    shared_flags: ClassVar[tuple[int, ...]] = ()
+    """What allocating memory for several devices is told besides."""
+
     def __init__(self, api: Any, properties: DeviceProperties) -> None:
         self._api = api
         self.properties = properties
@@ -94,7 +98,7 @@ class Runtime(ABC):
 
     def allocate_shared(self, nbytes: int) -> int:
         """As `allocate`, of memory that other devices may write while kernels here read it."""
-        return self.allocate(nbytes)
+        return self._allocate("allocate_shared", "device", nbytes, *self.shared_flags)
 
     def can_reach(self, other: Runtime) -> bool:
         """Whether kernels of this device can use memory of another one."""
@@ -167,6 +171,15 @@ class Runtime(ABC):
     def wait_event(self, stream: Any, event: Any) -> None:
         """Let a stream wait for an event."""
         self._call("wait_event", stream, event, 0)
+
+    def is_done(self, event: Any) -> bool:
+        """Whether an event has happened, or was never recorded; does not wait."""
+        self._select()
+        function = getattr(self._api, self.names["query_event"])
+        (error,) = function(event)
+        if int(error) not in (0, _NOT_READY):
+            raise DeviceError(f"{function.__name__}: {self._describe(error)}")
+        return int(error) == 0
 
     def synchronize_event(self, event: Any) -> None:
         """Wait on the host until an event has happened."""

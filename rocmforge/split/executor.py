@@ -118,15 +118,17 @@ class SplitExecutor:
         Where a stage fails, the sequences are as long as before: later stages lack the tokens.
         """
         self._seen.clear()
-        given = StageInput(extend(self.cache.table, sequences, counts), None)
+        table = self.cache.table
+        lengths = [table.length(sequence) for sequence in sequences]
         every = np.arange(tokens.size, dtype=np.int32)
         try:
+            given = StageInput(extend(table, sequences, counts), None)
             for stage in self._stages[:-1]:
                 x = stage.forward(tokens, sequences, counts, every, given)
                 given = StageInput(given.batch, x)
             result = finish(self._stages[-1], given)
         except BaseException:  # Ctrl-C too
-            forget(self.cache.table, sequences, counts)
+            forget(table, sequences, lengths)
             raise
         if self._observer is not None:
             self._observer(merged(self._names, tuple(self._seen)))
@@ -144,12 +146,14 @@ class SplitExecutor:
         rows: Ints,
     ) -> SplitTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
-        given = StageInput(extend(self.cache.table, sequences, counts), None)
+        table = self.cache.table
+        lengths = [table.length(sequence) for sequence in sequences]
         every = np.arange(tokens.size, dtype=np.int32)
         last = self._stages[-1]
         timed: list[TimedPass] = []
         with ExitStack() as undo:
-            undo.callback(forget, self.cache.table, sequences, counts)
+            undo.callback(forget, table, sequences, lengths)
+            given = StageInput(extend(table, sequences, counts), None)
             for own in self._stages:
                 wanted = rows if own is last else every
                 timed.append(own.timed_pass(tokens, sequences, counts, wanted, given))
@@ -164,11 +168,11 @@ class SplitExecutor:
         """Nothing to do: the stages are closed by whoever made them."""
 
 
-def forget(table: PageTable, sequences: Sequence[int], counts: Sequence[int]) -> None:
+def forget(table: PageTable, sequences: Sequence[int], lengths: Sequence[int]) -> None:
     """Make sequences as long as they were before a pass that failed."""
-    for sequence, count in zip(sequences, counts, strict=True):
+    for sequence, length in zip(sequences, lengths, strict=True):
         with suppress(ValueError):  # released by another thread
-            table.truncate(sequence, table.length(sequence) - count)
+            table.truncate(sequence, length)
 
 
 def held_together(held: Sequence[ExecutorMemory]) -> ExecutorMemory:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -46,8 +48,18 @@ class PartExecutor(StageExecutor, Protocol):
         draws: NDArray[Any],
         following: NDArray[Any] | None = None,
         stage: StageInput | None = None,
+        takes: bool = False,
     ) -> Work[list[int]]:
-        """Do as `next_tokens`."""
+        """Do as `next_tokens`; `takes`: by the queued step."""
+
+    def takes(
+        self,
+        tokens: NDArray[np.int64],
+        sequences: Sequence[int],
+        draws: NDArray[Any],
+        stage: StageInput | None,
+    ) -> bool:
+        """Whether the queued step is the one that is wanted."""
 
     def abandon(self) -> None:
         """Wait for what runs, whatever becomes of it."""
@@ -55,6 +67,10 @@ class PartExecutor(StageExecutor, Protocol):
 
 class Exchange(Protocol):
     """What the devices sum through."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it takes on each device."""
 
     def stop(self) -> None:
         """Let no device wait any longer for another one."""
@@ -83,6 +99,7 @@ class TensorExecutor:
         self._parts = tuple(parts)
         self._exchange = exchange
         self._observer: Observer | None = None
+        self._stopped = False  # whether a pass has failed, and the exchange is to begin anew
         self.runs_ahead = parts[0].runs_ahead
 
     @property
@@ -105,8 +122,14 @@ class TensorExecutor:
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Do ahead what would delay the first passes of each device."""
-        for part in self._parts:
-            part.prepare(progress)
+        count = len(self._parts)
+
+        def told(rank: int, done: int, of: int) -> None:
+            if progress is not None:
+                progress(rank * of + done, count * of)
+
+        for rank, part in enumerate(self._parts):
+            part.prepare(partial(told, rank))
 
     def forward(
         self,
@@ -115,12 +138,16 @@ class TensorExecutor:
         counts: Sequence[int],
         rows: Ints,
     ) -> Floats:
-        """Run the new tokens of some sequences; see `Executor.forward`."""
+        """Run the new tokens of some sequences; see `Executor.forward`.
 
-        def logits(part: PartExecutor, given: StageInput) -> Work[Floats]:
-            return part.forwarding(tokens, sequences, counts, rows, given)
+        After an error of a device the sequences are as long as before, and further calls are
+        allowed.
+        """
 
-        return self._run(sequences, counts, logits, ahead=False)
+        def logits(given: StageInput) -> list[Work[Floats]]:
+            return [part.forwarding(tokens, sequences, counts, rows, given) for part in self._parts]
+
+        return self._run(sequences, counts, logits, ahead=False)[0]
 
     def next_tokens(
         self,
@@ -130,41 +157,63 @@ class TensorExecutor:
         draws: NDArray[Any],
         following: NDArray[Any] | None = None,
     ) -> list[int]:
-        """Run new tokens, and let each device choose; see `Executor.next_tokens`."""
+        """Run new tokens, and let each device choose; see `Executor.next_tokens`.
 
-        def chosen(part: PartExecutor, given: StageInput) -> Work[list[int]]:
-            return part.choosing(tokens, sequences, counts, draws, following, given)
+        Errors are as of `forward`; DeviceError besides, where devices choose different tokens.
+        """
 
-        return self._run(sequences, counts, chosen, ahead=following is not None)
+        def chosen(given: StageInput) -> list[Work[list[int]]]:
+            taken = all(part.takes(tokens, sequences, draws, given) for part in self._parts)
+            return [
+                part.choosing(tokens, sequences, counts, draws, following, given, taken)
+                for part in self._parts
+            ]
+
+        first, *others = self._run(sequences, counts, chosen, ahead=following is not None)
+        for other in others:
+            if other != first:
+                raise DeviceError(f"split mode tensor: got tokens {first} and {other} of two GPUs")
+        return first
 
     def _run(
         self,
         sequences: Sequence[int],
         counts: Sequence[int],
-        work: Callable[[PartExecutor, StageInput], Work[R]],
+        works: Callable[[StageInput], list[Work[R]]],
         ahead: bool,
-    ) -> R:
-        """Let all devices do the same work; return the first one's result.
+    ) -> list[R]:
+        """Let all devices do their works side by side; return their results.
 
         Where one fails, none waits for it, and the sequences are as long as before.
         """
+        if self._stopped:
+            self._restart()
         table = self.cache.table
-        batch = extend(table, sequences, counts)
-        given = StageInput(batch, None, step_ahead(table, sequences) if ahead else None)
+        lengths = [table.length(sequence) for sequence in sequences]
         try:
-            return lockstep([work(part, given) for part in self._parts])[0]
+            batch = extend(table, sequences, counts)
+            given = StageInput(batch, None, step_ahead(table, sequences) if ahead else None)
+            return lockstep(works(given))
         except BaseException:  # Ctrl-C too
+            self._stopped = True
             self._exchange.stop()
-            for part in self._parts:
-                part.abandon()
-            with suppress(DeviceError):  # a device that is lost: what comes next says so
-                self._exchange.restart()
-            forget(table, sequences, counts)
+            forget(table, sequences, lengths)
+            self._restart()
             raise
+
+    def _restart(self) -> None:
+        """Begin anew once no device runs; where a device is lost, the next call says so."""
+        for part in self._parts:
+            part.abandon()
+        with suppress(DeviceError):
+            self._exchange.restart()
+            self._stopped = False
 
     def memory(self) -> ExecutorMemory:
         """Return what all devices hold now; see `Executor.memory`."""
-        return held_together([part.memory() for part in self._parts])
+        held = held_together([part.memory() for part in self._parts])
+        exchanged = len(self._parts) * self._exchange.nbytes
+        return replace(held, activations=held.activations + exchanged)
 
     def timed_pass(
         self,

@@ -217,6 +217,7 @@ ROW = {
     "device_name": "H200",
     "threads": None,
     "gpu_layers": None,
+    "split_mode": None,
     "batch": 1,
     "test": "tg3",
     "tokens_per_second": 1000.0,

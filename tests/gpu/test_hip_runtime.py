@@ -131,6 +131,28 @@ def test_the_architecture_is_the_runtimes(
     assert device.detail.startswith("gfx1030 (HSA_OVERRIDE_GFX_VERSION=10.3.0); 4 compute units")
 
 
+def test_two_cards_reach_each_others_memory(
+    standin: dict[str, CDLL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_DEVICES", "gfx1100,gfx1100")
+    one, other = hip.HipRuntime(0), hip.HipRuntime(1)
+    assert one.can_reach(other)
+    assert not one.can_reach(one)
+    for _ in range(2):  # that it is reached already is no error
+        one.reach(other)
+    shared = other.allocate_shared(1 << 10)
+    event, stream = one.create_event(), one.create_stream()
+    assert one.is_done(event)  # nothing was recorded
+    one.fill(shared, 1, 1 << 10, stream)
+    one.record_event(event, stream)
+    assert one.is_done(event)
+    one.destroy_event(event)
+    with pytest.raises(DeviceError, match="hipEventQuery"):
+        one.is_done(event)
+    one.destroy_stream(stream)
+    other.free(shared)
+
+
 def test_whom_a_card_reaches_is_listed(
     standin: dict[str, CDLL], monkeypatch: pytest.MonkeyPatch
 ) -> None:

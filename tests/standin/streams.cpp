@@ -204,6 +204,14 @@ ENTRY Error hipEventSynchronize(Event* event) {
     return finish_all();
 }
 
+// Work runs when the host waits: who asks has it run.
+ENTRY Error hipEventQuery(Event* event) {
+    ENTER(hipEventQuery);
+    if (!events.count(event)) return kInvalidHandle;
+    if (event->graph) return kCapturedEvent;
+    return finish_all();
+}
+
 ENTRY Error hipEventElapsedTime(float* milliseconds, Event* start, Event* end) {
     ENTER(hipEventElapsedTime);
     for (Event* event : {start, end}) {

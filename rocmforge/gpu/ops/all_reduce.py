@@ -12,13 +12,13 @@ from rocmforge.gpu.arrays import Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.output import addresses
-from rocmforge.gpu.peers import CHUNK, MOST_RANKS, NUMBERS, WORDS, Peers
+from rocmforge.gpu.peers import BLOCK, CHUNK, MOST_RANKS, NUMBERS, WORDS, Peers
 
 FILE, CHUNKS_FILE = "all_reduce.hip", "all_reduce_chunks.hip"
 _PEERS = "P" * MOST_RANKS + "PPii"
 LAYOUTS = {"all_reduce": "PP" + "PPP" + "P" + "ii" + _PEERS}
 CHUNKS_LAYOUTS = {"all_reduce_chunks": "Pii" + _PEERS}
-THREADS = 256
+THREADS = BLOCK
 CHUNK_BLOCKS = 4
 """Blocks of all_reduce_chunks for each multiprocessor: all of them run at the same time."""
 
