@@ -131,7 +131,7 @@ def test_what_cannot_be_split_is_refused_by_name(
     small = make_model(tmp_path / "small.gguf", "tiny", "Q4_K", layers=1)
     refused(small, r"blk.0.attn_output.weight: got 128 columns for each, wanted .* 256 for Q4_K")
     for error, told, options in (
-        (ValueError, "gpu_layers: got 1 with split mode tensor, wanted none", {"gpu_layers": 2}),
+        (ValueError, "gpu_layers: got 1 with split mode tensor, wanted none", {"gpu_layers": 1}),
         (ValueError, r"got 1 devices \(hip:0\), wanted 2 to 8 GPUs", {"device": "hip:0"}),
         (ValueError, r"got 1 devices \(cpu\), wanted 2 to 8 GPUs", {"device": "cpu"}),
         (ValueError, "got hip gfx1100, hip gfx90a, wanted GPUs of one", {"device": "hip:0,hip:2"}),
