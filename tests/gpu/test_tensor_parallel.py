@@ -19,6 +19,7 @@ from split_passes import IDS, steps, tokens
 
 from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError, ModelError
+from rocmforge.gpu import executor
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.runtime import Runtime
@@ -134,10 +135,46 @@ def test_what_cannot_be_split_is_refused_by_name(
         (ValueError, "gpu_layers: got 1 with split mode tensor, wanted none", {"gpu_layers": 1}),
         (ValueError, r"got 1 devices \(hip:0\), wanted 2 to 8 GPUs", {"device": "hip:0"}),
         (ValueError, r"got 1 devices \(cpu\), wanted 2 to 8 GPUs", {"device": "cpu"}),
-        (ValueError, "got hip gfx1100, hip gfx90a, wanted GPUs of one", {"device": "hip:0,hip:2"}),
+        (ValueError, r"\(gfx90a, 4 .*\), wanted GPUs that are alike", {"device": "hip:0,hip:2"}),
         (ValueError, "split_mode: got 'rows', wanted layer or tensor", {"split_mode": "rows"}),
     ):
         refused(llama, told, error, **options)
+
+
+def test_devices_agree_on_a_step_that_was_begun_ahead(
+    alike: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, devices = MODELS["llama"](tmp_path / "m.gguf"), alike(2)
+    takes, asked = GpuExecutor.takes, [0]
+
+    def sometimes(self: GpuExecutor, *step: Any) -> bool:
+        asked[0] += 1
+        return takes(self, *step) and asked[0] % 3 > 0  # not the same for both
+
+    with opened(path, devices[:1]) as one:
+        wanted = tokens(one)
+    monkeypatch.setattr(GpuExecutor, "takes", sometimes)
+    monkeypatch.setattr(executor, "LAUNCHES", 3)  # many turns, of which a graph has none
+    with opened(path, devices) as engine:
+        assert tokens(engine) == wanted
+    assert asked[0] > 5
+
+
+def test_devices_that_choose_different_tokens_are_told(
+    alike: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosing, calls = GpuExecutor.choosing, [0]
+
+    def other(self: GpuExecutor, *step: Any) -> Work[list[int]]:
+        calls[0] += 1
+        own = calls[0]
+        chosen = yield from choosing(self, *step)
+        return [token + own for token in chosen]
+
+    monkeypatch.setattr(GpuExecutor, "choosing", other)
+    told = pytest.raises(DeviceError, match=r"split mode tensor: got tokens .* of two GPUs")
+    with opened(MODELS["llama"](tmp_path / "m.gguf"), alike(2)) as engine, told:
+        list(engine.generate([IDS[:5]]))
 
 
 def free_bytes(count: int) -> list[int]:
