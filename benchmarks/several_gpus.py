@@ -6,14 +6,14 @@ All is n/a where there are no two GPUs of one architecture.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, get_args
 
 from rocmforge.devices import default_device, list_devices, open_backend
 from rocmforge.engine import Engine
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
-from rocmforge.gpu.exchange_time import all_reduce_seconds
-from rocmforge.gpu.peers import Group
+from rocmforge.gpu.exchange_time import SIZES, all_reduce_seconds
+from rocmforge.gpu.peers import Group, Way
 
 from . import recording
 from .checks import CHECK_CTX, check_engine, wanted_logits
@@ -21,8 +21,7 @@ from .inference import decode_seconds, prefill_seconds, prompt_samples
 from .models import model_path
 from .samples import track
 
-WAYS = ("peer access", "host memory")
-BYTES = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 22, 25))
+WAYS = get_args(Way)
 MODELS = ("7B-Q4_K_M", "8B-Q4_K_M")
 SPLITS = ("1 GPU", "2 GPUs, layer", "2 GPUs, tensor")
 PROMPT = 2048
@@ -53,7 +52,7 @@ def both() -> tuple[Kernels, ...]:
 class AllReduce:
     """The sum of so many bytes of float32 over two GPUs, inside a captured graph."""
 
-    params = (BYTES, WAYS)
+    params = (SIZES, WAYS)
     param_names = ("bytes", "way")
 
     def setup(self, nbytes: int, way: str) -> None:

@@ -331,10 +331,7 @@ class _Loader:
         def expect(unpacked: ModelWeights[TensorInfo]) -> None:
             shapes = unpacked.map(lambda info: _matrix_shape(info, _stored(info, self.wanted)))
             for stage, own_cache in zip(stages, caches, strict=True):
-                own = shapes.stage(stage.layers)
-                stage.backend.expect(own.matrices())
-                graph = self._graph(own.different_layers(config), config)
-                stage.backend.compile_ahead(graph, own_cache, ctx)
+                self._expect(stage.backend, shapes.stage(stage.layers), own_cache, config)
 
         weights = load_weights(file, config, pack, progress, expect, ctx)
         executors = []
@@ -396,9 +393,7 @@ class _Loader:
             of_all = unpacked.map(shapes)
             for rank, backend in enumerate(backends):
                 own = shards.part(of_all, rank)
-                backend.expect(own.matrices())
-                graph = self._graph(own.different_layers(config), configs[rank], rank)
-                backend.compile_ahead(graph, caches[rank], ctx)
+                self._expect(backend, own, caches[rank], configs[rank], rank)
 
         weights = load_weights(file, config, pack, progress, expect, ctx)
         executors = []
@@ -435,6 +430,19 @@ class _Loader:
                 f"split mode tensor: got {', '.join(alike)}, wanted GPUs that are alike; split "
                 "mode layer takes any"
             )
+
+    def _expect(
+        self,
+        backend: Backend[Any],
+        shapes: ModelWeights[MatrixShape],
+        cache: Any,
+        config: ModelConfig,
+        rank: int | None = None,
+    ) -> None:
+        """Have memory for a device's matrices, and begin to compile what will run them."""
+        backend.expect(shapes.matrices())
+        graph = self._graph(shapes.different_layers(self.config), config, rank)
+        backend.compile_ahead(graph, cache, self.ctx)
 
     def _as_stored(
         self, info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None

@@ -21,14 +21,13 @@ from rocmforge.devices import chosen_devices, open_chosen
 from rocmforge.env import SPLIT_MODES
 from rocmforge.errors import RocmforgeError
 from rocmforge.gpu.backend import GpuBackend
-from rocmforge.gpu.exchange_time import all_reduce_seconds
+from rocmforge.gpu.exchange_time import SIZES, all_reduce_seconds
 from rocmforge.gpu.peers import Group
 from rocmforge.model.synthetic import make_model
 from rocmforge.speed.measure import measure, speed_tests
 
 REPO = Path(__file__).resolve().parent.parent
 BROKEN = 2  # exit code
-BYTES = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 22, 25))
 ROUNDS = 5
 MODELS = ("7B:Q4_K_M:32", "70B:Q4_K_M:20")
 TESTS = speed_tests([512, 2048], [128], [0], [1, 8])
@@ -81,7 +80,7 @@ def _sums(device: str) -> Iterator[dict[str, Any]]:
         for through_host in (False, True):
             group = Group([own.runtime for own in kernels], through_host)
             stack.callback(group.close)
-            for nbytes in BYTES:
+            for nbytes in SIZES:
                 times = [all_reduce_seconds(kernels, group, nbytes // 4) for _ in range(ROUNDS)]
                 us = 1e6 * statistics.median(times)
                 print(f"{nbytes:>10,} bytes, {group.way}: {us:8.2f} us", flush=True)

@@ -10,6 +10,8 @@ from rocmforge.gpu.ops.all_reduce import all_reduce
 from rocmforge.gpu.peers import Group
 from rocmforge.gpu.replay import Replay
 
+SIZES = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 22, 25))
+"""Bytes of the sums that are measured."""
 CALLS = 64  # in a row: as many as a token of 32 layers has
 
 

@@ -106,11 +106,7 @@ class Runtime(ABC):
 
     def reach(self, other: Runtime) -> None:
         """Let kernels of this device use memory of another one."""
-        self._select()
-        function = getattr(self._api, self.names["enable_peer"])
-        (error,) = function(self._peer(other), 0)
-        if int(error) not in (0, _REACHED):
-            raise DeviceError(f"{function.__name__}: {self._describe(error)}")
+        self._allowing(_REACHED, "enable_peer", self._peer(other), 0)
 
     def free(self, address: int) -> None:
         """Give device memory back."""
@@ -174,12 +170,7 @@ class Runtime(ABC):
 
     def is_done(self, event: Any) -> bool:
         """Whether an event has happened, or was never recorded; does not wait."""
-        self._select()
-        function = getattr(self._api, self.names["query_event"])
-        (error,) = function(event)
-        if int(error) not in (0, _NOT_READY):
-            raise DeviceError(f"{function.__name__}: {self._describe(error)}")
-        return int(error) == 0
+        return self._allowing(_NOT_READY, "query_event", event)
 
     def synchronize_event(self, event: Any) -> None:
         """Wait on the host until an event has happened."""
@@ -305,6 +296,15 @@ class Runtime(ABC):
     def _call(self, what: str, *arguments: Any) -> Any:
         self._select()
         return self._checked(getattr(self._api, self.names[what]), *arguments)
+
+    def _allowing(self, code: int, what: str, *arguments: Any) -> bool:
+        """Call what gives no value; False where it answers with an error code that is allowed."""
+        self._select()
+        function = getattr(self._api, self.names[what])
+        (error,) = function(*arguments)
+        if int(error) not in (0, code):
+            raise DeviceError(f"{function.__name__}: {self._describe(error)}")
+        return int(error) == 0
 
     def _allocate(self, what: str, kind: str, nbytes: int, *more: int) -> int:
         if nbytes < 1:

@@ -254,8 +254,9 @@ class _Decoder:
         yield Matmul(h, (w.shared_gate, w.shared_up), (gate, up), none, role="shared_gate_up")
         yield Swiglu(gate, up, gate, self.config.row.gate_activation)
         if w.shared_router is None:
-            one_bias, role = (None,), "shared_down"
-            yield Matmul(gate, (w.shared_down,), (self.x,), one_bias, self.adds(), role, residual)
+            yield Matmul(
+                gate, (w.shared_down,), (self.x,), (None,), self.adds(), "shared_down", residual
+            )
             return
         score, one = Tensor("shared_score", 1), Tensor("shared_expert", 1)
         share = Tensor("shared_share", 1)

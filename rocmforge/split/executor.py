@@ -6,17 +6,16 @@ one pass follow each other: no two devices work at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats, Ints
 from rocmforge.kv.batch import extend
-from rocmforge.kv.page_table import PageTable
 from rocmforge.plan.cost import Cost
 from rocmforge.plan.observation import ObservedPass, Observer
 from rocmforge.plan.protocols import (
@@ -31,9 +30,73 @@ from rocmforge.split.cache import SplitCache
 from rocmforge.split.observation import merged
 
 R = TypeVar("R")
+E = TypeVar("E", bound=StageExecutor)
 
 
-class SplitExecutor:
+class SeveralExecutors(Generic[E]):
+    """What runs a model on several devices has an executor on each.
+
+    Parameters
+    ----------
+    executors
+        At least two. Whoever made them closes them.
+    cache
+        Of all of them.
+    """
+
+    def __init__(self, executors: Sequence[E], cache: SplitCache) -> None:
+        self.cache = cache
+        self._executors = tuple(executors)
+        self._observer: Observer | None = None
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Most tokens of a prompt to run in one pass: what each device takes."""
+        return min(own.prefill_chunk for own in self._executors)
+
+    @property
+    def observer(self) -> Observer | None:
+        """Told of each pass."""
+        return self._observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._observer = observer
+        self._observe(observer)
+
+    def _observe(self, observer: Observer | None) -> None:
+        """Let the executors tell what the observer is to be told."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _as_before(self, sequences: Sequence[int]) -> Iterator[None]:
+        """Where a pass fails, make its sequences as long as they were; Ctrl-C too."""
+        table = self.cache.table
+        lengths = [table.length(sequence) for sequence in sequences]
+        try:
+            yield
+        except BaseException:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                with suppress(ValueError):  # released by another thread
+                    table.truncate(sequence, length)
+            raise
+
+    def memory(self) -> ExecutorMemory:
+        """Return what the devices hold now, all together; see `Executor.memory`."""
+        held = [own.memory() for own in self._executors]
+        return ExecutorMemory(
+            activations=sum(each.activations for each in held),
+            constants=sum(each.constants for each in held),
+            inputs=sum(each.inputs for each in held),
+            page_table=sum(each.page_table for each in held),
+            pinned=sum(each.pinned for each in held),
+        )
+
+    def close(self) -> None:
+        """Nothing to do: the executors are closed by whoever made them."""
+
+
+class SplitExecutor(SeveralExecutors[StageExecutor]):
     """Runs a model whose layers lie on several devices; see `Executor`.
 
     Parameters
@@ -49,32 +112,19 @@ class SplitExecutor:
     def __init__(
         self, stages: Sequence[StageExecutor], names: Sequence[str], cache: SplitCache
     ) -> None:
-        self.cache = cache
-        self._stages = tuple(stages)
+        super().__init__(stages, cache)
         self._names = tuple(names)
-        self._observer: Observer | None = None
         self._seen: list[ObservedPass] = []  # what the stages of the pass that runs have told
         self.runs_ahead = False
 
-    @property
-    def prefill_chunk(self) -> int:
-        """Most tokens of a prompt to run in one pass: what each stage takes."""
-        return min(stage.prefill_chunk for stage in self._stages)
-
-    @property
-    def observer(self) -> Observer | None:
-        """Told of each pass, all stages as one."""
-        return self._observer
-
-    @observer.setter
-    def observer(self, observer: Observer | None) -> None:
-        self._observer = observer
-        for stage in self._stages:
+    def _observe(self, observer: Observer | None) -> None:
+        """All stages of a pass are one to the observer."""
+        for stage in self._executors:
             stage.observer = None if observer is None else self._seen.append
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Do ahead what would delay the first passes of each stage."""
-        for stage in self._stages:
+        for stage in self._executors:
             stage.prepare(progress)
 
     def forward(
@@ -118,25 +168,16 @@ class SplitExecutor:
         Where a stage fails, the sequences are as long as before: later stages lack the tokens.
         """
         self._seen.clear()
-        table = self.cache.table
-        lengths = [table.length(sequence) for sequence in sequences]
         every = np.arange(tokens.size, dtype=np.int32)
-        try:
-            given = StageInput(extend(table, sequences, counts), None)
-            for stage in self._stages[:-1]:
+        with self._as_before(sequences):
+            given = StageInput(extend(self.cache.table, sequences, counts), None)
+            for stage in self._executors[:-1]:
                 x = stage.forward(tokens, sequences, counts, every, given)
                 given = StageInput(given.batch, x)
-            result = finish(self._stages[-1], given)
-        except BaseException:  # Ctrl-C too
-            forget(table, sequences, lengths)
-            raise
+            result = finish(self._executors[-1], given)
         if self._observer is not None:
             self._observer(merged(self._names, tuple(self._seen)))
         return result
-
-    def memory(self) -> ExecutorMemory:
-        """Return what the stages hold now, all together; see `Executor.memory`."""
-        return held_together([stage.memory() for stage in self._stages])
 
     def timed_pass(
         self,
@@ -146,15 +187,12 @@ class SplitExecutor:
         rows: Ints,
     ) -> SplitTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
-        table = self.cache.table
-        lengths = [table.length(sequence) for sequence in sequences]
         every = np.arange(tokens.size, dtype=np.int32)
-        last = self._stages[-1]
+        last = self._executors[-1]
         timed: list[TimedPass] = []
-        with ExitStack() as undo:
-            undo.callback(forget, table, sequences, lengths)
-            given = StageInput(extend(table, sequences, counts), None)
-            for own in self._stages:
+        with self._as_before(sequences), ExitStack() as undo:
+            given = StageInput(extend(self.cache.table, sequences, counts), None)
+            for own in self._executors:
                 wanted = rows if own is last else every
                 timed.append(own.timed_pass(tokens, sequences, counts, wanted, given))
                 undo.callback(timed[-1].close)
@@ -163,27 +201,6 @@ class SplitExecutor:
                     given = StageInput(given.batch, x)
             undo.pop_all()
         return SplitTimedPass(self._names, timed)
-
-    def close(self) -> None:
-        """Nothing to do: the stages are closed by whoever made them."""
-
-
-def forget(table: PageTable, sequences: Sequence[int], lengths: Sequence[int]) -> None:
-    """Make sequences as long as they were before a pass that failed."""
-    for sequence, length in zip(sequences, lengths, strict=True):
-        with suppress(ValueError):  # released by another thread
-            table.truncate(sequence, length)
-
-
-def held_together(held: Sequence[ExecutorMemory]) -> ExecutorMemory:
-    """Return the memory of several executors as one."""
-    return ExecutorMemory(
-        activations=sum(each.activations for each in held),
-        constants=sum(each.constants for each in held),
-        inputs=sum(each.inputs for each in held),
-        page_table=sum(each.page_table for each in held),
-        pinned=sum(each.pinned for each in held),
-    )
 
 
 @dataclass(frozen=True)

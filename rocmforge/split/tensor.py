@@ -22,7 +22,7 @@ from rocmforge.plan.lockstep import Work, lockstep
 from rocmforge.plan.observation import ObservedPass, Observer
 from rocmforge.plan.protocols import ExecutorMemory, Progress, StageExecutor, StageInput, TimedPass
 from rocmforge.split.cache import SplitCache
-from rocmforge.split.executor import forget, held_together
+from rocmforge.split.executor import SeveralExecutors
 
 R = TypeVar("R")
 
@@ -79,7 +79,7 @@ class Exchange(Protocol):
         """Begin anew, once no device runs any more."""
 
 
-class TensorExecutor:
+class TensorExecutor(SeveralExecutors[PartExecutor]):
     """Runs a model of which each device has a part of every matrix; see `Executor`.
 
     Parameters
@@ -95,40 +95,27 @@ class TensorExecutor:
     def __init__(
         self, parts: Sequence[PartExecutor], exchange: Exchange, cache: SplitCache
     ) -> None:
-        self.cache = cache
-        self._parts = tuple(parts)
+        super().__init__(parts, cache)
         self._exchange = exchange
-        self._observer: Observer | None = None
         self._stopped = False  # whether a pass has failed, and the exchange is to begin anew
         self.runs_ahead = parts[0].runs_ahead
 
-    @property
-    def prefill_chunk(self) -> int:
-        """Most tokens of a prompt to run in one pass: what each device takes."""
-        return min(part.prefill_chunk for part in self._parts)
-
-    @property
-    def observer(self) -> Observer | None:
-        """Told of each pass on the first device."""
-        return self._observer
-
-    @observer.setter
-    def observer(self, observer: Observer | None) -> None:
-        self._observer = observer
-        first, *others = self._parts
+    def _observe(self, observer: Observer | None) -> None:
+        """What the first device tells of a pass is for the observer."""
+        first, *others = self._executors
         first.observer = observer
         for part in others:  # all do the same
             part.observer = None if observer is None else _ignored
 
     def prepare(self, progress: Progress | None = None) -> None:
         """Do ahead what would delay the first passes of each device."""
-        count = len(self._parts)
+        count = len(self._executors)
 
         def told(rank: int, done: int, of: int) -> None:
             if progress is not None:
                 progress(rank * of + done, count * of)
 
-        for rank, part in enumerate(self._parts):
+        for rank, part in enumerate(self._executors):
             part.prepare(partial(told, rank))
 
     def forward(
@@ -145,7 +132,9 @@ class TensorExecutor:
         """
 
         def logits(given: StageInput) -> list[Work[Floats]]:
-            return [part.forwarding(tokens, sequences, counts, rows, given) for part in self._parts]
+            return [
+                part.forwarding(tokens, sequences, counts, rows, given) for part in self._executors
+            ]
 
         return self._run(sequences, counts, logits, ahead=False)[0]
 
@@ -163,10 +152,10 @@ class TensorExecutor:
         """
 
         def chosen(given: StageInput) -> list[Work[list[int]]]:
-            taken = all(part.takes(tokens, sequences, draws, given) for part in self._parts)
+            taken = all(part.takes(tokens, sequences, draws, given) for part in self._executors)
             return [
                 part.choosing(tokens, sequences, counts, draws, following, given, taken)
-                for part in self._parts
+                for part in self._executors
             ]
 
         first, *others = self._run(sequences, counts, chosen, ahead=following is not None)
@@ -189,21 +178,20 @@ class TensorExecutor:
         if self._stopped:
             self._restart()
         table = self.cache.table
-        lengths = [table.length(sequence) for sequence in sequences]
-        try:
+        with self._as_before(sequences):
             batch = extend(table, sequences, counts)
             given = StageInput(batch, None, step_ahead(table, sequences) if ahead else None)
-            return lockstep(works(given))
-        except BaseException:  # Ctrl-C too
-            self._stopped = True
-            self._exchange.stop()
-            forget(table, sequences, lengths)
-            self._restart()
-            raise
+            try:
+                return lockstep(works(given))
+            except BaseException:  # Ctrl-C too
+                self._stopped = True
+                self._exchange.stop()
+                self._restart()
+                raise
 
     def _restart(self) -> None:
         """Begin anew once no device runs; where a device is lost, the next call says so."""
-        for part in self._parts:
+        for part in self._executors:
             part.abandon()
         with suppress(DeviceError):
             self._exchange.restart()
@@ -211,8 +199,8 @@ class TensorExecutor:
 
     def memory(self) -> ExecutorMemory:
         """Return what all devices hold now; see `Executor.memory`."""
-        held = held_together([part.memory() for part in self._parts])
-        exchanged = len(self._parts) * self._exchange.nbytes
+        held = super().memory()
+        exchanged = len(self._executors) * self._exchange.nbytes
         return replace(held, activations=held.activations + exchanged)
 
     def timed_pass(
@@ -225,11 +213,8 @@ class TensorExecutor:
         """Refuse: steps that wait for other devices cannot be repeated alone."""
         raise ValueError(
             f"timing of single steps: got a model whose matrices are split over "
-            f"{len(self._parts)} GPUs, wanted split mode layer, or one GPU"
+            f"{len(self._executors)} GPUs, wanted split mode layer, or one GPU"
         )
-
-    def close(self) -> None:
-        """Nothing to do: the parts are closed by whoever made them."""
 
 
 def _ignored(seen: ObservedPass) -> None:

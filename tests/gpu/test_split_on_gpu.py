@@ -161,7 +161,7 @@ def test_a_stage_needs_no_kernel_that_was_not_begun_before_the_upload(
     monkeypatch.setattr(GpuBackend, "pack", packing)
     with opened(path, device, gpu_layers=3) as engine:
         split: Any = engine._executor
-        needed = {(one.file, str(one.defines)) for one in split._stages[1].builds()}
+        needed = {(one.file, str(one.defines)) for one in split._executors[1].builds()}
         assert needed <= {(one.file, str(one.defines)) for one in begun}
         assert not {"embed.hip", "embed_rmsnorm.hip"} & {one.file for one in begun}
 
@@ -247,7 +247,7 @@ def test_what_stages_tell_names_their_devices(device: str, llama: Path) -> None:
         finally:
             timed.close()
         split: Any = engine._executor
-        _, step = [kept for kept in split._stages[1]._passes.values() if kept.ran]
+        _, step = [kept for kept in split._executors[1]._passes.values() if kept.ran]
         first, *others = [launch for _, launches in step.steps for launch in launches]
         assert not first.early  # it waits for the copy of what is received
         assert any(launch.early for launch in others)
@@ -280,7 +280,7 @@ def test_names_of_several_devices_are_checked(standin: object, llama: Path) -> N
         opened(llama, "hip:0,hip:1", gpu_layers=[3, 2])
     with opened(llama, "hip:0,hip:1", gpu_layers=[1, 2]) as engine:
         split: Any = engine._executor
-        assert [stage.cache.n_layers for stage in split._stages] == [1, 1, 2]
+        assert [stage.cache.n_layers for stage in split._executors] == [1, 1, 2]
 
 
 def test_a_profile_is_of_one_device(standin: object) -> None:

@@ -211,8 +211,8 @@ def test_a_device_that_fails_ends_the_call_and_the_engine_goes_on(
         table.truncate(sequence, 7)
 
         def failing(self: GpuExecutor, *arguments: Any) -> Work[None]:
-            left[0] -= self is split._parts[rank]
-            if left[0] == 0 and self is split._parts[rank]:
+            left[0] -= self is split._executors[rank]
+            if left[0] == 0 and self is split._executors[rank]:
                 raise error("it has gone")
             return launch(self, *arguments)
 

@@ -19,7 +19,7 @@ def tool(standin: dict[str, CDLL], monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("STANDIN_DEVICES", "gfx1100,gfx1100")
     monkeypatch.setattr("rocmforge.speed.measure.measured_peaks", lambda *work: None)
     module = tool_module("two_gpus")
-    monkeypatch.setattr(module, "BYTES", (1 << 12,))
+    monkeypatch.setattr(module, "SIZES", (1 << 12,))
     monkeypatch.setattr(module, "ROUNDS", 1)
     monkeypatch.setattr(module, "TESTS", speed_tests([8], [4], [0], [1]))
     return module

@@ -102,7 +102,7 @@ def test_windows_pass_pages_of_all_stages(
 
     def fail() -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(split._stages[-1], "_arrays", broken)
+            patched.setattr(split._executors[-1], "_arrays", broken)
             with pytest.raises(DeviceError):
                 engine.decode([0, 1], IDS[:2])
 
@@ -154,7 +154,7 @@ def test_a_stage_that_fails_leaves_the_sequences_as_they_were(
         split: Any = engine._executor
 
         def failing(self: HostExecutor, batch: Batch) -> BatchArrays:
-            if self is split._stages[-1]:
+            if self is split._executors[-1]:
                 raise DeviceError("it has gone")
             return arrays(self, batch)
 

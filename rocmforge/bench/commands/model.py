@@ -251,13 +251,11 @@ def _runs(
         except DeviceError as error:
             yield device, None, SPLIT_MODES[0], None, str(error)
             continue
-        modes = args.split_mode
-        if not others and "tensor" in modes:
-            modes = [mode for mode in modes if mode != "tensor"]
-            if not modes:
-                why = f"split mode tensor: got one device ({choice.name}), wanted several GPUs"
-                yield device, None, "tensor", None, why
-                continue
+        modes = [mode for mode in args.split_mode if others or mode != "tensor"]
+        if not modes:
+            why = f"split mode tensor: got one device ({choice.name}), wanted several GPUs"
+            yield device, None, "tensor", None, why
+            continue
         for layers in args.n_gpu_layers:
             if choice.device is None and layers:
                 why = f"{layers} layers on a GPU: got {choice.reason}"
