@@ -38,6 +38,7 @@ FILES = (
     "matmul_prompt.hip",
     "matmul_rmsnorm.hip",
     "quantize.hip",
+    "reduce_rmsnorm.hip",
     "rmsnorm.hip",
     "rmsnorm_route.hip",
     "rope.hip",

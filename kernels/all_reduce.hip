@@ -9,10 +9,10 @@
 // A number travels in one word with the number of the call: who sees the call's number has the
 // number too, and nothing has to be ordered. A thread takes one element, and a block the same place
 // of the inbox in every call.
-//   inbox    (2, ranks, WORDS) u64 of each rank: odd and even calls, by sender
+//   inbox    (2, ranks, room) u64 of each rank: odd and even calls, by sender
 // Grid (ceil(T * K / THREADS)). The launches of all ranks wait for each other: they must be able to
 // run at the same time.
-// Limits: T * K at most WORDS; K a multiple of 32 where NORMED is 1.
+// Limits: T * K at most the room; K a multiple of 32 where NORMED is 1.
 // Launched by rocmforge/gpu/ops/all_reduce.py.
 #include "output.h"
 #include "peers.h"
@@ -40,12 +40,12 @@ KERNEL_AHEAD(all_reduce, AllReduceArgs, THREADS) {
     const Peers& peers = a.peers;
     const uint32_t call = peers.calls[block_x()] + 1;
     const float own = present ? a.x[at] : 0.0f;
-    const u64 half = static_cast<u64>(call % 2) * peers.ranks * WORDS;
+    const u64 half = static_cast<u64>(call % 2) * peers.ranks * peers.room;
     const u64 word = static_cast<u64>(call) << 32 | bit_cast<uint32_t>(own);
     for (int rank = 0; rank < peers.ranks; ++rank) {
         if (rank == peers.rank || !present) continue;
         u64* const inbox = static_cast<u64*>(peers.inboxes[rank]) + half;
-        store_shared(inbox + static_cast<u64>(peers.rank) * WORDS + at, word);
+        store_shared(inbox + static_cast<u64>(peers.rank) * peers.room + at, word);
     }
     block_sync();  // on a CPU a thread would else wait before others have sent
     const u64* const inbox = static_cast<const u64*>(peers.inboxes[peers.rank]) + half;
@@ -54,7 +54,7 @@ KERNEL_AHEAD(all_reduce, AllReduceArgs, THREADS) {
     for (int rank = 0; rank < peers.ranks; ++rank) {
         float part = own;
         if (rank != peers.rank && present) {
-            const u64* const from = inbox + static_cast<u64>(rank) * WORDS + at;
+            const u64* const from = inbox + static_cast<u64>(rank) * peers.room + at;
             u64 got = 0;
             whole = whole && wait_for(peers, [&] {
                         got = load_shared(from);

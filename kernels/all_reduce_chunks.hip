@@ -4,11 +4,12 @@
 //
 // Numbers travel as they are, in chunks of CHUNK; a flag behind each says which call it is of. A
 // block sends its next chunk before it waits for the last one.
-//   inbox  (2, ranks, NUMBERS) float of each rank: odd and even calls, by sender; then
-//          (ranks, NUMBERS / CHUNK) u32: the call of each chunk that has arrived
+//   inbox  (2, ranks, room) float of each rank: odd and even calls, by sender; then
+//          (ranks, room / CHUNK) u32: the call of each chunk that has arrived
+//   calls  how many there have been, and how many blocks have ended this one
 // Grid (blocks). The launches of all ranks wait for each other: they must be able to run at the
-// same time. Limits: count at most NUMBERS, and a multiple of 4. Launched by
-// rocmforge/gpu/ops/all_reduce.py.
+// same time. Limits: count at most the room, and a multiple of 4; room a multiple of CHUNK.
+// Launched by rocmforge/gpu/ops/all_reduce.py.
 #include "output.h"
 #include "peers.h"
 
@@ -28,21 +29,18 @@ struct Chunk {
     int number;
     uint32_t call;
 
-    DEVICE Chunk(const AllReduceChunksArgs& args, int which)
-        : a(args), number(which), call(args.peers.calls[which] + 1) {}
+    DEVICE Chunk(const AllReduceChunksArgs& args, int which, uint32_t of)
+        : a(args), number(which), call(of) {}
 
     DEVICE int element(int item) const {
         return number * CHUNK + (item * THREADS + static_cast<int>(thread_x())) * kVector;
     }
     DEVICE float* numbers(int owner, int sender) const {
-        const u64 half = static_cast<u64>(call % 2) * a.peers.ranks * NUMBERS;
-        return static_cast<float*>(a.peers.inboxes[owner]) + half +
-               static_cast<u64>(sender) * NUMBERS;
+        const u64 half = static_cast<u64>(call % 2) * a.peers.ranks;
+        return static_cast<float*>(a.peers.inboxes[owner]) + (half + sender) * a.peers.room;
     }
     DEVICE uint32_t* flag(int owner, int sender) const {
-        float* const behind = static_cast<float*>(a.peers.inboxes[owner]) +
-                              2 * static_cast<u64>(a.peers.ranks) * NUMBERS;
-        return reinterpret_cast<uint32_t*>(behind) + sender * (NUMBERS / CHUNK) + number;
+        return arrived(a.peers, owner) + sender * (a.peers.room / CHUNK) + number;
     }
 
     // All threads must call.
@@ -76,7 +74,6 @@ struct Chunk {
             }
         }
         take_over();
-        if (thread_x() == 0) a.peers.calls[number] = call;
         UNROLL
         for (int i = 0; i < kItems; ++i) {
             if (element(i) >= a.count) continue;
@@ -94,14 +91,15 @@ struct Chunk {
 };
 
 KERNEL(all_reduce_chunks, AllReduceChunksArgs, THREADS) {
+    SHARED uint32_t word;
     const int chunks = (a.count + CHUNK - 1) / CHUNK;
     const int step = a.blocks;
+    const uint32_t call = a.peers.calls[0] + 1;
     int number = block_x();
-    if (number >= chunks) return;
-    Chunk(a, number).send();
+    if (number < chunks) Chunk(a, number, call).send();
     for (; number < chunks; number += step) {
-        const Chunk chunk(a, number);
-        if (number + step < chunks) Chunk(a, number + step).send();
-        chunk.add();
+        if (number + step < chunks) Chunk(a, number + step, call).send();
+        Chunk(a, number, call).add();
     }
+    end_call(a.peers, call, a.blocks, &word);
 }

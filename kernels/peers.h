@@ -21,8 +21,9 @@ constexpr int kMostRanks = 8;
 
 struct Peers {
     void* inboxes[kMostRanks];  // of all ranks, the own one among them
-    uint32_t* calls;            // how many each block or chunk has had, on this device
+    uint32_t* calls;            // how many there have been, on this device
     const uint32_t* stop;       // in the host's memory; not 0: a device has failed, wait no longer
+    u64 room;                   // numbers of a sender in half an inbox
     int rank;
     int ranks;
 };
@@ -57,6 +58,19 @@ DEVICE T load_shared(const T* from) {
 #else
     return __atomic_load_n(from, __ATOMIC_RELAXED);
 #endif
+}
+
+// Calls of many numbers: these travel as they are, and flags behind them say which call they are
+// of.
+//   inbox    (2, ranks, room) float of each rank: odd and even calls; then the flags, u32
+//   calls    how many there have been, and how many blocks have ended this one
+DEVICE uint32_t* arrived(const Peers& peers, int owner) {
+    float* const inbox = static_cast<float*>(peers.inboxes[owner]);
+    return reinterpret_cast<uint32_t*>(inbox + 2 * peers.room * peers.ranks);
+}
+// Counts a call once all blocks have ended it. All threads must call; `word` is one in LDS.
+DEVICE void end_call(const Peers& peers, uint32_t call, int blocks, uint32_t* word) {
+    if (last_to_arrive(peers.calls + 1, blocks, word) && thread_x() == 0) peers.calls[0] = call;
 }
 
 // Between plain accesses and a flag for other devices: what was written before is seen by who sees

@@ -36,6 +36,7 @@ struct Args {
     const float* bias;
     void* out;
     int tokens, rows, columns, result;
+    int added_from, added_to;  // tokens whose outputs kAdd adds to; others it stores
 };
 
 // One step in LDS.
@@ -165,8 +166,11 @@ struct Accumulators {
                 float before[kAtOnce<kGated>] = {};
                 const float* const old = static_cast<const float*>(a.out);
                 if (a.result == kAdd) {
-                    each_output<kGated>(a, i, own,
-                                        [&](int u, int, u64 to) { before[u] = old[to]; });
+                    const u64 from = static_cast<u64>(a.added_from) * a.rows;
+                    const u64 end = static_cast<u64>(a.added_to) * a.rows;
+                    each_output<kGated>(a, i, own, [&](int u, int, u64 to) {
+                        if (to >= from && to < end) before[u] = old[to];
+                    });
                 }
                 each_output<kGated>(a, i, own, [&](int u, int at, u64 to) {
                     const float* line = lines + at / outputs * kLine;

@@ -60,6 +60,12 @@ def pass_steps(
     """
     reading, writing = lowering.reading(shape), lowering.writing(shape)
     found = fusion.fuse(ops, gpu_rules(shape, reading, fused))
+    if shape.tokens > GEMV_ROWS:
+
+        def halves(op: Op, x: Tensor) -> bool:
+            return set(reading(op, x)) == {F16}
+
+        found = fusion.reduce_rmsnorm(found, lambda op: halves(op, op.x), halves)
     if shape.tokens > NORMED_ROWS:
         return lower(found, reading, writing)
 

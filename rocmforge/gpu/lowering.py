@@ -38,6 +38,7 @@ from rocmforge.plan.graph import (
     Matmul,
     MatmulRmsnorm,
     Op,
+    ReduceRmsnorm,
     Rmsnorm,
     RmsnormRoute,
     RopeAttention,
@@ -156,6 +157,8 @@ class Lowering:
                     return (F32, F16, *heads)
                 case MatmulRmsnorm() | AllReduceRmsnorm() | AddExpertsRmsnorm():
                     return (F32, Q8)  # the sum and squares, normed
+                case ReduceRmsnorm():
+                    return (F32, F16)  # the sum, normed
                 case GateUpSwiglu():
                     return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):

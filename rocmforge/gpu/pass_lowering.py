@@ -13,7 +13,7 @@ from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, Place, Step
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import DeviceMatrix
-from rocmforge.gpu.ops import all_reduce, experts, experts_batch, matmul_f16
+from rocmforge.gpu.ops import all_reduce, experts, experts_batch, matmul_f16, reduce_rmsnorm
 from rocmforge.gpu.ops.attention import attention
 from rocmforge.gpu.ops.attention_prompt import attention_prompt
 from rocmforge.gpu.ops.embed import embed
@@ -24,6 +24,7 @@ from rocmforge.gpu.ops.matmul_batch import (
     Scratch,
     gate_up_swiglu_batch,
     matmul_batch,
+    most_tokens,
 )
 from rocmforge.gpu.ops.matmul_batch import runs as runs_batch
 from rocmforge.gpu.ops.matmul_dot4 import matmul_dot4
@@ -58,6 +59,7 @@ from rocmforge.plan.graph import (
     Matmul,
     MatmulRmsnorm,
     Receive,
+    ReduceRmsnorm,
     Rmsnorm,
     RmsnormRoute,
     Rope,
@@ -186,6 +188,8 @@ class PassLowering:
                 return self._all_reduce(op)
             case AllReduceRmsnorm() as op:
                 return [self._all_reduce_rmsnorm(op)]
+            case ReduceRmsnorm() as op:
+                return self._reduce_rmsnorm(op, self._out(step, op.out))
             case AddExpertsRmsnorm() as op:
                 return [self._add_experts_rmsnorm(op)]
             case Sample() as op:
@@ -255,6 +259,33 @@ class PassLowering:
             peers=self._lowering.peers,
         )
 
+    def _reduce_rmsnorm(self, op: ReduceRmsnorm, out: Any) -> Sequence[Launch]:
+        rows, x = self._shape.rows(op.x), self._f32(op.x)
+        if not self._by_rows(op.x):
+            return [
+                *self._all_reduce(AllReduce(op.x)),
+                self._rmsnorm(op.norm, op.eps, x, out, rows),
+            ]
+        return [
+            reduce_rmsnorm.reduce_rmsnorm(
+                self._kernels,
+                x=x,
+                norm=self._constant(op.norm),
+                out=out,
+                rows=rows,
+                columns=op.x.columns,
+                eps=op.eps,
+                peers=self._lowering.peers,
+            )
+        ]
+
+    def _by_rows(self, x: Tensor) -> bool:
+        """Whether devices add up rows of their own: in passes whose products can add to these."""
+        rows = self._shape.rows(x)
+        if rows <= most_tokens(self._architecture):
+            return False
+        return reduce_rmsnorm.runs(rows, x.columns, self._lowering.peers)
+
     def _row_scale(self, scale: RowScale | None) -> arrays.Squares | None:
         return arrays.Squares(self._f32(scale.squares), scale.eps) if scale else None
 
@@ -290,6 +321,10 @@ class PassLowering:
         if dtype == F16 and self._lowering.multiplies_f16((weight,), rows):
             run = matmul_f16.matmul_f16
             unpacked, (weight,) = as_f16(self._kernels, (weight,), self._scratch)
+        more: dict[str, Any] = {"accumulate": op.accumulate}
+        if op.by_rows and self._by_rows(op.outs[0]):
+            own = reduce_rmsnorm.own_rows(rows, self._lowering.peers)
+            more = {"accumulate": True, "added": own}
         product = run(
             self._kernels,
             x=self._as(op.x, dtype),
@@ -297,7 +332,7 @@ class PassLowering:
             out=arrays.F32(out),
             bias=bias,
             tokens=rows,
-            accumulate=op.accumulate,
+            **more,
         )
         return [*unpacked, product]
 

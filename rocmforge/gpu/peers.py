@@ -22,8 +22,10 @@ WORDS = 1 << 18
 """Numbers of a call that travel as words, at most: tokens of 32 sequences and 8,192 columns."""
 BLOCK = 256  # words of a block
 CHUNK = 4096  # numbers that travel together
-NUMBERS = 1 << 22
-"""Numbers of a call that travel in chunks, at most; more are several calls."""
+NUMBERS = 1 << 24
+"""Numbers of a call that travel as they are, of all ranks together; more are several calls."""
+LAYOUT = "P" * MOST_RANKS + "PPPii"
+"""Of `Peers` in kernels/peers.h."""
 
 Way = Literal["peer access", "host memory"]
 """How the numbers travel."""
@@ -46,8 +48,18 @@ class Peers:
     of_words: tuple[int, ...]
     of_chunks: tuple[int, ...]
 
+    @property
+    def room(self) -> int:
+        """Numbers that a rank sends in one call as they are, at most."""
+        return chunks_room(self.ranks)
 
-NO_PEERS = Peers(0, 1, (0,) * (MOST_RANKS + 4), (0,) * (MOST_RANKS + 4))
+
+def chunks_room(ranks: int) -> int:
+    """Of one of so many ranks: whole chunks."""
+    return NUMBERS // ranks // CHUNK * CHUNK
+
+
+NO_PEERS = Peers(0, 1, (0,) * len(LAYOUT), (0,) * len(LAYOUT))
 """Of a device alone, for which no sum over devices runs."""
 
 
@@ -105,20 +117,19 @@ class Group:
         ranks = len(self._runtimes)
         self._stop: NDArray[np.uint32] = self._pinned(self._runtimes[0], 4).view(np.uint32)
         words = [self._inbox(runtime, 2 * ranks * WORDS * 8) for runtime in self._runtimes]
-        flags = ranks * (NUMBERS // CHUNK) * 4
-        chunks = [
-            self._inbox(runtime, 2 * ranks * NUMBERS * 4 + flags) for runtime in self._runtimes
-        ]
+        room = chunks_room(ranks)
+        nbytes = 4 * ranks * (2 * room + room // CHUNK)
+        chunks = [self._inbox(runtime, nbytes) for runtime in self._runtimes]
         return tuple(
-            Peers(rank, ranks, self._view(rank, words), self._view(rank, chunks))
+            Peers(rank, ranks, self._view(rank, words, WORDS), self._view(rank, chunks, room))
             for rank in range(ranks)
         )
 
-    def _view(self, rank: int, inboxes: Sequence[int]) -> tuple[int, ...]:
+    def _view(self, rank: int, inboxes: Sequence[int], room: int) -> tuple[int, ...]:
         """Members of `Peers` in kernels/peers.h."""
-        calls = self._own(self._runtimes[rank], 4 * max(WORDS // BLOCK, NUMBERS // CHUNK))
+        calls = self._own(self._runtimes[rank], 4 * max(2, WORDS // BLOCK))
         unused = (0,) * (MOST_RANKS - len(inboxes))
-        return (*inboxes, *unused, calls, self._stop.ctypes.data, rank, len(inboxes))
+        return (*inboxes, *unused, calls, self._stop.ctypes.data, room, rank, len(inboxes))
 
     def _inbox(self, runtime: Runtime, nbytes: int) -> int:
         if self.way == "host memory":

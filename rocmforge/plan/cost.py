@@ -28,6 +28,7 @@ from rocmforge.plan.graph import (
     Matmul,
     MatmulRmsnorm,
     Op,
+    ReduceRmsnorm,
     Rmsnorm,
     RmsnormRoute,
     Rope,
@@ -154,7 +155,7 @@ class Costs:
             case MatmulRmsnorm():
                 bias = op.bias.nbytes if op.bias is not None else 0
                 return int(op.weight.nbytes) + bias + op.norm.nbytes
-            case AllReduceRmsnorm():
+            case AllReduceRmsnorm() | ReduceRmsnorm():
                 return op.norm.nbytes
             case GateUpSwiglu():
                 return int(op.gate.nbytes + op.up.nbytes)
@@ -209,7 +210,7 @@ class Costs:
                 return 2 * self._values(op.parts)
             case AllReduce():
                 return self._values(op.x)
-            case AllReduceRmsnorm():
+            case AllReduceRmsnorm() | ReduceRmsnorm():
                 return (1 + RMSNORM_FLOPS) * self._values(op.x)
             case Rmsnorm() | SelectRmsnorm():
                 return RMSNORM_FLOPS * self._values(op.out)

@@ -25,6 +25,7 @@ from rocmforge.plan.graph import (
     Matmul,
     MatmulRmsnorm,
     Op,
+    ReduceRmsnorm,
     Rmsnorm,
     RmsnormRoute,
     Rope,
@@ -238,6 +239,52 @@ def all_reduce_rmsnorm(
         return AllReduceRmsnorm(op.x, norm.weight, norm.out, squares)
 
     return _take_norms(ops, fused, scales)
+
+
+def reduce_rmsnorm(
+    ops: Sequence[Op], runs: Callable[[Matmul], bool], reads: Callable[[Op, Tensor], bool]
+) -> list[Op]:
+    """Sums of x over devices, each of a product, and the norms of x behind them → one op each.
+
+    All of a pass but the last, behind which x is whole, or none: between them x is whole nowhere.
+
+    Parameters
+    ----------
+    ops
+        A pass.
+    runs
+        Whether a product can add to some rows alone.
+    reads
+        Whether a reader of a normed tensor can take it as it would be.
+    """
+    sums = [at for at, op in enumerate(ops) if isinstance(op, AllReduce)]
+    if len(sums) < 2:
+        return list(ops)
+    done: list[Op | None] = list(ops)
+    expected = set()  # to read or write x, from the first product to the last sum
+    for at in sums:
+        total, product = ops[at], ops[at - 1]
+        if not isinstance(total, AllReduce) or not isinstance(product, Matmul):
+            return list(ops)
+        if product.outs != (total.x,) or product.scale != 1.0 or not runs(product):
+            return list(ops)
+        done[at - 1] = replace(product, by_rows=True)
+        expected |= {at - 1, at}
+        if at == sums[-1]:
+            break
+        norm = ops[at + 1]
+        if not isinstance(norm, Rmsnorm) or norm.x != total.x or norm.out == norm.x:
+            return list(ops)
+        if norm.accumulate or norm.weight.size != norm.x.columns:
+            return list(ops)
+        if not all(reads(op, norm.out) for op in readers(ops[at + 2 :], norm.out)):
+            return list(ops)
+        expected.add(at + 1)
+        done[at], done[at + 1] = ReduceRmsnorm(total.x, norm.weight, norm.eps, norm.out), None
+    first, last = sums[0] - 1, sums[-1]
+    x = ops[first].writes[0]
+    touching = {at for at in range(first, last + 1) if x in (*ops[at].reads, *ops[at].writes)}
+    return [op for op in done if op is not None] if touching == expected else list(ops)
 
 
 def add_experts_rmsnorm(ops: Sequence[Op], scales: Callable[[Op, Tensor], bool]) -> list[Op]:

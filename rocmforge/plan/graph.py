@@ -227,7 +227,9 @@ class Matmul:
     """outs[i] = or += scale · (x · weights[i]ᵀ + biases[i]), for matrices that a backend packed.
 
     `role` is what the model calls the product; without one it is named after what it writes. Rows
-    of x that lack a factor, `x_scale`, are multiplied by it.
+    of x that lack a factor, `x_scale`, are multiplied by it. `by_rows`: where each device of a
+    group adds up rows of its own (`ReduceRmsnorm`), out is added to in these, whatever `accumulate`
+    says.
     """
 
     x: Tensor
@@ -238,6 +240,7 @@ class Matmul:
     role: str = ""
     scale: float = 1.0
     x_scale: RowScale | None = None
+    by_rows: bool = False
 
     @property
     def label(self) -> str:
@@ -247,7 +250,7 @@ class Matmul:
     @property
     def reads(self) -> tuple[Tensor, ...]:
         """X, what is added to, and what the factors of rows are of."""
-        added = self.outs if self.accumulate else ()
+        added = self.outs if self.accumulate or self.by_rows else ()
         return (self.x, *added, *([self.x_scale.squares] if self.x_scale else []))
 
     @property
@@ -655,6 +658,22 @@ class AllReduceRmsnorm(OpRecord):
 
 
 @dataclass(frozen=True)
+class ReduceRmsnorm(OpRecord):
+    """Fused: out = `Rmsnorm` of the sum of what each device of a group has in x, on all of them.
+
+    Each device owns some rows. Of these alone x becomes the sum: products add to them by rows.
+    """
+
+    READS = ("x",)
+    WRITES = ("x", "out")
+
+    x: Tensor
+    norm: Floats
+    eps: float
+    out: Tensor
+
+
+@dataclass(frozen=True)
 class RmsnormRoute(OpRecord):
     """Fused: out = RMSNorm of x, scores = out · routerᵀ + bias, and `Route` of these scores.
 
@@ -777,6 +796,7 @@ Op = (
     | GateUpSwiglu
     | MatmulRmsnorm
     | AllReduceRmsnorm
+    | ReduceRmsnorm
     | SelectRmsnorm
     | SelectLayernorm
     | Sample

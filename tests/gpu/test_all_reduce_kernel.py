@@ -83,8 +83,7 @@ Open = Callable[..., Any]
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("WORDS", WORDS), ("NUMBERS", NUMBERS)):
         monkeypatch.setattr(peers, name, value)
-        monkeypatch.setattr(op, name, value)
-    monkeypatch.setitem(op._CHUNKS, "NUMBERS", NUMBERS)
+    monkeypatch.setattr(op, "WORDS", WORDS)
 
 
 @pytest.fixture
@@ -231,9 +230,9 @@ def test_a_rank_may_be_a_call_ahead_of_another_one(opened: Open, count: int) -> 
             if count <= WORDS:
                 words = np.uint64(call << 32) | part[1].view(np.uint32)
                 send(own.of_words, 8 * place * WORDS, words)
-            send(own.of_chunks, 4 * place * NUMBERS, part[1])
-        flags = np.full(NUMBERS // CHUNK, 2, np.uint32)
-        send(own.of_chunks, 4 * (4 * NUMBERS + flags.size), flags)
+            send(own.of_chunks, 4 * place * own.room, part[1])
+        flags = np.full(own.room // CHUNK, 2, np.uint32)
+        send(own.of_chunks, 4 * (4 * own.room + flags.size), flags)
         places = [gpu.upload(part[0]) for part in (first, second)]
         launches = [one for x in places for one in ranks.launches(0, x, count)]
         hung = Timer(20, ranks.group.stop)

@@ -86,6 +86,35 @@ def test_parts_of_unequal_widths(alike: Names, count: int, tmp_path: Path) -> No
     check_same(written("llama", **sizes)(tmp_path / "m.gguf"), alike(count))
 
 
+def launched(engine: Engine) -> set[str]:
+    """Kernels of the passes that the first device keeps."""
+    split: Any = engine._executor
+    passes = split._executors[0]._passes.values()
+    return {one.name for kept in passes for _, launches in kept.steps for one in launches}
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
+@pytest.mark.parametrize("fmt", ["F16", "Q8_0"])
+def test_long_prompts_are_added_up_by_rows(
+    alike: Names, name: str, fmt: str, tmp_path: Path
+) -> None:
+    path, devices = MODELS[name](tmp_path / "m.gguf"), alike(2)
+    ids = (IDS * 6)[:139]
+    options = {"ctx": 192, "weight_format": fmt}
+
+    def found(engine: Engine) -> list[NDArray[np.float32]]:
+        sequence = engine.add_sequence()
+        last = engine.prefill(sequence, ids)
+        return [engine.logits(ids), last, engine.decode([sequence], [5])]
+
+    with opened(path, devices[:1], **options) as one:
+        wanted = found(one)
+    with opened(path, devices, **options) as engine:
+        for got, want in zip(found(engine), wanted, strict=True):
+            assert relative_rms(got, want) <= (F16_BOUND if fmt == "F16" else INT8_BOUND)
+        assert ("reduce_rmsnorm" in launched(engine)) == (name != "gemma2")  # norms of parts
+
+
 def test_cards_that_do_not_reach_each_other(
     alike: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +274,7 @@ def test_an_observer_sees_the_passes_of_the_first_device(alike: Names, tmp_path:
         prompt, first, *_, replayed = seen.passes
         for one in (prompt, first):
             labels = [step.name for step in one.steps]
-            assert sum(label.startswith("all_reduce") for label in labels) == 4
+            assert sum(label.startswith(("all_reduce", "reduce_rmsnorm")) for label in labels) == 4
         assert (replayed.graph, len(replayed.facts())) == (True, len(first.facts()))
         held, alone = engine.memory(), engine.weight_bytes
         assert held.pinned > held.inputs > 0

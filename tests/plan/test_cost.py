@@ -30,6 +30,7 @@ from rocmforge.plan.graph import (
     MatmulRmsnorm,
     Op,
     Receive,
+    ReduceRmsnorm,
     Rmsnorm,
     RmsnormRoute,
     Rope,
@@ -188,6 +189,7 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
         0,
         64 + 4 * 64,
     ),
+    (ReduceRmsnorm(X, NORM, 1e-5, H), 64, 4 * 4 * (16 + 16 + 16), 0, 64 + 4 * 64),
     (
         Sample(LOGITS, Tensor("parts", 8, "outputs"), Tensor("token", 1, "outputs")),
         0,
@@ -246,6 +248,7 @@ def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
             "add_experts_rmsnorm",
             "all_reduce",
             "all_reduce_rmsnorm",
+            "reduce_rmsnorm",
             "sample",
         ),
     ]

@@ -17,6 +17,7 @@ from rocmforge.plan.fusion import (
     fuse,
     gate_up_swiglu,
     matmul_rmsnorm,
+    reduce_rmsnorm,
     rmsnorm_route,
     rope_attention,
     rope_kv_append,
@@ -36,6 +37,7 @@ from rocmforge.plan.graph import (
     Matmul,
     MatmulRmsnorm,
     Op,
+    ReduceRmsnorm,
     Rmsnorm,
     RmsnormRoute,
     Rope,
@@ -236,6 +238,42 @@ def test_a_sum_over_devices_takes_the_norm_behind_it() -> None:
 )
 def test_a_norm_stays_behind_another_sum_or_where_readers_cannot_finish_it(ops: list[Op]) -> None:
     assert all_reduce_rmsnorm(ops, lambda x: True, lambda op, x: True) == ops
+
+
+def test_sums_and_norms_of_a_prompt_are_made_by_rows() -> None:
+    part = replace(ADDED, accumulate=False)
+    last = [part, AllReduce(X), SelectRmsnorm(X, NORM, 1e-5, H)]
+    gated = Matmul(H, ("g", "u"), (GATE, UP), (None, None))
+    ops = [NORMED, QKV, ADDED, AllReduce(X), NORMED, gated, *last]
+    found = reduce_rmsnorm(ops, lambda op: op.weights == ("d",), lambda op, x: x == H)
+    first, qkv, added, fused, reader, *rest = found
+    assert [first, qkv, reader] == [NORMED, QKV, gated]
+    assert added == replace(ADDED, by_rows=True)
+    assert fused == ReduceRmsnorm(X, NORMED.weight, NORMED.eps, H)
+    assert (fused.reads, fused.writes) == ((X,), (X, H))
+    assert rest == [replace(part, by_rows=True), *last[1:]]
+    assert rest[0].reads == (ACT, X)
+    assert reduce_rmsnorm(ops, lambda op: False, lambda op, x: True) == ops
+    assert reduce_rmsnorm(ops, lambda op: True, lambda op, x: False) == ops
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        [ADDED, AllReduce(X), replace(NORMED, out=X), QKV],
+        [ADDED, AllReduce(X), replace(NORMED, accumulate=True), QKV],
+        [ADDED, AllReduce(X), NORMED, replace(QKV, x=X)],  # x is read where it is not whole
+        [ADDED, ADDED, AllReduce(X), NORMED, QKV],
+        [replace(ADDED, scale=2.0), AllReduce(X), NORMED, QKV],
+        [Swiglu(H, H, ACT), AllReduce(X), NORMED, QKV],
+        [ADDED, AllReduce(X), QKV],
+        [],
+    ],
+)
+def test_rows_are_made_everywhere_or_nowhere(layer: list[Op]) -> None:
+    ops = [NORMED, QKV, ADDED, AllReduce(X), NORMED, QKV, *layer, ADDED, AllReduce(X)]
+    found = reduce_rmsnorm(ops, lambda op: True, lambda op, x: True)
+    assert (found == ops) == bool(layer)
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,11 @@ from rocmforge.gpu.arrays import Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.output import addresses
-from rocmforge.gpu.peers import BLOCK, CHUNK, MOST_RANKS, NUMBERS, WORDS, Peers
+from rocmforge.gpu.peers import BLOCK, CHUNK, LAYOUT, WORDS, Peers
 
 FILE, CHUNKS_FILE = "all_reduce.hip", "all_reduce_chunks.hip"
-_PEERS = "P" * MOST_RANKS + "PPii"
-LAYOUTS = {"all_reduce": "PP" + "PPP" + "P" + "ii" + _PEERS}
-CHUNKS_LAYOUTS = {"all_reduce_chunks": "Pii" + _PEERS}
+LAYOUTS = {"all_reduce": "PP" + "PPP" + "P" + "ii" + LAYOUT}
+CHUNKS_LAYOUTS = {"all_reduce_chunks": "Pii" + LAYOUT}
 THREADS = BLOCK
 CHUNK_BLOCKS = 4
 """Blocks of all_reduce_chunks for each multiprocessor: all of them run at the same time."""
@@ -46,8 +45,8 @@ def all_reduce(kernels: Kernels, *, x: int, count: int, peers: Peers) -> list[La
         return [_words(kernels, x, count, peers)]
     most = CHUNK_BLOCKS * kernels.runtime.properties.compute_units
     launches = []
-    for start in range(0, count, NUMBERS):
-        part = min(NUMBERS, count - start)
+    for start in range(0, count, peers.room):
+        part = min(peers.room, count - start)
         blocks = min(most, -(-part // CHUNK))
         launches.append(
             kernels.launch(
@@ -116,7 +115,7 @@ def _words(
 
 
 def _defines(normed: int) -> dict[str, int]:
-    return {"THREADS": THREADS, "WORDS": WORDS, "NORMED": normed}
+    return {"THREADS": THREADS, "NORMED": normed}
 
 
-_CHUNKS = {"THREADS": THREADS, "CHUNK": CHUNK, "NUMBERS": NUMBERS}
+_CHUNKS = {"THREADS": THREADS, "CHUNK": CHUNK}

@@ -196,6 +196,7 @@ def matmul_f16(
     tokens: int,
     bias: int | None = None,
     accumulate: bool = False,
+    added: tuple[int, int] | None = None,
 ) -> Launch:
     """out[t, n] = Σ_k x[t, k] · weight[n, k] + bias[n], or that added to out.
 
@@ -213,9 +214,11 @@ def matmul_f16(
         Address of (N,) float32.
     accumulate
         Add to what `out` holds, which is F32 (the residual).
+    added
+        First and end of the tokens for which it does so; None: all.
     """
     result = result_of(out, accumulate)
-    product = Product(x.address, (weight,), bias or 0, out.address, tokens, result)
+    product = Product(x.address, (weight,), bias or 0, out.address, tokens, result, added)
     return _launch(kernels, "matmul_f16", product)
 
 

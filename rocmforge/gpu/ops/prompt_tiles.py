@@ -15,7 +15,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.tuning import Tuning
 
-LAYOUT = "P" + "PPPP" * 2 + "PPiiii"
+LAYOUT = "P" + "PPPP" * 2 + "PP" + "iiii" + "ii"
 """The kernels' arguments."""
 
 STORE, ADD, HALVES = range(3)
@@ -148,6 +148,8 @@ class Product:
         T.
     result
         STORE, ADD or HALVES.
+    added
+        First and end of the tokens that ADD adds to, where it does not do so to all.
     """
 
     x: int
@@ -156,6 +158,7 @@ class Product:
     out: int
     tokens: int
     result: int
+    added: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -183,5 +186,6 @@ class Product:
             LAYOUT,
             *(self.x, *addresses, *[0] * (8 - len(addresses)), self.bias, self.out),
             *(self.tokens, first.rows, first.columns, self.result),
+            *(self.added or (0, self.tokens)),
             lds_bytes=lds_bytes,
         )

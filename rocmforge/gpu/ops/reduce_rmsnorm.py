@@ -1,0 +1,83 @@
+"""reduce_rmsnorm: the RMSNorm of a sum over devices, on all of them, for prompts.
+
+Each device adds up and norms its own tokens, so that less travels than the sum: for two of them 3/4
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rocmforge.gpu.arrays import F16
+from rocmforge.gpu.compiler import Build, Kernels
+from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.peers import CHUNK, LAYOUT, Peers
+
+FILE = "reduce_rmsnorm.hip"
+LAYOUTS = {"reduce_rmsnorm": "PPPiifi" + LAYOUT}
+THREADS = 256
+BLOCKS = 4
+"""Of a compute unit: all of them run at the same time."""
+COLUMNS = 8
+"""K is a multiple of it."""
+_DEFINES = {"THREADS": THREADS, "CHUNK": CHUNK, "BLOCKS": BLOCKS}
+
+
+def builds(architecture: str) -> Iterator[Build]:
+    """Every way in which the op compiles its kernel."""
+    yield Build(FILE, LAYOUTS, _DEFINES)
+
+
+def runs(rows: int, columns: int, peers: Peers) -> bool:
+    """Whether there is room for what travels of T rows and K columns."""
+    if rows < peers.ranks or columns % COLUMNS:
+        return False
+    share = -(-rows // peers.ranks)
+    numbers = (peers.ranks - 1) * share * columns + rows * columns // 2
+    return numbers <= peers.ranks * peers.room and 2 * share <= peers.room // CHUNK
+
+
+def own_rows(rows: int, peers: Peers) -> tuple[int, int]:
+    """First and end of the rows that a rank adds up; their x is added there, and nowhere else."""
+    return rows * peers.rank // peers.ranks, rows * (peers.rank + 1) // peers.ranks
+
+
+def reduce_rmsnorm(
+    kernels: Kernels,
+    *,
+    x: int,
+    norm: int,
+    out: F16,
+    rows: int,
+    columns: int,
+    eps: float,
+    peers: Peers,
+) -> Launch:
+    """Out = RMSNorm of the sum of every rank's x; x = the sum, of this rank's `own_rows` alone.
+
+    Parameters
+    ----------
+    x
+        (T, K) float32, aligned to 16.
+    norm
+        (K,) float32, aligned to 16.
+    out
+        (T, K), aligned to 16.
+    rows, columns
+        T and K, which `runs`.
+    eps
+        Added to the mean square.
+    peers
+        This rank's view of its group.
+    """
+    share = -(-rows // peers.ranks)
+    blocks = min(BLOCKS * kernels.runtime.properties.compute_units, share)
+    return kernels.launch(
+        FILE,
+        "reduce_rmsnorm",
+        _DEFINES,
+        (blocks, 1, 1),
+        THREADS,
+        LAYOUTS["reduce_rmsnorm"],
+        *(x, norm, out.address, rows, columns, eps, blocks, *peers.of_chunks),
+    )
