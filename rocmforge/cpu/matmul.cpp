@@ -132,7 +132,7 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
             sink.take(acc, at, width);
         });
     }
-    Expanded expanded;
+    Expanded<Block> expanded;
     for (int64_t g0 = 0; g0 < job.groups; g0 += kChunkGroups) {
         const int n = static_cast<int>(std::min<int64_t>(kChunkGroups, job.groups - g0));
         expand<Block>(tile, g0, n, expanded);
@@ -213,14 +213,15 @@ void run_item(const Job& job, const MatmulTarget& target, const Item& item) {
     multiply(job, job.args.targets[1], item, acc, {job, item, &target, gate, false});
 }
 
-// The kinds of panels that the weights of a call read.
+// The kinds of panels that the weights of a call read; `shorts` are codes in 16 bits beside those in
+// bytes.
 struct Kinds {
-    bool fine = false, coarse = false, dense = false, pairs = false;
+    bool fine = false, coarse = false, dense = false, pairs = false, shorts = false;
 };
 
 template <bool coarse>
 void prepare_int8(const Job& job, const float* const* x, int64_t padded, int width, int64_t g0,
-                  int64_t g1, bool biased) {
+                  int64_t g1, bool biased, bool shorts) {
     const Panel panel = job.panel<coarse>(padded, width);
     if constexpr (kMaxWidth == kLanes) {
         if (width == kLanes) {
@@ -232,7 +233,7 @@ void prepare_int8(const Job& job, const float* const* x, int64_t padded, int wid
     for (int t = 0; t < width; ++t) {
         for (int64_t g = g0; g < g1; g += kLanes) {
             const int n = static_cast<int>(std::min<int64_t>(kLanes, g1 - g));
-            quantize_groups<coarse>(x[t], panel, g, n, width, t, biased);
+            quantize_groups<coarse>(x[t], panel, g, n, width, t, biased, shorts);
         }
     }
 }
@@ -240,7 +241,9 @@ void prepare_int8(const Job& job, const float* const* x, int64_t padded, int wid
 // Fills the panels of a block for the groups g0..g1.
 void prepare(const Job& job, const Block& block, int64_t g0, int64_t g1, const Kinds& kinds) {
     const int64_t columns = job.args.columns, t1 = block.t1;
-    const bool biased = kBiasedTokens && !is_straight(block.tokens());
+    const bool expanded = !is_straight(block.tokens());
+    const bool biased = kBiasedTokens && expanded;
+    const bool shorts = kSumsOf16Bits && expanded && kinds.shorts;
     int64_t padded = block.padded;
     for_each_panel(block.t0, t1, [&](int64_t t, int width) {
         float* x_dense = job.dense(padded);
@@ -249,8 +252,8 @@ void prepare(const Job& job, const Block& block, int64_t g0, int64_t g1, const K
         for (int i = 0; i < width && t + i < t1; ++i) {
             rows[i] = job.args.x + job.row(t + i) / job.sharing * columns;
         }
-        if (kinds.fine) prepare_int8<false>(job, rows, padded, width, g0, g1, biased);
-        if (kinds.coarse) prepare_int8<true>(job, rows, padded, width, g0, g1, biased);
+        if (kinds.fine) prepare_int8<false>(job, rows, padded, width, g0, g1, biased, shorts);
+        if (kinds.coarse) prepare_int8<true>(job, rows, padded, width, g0, g1, biased, shorts);
         for (int i = 0; i < width; ++i) {
             const float* x = rows[i];
             const int64_t k1 = std::min(g1 * kGroup, columns);
@@ -275,6 +278,7 @@ void add_kind(Kinds& kinds, Format format, bool exact) {
     } else {
         visit_block(format, [&](auto block) {
             (kCoarse<decltype(block)> ? kinds.coarse : kinds.fine) = true;
+            if constexpr (kExpanded<decltype(block)> == Form::kShorts) kinds.shorts = true;
         });
     }
 }

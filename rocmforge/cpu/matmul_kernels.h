@@ -17,10 +17,6 @@ constexpr int kChunkGroups = 16;  // groups of a tile expanded to bytes at once 
 constexpr int kAhead = 4096;      // bytes of weights to ask for before they are read
 constexpr int kExactGroups = 8;   // groups of a tile expanded to float32 at once (16 KB)
 
-constexpr int log2_of(int x) {
-    return x <= 1 ? 0 : 1 + log2_of(x / 2);
-}
-
 template <class Block>
 constexpr bool kSigned = Block::kBits == 8 || HasLut<Block>;
 // Blocks of 256 columns read coarse panels: llama.cpp's have one scale for 256 activations there.
@@ -28,35 +24,76 @@ template <class Block>
 constexpr bool kCoarse = Block::kColumns == 256;
 
 // What a dot product multiplies: codes that are unsigned and below 64, with activations; codes that
-// are signed, plus kByteBias, with them; or signed codes with biased activations.
-enum class Form { kNarrow, kWide, kBiasedTokens };
+// are signed, plus kByteBias, with them; signed codes with biased activations; or both in 16 bits.
+enum class Form { kNarrow, kWide, kBiasedTokens, kShorts };
 
 template <class Block>
-constexpr Form kStraight = kSigned<Block> ? Form::kWide : Form::kNarrow;
+constexpr int largest_entry() {
+    int largest = 0;
+    if constexpr (HasLut<Block>) {
+        for (int entry : Block::kLut) largest = std::max(largest, entry < 0 ? -entry : entry);
+    }
+    return largest;
+}
+// Entries so small are narrow codes, once 16 is added.
 template <class Block>
-constexpr Form kExpanded = kBiasedTokens ? Form::kBiasedTokens : kStraight<Block>;
+constexpr bool kNarrowLut = kSumsOf16Bits && HasLut<Block> && largest_entry<Block>() < 16;
+// What narrow codes are counted from while their products are added up. With sums of 16 bits it is
+// their middle where they could leave them otherwise.
+template <class Block>
+constexpr int kMiddle = kNarrowLut<Block> || (kSumsOf16Bits && Block::kBits == 5) ? 16
+                                                                                    : Block::kZero;
+template <class Block>
+constexpr Form kStraight = kSigned<Block> && !kNarrowLut<Block> ? Form::kWide : Form::kNarrow;
+template <class Block>
+constexpr Form kExpanded = kBiasedTokens                                      ? Form::kBiasedTokens
+                           : kSumsOf16Bits && kStraight<Block> == Form::kWide ? Form::kShorts
+                                                                              : kStraight<Block>;
 
 template <class Block, Form form>
 void to_form(U8* codes) {
-    constexpr int shift = form == Form::kWide           ? kByteBias
-                          : form == Form::kBiasedTokens ? -Block::kZero
-                                                        : 0;
+    constexpr int shift = form == Form::kWide                          ? kByteBias
+                          : form == Form::kBiasedTokens                ? -Block::kZero
+                          : form == Form::kNarrow && kNarrowLut<Block> ? kMiddle<Block>
+                                                                       : 0;
     if constexpr (shift != 0) {
         for (int q = 0; q < kQuads; ++q) codes[q] = codes[q] + set_bytes(shift);
     }
 }
 
+// The offset of codes that are counted from their middle instead of from zero.
+template <class Block>
+F32 offset_from_middle(F32 scale, F32 offset) {
+    constexpr int moved = kMiddle<Block> - Block::kZero;
+    if constexpr (moved == 0) return offset;
+    return fma(scale, set1(static_cast<float>(moved)), offset);
+}
+
+// Has these sums lie in memory at this place, so that the registers are free for what comes.
+template <int n>
+inline void hold_in_memory(F32* sums) {
+    asm volatile("" : "+m"(*reinterpret_cast<F32(*)[n]>(sums)));
+}
+
+// Vectors of codes that are read each time anew, for want of registers.
+struct StoredCodes {
+    const uint8_t (*planes)[kPlane];
+
+    U8 operator[](int i) const { return load_bytes(planes[i]); }
+};
+
 // A sub-block of a tile: codes after to_form, and -128 * their sum where activations are biased.
+template <class Codes>
 struct SubBlock {
-    const U8* codes;
+    Codes codes;
     I32 start;
     F32 scale, offset;
 };
 
 // acc [width] += sub-block `index` of a panel, counted from its first, times one of a tile; a
 // coarse panel's scale is not in it yet.
-template <class Block, int width, Form form>
-inline __attribute__((always_inline)) void add_sub_block(const SubBlock& w, const Panel& p,
+template <class Block, int width, Form form, class Codes>
+inline __attribute__((always_inline)) void add_sub_block(const SubBlock<Codes>& w, const Panel& p,
                                                          int64_t index, F32* acc) {
     constexpr int subs = Packed<Block>::kSubs, quads = kQuads / subs;
     static_assert(subs == 1 || kCoarse<Block> || !Block::kHasOffset,
@@ -69,14 +106,23 @@ inline __attribute__((always_inline)) void add_sub_block(const SubBlock& w, cons
 #pragma GCC unroll 16
     for (int t = 0; t < width; t += step, x += 4 * step) {
         I32 dot[step];
+#if defined(ROCMFORGE_VNNI)
         if constexpr (form == Form::kNarrow) {
             constexpr int shift = 7 - log2_of(Block::kZero);
 #pragma GCC unroll 4
             for (int i = 0; i < step; ++i) {
                 dot[i] = set1(Block::kZero ? start[t + i] >> shift : 0);
-                dot[i] = dot_narrow<Block::kBits, quads>(dot[i], w.codes, x + 4 * i, 4 * width);
+                dot[i] = dot_narrow<quads>(dot[i], w.codes, x + 4 * i, 4 * width);
             }
         } else {
+#else
+        if constexpr (form == Form::kNarrow) {
+            dot_narrow<kMiddle<Block>, quads, step>(dot, w.codes, x, 4 * width, start + t);
+        } else if constexpr (form == Form::kShorts) {
+            const int32_t* const shorts = p.shorts + index * 2 * quads * width + t;
+            dot_shorts<2 * quads, step>(dot, w.codes, shorts, width);
+        } else {
+#endif
             constexpr bool biased = form == Form::kBiasedTokens;
 #pragma GCC unroll 4
             for (int i = 0; i < step; ++i) {
@@ -92,6 +138,7 @@ inline __attribute__((always_inline)) void add_sub_block(const SubBlock& w, cons
                 }
             }
         }
+        if constexpr (kSumsOf16Bits && width > 2 && subs == 2) hold_in_memory<width>(acc);
 #pragma GCC unroll 4
         for (int i = 0; i < step; ++i) {
             const F32 scale =
@@ -143,8 +190,11 @@ void multiply_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* o
             to_form<Block, form>(group.codes);
 #pragma GCC unroll 2
             for (int s = 0; s < subs; ++s) {
-                SubBlock w{group.codes + s * kQuads / subs, set1(int32_t{0}), group.scale[s], {}};
-                if constexpr (Block::kHasOffset) w.offset = group.offset[s];
+                SubBlock<const U8*> w{
+                    group.codes + s * kQuads / subs, set1(int32_t{0}), group.scale[s], {}};
+                if constexpr (Block::kHasOffset) {
+                    w.offset = offset_from_middle<Block>(w.scale, group.offset[s]);
+                }
                 add_sub_block<Block, width, form>(w, p, (g + i) * subs + s, sums);
             }
         });
@@ -153,16 +203,21 @@ void multiply_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* o
     for (int t = 0; t < width; ++t) store(out + t * kLanes, acc[t]);
 }
 
-// Up to 512 columns of a tile in the one form that the multi-token kernel reads.
+// Vectors of codes of a group in the form that the multi-token kernel reads.
+template <class Block>
+constexpr int kExpandedPlanes = kExpanded<Block> == Form::kShorts ? 2 * kQuads : kQuads;
+
+// Up to 512 columns of a tile in that form.
+template <class Block>
 struct Expanded {
-    alignas(64) uint8_t codes[kChunkGroups][kQuads][kPlane];
+    alignas(64) uint8_t codes[kChunkGroups][kExpandedPlanes<Block>][kPlane];
     alignas(64) uint8_t start[kChunkGroups][2][kPlane];  // int32, which load_bytes reads too
     alignas(64) float scale[kChunkGroups][2][kLanes];
     alignas(64) float offset[kChunkGroups][2][kLanes];
 };
 
 template <class Block>
-void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
+void expand(const uint8_t* tile, int64_t g0, int groups, Expanded<Block>& out) {
     using Layout = Packed<Block>;
     constexpr Form form = kExpanded<Block>;
     constexpr int subs = Layout::kSubs;
@@ -174,7 +229,17 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
         for (int i = 0; i < Layout::kGroups; ++i, ++g) {
             auto group = layout.group(record, i);
             to_form<Block, form>(group.codes);
-            for (int q = 0; q < kQuads; ++q) store_bytes(out.codes[g][q], group.codes[q]);
+            for (int q = 0; q < kQuads; ++q) {
+#if !defined(ROCMFORGE_VNNI)
+                if constexpr (form == Form::kShorts) {
+                    const U8 codes = group.codes[q];
+                    store_bytes(out.codes[g][2 * q], as_bytes(as_int(even_bytes(codes))));
+                    store_bytes(out.codes[g][2 * q + 1], as_bytes(as_int(odd_bytes(codes))));
+                    continue;
+                }
+#endif
+                store_bytes(out.codes[g][q], group.codes[q]);
+            }
             for (int s = 0; s < subs; ++s) {
                 if constexpr (kBiasedTokens) {
                     I32 sum = set1(int32_t{0});
@@ -185,7 +250,10 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
                     store_bytes(out.start[g][s], as_bytes(set1(int32_t{0}) - sum));
                 }
                 store(out.scale[g][s], group.scale[s]);
-                if constexpr (Block::kHasOffset) store(out.offset[g][s], group.offset[s]);
+                if constexpr (Block::kHasOffset) {
+                    store(out.offset[g][s],
+                          offset_from_middle<Block>(group.scale[s], group.offset[s]));
+                }
             }
         }
     }
@@ -194,18 +262,24 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded& out) {
 // acc [width][16] += the groups g0.. of a panel times an expanded piece of a tile; = with the
 // first.
 template <class Block, int width>
-void gemm_panel(const Expanded& w, int groups, const Panel& p, int64_t g0, float* acc_memory) {
-    constexpr int subs = Packed<Block>::kSubs, quads = kQuads / subs;
+void gemm_panel(const Expanded<Block>& w, int groups, const Panel& p, int64_t g0,
+                float* acc_memory) {
+    constexpr int subs = Packed<Block>::kSubs, planes = kExpandedPlanes<Block> / subs;
     F32 acc[width];
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) acc[t] = g0 ? load(acc_memory + t * kLanes) : set1(0.0f);
     add_groups<Block, width>(p, g0, groups, acc, [&](int i, F32* sums) {
 #pragma GCC unroll 2
         for (int s = 0; s < subs; ++s) {
-            U8 codes[quads];
+#if defined(ROCMFORGE_VNNI)
+            U8 codes[planes];
 #pragma GCC unroll 8
-            for (int q = 0; q < quads; ++q) codes[q] = load_bytes(w.codes[i][s * quads + q]);
-            SubBlock own{codes, {}, load(w.scale[i][s]), {}};
+            for (int q = 0; q < planes; ++q) codes[q] = load_bytes(w.codes[i][s * planes + q]);
+            SubBlock<const U8*> own{codes, {}, load(w.scale[i][s]), {}};
+#else
+            const StoredCodes codes{w.codes[i] + s * planes};
+            SubBlock<StoredCodes> own{codes, {}, load(w.scale[i][s]), {}};
+#endif
             if constexpr (kBiasedTokens) own.start = as_int(load_bytes(w.start[i][s]));
             if constexpr (Block::kHasOffset) own.offset = load(w.offset[i][s]);
             add_sub_block<Block, width, kExpanded<Block>>(own, p, (g0 + i) * subs + s, sums);

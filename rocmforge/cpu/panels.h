@@ -15,6 +15,8 @@ namespace rocmforge::ROCMFORGE_ISA {
 // weights.
 #if defined(__AVX512VNNI__)
 constexpr int kMaxWidth = 16, kTogether = 2;
+#elif defined(__AVX2__) && !defined(ROCMFORGE_VNNI)
+constexpr int kMaxWidth = 4, kTogether = 4;
 #else
 constexpr int kMaxWidth = 4, kTogether = 1;
 #endif
@@ -57,12 +59,13 @@ inline bool is_straight(int64_t tokens) {
 }
 
 // Bytes that one token takes in a group of an int8 panel: see Panel.
-constexpr size_t kPanelBytes = 32 + 4 + 2 * 4 + 4 + 2 * 4 + 4;
+constexpr size_t kPanelBytes = 32 + 4 + 2 * 4 + 4 + 2 * 4 + 4 + (kSumsOf16Bits ? 64 : 0);
 
 // Rounded activations of `width` tokens: codes [group][quad][token][4], the others [group][token],
-// or [group][sub-block][token] for the two halves of a group. `start` is -128 * sum(codes): the
-// accumulator's start for biased weights. A fine panel has a scale for each group of 32, a coarse
-// one for each four of them, and its sums are still to be scaled.
+// or [group][sub-block][token] for the two halves of a group. `start` is what accumulators start
+// from: -128 * sum(codes), for biased weights, or what start_of makes of codes whose products are
+// added up in 16 bits. A fine panel has a scale for each group of 32, a coarse one for each four of
+// them, and its sums are still to be scaled.
 struct Panel {
     int8_t* codes;     // [groups][8][width][4], xor 0x80 if biased
     float* scale;      // [groups][width]
@@ -70,6 +73,9 @@ struct Panel {
     int32_t* start16;  // [groups][2][width]
     float* sum;        // [groups][width]        sum(codes), times the scale if fine
     float* sum16;      // [groups][2][width]     coarse only
+#if !defined(ROCMFORGE_VNNI)
+    int32_t* shorts;  // [groups][8][2][width]  the even codes in 16 bits each, then the odd ones
+#endif
 
     Panel(uint8_t* memory, int64_t groups, int width) {
         const size_t n = static_cast<size_t>(groups) * static_cast<size_t>(width);
@@ -79,6 +85,9 @@ struct Panel {
         start16 = start + n;
         sum = reinterpret_cast<float*>(start16 + 2 * n);
         sum16 = sum + n;
+#if !defined(ROCMFORGE_VNNI)
+        shorts = reinterpret_cast<int32_t*>(sum16 + 2 * n);
+#endif
     }
 };
 
@@ -176,11 +185,40 @@ void load_columns(Row row, F32* columns) {
     std::copy_n(block, kLanes, columns);
 }
 
+#if !defined(ROCMFORGE_VNNI)
+// Of the words [8][16] of n groups of a token, what sums of 16 bits start from, and, where they are
+// asked for, the codes in 16 bits.
+inline void store_for_16_bits(const int32_t (*words)[kLanes], const Panel& p, int64_t g0, int n,
+                              int width, int t, bool shorts) {
+    U8 fours[kQuads];
+    for (int q = 0; q < kQuads; ++q) {
+        fours[q] = load_bytes(reinterpret_cast<const uint8_t*>(words[q]));
+    }
+    alignas(64) int32_t starts[3][kLanes], wide[2 * kQuads][kLanes];
+    store(starts[0], start_of<kQuads / 2>(fours));
+    store(starts[1], start_of<kQuads / 2>(fours + kQuads / 2));
+    store(starts[2], start_of<kQuads>(fours));
+    for (int q = 0; shorts && q < kQuads; ++q) {
+        store(wide[2 * q], as_int(even_bytes(fours[q])));
+        store(wide[2 * q + 1], as_int(odd_bytes(fours[q])));
+    }
+    for (int i = 0; i < n; ++i) {
+        const int64_t g = g0 + i;
+        for (int half = 0; half < 2; ++half) {
+            p.start16[(2 * g + half) * width + t] = starts[half][i];
+        }
+        p.start[g * width + t] = starts[2][i];
+        int32_t* const to = p.shorts + g * 2 * kQuads * width + t;
+        for (int k = 0; shorts && k < 2 * kQuads; ++k) to[k * width] = wide[k][i];
+    }
+}
+#endif
+
 // Rounds n <= 16 groups of 32 activations of one token, the groups g0.., to x = scale * code; null
 // is a token of zeros. A group is a lane, so that nothing is summed across more than four lanes.
 template <bool coarse>
 void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int width, int t,
-                     bool biased) {
+                     bool biased, [[maybe_unused]] bool shorts) {
     F32 columns[kGroup];
     for (int k = 0; k < kGroup; k += kLanes) {
         const auto row = [&](int i) { return x && i < n ? x + (g0 + i) * kGroup + k : nullptr; };
@@ -208,16 +246,21 @@ void quantize_groups(const float* x, const Panel& p, int64_t g0, int n, int widt
         }
         const int32_t sa = halves[0][i], sb = halves[1][i];
         p.scale[at] = scales[i];
-        p.start[at] = -128 * (sa + sb);
+        if constexpr (!kSumsOf16Bits) p.start[at] = -128 * (sa + sb);
         p.sum[at] = (coarse ? 1.0f : scales[i]) * static_cast<float>(sa + sb);
         const int64_t half = 2 * g * width + t;
-        p.start16[half] = -128 * sa;
-        p.start16[half + width] = -128 * sb;
+        if constexpr (!kSumsOf16Bits) {
+            p.start16[half] = -128 * sa;
+            p.start16[half + width] = -128 * sb;
+        }
         if constexpr (coarse) {
             p.sum16[half] = static_cast<float>(sa);
             p.sum16[half + width] = static_cast<float>(sb);
         }
     }
+#if !defined(ROCMFORGE_VNNI)
+    store_for_16_bits(words, p, g0, n, width, t, shorts);
+#endif
 }
 
 // The same for a panel of 16 tokens x[16] and the groups of one scale, g..: a token is a lane.

@@ -15,7 +15,6 @@ namespace rocmforge::ROCMFORGE_ISA {
 namespace {
 
 constexpr int kSteps = 32;        // of a round, one after another in the same sums
-constexpr int kCodeBits = 4;      // of the weights among bytes: the fastest of formats
 constexpr int64_t kRounds = 512;  // of an item: some 0.1 ms
 constexpr int64_t kPieces = 16;   // a thread: the last ones are short, and nobody waits long
 constexpr int64_t kSpanVectors = 1 << 14;
@@ -109,11 +108,19 @@ int64_t byte_products() {
                 U8 codes[kByteSteps];
 #pragma GCC unroll 8
                 for (int i = 0; i < kByteSteps; ++i) codes[i] = load_bytes(weights[s + i][r]);
+#if defined(ROCMFORGE_VNNI)
 #pragma GCC unroll 4
                 for (int t = 0; t < kByteTokens; ++t) {
-                    acc[r][t] = dot_narrow<kCodeBits, kByteSteps>(
+                    acc[r][t] = dot_narrow<kByteSteps>(
                         acc[r][t], codes, reinterpret_cast<const int8_t*>(&x[s][t]), sizeof x[s]);
                 }
+#else
+                I32 dot[kByteTokens];
+                dot_narrow<0, kByteSteps, kByteTokens>(
+                    dot, codes, reinterpret_cast<const int8_t*>(x[s]), sizeof x[s], nullptr);
+#pragma GCC unroll 4
+                for (int t = 0; t < kByteTokens; ++t) acc[r][t] = acc[r][t] + dot[t];
+#endif
             }
         }
     }

@@ -17,6 +17,10 @@ namespace rocmforge::ROCMFORGE_ISA {
 
 constexpr int kLanes = 16;
 
+constexpr int log2_of(int x) {
+    return x <= 1 ? 0 : 1 + log2_of(x / 2);
+}
+
 // Asks for `bytes` from p on, a hint: they may lie behind the end of what is mapped.
 inline void prefetch(const uint8_t* p, int bytes) {
     for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + at);
@@ -75,6 +79,12 @@ namespace rocmforge::ROCMFORGE_ISA {
 
 // Whether many tokens' activations are biased in place of the weights.
 constexpr bool kBiasedTokens = kByteBias != 0;
+// Whether products of narrow codes are added up in 16 bits, for want of vpdpbusd.
+#if defined(ROCMFORGE_VNNI)
+constexpr bool kSumsOf16Bits = false;
+#else
+constexpr bool kSumsOf16Bits = true;
+#endif
 
 #if !defined(__AVX512VNNI__)
 // Lane i of m[j] becomes lane j of m[i].
@@ -95,15 +105,17 @@ inline I32 broadcast4(const int8_t* p) {
     return set1(word);
 }
 
-// acc + the products of n vectors of codes, unsigned and of `bits` bits, with four activations
-// each, which lie `stride` bytes apart.
-template <int bits, int n>
+#if defined(ROCMFORGE_VNNI)
+
+// acc + the products of n vectors of codes below 128 with four activations each, which lie `stride`
+// bytes apart.
+template <int n>
 inline __attribute__((always_inline)) I32 dot_narrow(I32 acc, const U8* w, const int8_t* x,
                                                      int64_t stride) {
 #if defined(__AVX512VNNI__)
 #pragma GCC unroll 8
     for (int q = 0; q < n; ++q) acc = dot4_narrow(acc, w[q], broadcast4(x + q * stride));
-#elif defined(ROCMFORGE_VNNI)
+#else
     // In two sums, because each product waits for the one before.
     I32 odd = set1(int32_t{0});
 #pragma GCC unroll 8
@@ -112,21 +124,64 @@ inline __attribute__((always_inline)) I32 dot_narrow(I32 acc, const U8* w, const
         odd = dot4_narrow(odd, w[q + 1], broadcast4(x + (q + 1) * stride));
     }
     acc = acc + odd;
-#else
-    // Sums of two products fit 16 bits, and so many of them can be added before they do not.
-    constexpr int most = 32767 / (2 * 127 * ((1 << bits) - 1)), step = most < n ? most : n;
-    static_assert(n % step == 0);
-    for (int q = 0; q < n; q += step) {
-        I16 sums = pairs(w[q], broadcast4(x + q * stride));
-#pragma GCC unroll 8
-        for (int i = 1; i < step; ++i) {
-            sums = sums + pairs(w[q + i], broadcast4(x + (q + i) * stride));
-        }
-        acc = acc + fours(sums);
-    }
 #endif
     return acc;
 }
+
+#else
+
+// The products of n vectors of codes with four activations of each of some tokens, which lie side
+// by side, vector by vector `stride` bytes apart. Codes are unsigned and counted from `middle`, a
+// power of two or 0, so that the sums fit 16 bits: they begin with what start_of made of the
+// activations.
+template <int middle, int n, int tokens, class Codes>
+inline __attribute__((always_inline)) void dot_narrow(I32* dot, Codes codes, const int8_t* x,
+                                                      int64_t stride, const int32_t* start) {
+    static_assert(2 * 127 * n * (middle ? middle : 15) <= 32767, "sums leave 16 bits");
+    I16 sums[tokens];
+#pragma GCC unroll 4
+    for (int t = 0; t < tokens; ++t) {
+        sums[t] = as_shorts(set1(middle ? start[t] : 0));
+        if constexpr (middle > 1) sums[t] = shift_left<log2_of(middle)>(sums[t]);
+    }
+#pragma GCC unroll 8
+    for (int q = 0; q < n; ++q) {
+        const U8 four = codes[q];
+#pragma GCC unroll 4
+        for (int t = 0; t < tokens; ++t) {
+            add_pairs(sums[t], four, broadcast4(x + q * stride + 4 * t));
+        }
+    }
+#pragma GCC unroll 4
+    for (int t = 0; t < tokens; ++t) dot[t] = fours(sums[t]);
+}
+
+// The same of codes in 16 bits, n vectors whose even and odd ones take turns, with activations of
+// that form.
+template <int n, int tokens, class Codes>
+inline __attribute__((always_inline)) void dot_shorts(I32* dot, Codes codes, const int32_t* x,
+                                                      int64_t stride) {
+#pragma GCC unroll 4
+    for (int t = 0; t < tokens; ++t) dot[t] = set1(int32_t{0});
+#pragma GCC unroll 16
+    for (int i = 0; i < n; ++i) {
+        const I16 two = as_shorts(as_int(codes[i]));
+#pragma GCC unroll 4
+        for (int t = 0; t < tokens; ++t) add_twos(dot[t], two, as_shorts(set1(x[i * stride + t])));
+    }
+}
+
+// Of n words of four codes each, minus the sums of their first two and of their last two, in 16
+// bits each.
+template <int n>
+I32 start_of(const U8* words) {
+    const I16 none = as_shorts(set1(int32_t{0}));
+    I16 pairs = none;
+    for (int q = 0; q < n; ++q) add_pairs(pairs, set_bytes(1), as_int(words[q]));
+    return as_int(none - pairs);
+}
+
+#endif
 
 // Elements of 16 and 8 bits, told apart by their types; load_element makes float32 of 16 of any
 // type.

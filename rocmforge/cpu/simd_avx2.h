@@ -218,27 +218,65 @@ inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
 struct I16 {
     __m256i a, b;
 };
-inline I16 operator+(I16 x, I16 y) {
-    return {_mm256_add_epi16(x.a, y.a), _mm256_add_epi16(x.b, y.b)};
+inline I16 as_shorts(I32 x) {
+    return {x.a, x.b};
 }
-// Products of unsigned and signed bytes, those of each two neighbours added; vpmaddubsw saturates
-// where they leave int16.
-inline I16 pairs(U8 w, I32 x) {
-    return {_mm256_maddubs_epi16(w.a, x.a), _mm256_maddubs_epi16(w.b, x.b)};
+inline I32 as_int(I16 x) {
+    return {x.a, x.b};
+}
+inline I16 operator-(I16 x, I16 y) {
+    return {_mm256_sub_epi16(x.a, y.a), _mm256_sub_epi16(x.b, y.b)};
+}
+template <int n>
+I16 shift_left(I16 x) {
+    return {_mm256_slli_epi16(x.a, n), _mm256_slli_epi16(x.b, n)};
+}
+// sums += products of bytes, unsigned and signed, of which each two neighbours are added; those two
+// must fit int16. In assembly: GCC computes many products before it adds the first, and then keeps
+// sums in memory, where each waits for the one before.
+inline void add_pairs(I16& sums, U8 w, I32 x) {
+    const auto add = [](__m256i& sum, __m256i codes, __m256i tokens) {
+        __m256i products;
+        asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
+            : "+x"(sum), "=&x"(products)
+            : "x"(codes), "x"(tokens));
+    };
+    add(sums.a, w.a, x.a);
+    add(sums.b, w.b, x.b);
 }
 // Each two neighbours added.
 inline I32 fours(I16 x) {
     const __m256i ones = _mm256_set1_epi16(1);
     return {_mm256_madd_epi16(x.a, ones), _mm256_madd_epi16(x.b, ones)};
 }
-inline I32 dot4_narrow(I32 acc, U8 w, I32 x) {
-    return acc + fours(pairs(w, x));
-}
-// The sign moves from the weight to the activation; activations stay within -127..127, and |w| <=
-// 128 then keeps every pair inside int16.
+// acc + sum over the 4 bytes of each lane of w * x. The sign moves from the weight to the
+// activation; activations stay within -127..127, and |w| <= 128 then keeps every pair inside int16.
 inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
-    const I32 signed_x = {_mm256_sign_epi8(x.a, w.a), _mm256_sign_epi8(x.b, w.b)};
-    return dot4_narrow(acc, {_mm256_abs_epi8(w.a), _mm256_abs_epi8(w.b)}, signed_x);
+    const auto products = [](__m256i codes, __m256i tokens) {
+        return _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(tokens, codes));
+    };
+    return acc + fours({products(w.a, x.a), products(w.b, x.b)});
+}
+// The even and the odd bytes, made 16 bits wide with their signs.
+inline I16 even_bytes(U8 x) {
+    const auto widen = [](__m256i bytes) {
+        return _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+    };
+    return {widen(x.a), widen(x.b)};
+}
+inline I16 odd_bytes(U8 x) {
+    return {_mm256_srai_epi16(x.a, 8), _mm256_srai_epi16(x.b, 8)};
+}
+// acc += the two products of each lane. In assembly, as above.
+inline void add_twos(I32& acc, I16 w, I16 x) {
+    const auto add = [](__m256i& sum, __m256i codes, __m256i tokens) {
+        __m256i products;
+        asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
+            : "+x"(sum), "=&x"(products)
+            : "x"(codes), "x"(tokens));
+    };
+    add(acc.a, w.a, x.a);
+    add(acc.b, w.b, x.b);
 }
 
 #endif

@@ -14,6 +14,7 @@ using Floats = float __attribute__((vector_size(16)));
 using Ints = int32_t __attribute__((vector_size(16)));
 using Words = uint32_t __attribute__((vector_size(16)));
 using Shorts = int16_t __attribute__((vector_size(16)));
+using UnsignedShorts = uint16_t __attribute__((vector_size(16)));
 using Bytes = uint8_t __attribute__((vector_size(16)));
 constexpr int kParts = 4;
 
@@ -254,14 +255,27 @@ inline U8 as_bytes(I32 a) {
 struct I16 {
     Shorts v[kParts];
 };
-inline I16 operator+(I16 a, I16 b) {
-    return each<I16>([&](int i) { return a.v[i] + b.v[i]; });
+inline I16 as_shorts(I32 a) {
+    return as<I16>(a);
 }
-// Products of codes below 128 and signed bytes, those of each two neighbours added.
-inline I16 pairs(U8 w, I32 x) {
+inline I32 as_int(I16 a) {
+    return as<I32>(a);
+}
+inline I16 operator-(I16 a, I16 b) {
     return each<I16>([&](int i) {
+        return as<Shorts>(as<UnsignedShorts>(a.v[i]) - as<UnsignedShorts>(b.v[i]));
+    });
+}
+template <int n>
+I16 shift_left(I16 a) {
+    return each<I16>([&](int i) { return as<Shorts>(as<UnsignedShorts>(a.v[i]) << n); });
+}
+// sums += products of codes below 128 and signed bytes, of which each two neighbours are added.
+inline void add_pairs(I16& sums, U8 w, I32 x) {
+    sums = each<I16>([&](int i) {
         const Shorts codes = as<Shorts>(w.v[i]), own = as<Shorts>(x.v[i]);
-        return (codes & 255) * ((own << 8) >> 8) + (codes >> 8) * (own >> 8);
+        const Shorts products = (codes & 255) * ((own << 8) >> 8) + (codes >> 8) * (own >> 8);
+        return as<Shorts>(as<UnsignedShorts>(sums.v[i]) + as<UnsignedShorts>(products));
     });
 }
 // The same of signed bytes: at most 2 * 128 * 127, still an int16.
@@ -280,6 +294,17 @@ inline I32 fours(I16 a) {
 }
 inline I32 dot4_wide(I32 acc, U8 w, I32 x) {
     return acc + fours(signed_pairs(w, x));
+}
+// The even and the odd bytes, made 16 bits wide with their signs.
+inline I16 even_bytes(U8 a) {
+    return each<I16>([&](int i) { return (as<Shorts>(a.v[i]) << 8) >> 8; });
+}
+inline I16 odd_bytes(U8 a) {
+    return each<I16>([&](int i) { return as<Shorts>(a.v[i]) >> 8; });
+}
+// acc += the two products of each lane, of numbers of 8 bits.
+inline void add_twos(I32& acc, I16 w, I16 x) {
+    acc = acc + fours(each<I16>([&](int i) { return w.v[i] * x.v[i]; }));
 }
 
 }  // namespace rocmforge::ROCMFORGE_ISA
