@@ -6,10 +6,11 @@
 //   norm  (K,) float, aligned to 16
 //   out   (T, K) f16, aligned to 16, kept finite
 //
-// Rank r owns the tokens from T * r / ranks on. They travel as peers.h says, in half an inbox
-// first x of the owner's tokens, (ranks - 1, most tokens of an owner, K) float by sender, then the
-// norms (T, K) f16; flags (ranks, room / CHUNK) u32 by sender: of each of the owner's tokens, then
-// of each of the sender's.
+// Rank r owns the tokens from T * r / ranks on. They travel as peers.h says, in half an inbox first
+// x of the owner's tokens, (ranks - 1, most tokens of an owner, K) f16 by sender, then the norms
+// (T, K) f16, then what each row of the former is multiplied by, float; flags (ranks, room / CHUNK)
+// u32 by sender: of each of the owner's tokens, then of each of the sender's. A row is scaled by a
+// power of two so that its largest number is near f16's.
 // Threads: a block takes every blocks-th token of each owner, one of each in a round. It sends
 // those of the others a round ahead, adds and norms its own, and takes the others' norms a round
 // later. Grid (blocks). The launches of all ranks wait for each other: they must be able to run at
@@ -29,7 +30,51 @@ struct ReduceRmsnormArgs {
     Peers peers;
 };
 
-constexpr int kVector = 4, kLine = THREADS * kVector;  // of floats; of f16 twice as many
+constexpr int kEight = 8, kLine = THREADS * kEight;  // columns of a thread, of a block
+
+DEVICE void load_eight(const float* from, float (&to)[kEight]) {
+    float four[2][4];
+    load_floats(from, four[0]);
+    load_floats(from + 4, four[1]);
+    UNROLL
+    for (int i = 0; i < kEight; ++i) to[i] = four[i / 4][i % 4];
+}
+DEVICE void load_eight(const f16* from, float scale, float (&to)[kEight]) {
+    const u32x4 four = load<u32x4>(from);
+    const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+    UNROLL
+    for (int i = 0; i < kEight; ++i) {
+        to[i] = scale * (i % 2 ? high_half(words[i / 2]) : low_half(words[i / 2]));
+    }
+}
+DEVICE void store_eight(float* to, const float (&from)[kEight]) {
+    const float low[4] = {from[0], from[1], from[2], from[3]};
+    const float high[4] = {from[4], from[5], from[6], from[7]};
+    store_floats(to, low);
+    store_floats(to + 4, high);
+}
+DEVICE void store_eight(f16* to, const float (&from)[kEight]) {
+    uint32_t words[4];
+    UNROLL
+    for (int i = 0; i < 4; ++i) {
+        words[i] = pack_halves(clamp_to_f16(from[2 * i]), clamp_to_f16(from[2 * i + 1]));
+    }
+    *reinterpret_cast<u32x4*>(to) = {words[0], words[1], words[2], words[3]};
+}
+
+// A power of two that brings a row's largest number to 2^14 at least and below 2^15.
+struct RowScale {
+    int exponent;
+
+    DEVICE explicit RowScale(float largest) {
+        const int found = 268 - static_cast<int>(bit_cast<uint32_t>(largest) >> 23);
+        exponent = maximum(1, minimum(found, 253));
+    }
+    DEVICE float up() const { return bit_cast<float>(static_cast<uint32_t>(exponent) << 23); }
+    DEVICE float down() const {
+        return bit_cast<float>(static_cast<uint32_t>(254 - exponent) << 23);
+    }
+};
 
 struct Call {
     const ReduceRmsnormArgs& a;
@@ -42,13 +87,20 @@ struct Call {
         return static_cast<float*>(a.peers.inboxes[rank]) + of;
     }
     // What a sender has of an owner's token, with the owner.
-    DEVICE float* part(int rank, int sender, int token) const {
-        const int at = (sender - (sender > rank)) * share() + token - first(rank);
-        return half(rank) + static_cast<u64>(at) * a.columns;
+    DEVICE int part_row(int rank, int sender, int token) const {
+        return (sender - (sender > rank)) * share() + token - first(rank);
     }
-    DEVICE f16* norm(int rank, int token) const {
-        const u64 behind = static_cast<u64>(a.peers.ranks - 1) * share() * a.columns;
-        return reinterpret_cast<f16*>(half(rank) + behind) + static_cast<u64>(token) * a.columns;
+    DEVICE f16* row(int rank, int at) const {
+        return reinterpret_cast<f16*>(half(rank)) + static_cast<u64>(at) * a.columns;
+    }
+    DEVICE f16* part(int rank, int sender, int token) const {
+        return row(rank, part_row(rank, sender, token));
+    }
+    DEVICE int parts() const { return (a.peers.ranks - 1) * share(); }
+    DEVICE f16* norm(int rank, int token) const { return row(rank, parts() + token); }
+    DEVICE float* scale(int rank, int sender, int token) const {
+        float* const scales = reinterpret_cast<float*>(row(rank, parts() + a.tokens));
+        return scales + part_row(rank, sender, token);
     }
     DEVICE uint32_t* part_flag(int rank, int sender, int token) const {
         return flags(rank, sender) + token - first(rank);
@@ -77,12 +129,32 @@ struct Call {
             if (rank != a.peers.rank && token(rank, round) >= 0) f(rank, token(rank, round));
         }
     }
-    DEVICE void send(int owner, int token) const {
+    // All threads must call.
+    DEVICE void send(int owner, int token, float* scratch) const {
         const float* const from = a.x + static_cast<u64>(token) * a.columns;
-        float* const there = part(owner, a.peers.rank, token);
-        for (int k = thread_x() * kVector; k < a.columns; k += kLine) {
-            *reinterpret_cast<u32x4*>(there + k) = load<u32x4>(from + k);
+        float largest = 0.0f;
+        for (int k = thread_x() * kEight; k < a.columns; k += kLine) {
+            float x[kEight];
+            load_eight(from + k, x);
+            UNROLL
+            for (int j = 0; j < kEight; ++j) largest = maximum(largest, x[j] < 0.0f ? -x[j] : x[j]);
         }
+        largest = wave_max(largest);
+        block_sync();
+        if (lane() == 0) scratch[wave()] = largest;
+        block_sync();
+        for (int i = 0; i < THREADS / WAVE; ++i) largest = maximum(largest, scratch[i]);
+        const RowScale row_scale(largest);
+        const float up = row_scale.up();
+        f16* const there = part(owner, a.peers.rank, token);
+        for (int k = thread_x() * kEight; k < a.columns; k += kLine) {
+            float x[kEight];
+            load_eight(from + k, x);
+            UNROLL
+            for (int j = 0; j < kEight; ++j) x[j] *= up;
+            store_eight(there + k, x);
+        }
+        if (thread_x() == 0) *scale(owner, a.peers.rank, token) = row_scale.down();
     }
     // All threads must call.
     DEVICE void add(int token, float* scratch) const {
@@ -95,30 +167,34 @@ struct Call {
         take_over();
         float* const x = a.x + static_cast<u64>(token) * a.columns;
         float squares = 0.0f;
-        for (int k = thread_x() * kVector; k < a.columns; k += kLine) {
-            float sum[kVector] = {};
+        for (int k = thread_x() * kEight; k < a.columns; k += kLine) {
+            float sum[kEight] = {};
             for (int rank = 0; rank < peers.ranks; ++rank) {
-                float more[kVector];
-                load_floats((rank == peers.rank ? x : part(peers.rank, rank, token)) + k, more);
+                float more[kEight];
+                if (rank == peers.rank) {
+                    load_eight(x + k, more);
+                } else {
+                    const float down = *scale(peers.rank, rank, token);
+                    load_eight(part(peers.rank, rank, token) + k, down, more);
+                }
                 UNROLL
-                for (int j = 0; j < kVector; ++j) sum[j] = rank == 0 ? more[j] : sum[j] + more[j];
+                for (int j = 0; j < kEight; ++j) sum[j] = rank == 0 ? more[j] : sum[j] + more[j];
             }
             UNROLL
-            for (int j = 0; j < kVector; ++j) squares += sum[j] * sum[j];
-            store_floats(x + k, sum);
+            for (int j = 0; j < kEight; ++j) squares += sum[j] * sum[j];
+            store_eight(x + k, sum);
         }
         const float mean = block_sum<THREADS>(squares, scratch) / static_cast<float>(a.columns);
         const float inverse = reciprocal_sqrt(mean + a.eps);
-        for (int k = thread_x() * kVector; k < a.columns; k += kLine) {
-            float y[kVector], weight[kVector];
-            load_floats(x + k, y);
-            load_floats(a.norm + k, weight);
+        for (int k = thread_x() * kEight; k < a.columns; k += kLine) {
+            float y[kEight], weight[kEight];
+            load_eight(x + k, y);
+            load_eight(a.norm + k, weight);
             UNROLL
-            for (int j = 0; j < kVector; ++j) y[j] *= inverse * weight[j];
+            for (int j = 0; j < kEight; ++j) y[j] *= inverse * weight[j];
+            store_eight(a.out + static_cast<u64>(token) * a.columns + k, y);
             for (int rank = 0; rank < peers.ranks; ++rank) {
-                f16* const to = rank == peers.rank ? a.out + static_cast<u64>(token) * a.columns
-                                                   : norm(rank, token);
-                store_as<Dtype::F16>({to, nullptr, nullptr}, k, y, true);
+                if (rank != peers.rank) store_eight(norm(rank, token) + k, y);
             }
         }
     }
@@ -141,7 +217,7 @@ struct Call {
         take_over();
         const f16* const from = norm(rank, token);
         f16* const to = a.out + static_cast<u64>(token) * a.columns;
-        for (int k = thread_x() * 2 * kVector; k < a.columns; k += 2 * kLine) {
+        for (int k = thread_x() * kEight; k < a.columns; k += kLine) {
             *reinterpret_cast<u32x4*>(to + k) = load<u32x4>(from + k);
         }
     }
@@ -153,7 +229,7 @@ KERNEL_RESIDENT(reduce_rmsnorm, ReduceRmsnormArgs, THREADS, BLOCKS) {
     await_earlier();
     const Call call{a, a.peers.calls[0] + 1};
     const int rounds = (call.share() + a.blocks - 1) / a.blocks;
-    const auto send = [&](int owner, int token) { call.send(owner, token); };
+    const auto send = [&](int owner, int token) { call.send(owner, token, scratch); };
     const auto take = [&](int owner, int token) { call.take(owner, token); };
     call.each_other(0, send);
     call.tell(0, rounds);

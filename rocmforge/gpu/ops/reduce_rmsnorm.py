@@ -1,7 +1,7 @@
 """reduce_rmsnorm: the RMSNorm of a sum over devices, on all of them, for prompts.
 
-Each device adds up and norms its own tokens, so that less travels than the sum: for two of them 3/4
-of it.
+Each device adds up and norms its own tokens. What the others have of these travels as float16, in
+rows that are scaled to its range, and so do the norms: for two devices half the bytes of the sum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def runs(rows: int, columns: int, peers: Peers) -> bool:
     if rows < peers.ranks or columns % COLUMNS:
         return False
     share = -(-rows // peers.ranks)
-    numbers = (peers.ranks - 1) * share * columns + rows * columns // 2
+    parts = (peers.ranks - 1) * share
+    numbers = (parts + rows) * columns // 2 + parts
     return numbers <= peers.ranks * peers.room and 2 * share <= peers.room // CHUNK
 
 
@@ -54,6 +55,8 @@ def reduce_rmsnorm(
     peers: Peers,
 ) -> Launch:
     """Out = RMSNorm of the sum of every rank's x; x = the sum, of this rank's `own_rows` alone.
+
+    What the others have of a row is rounded to float16.
 
     Parameters
     ----------
