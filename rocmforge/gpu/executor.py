@@ -47,7 +47,7 @@ PASSES = 64  # whose launches are kept; a shape has up to four
 PREPARED = (1, 32, 512)  # tokens of the passes whose kernels are compiled ahead
 CHUNKS = (2048, 1024)  # tokens of a prompt in one pass, where the arena has room for them
 ARENA_SHARE = 0.02  # of the device's memory, at most, for chunks above LEAST_ROOM
-LAUNCHES = 256  # of one device in a row: it takes about 1,000 while it waits for another one
+LAUNCHES = 8  # of one device in a row, while another one of its group waits for its own
 
 
 class GpuExecutor:
