@@ -213,8 +213,8 @@ void run_item(const Job& job, const MatmulTarget& target, const Item& item) {
     multiply(job, job.args.targets[1], item, acc, {job, item, &target, gate, false});
 }
 
-// The kinds of panels that the weights of a call read; `shorts` are codes in 16 bits beside those in
-// bytes.
+// The kinds of panels that the weights of a call read; `shorts` are codes in 16 bits beside those
+// in bytes.
 struct Kinds {
     bool fine = false, coarse = false, dense = false, pairs = false, shorts = false;
 };

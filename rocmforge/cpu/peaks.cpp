@@ -25,8 +25,10 @@ constexpr int64_t kSpanVectors = 1 << 14;
 // columns of a row where they are added in 16 bits.
 #if defined(__AVX512VNNI__)
 constexpr int kFloatRows = 4, kFloatTokens = 4, kByteRows = 4, kByteTokens = 4, kByteSteps = 2;
-#elif defined(__AVX2__)
+#elif defined(ROCMFORGE_VNNI)
 constexpr int kFloatRows = 2, kFloatTokens = 3, kByteRows = 2, kByteTokens = 2, kByteSteps = 8;
+#elif defined(__AVX2__)
+constexpr int kFloatRows = 2, kFloatTokens = 3, kByteRows = 1, kByteTokens = 4, kByteSteps = 8;
 #else
 constexpr int kFloatRows = 1, kFloatTokens = 2, kByteRows = 1, kByteTokens = 1, kByteSteps = 8;
 #endif

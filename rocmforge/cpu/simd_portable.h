@@ -262,9 +262,8 @@ inline I32 as_int(I16 a) {
     return as<I32>(a);
 }
 inline I16 operator-(I16 a, I16 b) {
-    return each<I16>([&](int i) {
-        return as<Shorts>(as<UnsignedShorts>(a.v[i]) - as<UnsignedShorts>(b.v[i]));
-    });
+    return each<I16>(
+        [&](int i) { return as<Shorts>(as<UnsignedShorts>(a.v[i]) - as<UnsignedShorts>(b.v[i])); });
 }
 template <int n>
 I16 shift_left(I16 a) {
