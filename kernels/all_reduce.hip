@@ -10,6 +10,7 @@
 // number too, and nothing has to be ordered. A thread takes one element, and a block the same place
 // of the inbox in every call.
 //   inbox    (2, ranks, room) u64 of each rank: odd and even calls, by sender
+//   calls    (blocks,): in how many each block has been
 // Grid (ceil(T * K / THREADS)). The launches of all ranks wait for each other: they must be able to
 // run at the same time.
 // Limits: T * K at most the room; K a multiple of 32 where NORMED is 1.

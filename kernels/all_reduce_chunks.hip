@@ -5,10 +5,10 @@
 // Numbers travel as they are, in chunks of CHUNK; a flag behind each says which call it is of. A
 // block sends its next chunk before it waits for the last one.
 //   inbox  (2, ranks, room) float of each rank: odd and even calls, by sender; then
-//          (ranks, room / CHUNK) u32: the call of each chunk that has arrived
+//          (ranks, flags) u32: the call of each chunk that has arrived
 //   calls  how many there have been, and how many blocks have ended this one
 // Grid (blocks). The launches of all ranks wait for each other: they must be able to run at the
-// same time. Limits: count at most the room, and a multiple of 4; room a multiple of CHUNK.
+// same time. Limits: count at most the room, and a multiple of 4; a flag for each chunk.
 // Launched by rocmforge/gpu/ops/all_reduce.py.
 #include "output.h"
 #include "peers.h"
@@ -40,7 +40,7 @@ struct Chunk {
         return static_cast<float*>(a.peers.inboxes[owner]) + (half + sender) * a.peers.room;
     }
     DEVICE uint32_t* flag(int owner, int sender) const {
-        return arrived(a.peers, owner) + sender * (a.peers.room / CHUNK) + number;
+        return arrived(a.peers, owner, sender) + number;
     }
 
     // All threads must call.

@@ -2,9 +2,9 @@
 //
 // Each device, a rank, has an inbox into which all write, over peer access or, where cards cannot
 // reach each other, in the host's page-locked memory. A call is an exchange: calls have numbers
-// from 1 on, which every rank counts by itself for each block or chunk. Odd and even calls have a
-// half of the inbox each: a rank writes call n + 2 when it has what another one sent in call n + 1,
-// and that one had read all of call n before.
+// from 1 on, which every rank counts by itself: those of few numbers for each block, those of many
+// as a whole. Odd and even calls have a half of the inbox each: a rank writes call n + 2 when it
+// has what another one sent in call n + 1, and that one had read all of call n before.
 #pragma once
 
 #include "device.h"
@@ -21,11 +21,12 @@ constexpr int kMostRanks = 8;
 
 struct Peers {
     void* inboxes[kMostRanks];  // of all ranks, the own one among them
-    uint32_t* calls;            // how many there have been, on this device
+    uint32_t* calls;            // this device's counts; each kernel says of what
     const uint32_t* stop;       // in the host's memory; not 0: a device has failed, wait no longer
     u64 room;                   // numbers of a sender in half an inbox
     int rank;
     int ranks;
+    int flags;  // of a sender, behind calls of many numbers
 };
 
 // Loads and stores that other devices and the host see, each whole. They order nothing else.
@@ -62,11 +63,12 @@ DEVICE T load_shared(const T* from) {
 
 // Calls of many numbers: these travel as they are, and flags behind them say which call they are
 // of.
-//   inbox    (2, ranks, room) float of each rank: odd and even calls; then the flags, u32
+//   inbox    (2, ranks, room) float of each rank: odd and even calls; then (ranks, flags) u32
 //   calls    how many there have been, and how many blocks have ended this one
-DEVICE uint32_t* arrived(const Peers& peers, int owner) {
+// The flags of a sender, in an owner's inbox.
+DEVICE uint32_t* arrived(const Peers& peers, int owner, int sender) {
     float* const inbox = static_cast<float*>(peers.inboxes[owner]);
-    return reinterpret_cast<uint32_t*>(inbox + 2 * peers.room * peers.ranks);
+    return reinterpret_cast<uint32_t*>(inbox + 2 * peers.room * peers.ranks) + sender * peers.flags;
 }
 // Counts a call once all blocks have ended it. All threads must call; `word` is one in LDS.
 DEVICE void end_call(const Peers& peers, uint32_t call, int blocks, uint32_t* word) {

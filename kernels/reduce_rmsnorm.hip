@@ -8,9 +8,9 @@
 //
 // Rank r owns the tokens from T * r / ranks on. They travel as peers.h says, in half an inbox first
 // x of the owner's tokens, (ranks - 1, most tokens of an owner, K) f16 by sender, then the norms
-// (T, K) f16, then what each row of the former is multiplied by, float; flags (ranks, room / CHUNK)
-// u32 by sender: of each of the owner's tokens, then of each of the sender's. A row is scaled by a
-// power of two so that its largest number is near f16's.
+// (T, K) f16, then what each row of the former is multiplied by, float; flags (ranks, flags) u32 by
+// sender: of each of the owner's tokens, then of each of the sender's. A row is scaled by a power
+// of two so that its largest number is near f16's.
 // Threads: a block takes every blocks-th token of each owner, one of each in a round. It sends
 // those of the others a round ahead, adds and norms its own, and takes the others' norms a round
 // later. Grid (blocks). The launches of all ranks wait for each other: they must be able to run at
@@ -103,13 +103,10 @@ struct Call {
         return scales + part_row(rank, sender, token);
     }
     DEVICE uint32_t* part_flag(int rank, int sender, int token) const {
-        return flags(rank, sender) + token - first(rank);
+        return arrived(a.peers, rank, sender) + token - first(rank);
     }
     DEVICE uint32_t* norm_flag(int rank, int sender, int token) const {
-        return flags(rank, sender) + share() + token - first(sender);
-    }
-    DEVICE uint32_t* flags(int rank, int sender) const {
-        return arrived(a.peers, rank) + sender * (a.peers.room / CHUNK);
+        return arrived(a.peers, rank, sender) + share() + token - first(sender);
     }
     DEVICE void await(const uint32_t* flag) const {
         wait_for(a.peers, [&] {  // the other one may be a call ahead

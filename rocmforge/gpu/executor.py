@@ -64,8 +64,8 @@ class GpuExecutor:
     ctx
         Most tokens of one sequence.
     fused
-        Which neighbouring ops become one kernel; none: each op is one. None: the rules that were
-        measured as worth it on this device, or all.
+        Which neighbouring ops become one kernel; none: each op is one, but for what `pass_steps`
+        always takes. None: the rules that were measured as worth it on this device, or all.
     peers
         Of a device of a group, which has a part of each matrix: its view of the group.
     """

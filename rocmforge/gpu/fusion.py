@@ -56,7 +56,8 @@ def pass_steps(
     shape
         The batch.
     fused
-        The rules wanted.
+        The rules wanted. `select_norm` always is, see `gpu_rules`, and so is `reduce_rmsnorm` where
+        there are sums over devices: rules are measured on one device, which has none.
     """
     reading, writing = lowering.reading(shape), lowering.writing(shape)
     found = fusion.fuse(ops, gpu_rules(shape, reading, fused))

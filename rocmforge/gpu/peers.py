@@ -23,8 +23,9 @@ WORDS = 1 << 18
 BLOCK = 256  # words of a block
 CHUNK = 4096  # numbers that travel together
 NUMBERS = 1 << 24
-"""Numbers of a call that travel as they are, of all ranks together; more are several calls."""
-LAYOUT = "P" * MOST_RANKS + "PPPii"
+"""Numbers of a call that travel as they are, of all ranks together, but for rounding to whole
+chunks; more are several calls."""
+LAYOUT = "P" * MOST_RANKS + "PPPiii"
 """Of `Peers` in kernels/peers.h."""
 
 Way = Literal["peer access", "host memory"]
@@ -51,12 +52,12 @@ class Peers:
     @property
     def room(self) -> int:
         """Numbers that a rank sends in one call as they are, at most."""
-        return chunks_room(self.ranks)
+        return -(-NUMBERS // (self.ranks * CHUNK)) * CHUNK
 
-
-def chunks_room(ranks: int) -> int:
-    """Of one of so many ranks: whole chunks."""
-    return NUMBERS // ranks // CHUNK * CHUNK
+    @property
+    def flags(self) -> int:
+        """Flags behind them: of each chunk, and two as `reduce_rmsnorm` rounds T / ranks up."""
+        return self.room // CHUNK + 2
 
 
 NO_PEERS = Peers(0, 1, (0,) * len(LAYOUT), (0,) * len(LAYOUT))
@@ -117,19 +118,25 @@ class Group:
         ranks = len(self._runtimes)
         self._stop: NDArray[np.uint32] = self._pinned(self._runtimes[0], 4).view(np.uint32)
         words = [self._inbox(runtime, 2 * ranks * WORDS * 8) for runtime in self._runtimes]
-        room = chunks_room(ranks)
-        nbytes = 4 * ranks * (2 * room + room // CHUNK)
+        sizes = Peers(0, ranks, (), ())
+        room, flags = sizes.room, sizes.flags
+        nbytes = 4 * ranks * (2 * room + flags)
         chunks = [self._inbox(runtime, nbytes) for runtime in self._runtimes]
         return tuple(
-            Peers(rank, ranks, self._view(rank, words, WORDS), self._view(rank, chunks, room))
+            Peers(
+                rank,
+                ranks,
+                self._view(rank, words, WORDS, 0),
+                self._view(rank, chunks, room, flags),
+            )
             for rank in range(ranks)
         )
 
-    def _view(self, rank: int, inboxes: Sequence[int], room: int) -> tuple[int, ...]:
+    def _view(self, rank: int, inboxes: Sequence[int], room: int, flags: int) -> tuple[int, ...]:
         """Members of `Peers` in kernels/peers.h."""
         calls = self._own(self._runtimes[rank], 4 * max(2, WORDS // BLOCK))
         unused = (0,) * (MOST_RANKS - len(inboxes))
-        return (*inboxes, *unused, calls, self._stop.ctypes.data, room, rank, len(inboxes))
+        return (*inboxes, *unused, calls, self._stop.ctypes.data, room, rank, len(inboxes), flags)
 
     def _inbox(self, runtime: Runtime, nbytes: int) -> int:
         if self.way == "host memory":

@@ -231,7 +231,7 @@ def test_a_rank_may_be_a_call_ahead_of_another_one(opened: Open, count: int) -> 
                 words = np.uint64(call << 32) | part[1].view(np.uint32)
                 send(own.of_words, 8 * place * WORDS, words)
             send(own.of_chunks, 4 * place * own.room, part[1])
-        flags = np.full(own.room // CHUNK, 2, np.uint32)
+        flags = np.full(own.flags, 2, np.uint32)
         send(own.of_chunks, 4 * (4 * own.room + flags.size), flags)
         places = [gpu.upload(part[0]) for part in (first, second)]
         launches = [one for x in places for one in ranks.launches(0, x, count)]

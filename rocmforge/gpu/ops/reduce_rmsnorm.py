@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from rocmforge.gpu.arrays import F16
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.peers import CHUNK, LAYOUT, Peers
+from rocmforge.gpu.peers import LAYOUT, Peers
 
 FILE = "reduce_rmsnorm.hip"
 LAYOUTS = {"reduce_rmsnorm": "PPPiifi" + LAYOUT}
@@ -20,7 +20,7 @@ BLOCKS = 4
 """Of a compute unit: all of them run at the same time."""
 COLUMNS = 8
 """K is a multiple of it."""
-_DEFINES = {"THREADS": THREADS, "CHUNK": CHUNK, "BLOCKS": BLOCKS}
+_DEFINES = {"THREADS": THREADS, "BLOCKS": BLOCKS}
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -36,10 +36,15 @@ def runs(rows: int, columns: int, peers: Peers) -> bool:
     """Whether there is room for what travels of T rows and K columns."""
     if rows < peers.ranks or columns % COLUMNS:
         return False
-    share = -(-rows // peers.ranks)
+    share = _share(rows, peers)
     parts = (peers.ranks - 1) * share
     numbers = (parts + rows) * columns // 2 + parts
-    return numbers <= peers.ranks * peers.room and 2 * share <= peers.room // CHUNK
+    return numbers <= peers.ranks * peers.room and 2 * share <= peers.flags
+
+
+def _share(rows: int, peers: Peers) -> int:
+    """Return how many rows a rank adds up at most."""
+    return -(-rows // peers.ranks)
 
 
 def own_rows(rows: int, peers: Peers) -> tuple[int, int]:
@@ -77,8 +82,7 @@ def reduce_rmsnorm(
     peers
         This rank's view of its group.
     """
-    share = -(-rows // peers.ranks)
-    blocks = min(BLOCKS * kernels.runtime.properties.compute_units, share)
+    blocks = min(BLOCKS * kernels.runtime.properties.compute_units, _share(rows, peers))
     return kernels.launch(
         FILE,
         "reduce_rmsnorm",
