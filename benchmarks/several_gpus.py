@@ -1,4 +1,4 @@
-"""Two GPUs of one machine: the sum over both, and a model on one of them and on both.
+"""Two GPUs of one machine: sums over both, and a model on one of them and on both.
 
 All is n/a where there are no two GPUs of one architecture.
 """
@@ -12,7 +12,7 @@ from rocmforge.devices import default_device, list_devices, open_backend
 from rocmforge.engine import Engine
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
-from rocmforge.gpu.exchange_time import SIZES, all_reduce_seconds
+from rocmforge.gpu.exchange_time import SIZES, all_reduce_seconds, reduce_rmsnorm_seconds
 from rocmforge.gpu.peers import Group, Way
 
 from . import recording
@@ -25,6 +25,7 @@ WAYS = get_args(Way)
 MODELS = ("7B-Q4_K_M", "8B-Q4_K_M")
 SPLITS = ("1 GPU", "2 GPUs, layer", "2 GPUs, tensor")
 PROMPT = 2048
+COLUMNS = 4096  # of a token in a sum: 7B and 8B
 
 
 @functools.cache
@@ -49,26 +50,43 @@ def both() -> tuple[Kernels, ...]:
     return tuple(backend.kernels for backend in opened if isinstance(backend, GpuBackend))
 
 
-class AllReduce:
-    """The sum of so many bytes of float32 over two GPUs, inside a captured graph."""
+class _Exchange:
+    """Something that two GPUs do together, inside a captured graph."""
 
-    params = (SIZES, WAYS)
-    param_names = ("bytes", "way")
-
-    def setup(self, nbytes: int, way: str) -> None:
+    def setup(self, size: int, way: str) -> None:
         self.group = Group([own.runtime for own in both()], through_host=way == WAYS[1])
         if self.group.way != way:
             self.group.close()
             raise NotImplementedError("the GPUs cannot reach each other's memory")
 
-    def teardown(self, nbytes: int, way: str) -> None:
+    def teardown(self, size: int, way: str) -> None:
         self.group.close()
+
+
+class AllReduce(_Exchange):
+    """The sum of so many bytes of float32 over two GPUs."""
+
+    params = (SIZES, WAYS)
+    param_names = ("bytes", "way")
 
     def track_all_reduce_us(self, nbytes: int, way: str) -> dict[str, Any]:
         runs = [all_reduce_seconds(both(), self.group, nbytes // 4) for _ in range(5)]
         return track([1e6 * s for s in runs])
 
     track_all_reduce_us.unit = "us"
+
+
+class ReduceScatterRmsnormAllGather(_Exchange):
+    """The RMSNorm of a sum over two GPUs: reduce-scatter, RMSNorm and all-gather in one kernel."""
+
+    params = ((512, 1024, 2048), WAYS)
+    param_names = ("tokens", "way")
+
+    def track_reduce_rmsnorm_us(self, tokens: int, way: str) -> dict[str, Any]:
+        runs = [reduce_rmsnorm_seconds(both(), self.group, tokens, COLUMNS) for _ in range(5)]
+        return track([1e6 * s for s in runs])
+
+    track_reduce_rmsnorm_us.unit = "us"
 
 
 @functools.cache

@@ -77,6 +77,7 @@ SMALLEST: dict[str, tuple[Any, ...]] = {
     "rows.HotToken": ("softmax", "cpu"),
     "rows.Prompt": ("softmax", "cpu"),
     "several_gpus.AllReduce": (1 << 14, "peer access"),
+    "several_gpus.ReduceScatterRmsnormAllGather": (512, "peer access"),
     "several_gpus.Split": ("tiny-Q4_K_M", "2 GPUs, tensor"),
     "startup.Help": (),
     "startup.Import": ("rocmforge",),

@@ -1,13 +1,16 @@
-"""Device time of a sum over the devices of a group, as it runs inside a captured graph."""
+"""Device time of sums over the devices of a group, as they run inside a captured graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+from rocmforge.gpu.arrays import F16
 from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.all_reduce import all_reduce
-from rocmforge.gpu.peers import Group
+from rocmforge.gpu.ops.reduce_rmsnorm import reduce_rmsnorm
+from rocmforge.gpu.peers import Group, Peers
 from rocmforge.gpu.replay import Replay
 
 SIZES = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 22, 25))
@@ -27,14 +30,44 @@ def all_reduce_seconds(kernels: Sequence[Kernels], group: Group, count: int) -> 
     count
         A multiple of 4.
     """
+
+    def launches(own: Kernels, peers: Peers, x: int) -> list[Launch]:
+        return all_reduce(own, x=x, count=count, peers=peers)
+
+    return _seconds(kernels, group, 4 * count, launches)
+
+
+def reduce_rmsnorm_seconds(
+    kernels: Sequence[Kernels], group: Group, rows: int, columns: int
+) -> float:
+    """Return the time of one `reduce_rmsnorm` of T rows and K columns, likewise."""
+    x_bytes, norm_bytes = 4 * rows * columns, 4 * columns
+
+    def launches(own: Kernels, peers: Peers, x: int) -> list[Launch]:
+        norm, out = x + x_bytes, F16(x + x_bytes + norm_bytes)
+        return [
+            reduce_rmsnorm(
+                own, x=x, norm=norm, out=out, rows=rows, columns=columns, eps=1e-5, peers=peers
+            )
+        ]
+
+    return _seconds(kernels, group, x_bytes + norm_bytes + x_bytes // 2, launches)
+
+
+def _seconds(
+    kernels: Sequence[Kernels],
+    group: Group,
+    nbytes: int,
+    launches_of: Callable[[Kernels, Peers, int], list[Launch]],
+) -> float:
+    """Time of what each device launches with memory of its own, filled with 0."""
     with ExitStack() as stack:
         parts = []
         for own, peers in zip(kernels, group.peers, strict=True):
-            x = own.runtime.allocate(4 * count)
-            stack.callback(own.runtime.free, x)
-            own.runtime.fill(x, 0, 4 * count)
-            launches = all_reduce(own, x=x, count=count, peers=peers) * CALLS
-            parts.append((own.runtime, launches))
+            memory = own.runtime.allocate(nbytes)
+            stack.callback(own.runtime.free, memory)
+            own.runtime.fill(memory, 0, nbytes)
+            parts.append((own.runtime, launches_of(own, peers, memory) * CALLS))
         (runtime, launches), *others = parts
         stack.callback(group.restart)
         stack.callback(_wait, kernels)

@@ -40,6 +40,15 @@ def test_sums_over_two_gpus_are_timed(suite: Any, way: str) -> None:
     assert min(samples) > 0
 
 
+def test_the_norm_of_a_sum_is_timed(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "COLUMNS", 64)
+    benchmark = suite.ReduceScatterRmsnormAllGather()
+    benchmark.setup(32, "peer access")
+    samples = benchmark.track_reduce_rmsnorm_us(32, "peer access")["samples"]
+    benchmark.teardown(32, "peer access")
+    assert min(samples) > 0
+
+
 def test_without_peer_access_it_is_not_timed(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_NO_PEERS", "1")
     with pytest.raises(NotImplementedError, match="cannot reach"):
