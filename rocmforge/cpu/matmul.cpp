@@ -332,7 +332,9 @@ size_t matmul_workspace(int64_t tokens, int64_t columns, bool experts, bool exac
     const auto padded = static_cast<size_t>(experts ? 2 * tokens : padded_tokens(tokens));
     const auto groups = static_cast<size_t>((columns + kGroup - 1) / kGroup);
     const size_t dense = padded * static_cast<size_t>(columns) * sizeof(float);
-    const size_t pairs = padded * static_cast<size_t>((columns + 1) / 2) * sizeof(int32_t);
+    // Pairs of bfloat16 are multiplied on AVX-512 alone.
+    const size_t pairs =
+        kMaxWidth < kLanes ? 0 : padded * static_cast<size_t>((columns + 1) / 2) * sizeof(int32_t);
     return dense + pairs + (exact ? 0 : 2 * padded * groups * kPanelBytes) + 64;
 }
 

@@ -1,9 +1,9 @@
 // The inner loops of matmul: one tile of 16 weight rows against one panel of activations.
 //
 // multiply_tile runs one panel straight from the packed codes. For more panels, expand brings up to
-// 512 columns of a tile to bytes once, and gemm_panel reuses them panel by panel. dense_panel
-// multiplies float32 activations with F32, F16, BF16 or MXFP6_E3M2 weights, or with what
-// expand_exact made of quantized ones. matmul.cpp has threads, biases and outputs.
+// 512 columns of a tile to bytes, or to 16 bits, once, and gemm_panel reuses them panel by panel.
+// dense_panel multiplies float32 activations with F32, F16, BF16 or MXFP6_E3M2 weights, or with
+// what expand_exact made of quantized ones. matmul.cpp has threads, biases and outputs.
 #pragma once
 
 #include <type_traits>
@@ -13,8 +13,9 @@
 
 namespace rocmforge::ROCMFORGE_ISA {
 
-constexpr int kChunkGroups = 16;  // groups of a tile expanded to bytes at once (8 KB)
-// Bytes of weights to ask for before they are read: measured on Zen 4 and, with AVX2, on Zen 3.
+constexpr int kChunkGroups = 16;  // groups of a tile expanded at once (8 KB as bytes)
+// Bytes of weights to ask for before they are read: measured with AVX-512 on Zen 4 and with AVX2 on
+// Zen 3.
 constexpr int kAhead = kSumsOf16Bits ? 1024 : 4096;
 constexpr int kExactGroups = 8;  // groups of a tile expanded to float32 at once (16 KB)
 
@@ -44,6 +45,11 @@ constexpr bool kNarrowLut = kSumsOf16Bits && HasLut<Block> && largest_entry<Bloc
 template <class Block>
 constexpr int kMiddle =
     kNarrowLut<Block> || (kSumsOf16Bits && Block::kBits == 5) ? 16 : Block::kZero;
+// How far a narrow code is from there at most.
+template <class Block>
+constexpr int kSpan =
+    HasLut<Block> ? largest_entry<Block>()
+                  : std::max(kMiddle<Block>, (1 << Block::kBits) - 1 - kMiddle<Block>);
 template <class Block>
 constexpr Form kStraight = kSigned<Block> && !kNarrowLut<Block> ? Form::kWide : Form::kNarrow;
 template <class Block>
@@ -118,6 +124,7 @@ inline __attribute__((always_inline)) void add_sub_block(const SubBlock<Codes>& 
         } else {
 #else
         if constexpr (form == Form::kNarrow) {
+            static_assert(2 * 127 * quads * kSpan<Block> <= 32767, "sums of 16 bits overflow");
             dot_narrow<kMiddle<Block>, quads, step>(dot, w.codes, x, 4 * width, start + t);
         } else if constexpr (form == Form::kShorts) {
             const int32_t* const shorts = p.shorts + index * 2 * quads * width + t;

@@ -10,9 +10,9 @@
 
 namespace rocmforge::ROCMFORGE_ISA {
 
-// Tokens a kernel handles at once, and those of them whose sums grow in turns to hide an addition's
-// latency, twice as many where activations are biased: what the vector registers hold beside the
-// weights.
+// Tokens a kernel handles at once, and those of them whose sums grow in turns, twice as many where
+// activations are biased: what the vector registers hold beside the weights. In turns they hide an
+// addition's latency and, on AVX2, share what is loaded of the weights.
 #if defined(__AVX512VNNI__)
 constexpr int kMaxWidth = 16, kTogether = 2;
 #elif defined(__AVX2__) && !defined(ROCMFORGE_VNNI)
@@ -190,17 +190,17 @@ void load_columns(Row row, F32* columns) {
 // asked for, the codes in 16 bits.
 inline void store_for_16_bits(const int32_t (*words)[kLanes], const Panel& p, int64_t g0, int n,
                               int width, int t, bool shorts) {
-    U8 fours[kQuads];
+    U8 codes[kQuads];
     for (int q = 0; q < kQuads; ++q) {
-        fours[q] = load_bytes(reinterpret_cast<const uint8_t*>(words[q]));
+        codes[q] = load_bytes(reinterpret_cast<const uint8_t*>(words[q]));
     }
     alignas(64) int32_t starts[3][kLanes], wide[2 * kQuads][kLanes];
-    store(starts[0], start_of<kQuads / 2>(fours));
-    store(starts[1], start_of<kQuads / 2>(fours + kQuads / 2));
-    store(starts[2], start_of<kQuads>(fours));
+    store(starts[0], start_of<kQuads / 2>(codes));
+    store(starts[1], start_of<kQuads / 2>(codes + kQuads / 2));
+    store(starts[2], start_of<kQuads>(codes));
     for (int q = 0; shorts && q < kQuads; ++q) {
-        store(wide[2 * q], as_int(even_bytes(fours[q])));
-        store(wide[2 * q + 1], as_int(odd_bytes(fours[q])));
+        store(wide[2 * q], as_int(even_bytes(codes[q])));
+        store(wide[2 * q + 1], as_int(odd_bytes(codes[q])));
     }
     for (int i = 0; i < n; ++i) {
         const int64_t g = g0 + i;

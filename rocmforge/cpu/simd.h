@@ -86,18 +86,6 @@ constexpr bool kSumsOf16Bits = false;
 constexpr bool kSumsOf16Bits = true;
 #endif
 
-#if !defined(__AVX512VNNI__)
-// Lane i of m[j] becomes lane j of m[i].
-inline void transpose(F32 (&m)[kLanes]) {
-    float memory[kLanes][kLanes], turned[kLanes][kLanes];
-    for (int i = 0; i < kLanes; ++i) store(memory[i], m[i]);
-    for (int i = 0; i < kLanes; ++i) {
-        for (int j = 0; j < kLanes; ++j) turned[i][j] = memory[j][i];
-    }
-    for (int i = 0; i < kLanes; ++i) m[i] = load(turned[i]);
-}
-#endif
-
 // Four bytes in every lane.
 inline I32 broadcast4(const int8_t* p) {
     int32_t word;
@@ -132,12 +120,11 @@ inline __attribute__((always_inline)) I32 dot_narrow(I32 acc, const U8* w, const
 
 // The products of n vectors of codes with four activations of each of some tokens, which lie side
 // by side, vector by vector `stride` bytes apart. Codes are unsigned and counted from `middle`, a
-// power of two or 0, so that the sums fit 16 bits: they begin with what start_of made of the
-// activations.
+// power of two or 0, so that the sums fit 16 bits, which the caller must know: they begin with what
+// start_of made of the activations, and may leave 16 bits on the way.
 template <int middle, int n, int tokens, class Codes>
 inline __attribute__((always_inline)) void dot_narrow(I32* dot, Codes codes, const int8_t* x,
                                                       int64_t stride, const int32_t* start) {
-    static_assert(2 * 127 * n * (middle ? middle : 15) <= 32767, "sums leave 16 bits");
     I16 sums[tokens];
 #pragma GCC unroll 4
     for (int t = 0; t < tokens; ++t) {
@@ -176,9 +163,9 @@ inline __attribute__((always_inline)) void dot_shorts(I32* dot, Codes codes, con
 template <int n>
 I32 start_of(const U8* words) {
     const I16 none = as_shorts(set1(int32_t{0}));
-    I16 pairs = none;
-    for (int q = 0; q < n; ++q) add_pairs(pairs, set_bytes(1), as_int(words[q]));
-    return as_int(none - pairs);
+    I16 sums = none;
+    for (int q = 0; q < n; ++q) add_pairs(sums, set_bytes(1), as_int(words[q]));
+    return as_int(none - sums);
 }
 
 #endif

@@ -93,6 +93,39 @@ inline float max_lane(F32 x) {
     h = _mm_max_ps(h, _mm_movehl_ps(h, h));
     return _mm_cvtss_f32(_mm_max_ss(h, _mm_movehdup_ps(h)));
 }
+// Lane i of m[j] becomes lane j of m[i], for eight vectors of eight.
+inline void transpose(__m256 (&m)[8]) {
+    __m256 by_two[8], by_four[8];
+    for (int i = 0; i < 8; i += 2) {
+        by_two[i] = _mm256_unpacklo_ps(m[i], m[i + 1]);
+        by_two[i + 1] = _mm256_unpackhi_ps(m[i], m[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        for (int j = 0; j < 2; ++j) {
+            by_four[i + 2 * j] = _mm256_shuffle_ps(by_two[i + j], by_two[i + j + 2], 0x44);
+            by_four[i + 2 * j + 1] = _mm256_shuffle_ps(by_two[i + j], by_two[i + j + 2], 0xEE);
+        }
+    }
+    for (int i = 0; i < 4; ++i) {
+        m[i] = _mm256_permute2f128_ps(by_four[i], by_four[i + 4], 0x20);
+        m[i + 4] = _mm256_permute2f128_ps(by_four[i], by_four[i + 4], 0x31);
+    }
+}
+// The same for sixteen of sixteen: its quarters, of which two change places.
+inline void transpose(F32 (&m)[kLanes]) {
+    __m256 quarters[4][8];
+    for (int i = 0; i < 8; ++i) {
+        quarters[0][i] = m[i].a;
+        quarters[1][i] = m[i].b;
+        quarters[2][i] = m[i + 8].a;
+        quarters[3][i] = m[i + 8].b;
+    }
+    for (auto& quarter : quarters) transpose(quarter);
+    for (int i = 0; i < 8; ++i) {
+        m[i] = {quarters[0][i], quarters[2][i]};
+        m[i + 8] = {quarters[1][i], quarters[3][i]};
+    }
+}
 inline __m128i load128(const void* p) {
     return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }

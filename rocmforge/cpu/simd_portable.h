@@ -252,6 +252,16 @@ inline U8 as_bytes(I32 a) {
     return as<U8>(a);
 }
 
+// Lane i of m[j] becomes lane j of m[i].
+inline void transpose(F32 (&m)[kLanes]) {
+    float memory[kLanes][kLanes], turned[kLanes][kLanes];
+    for (int i = 0; i < kLanes; ++i) store(memory[i], m[i]);
+    for (int i = 0; i < kLanes; ++i) {
+        for (int j = 0; j < kLanes; ++j) turned[i][j] = memory[j][i];
+    }
+    for (int i = 0; i < kLanes; ++i) m[i] = load(turned[i]);
+}
+
 struct I16 {
     Shorts v[kParts];
 };
