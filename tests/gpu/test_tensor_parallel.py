@@ -79,6 +79,7 @@ def test_two_devices_give_what_one_gives(alike: Names, name: str, tmp_path: Path
     check_same(MODELS[name](tmp_path / "m.gguf"), alike(2))
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("count", [3, 4])
 def test_parts_of_unequal_widths(alike: Names, count: int, tmp_path: Path) -> None:
     heads = {"attention__head_count": count, "attention__head_count_kv": count}
@@ -93,6 +94,7 @@ def launched(engine: Engine) -> set[str]:
     return {one.name for kept in passes for _, launches in kept.steps for one in launches}
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
 @pytest.mark.parametrize("fmt", ["F16", "Q8_0"])
 def test_long_prompts_are_added_up_by_rows(
@@ -122,6 +124,7 @@ def test_cards_that_do_not_reach_each_other(
     check_same(MODELS["llama"](tmp_path / "m.gguf"), alike(2))
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("wanted", ["Q4_K", "Q8_0", "F16"])
 def test_weights_quantized_anew_in_unequal_numbers_of_blocks(
     alike: Names, wanted: str, tmp_path: Path
@@ -213,6 +216,7 @@ def free_bytes(count: int) -> list[int]:
     return [runtime.memory_info()[0] for runtime in runtimes]
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("error", [DeviceError, KeyboardInterrupt])
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("at", [1, 2, 5])  # the prompt, a step, one that is begun ahead
