@@ -603,6 +603,17 @@ DEVICE T block_sum(T value, T* scratch) {
     block_sync();
     return total;
 }
+// Maximum, likewise; there is no barrier at the end, so a barrier has to come before the scratch is
+// written again.
+template <int kThreads>
+DEVICE float block_max(float value, float* scratch) {
+    value = wave_max(value);
+    block_sync();
+    if (lane() == 0) scratch[wave()] = value;
+    block_sync();
+    for (int i = 0; i < kThreads / WAVE; ++i) value = maximum(value, scratch[i]);
+    return value;
+}
 
 // ---- memory
 // --------------------------------------------------------------------------------------

@@ -136,12 +136,7 @@ struct Call {
             UNROLL
             for (int j = 0; j < kEight; ++j) largest = maximum(largest, x[j] < 0.0f ? -x[j] : x[j]);
         }
-        largest = wave_max(largest);
-        block_sync();
-        if (lane() == 0) scratch[wave()] = largest;
-        block_sync();
-        for (int i = 0; i < THREADS / WAVE; ++i) largest = maximum(largest, scratch[i]);
-        const RowScale row_scale(largest);
+        const RowScale row_scale(block_max<THREADS>(largest, scratch));
         const float up = row_scale.up();
         f16* const there = part(owner, a.peers.rank, token);
         for (int k = thread_x() * kEight; k < a.columns; k += kLine) {

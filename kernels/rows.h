@@ -53,11 +53,6 @@ DEVICE float row_max(float value, float* scratch) {
     if constexpr (SPAN < THREADS) {
         return wave_max<SPAN>(value);
     } else {
-        value = wave_max(value);
-        block_sync();
-        if (lane() == 0) scratch[wave()] = value;
-        block_sync();
-        for (int i = 0; i < kWaves; ++i) value = maximum(value, scratch[i]);
-        return value;
+        return block_max<THREADS>(value, scratch);
     }
 }
