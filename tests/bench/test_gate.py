@@ -175,6 +175,7 @@ def test_a_commit_that_is_out_of_reach_is_the_reason(tiny: Tiny) -> None:
         assert f"not measured again: {said.format(commit[:8])}" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_benchmark_whose_code_changed_is_measured_at_both_commits_by_todays_code(
     tiny: Tiny,
 ) -> None:

@@ -44,8 +44,8 @@ UNPACKED_LIKE = {
 }
 """Formats that lie in memory as another one does, with other numbers in the table."""
 
-IN_BOTH_WAVES = {"F32", "F16", "Q4_0", "Q4_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "MXFP4"}
-"""Formats of each width, scale and offset, whose products run with both sizes of waves."""
+IN_BOTH_WAVES = {"F16", "Q4_0", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "MXFP4"}
+"""Formats of each width, scale and offset, which run with both sizes of waves."""
 
 BLOCK_TESTS = {"test_pack_kernel", "test_dequantize_kernel", "test_embed_kernel", "test_backend"}
 """Tests that read the blocks of a file, which differ in each format."""
@@ -59,8 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         second = "standin-wave64" in (callspec.params.get(each) for each in ("kernels", "alike"))
         name, of_blocks = callspec.params.get("name"), item.path.stem in BLOCK_TESTS
-        alike = name in UNPACKED_LIKE or (second and name in FORMATS.keys() - IN_BOTH_WAVES)
-        if (alike and not of_blocks) or (second and item.get_closest_marker("either_wave")):
+        again = second and name in FORMATS.keys() - IN_BOTH_WAVES
+        again |= second and item.get_closest_marker("either_wave") is not None
+        if again or (name in UNPACKED_LIKE and not of_blocks):
             item.add_marker(pytest.mark.slow)
 
 

@@ -60,6 +60,7 @@ def measured(results: Path, name: str) -> list[float]:
     return [value for value in values if value is not None and not math.isnan(value)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_benchmarks_of_the_gpu_have_values_in_asvs_own_environment(
     repo: Path, tmp_path: Path, rocm: Path

@@ -22,7 +22,10 @@ from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
 from rocmforge.gpu.runtime import DeviceProperties
 
-ARCHITECTURES = ("sm_80", "sm_90")
+TARGETS = [
+    *targets("sm_90"),
+    *(pytest.param(*each, marks=pytest.mark.slow) for each in targets("sm_80")),
+]
 
 
 @pytest.fixture
@@ -189,7 +192,7 @@ def compile_one(build: Build, architecture: str) -> str | None:
     return f"{build.file} {build.defines}: no kernels {lost}" if lost else None
 
 
-@pytest.mark.parametrize(("architecture", "file"), targets(*ARCHITECTURES))
+@pytest.mark.parametrize(("architecture", "file"), TARGETS)
 def test_every_kernel_file_compiles(architecture: str, file: str, nvrtc: None) -> None:
     builds = chosen_builds(file, architecture)
     with ThreadPoolExecutor(2) as pool:

@@ -52,6 +52,7 @@ def wanted(models: dict[str, Path]) -> dict[str, NDArray[np.float32]]:
     return {mix: reference_logits(path, IDS) for mix, path in models.items()}
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_prompt_in_float16(
     device: str, mix: str, models: dict[str, Path], wanted: dict[str, NDArray[np.float32]]
@@ -112,6 +113,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("name", OTHERS)
 def test_windows_caps_norms_and_scales(device: str, tmp_path: Path, name: str) -> None:
     path = OTHERS[name](tmp_path / "m.gguf")
@@ -185,6 +187,7 @@ def test_mixtures_of_experts(device: str, tmp_path: Path, mix: str) -> None:
                 assert relative_rms(row, logits[at]) <= INT8_BOUND
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("keys", [{"fused": True}, EXPERTS], ids=["fused", "experts"])
 def test_scales_beside_matrices_of_nvfp4(device: str, tmp_path: Path, keys: dict[str, Any]) -> None:
     """Random codes, which rounding changes more than weights with a bell's curve."""
@@ -255,6 +258,7 @@ def test_token_by_token_and_together(
         assert relative_rms(alone[0], wanted[mix][7]) <= bound
 
 
+@pytest.mark.either_wave
 def test_int8_keys_and_values(
     device: str, models: dict[str, Path], wanted: dict[str, NDArray[np.float32]]
 ) -> None:
@@ -280,6 +284,7 @@ def test_prompts_run_in_longer_chunks_where_there_is_memory_for_them(
             engine.timed_pass([engine.add_sequence(), engine.add_sequence()], [[5] * 2000] * 2)
 
 
+@pytest.mark.either_wave
 def test_generate_is_greedy_and_repeats(device: str, models: dict[str, Path]) -> None:
     with Engine.from_gguf(models["Q8_0"], device, ctx=64) as engine:
         params = SamplingParams(max_tokens=6)

@@ -23,6 +23,8 @@ from rocmforge.model.synthetic import make_model
 from rocmforge.ops.cases import relative_rms
 from rocmforge.testing import reference_logits
 
+pytestmark = pytest.mark.either_wave
+
 INT8_BOUND = 0.03
 
 IDS = [3 + (7 * i * i + 11 * i) % 250 for i in range(9)]

@@ -30,6 +30,7 @@ def table() -> Iterator[list[str]]:
     print("\n\n" + "\n".join(lines))
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("name", NAMES)
 def test_logits(
     name: str,

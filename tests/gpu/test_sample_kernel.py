@@ -225,6 +225,7 @@ def test_tokens_come_as_often_as_their_weights_say(gpu: Gpu) -> None:
     np.testing.assert_allclose(np.bincount(got), [20, 40, 60, 80], atol=1)
 
 
+@pytest.mark.either_wave
 def test_tokens_are_as_frequent_as_their_probabilities(gpu: Gpu) -> None:
     rows, params = 500, SamplingParams(temperature=0.8, top_k=12, top_p=0.95, seed=11)
     row = rows_of(100, 1, spread=1.5)

@@ -55,6 +55,7 @@ def test_without_peer_access_it_is_not_timed(suite: Any, monkeypatch: pytest.Mon
         suite.AllReduce().setup(1 << 12, "peer access")
 
 
+@pytest.mark.slow
 def test_a_model_is_timed_on_one_gpu_and_on_two(suite: Any) -> None:
     for devices in suite.SPLITS:
         benchmark = suite.Split()
