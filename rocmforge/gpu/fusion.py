@@ -14,6 +14,7 @@ from rocmforge.gpu.dtypes import F16, Q8, Step, lower
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import LAYOUTS
 from rocmforge.gpu.ops.dot_rows import choose
+from rocmforge.gpu.ops.gemv_constants import kind_of
 from rocmforge.gpu.ops.rmsnorm_route import runs
 from rocmforge.gpu.peers import WORDS
 from rocmforge.gpu.runtime import DeviceProperties
@@ -101,12 +102,14 @@ def fills(op: Matmul, tokens: int, properties: DeviceProperties) -> bool:
 def _scales_rows(op: Op) -> bool:
     """Whether the product of a format is as fast where it multiplies by factors of its rows.
 
-    Gate and up of formats without a scale for 256 columns are not: 29.8 instead of 24.3 µs for 7B
-    Q8_0 on an H200; and a step of 7B Q4_0 took 0.2 ms longer than its products.
+    Gate and up of Q8_0 are not: 25.5 or 29.8 instead of 24.3 µs for 7B on an H200, with two sets of
+    constants. Those of other formats of more than 4 bits and no scale for 256 columns were not
+    measured.
     """
     if not isinstance(op, GateUpSwiglu):
         return True
-    return LAYOUTS[op.gate.kernel_format].supers > 0
+    name = op.gate.kernel_format
+    return LAYOUTS[name].supers > 0 or kind_of(name) == "short blocks"
 
 
 def gpu_rules(

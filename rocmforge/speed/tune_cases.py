@@ -26,7 +26,9 @@ from rocmforge.gpu.ops.prompt_tiles import Tile, has_matrix_units
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import Constants
 
-KINDS = MappingProxyType({"nibbles": "Q4_K", "planes": "Q6_K", "bytes": "Q8_0", "dense": "F16"})
+KINDS = MappingProxyType(
+    {"nibbles": "Q4_K", "short blocks": "Q4_0", "planes": "Q6_K", "bytes": "Q8_0", "dense": "F16"}
+)
 """A common format of each kind of `dot_rows`."""
 
 GEMVS = ("matmul", "gate_up_swiglu", "matmul_rmsnorm")

@@ -159,7 +159,7 @@ def test_a_product_takes_its_norm_where_all_readers_read_int8(
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"), [("Q4_K", True), ("Q6_K", True), ("Q8_0", False), ("Q4_0", False)]
+    ("name", "wanted"), [("Q4_K", True), ("Q6_K", True), ("Q8_0", False), ("Q4_0", True)]
 )
 def test_gate_and_up_of_some_formats_read_a_norm_that_is_whole(name: str, wanted: bool) -> None:
     x, h, normed, out = (

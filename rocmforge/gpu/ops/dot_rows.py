@@ -94,7 +94,7 @@ def choose(
     at = next(i for i, held in enumerate(TOKENS) if held >= tokens)
     held = TOKENS[at]
     row_class, kind = class_of(architecture, op, rows), kind_of(name)
-    waves, row_sets, units = row_class.chosen[kind][at]
+    waves, row_sets, units = row_class.constants(kind)[at]
     # A compute unit of AMD has 64 KB of LDS for all its blocks.
     few, many = (512, 896) if architecture.startswith("sm_") else (256, 512)
     constants = Constants(held, 32, row_sets, units, waves, few if held == 1 else many)

@@ -100,7 +100,8 @@ def choose(
     found = dot_rows.choose(architecture, name, rows, tokens, dense_op, tuning)
     if short:
         found = replace(found, LANES=8, ROWS=4, UNITS=1)
-    table = CUDA[op, short].get(kind_of(name)) if architecture.startswith("sm_") else None
+    kind = "nibbles" if kind_of(name) == "short blocks" else kind_of(name)
+    table = CUDA[op, short].get(kind) if architecture.startswith("sm_") else None
     if table is None or tokens > 1:
         return ExpertConstants(found, 1)
     waves, at_once, blocks = [kept for first, *kept in table if rows >= first][-1]

@@ -29,13 +29,18 @@ class RowClass:
     shape
         Rows and columns that stand for it in `rocmforge tune`.
     chosen
-        The constants.
+        The constants. "short blocks" take those of "nibbles" where they have none.
     """
 
     name: str
     first: int
     shape: tuple[int, int]
     chosen: Chosen
+
+    def constants(self, kind: str) -> tuple[tuple[int, int, int], ...]:
+        """Return the constants of a kind, for each of TOKENS."""
+        own = "nibbles" if kind == "short blocks" and kind not in self.chosen else kind
+        return self.chosen[own]
 
 
 _CUDA_RMSNORM_FEW: Chosen = {
@@ -108,6 +113,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (11008, 4096),
                 {
                     "nibbles": ((8, 1, 1), (4, 2, 2), (8, 2, 1), (4, 4, 1)),
+                    "short blocks": ((16, 1, 4), (4, 2, 2), (8, 2, 1), (4, 4, 1)),
                     "planes": ((4, 1, 4), (4, 2, 1), (4, 2, 1), (4, 2, 1)),
                     "bytes": ((8, 1, 2), (16, 2, 2), (4, 4, 1), (4, 4, 1)),
                     "dense": ((4, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
@@ -135,7 +141,8 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
 early, over all shapes of a class, for Q4_K, Q6_K, Q8_0 and F16, one for each kind: 2048 × 2048 and
 2048 × 5632; 2560 × 2048, 3072 × 3072, 4096 × 4096 and 4096 × 11008; 6144 × 4096, 12288 × 4096,
 22016 × 4096 and 32000 × 2048; gate and up of 5632 × 2048, 11008 × 4096 and 14336 × 4096. Blocks of
-8 rows are two for each of the 132 multiprocessors up to 2,112 rows, blocks of 16 up to 4,224."""
+8 rows are two for each of the 132 multiprocessors up to 2,112 rows, blocks of 16 up to 4,224.
+Gate and up of Q4_0, 11008 × 4096, take 16.5 µs with constants of their own and 24.2 with Q4_K's."""
 
 _AMD_FEW: Chosen = {
     "nibbles": ((8, 1, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),
@@ -180,10 +187,15 @@ def class_of(architecture: str, op: str, rows: int) -> RowClass:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a format: the lanes of formats of one kind load and decode alike."""
+    """Return the kind of a format: the lanes of formats of one kind load and decode alike.
+
+    "short blocks" are 4 bits and a scale for 32 columns or fewer, with none for 256.
+    """
     if name in DENSE:
         return "dense"
     streams = STREAMS[name]
     if streams.codes == 32:
         return "bytes"
-    return "planes" if streams.high else "nibbles"
+    if streams.high:
+        return "planes"
+    return "short blocks" if streams.codes == 16 and not streams.supers else "nibbles"
