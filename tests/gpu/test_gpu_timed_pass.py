@@ -145,7 +145,7 @@ def test_activations_count_in_their_dtype(engine: Engine) -> None:
 def test_planted_times_come_back(
     engine: Engine, plant: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "SHORTEST_S", 1e-3)  # many launches: the host is ahead
+    monkeypatch.setattr(replay, "SHORTEST_S", 2 * LAUNCH_S)  # so that the host is ahead
     timed = timed_pass(engine, 1, [3])
     plant()
     for step in timed.steps:

@@ -15,6 +15,7 @@ from rocmforge.gpu.compiler import Kernels
 from rocmforge.model.synthetic import make_model
 from rocmforge.profile_report import print_profile
 from rocmforge.profiling.profile import Profile
+from rocmforge.profiling.roofline import Peaks
 from rocmforge.profiling.run import Options, profile_model
 from rocmforge.profiling.telemetry import Telemetry
 
@@ -41,10 +42,16 @@ def engine(device: str, model: Path) -> Iterator[Engine]:
         yield engine
 
 
+def known_peaks(backend: object, working_set: int, precision: str) -> Peaks:
+    return Peaks(1e9, 1e12, working_set, precision)
+
+
 @pytest.fixture(scope="module")
 def profile(device: str, model: Path) -> Iterator[Profile]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replay, "SHORTEST_S", 1e-6)
+        # test_peaks_kernel.py measures them, with fewer products
+        patch.setattr("rocmforge.profiling.telemetry.measure_peaks", known_peaks)
         yield profile_model(
             Options(str(model), device, ctx=64, prompt_tokens=PROMPT, tokens=TOKENS)
         )

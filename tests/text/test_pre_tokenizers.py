@@ -159,10 +159,23 @@ def test_llama_cpp_agrees(pre: str, tmp_path: Path) -> None:
     assert ours.encode("x") == theirs.tokenize(b"x", add_bos=True)
 
 
+RUNS = ("a", "A", "é", "1", " ", "\n", "!", "字", "Éa", "\u0301")
+
+
 @pytest.mark.parametrize("pre", DIFFERENT)
-@pytest.mark.parametrize("run", ["a", "A", "é", "1", " ", "\n", "!", "字", "Éa", "\u0301"])
+@pytest.mark.parametrize("run", RUNS)
 def test_a_long_run_exhausts_no_stack(pre: str, run: str) -> None:
-    ours = Tokenizer(metadata(pre, GOLDEN["merges"]), pre)
+    vocabulary = metadata(pre, GOLDEN["merges"])
+    ours = Tokenizer(vocabulary, pre)
     text = run * (60_000 // len(run))
     ids = ours.encode(text, add_bos=False)
-    assert ours.decode(ids) == text
+    letters = {byte: letter for letter, byte in BYTE_OF.items()}
+    spelled = "".join(map(vocabulary["tokenizer.ggml.tokens"].__getitem__, ids))
+    assert spelled == "".join(map(letters.__getitem__, text.encode()))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_long_run_comes_back(run: str) -> None:
+    ours = Tokenizer(metadata(DIFFERENT[0], GOLDEN["merges"]), DIFFERENT[0])
+    text = run * (60_000 // len(run))
+    assert ours.decode(ours.encode(text, add_bos=False)) == text
