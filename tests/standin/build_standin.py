@@ -34,6 +34,7 @@ FLAGS = (
     "-shared",
     "-pthread",
     "-fvisibility=hidden",
+    "-ftls-model=initial-exec",  # fibers ask for their thread's at each step
 )
 
 

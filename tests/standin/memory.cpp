@@ -1,7 +1,12 @@
 // Device and pinned memory: every allocation is a malloc of its own, so that AddressSanitizer can
-// guard it, and every copy is checked against the bounds. It knows no stream's inside.
+// guard it, and every copy is checked against the bounds. Without AddressSanitizer large ones are
+// mapped, so that no page of them is filled before it is used. It knows no stream's inside.
 #include "memory.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -17,6 +22,13 @@ struct Allocation {
 };
 constexpr int kPinned = -1;
 constexpr size_t kAlignment = 256;
+constexpr int kUnwritten = 0xa5;  // of every byte: nothing may depend on it
+#if defined(STANDIN_ASAN)
+constexpr size_t kMapped = ~size_t{0};
+#else
+constexpr size_t kMapped = 1 << 20;  // bytes of an allocation that is mapped, at least
+#endif
+constexpr size_t kWindow = 4 << 20;
 
 std::map<uintptr_t, Allocation>& allocations() {
     static std::map<uintptr_t, Allocation> all;
@@ -33,10 +45,44 @@ const Allocation* allocation_of(const void* address, size_t bytes) {
     return inside ? &allocation : nullptr;
 }
 
+// A file in memory of unwritten bytes, of which mappings have copies of the pages they write.
+int unwritten_file() {
+    static const int file = [] {
+        const int made = memfd_create("standin-unwritten", MFD_CLOEXEC);
+        if (made < 0 || ftruncate(made, kWindow)) abort();
+        void* all = mmap(nullptr, kWindow, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+        if (all == MAP_FAILED) abort();
+        std::memset(all, kUnwritten, kWindow);
+        munmap(all, kWindow);
+        return made;
+    }();
+    return file;
+}
+
+void* map_unwritten(size_t bytes) {
+    constexpr int kAccess = PROT_READ | PROT_WRITE, kWay = MAP_PRIVATE | MAP_NORESERVE;
+    void* whole = mmap(nullptr, bytes, PROT_NONE, kWay | MAP_ANONYMOUS, -1, 0);
+    if (whole == MAP_FAILED) return nullptr;
+    for (size_t at = 0; at < bytes; at += kWindow) {
+        void* place = static_cast<char*>(whole) + at;
+        const size_t length = std::min(kWindow, bytes - at);
+        if (mmap(place, length, kAccess, kWay | MAP_FIXED, unwritten_file(), 0) == MAP_FAILED) {
+            munmap(whole, bytes);
+            return nullptr;
+        }
+    }
+    return whole;
+}
+
 Error allocate(void** address, size_t bytes, int device) {
     void* memory = nullptr;
-    if (posix_memalign(&memory, kAlignment, bytes)) return kOutOfMemory;
-    std::memset(memory, 0xa5, bytes);  // nothing may depend on memory that was not written
+    if (bytes >= kMapped) {
+        memory = map_unwritten(bytes);
+        if (memory == nullptr) return kOutOfMemory;
+    } else {
+        if (posix_memalign(&memory, kAlignment, bytes)) return kOutOfMemory;
+        std::memset(memory, kUnwritten, bytes);
+    }
     allocations()[reinterpret_cast<uintptr_t>(memory)] = {bytes, device};
     *address = memory;
     return kSuccess;
@@ -48,8 +94,13 @@ Error release(void* address, bool pinned) {
     const auto found = allocations().find(reinterpret_cast<uintptr_t>(address));
     if (found == allocations().end()) return kInvalidValue;
     if ((found->second.device == kPinned) != pinned) return kInvalidValue;
+    const size_t bytes = found->second.bytes;
     allocations().erase(found);
-    std::free(address);
+    if (bytes >= kMapped) {
+        munmap(address, bytes);
+    } else {
+        std::free(address);
+    }
     return finished;
 }
 
