@@ -1,4 +1,4 @@
-"""Some builds of each kernel file, for compilers that take seconds; clang 19 compiles them all."""
+"""Some builds of each kernel file, for compilers that take seconds; all: `make test-all`."""
 
 from __future__ import annotations
 
