@@ -10,11 +10,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from ctypes import CDLL, c_double
 from pathlib import Path
 
 import pytest
+from format_kinds import OF_EACH_KIND
 from guarded import Gpu
 from hip_calls import HipCalls
 
@@ -44,24 +46,30 @@ UNPACKED_LIKE = {
 }
 """Formats that lie in memory as another one does, with other numbers in the table."""
 
-IN_BOTH_WAVES = {"F16", "Q4_0", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "MXFP4"}
-"""Formats of each width, scale and offset, which run with both sizes of waves."""
-
 BLOCK_TESTS = {"test_pack_kernel", "test_dequantize_kernel", "test_embed_kernel", "test_backend"}
 """Tests that read the blocks of a file, which differ in each format."""
+
+OF_SECOND_WAVE = 7
+"""Of so many cases of a test the first runs with both sizes of waves."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to `make test-all` what is the same for two sizes of waves, or for two formats."""
+    seen: Counter[str] = Counter()
     for item in items:
         callspec = getattr(item, "callspec", None)
         if callspec is None:
             continue
         second = "standin-wave64" in (callspec.params.get(each) for each in ("kernels", "alike"))
         name, of_blocks = callspec.params.get("name"), item.path.stem in BLOCK_TESTS
-        again = second and name in FORMATS.keys() - IN_BOTH_WAVES
-        again |= second and item.get_closest_marker("either_wave") is not None
-        if again or (name in UNPACKED_LIKE and not of_blocks):
+        leaves = name in UNPACKED_LIKE and not of_blocks
+        if second and name in FORMATS:
+            leaves |= name not in OF_EACH_KIND
+        elif second:
+            test = item.nodeid.partition("[")[0]
+            leaves |= seen[test] % OF_SECOND_WAVE > 0
+            seen[test] += 1
+        if leaves or (second and item.get_closest_marker("either_wave")):
             item.add_marker(pytest.mark.slow)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from format_kinds import of_each_kind
 
 from rocmforge import ops
 from rocmforge.gguf.formats import FORMATS
@@ -56,7 +57,7 @@ def check(
     return compare
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", of_each_kind(FORMATS))
 def test_matmul(name: str, backend: GpuBackend, check) -> None:
     for case in cases.MATMUL_CHECKS[name]:
         x, matrix = case.inputs()

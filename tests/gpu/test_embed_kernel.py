@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import packed_streams
 import pytest
+from format_kinds import of_each_kind
 from guarded import Gpu
 from numpy.typing import NDArray
 
@@ -42,7 +43,7 @@ def rows_of(
     return rows
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", of_each_kind(FORMATS))
 def test_rows_and_their_norm(gpu: Gpu, name: str) -> None:
     """Odd numbers of blocks, so that rows begin at any alignment that the format has."""
     block = FORMATS[name].block_len

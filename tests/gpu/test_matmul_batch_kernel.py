@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from format_kinds import of_each_kind
 from guarded import Gpu
 from numpy.typing import NDArray
 from packed_streams import upload
@@ -55,7 +56,7 @@ def multiply(
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", of_each_kind(NAMES))
 def test_every_format(gpu: Gpu, name: str, shape: tuple[int, int, int]) -> None:
     case = data(*shape, name)
     assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE

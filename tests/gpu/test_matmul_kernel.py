@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from format_kinds import of_each_kind
 from guarded import Gpu
 from numpy.typing import NDArray
 from packed_streams import upload, upload_q8
@@ -198,7 +199,7 @@ def test_several_matrices_bias_and_accumulation(gpu: Gpu, names: tuple[str, ...]
                 assert_close(one, wanted + (0 if start is None else before[i]))
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", of_each_kind(LAYOUTS))
 def test_rows_that_lack_a_factor_are_multiplied_by_it(gpu: Gpu, name: str) -> None:
     for tokens, rows, blocks in ((1, 37, 3), (2, 5, 5), (3, 33, 1), (8, 35, 2)):
         matrix = matrix_of(name, rows, columns_of(name, blocks))
@@ -209,7 +210,7 @@ def test_rows_that_lack_a_factor_are_multiplied_by_it(gpu: Gpu, name: str) -> No
         assert_close(got, product(exact, matrix) + bias + before, np.abs(factors(h)) + 1)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", of_each_kind(FORMATS))
 def test_matmul_rmsnorm(gpu: Gpu, name: str) -> None:
     for tokens, rows, blocks in ((1, 96, 1), (2, 32, 3), (5, 64, 2), (8, 160, 1)):
         matrix = matrix_of(name, rows, columns_of(name, blocks))
@@ -303,7 +304,7 @@ def _float(value: float) -> Floats:
     return np.array([value], np.float32)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", of_each_kind(FORMATS))
 def test_gate_up_swiglu(gpu: Gpu, name: str) -> None:
     for tokens, rows, blocks in ((1, 96, 1), (2, 32, 3), (5, 64, 2)):
         check_gate_up(gpu, (name, name), tokens, rows, columns_of(name, blocks), Q8)
