@@ -17,16 +17,19 @@ import pytest
 from asv_tree import AsvTree, report
 from documents import LLAMA_BENCH, changed, places
 
+from rocmforge.bench import upkeep
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import save_baseline
 from rocmforge.bench.cli import main
 from rocmforge.errors import ResultFileError
+from rocmforge.hardware import detect
 
 pytest.importorskip("asv")
 
 NAN = float("nan")
 A, B = "a" * 40, "b" * 40
 LABEL = "m.track_ms(1)"
+HERE = detect()
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ KINDS = {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in which every command of KINDS exits with 0."""
+    monkeypatch.setattr(upkeep, "detect", lambda: HERE)
     monkeypatch.chdir(tmp_path)
     tree = AsvTree(tmp_path / "results")
     tree.benchmark("m.track_ms", "ms", {"n": ["1", "2"]})

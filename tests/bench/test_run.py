@@ -518,7 +518,9 @@ def track_ms():
 RUN = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_what_was_measured_before_an_interruption_is_kept_and_nothing_goes_on(
     repo: Path, project: Path, number: signal.Signals
 ) -> None:
@@ -626,7 +628,9 @@ def measured(project: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("busy_machine")
-@pytest.mark.parametrize("command", [["gate"], ["run", "--save-baseline"]])
+@pytest.mark.parametrize(
+    "command", [["gate"], pytest.param(["run", "--save-baseline"], marks=pytest.mark.slow)]
+)
 def test_a_busy_machine_is_refused_before_anything_is_measured(
     checked_project: Path, capfd: pytest.CaptureFixture[str], command: list[str]
 ) -> None:

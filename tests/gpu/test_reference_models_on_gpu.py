@@ -18,8 +18,11 @@ from rocmforge.ops.cases import relative_rms
 HALF_BOUND = 3e-3
 NOISE = 1.02  # the order of summation alone moves the int8 path by up to 2 %
 NAMES = (
-    *("tiny-MXFP4", "tiny-Q4_0", "tiny-Q4_K_M", "tiny-Q6_K", "tiny-Q8_0", "tiny-f16"),
-    *("tiny-qwen2-Q4_K_M", "tiny-qwen2-Q5_0"),
+    *("tiny-MXFP4", "tiny-Q4_K_M", "tiny-Q8_0", "tiny-f16", "tiny-qwen2-Q4_K_M"),
+    *(
+        pytest.param(name, marks=pytest.mark.slow)  # others have weights of their kinds
+        for name in ("tiny-Q4_0", "tiny-Q6_K", "tiny-qwen2-Q5_0")
+    ),
 )
 
 

@@ -217,9 +217,23 @@ def free_bytes(count: int) -> list[int]:
 
 
 @pytest.mark.either_wave
-@pytest.mark.parametrize("error", [DeviceError, KeyboardInterrupt])
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("at", [1, 2, 5])  # the prompt, a step, one that is begun ahead
+@pytest.mark.parametrize(
+    ("at", "rank", "error"),
+    [
+        (1, 1, DeviceError),  # in the prompt
+        (2, 0, KeyboardInterrupt),  # in a step
+        (5, 0, DeviceError),  # in one that is begun ahead
+        (5, 1, KeyboardInterrupt),
+        *(
+            pytest.param(at, rank, error, marks=pytest.mark.slow)
+            for at, rank, error in (
+                *((1, 0, DeviceError), (1, 0, KeyboardInterrupt), (1, 1, KeyboardInterrupt)),
+                *((2, 0, DeviceError), (2, 1, DeviceError), (2, 1, KeyboardInterrupt)),
+                *((5, 0, KeyboardInterrupt), (5, 1, DeviceError)),
+            )
+        ),
+    ],
+)
 def test_a_device_that_fails_ends_the_call_and_the_engine_goes_on(
     alike: Names,
     error: type[BaseException],

@@ -67,7 +67,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tune_cases.matmul_batch, "TOKENS", (16,))
     monkeypatch.setattr(tune_cases, "MOST_BLOCKS", 2)
     monkeypatch.setattr(module, "MOST_BLOCKS", 2)
-    monkeypatch.setattr(module, "WEIGHT_BYTES", 16 << 20)  # tiles for 132 units
+    monkeypatch.setattr(module, "WEIGHT_BYTES", 2 << 20)
     monkeypatch.setattr(module, "PARTIAL_BYTES", 1 << 20)
     monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("ROCMFORGE_TUNING", raising=False)  # the benchmarks set it
@@ -159,7 +159,10 @@ def test_batches_give_the_same_with_every_set(kernels: Kernels) -> None:
     assert constants["batch 16"]["SPLITS"] == 1
 
 
-def test_speeds_of_tiles_are_those_of_the_blocks_that_a_unit_holds(kernels: Kernels) -> None:
+def test_speeds_of_tiles_are_those_of_the_blocks_that_a_unit_holds(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WEIGHT_BYTES", 16 << 20)  # tiles for 132 units
     units = kernels.runtime.properties.compute_units
 
     def cost(launch: Launch) -> float:
