@@ -18,6 +18,8 @@ from groups import HIP_RUNTIME, group_of
 os.environ["ROCMFORGE_DEVICE"] = "cpu"
 
 REPO = Path(__file__).resolve().parent.parent
+# Engines keep their kernels where tests/standin keeps those that tests compile alone.
+os.environ.setdefault("ROCMFORGE_CACHE", str(REPO / "build" / "standin"))
 REFERENCE = REPO.parent / "shared" / "reference"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import build_standin
 import pytest
 from suite_caches import nothing_prepared
 
@@ -22,8 +23,8 @@ MODEL = "small"
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where compiled kernels, the model and its reference logits go."""
-    return tmp_path_factory.mktemp("cache")
+    """Where the model and its reference logits go."""
+    return build_standin.cache_beside(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")

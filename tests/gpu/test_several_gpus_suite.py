@@ -6,6 +6,7 @@ from ctypes import CDLL
 from pathlib import Path
 from typing import Any
 
+import build_standin
 import pytest
 from suite_caches import nothing_prepared
 
@@ -22,7 +23,7 @@ def suite(
 
     model = make_model(tmp_path / "small.gguf", "tiny", "Q4_0", layers=2)
     monkeypatch.setenv("STANDIN_DEVICES", "gfx1100,gfx1100")
-    monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path))
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(build_standin.cache_beside(tmp_path)))
     monkeypatch.setattr(several_gpus, "model_path", lambda name: model)
     monkeypatch.setattr(several_gpus, "PROMPT", 32)
     monkeypatch.setattr(checks, "CHECK_LENGTHS", (9, 2))

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import build_standin
 import pytest
 from suite_caches import nothing_prepared
 
@@ -27,7 +28,7 @@ DECODE, PROMPT = "decode at 5", "prompt of 12"
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the model and its reference logits go."""
-    return tmp_path_factory.mktemp("cache")
+    return build_standin.cache_beside(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")

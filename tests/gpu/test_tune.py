@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import build_standin
 import numpy as np
 import pytest
 
@@ -69,7 +70,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "MOST_BLOCKS", 2)
     monkeypatch.setattr(module, "WEIGHT_BYTES", 2 << 20)
     monkeypatch.setattr(module, "PARTIAL_BYTES", 1 << 20)
-    monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(build_standin.cache_beside(tmp_path / "cache")))
     monkeypatch.delenv("ROCMFORGE_TUNING", raising=False)  # the benchmarks set it
 
 

@@ -38,6 +38,14 @@ FLAGS = (
 )
 
 
+def cache_beside(folder: Path) -> Path:
+    """Return a folder as a cache of models and tables of its own, with the kernels of all tests."""
+    KERNEL_CACHE.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    (folder / "kernels").symlink_to(KERNEL_CACHE)
+    return folder
+
+
 def build(*, asan: bool = False) -> Path:
     """Return the ROCM_PATH of a built stand-in: the folder above `lib`.
 
