@@ -17,6 +17,10 @@ from groups import HIP_RUNTIME, group_of
 # Tests mean the CPU where they name no device, also beside a GPU or its stand-in.
 os.environ["ROCMFORGE_DEVICE"] = "cpu"
 
+# NumPy's threads, of which each process of `pytest -n` would have as many as there are cores.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 REPO = Path(__file__).resolve().parent.parent
 # Engines keep their kernels where tests/standin keeps those that tests compile alone.
 os.environ.setdefault("ROCMFORGE_CACHE", str(REPO / "build" / "standin"))

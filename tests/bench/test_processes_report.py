@@ -86,7 +86,7 @@ def measure(project: Path, *more: str) -> None:
     call(project, sys.executable, "-m", "asv", "run", *environment, "--record-samples", *more)
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_asv_run_leaves_reports_beside_its_results(project: Path, method: str) -> None:
     measure(project, "--launch-method", method)
     commit = call(project, "git", "rev-parse", "HEAD").strip()

@@ -15,8 +15,9 @@ def targets(*architectures: str) -> list[tuple[str, str]]:
     ]
 
 
-def chosen_builds(file: str, architecture: str) -> list[Build]:
-    """The first, the middle and the last build of a file."""
+def chosen_builds(file: str, architecture: str, alone: bool = False) -> list[Build]:
+    """The first, the middle and the last build of a file, or the middle one alone."""
     builds = [build for build in all_builds(architecture) if build.file == file]
-    places = sorted({0, len(builds) // 2, len(builds) - 1})
+    middle = len(builds) // 2
+    places = [middle] if alone else sorted({0, middle, len(builds) - 1})
     return [builds[place] for place in places]

@@ -23,8 +23,8 @@ from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
 from rocmforge.gpu.runtime import DeviceProperties
 
 TARGETS = [
-    *targets("sm_90"),
-    *(pytest.param(*each, marks=pytest.mark.slow) for each in targets("sm_80")),
+    *(pytest.param(*each, True) for each in targets("sm_90")),
+    *(pytest.param(*each, False, marks=pytest.mark.slow) for each in targets("sm_80", "sm_90")),
 ]
 
 
@@ -192,9 +192,9 @@ def compile_one(build: Build, architecture: str) -> str | None:
     return f"{build.file} {build.defines}: no kernels {lost}" if lost else None
 
 
-@pytest.mark.parametrize(("architecture", "file"), TARGETS)
-def test_every_kernel_file_compiles(architecture: str, file: str, nvrtc: None) -> None:
-    builds = chosen_builds(file, architecture)
+@pytest.mark.parametrize(("architecture", "file", "alone"), TARGETS)
+def test_every_kernel_file_compiles(architecture: str, file: str, alone: bool, nvrtc: None) -> None:
+    builds = chosen_builds(file, architecture, alone)
     with ThreadPoolExecutor(2) as pool:
         problems = list(pool.map(lambda build: compile_one(build, architecture), builds))
     assert [problem for problem in problems if problem] == []
