@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+
+from rocmforge.bench.cli import main
 
 COLUMNS = [
     "result",
@@ -167,3 +171,21 @@ class Bench:
             timeout=self.timeout,
             check=False,
         )
+
+
+class BenchHere(Bench):
+    """Runs it in this process, which has imported it all."""
+
+    def __call__(self, *args: object) -> subprocess.CompletedProcess[str]:
+        words = list(map(str, args))
+        before = Path.cwd()
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            os.chdir(self.cwd)
+            try:
+                code = main(words)
+            except SystemExit as exit_:
+                code = exit_.code
+            finally:
+                os.chdir(before)
+        assert isinstance(code, int)
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())

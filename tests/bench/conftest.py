@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asv_tree import A, AsvTree, B, Bench
+from asv_tree import A, AsvTree, B, Bench, BenchHere
 from tool_modules import tool_module
 
 
@@ -18,7 +18,7 @@ def tree(tmp_path: Path) -> AsvTree:
 
 @pytest.fixture
 def bench(repo: Path, tmp_path: Path) -> Bench:
-    return Bench(repo, tmp_path)
+    return BenchHere(repo, tmp_path)
 
 
 @pytest.fixture

@@ -17,6 +17,12 @@ from rocmforge.bench.judging import comparison_path
 HEAVY = {"numpy", "scipy", "rich", "matplotlib", "asv", "jinja2"}
 
 
+@pytest.fixture
+def bench(repo: Path, tmp_path: Path) -> Bench:
+    """In a process of its own."""
+    return Bench(repo, tmp_path)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_help_has_the_one_table_of_exit_codes(
     command: str, capsys: pytest.CaptureFixture[str]

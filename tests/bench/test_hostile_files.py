@@ -275,7 +275,14 @@ def is_judged(kind: Kind, place: tuple[Any, ...]) -> bool:
     return above is not None and len(place) > len(above) and place[: len(above)] == above
 
 
-@pytest.mark.parametrize("value", VALUES)
+ALIKE = ("-Infinity", "large", "true", "list", "nested", "negative")
+"""Values that take the way of another one: of a number, of a container, of what is too large."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [pytest.param(v, marks=pytest.mark.slow) if v in ALIKE else v for v in VALUES],
+)
 def test_nonsense_in_any_place_is_judged_or_refused_and_never_a_crash(
     folder: Path, kind: Kind, capsys: pytest.CaptureFixture[str], value: str
 ) -> None:

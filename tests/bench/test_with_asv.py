@@ -99,6 +99,12 @@ class Project:
         )
 
 
+@pytest.fixture
+def bench(repo: Path, tmp_path: Path) -> Bench:
+    """In a process of its own."""
+    return Bench(repo, tmp_path)
+
+
 def test_planted_slowdown(tmp_path: Path, bench: Bench) -> None:
     project = Project(tmp_path)
     (tmp_path / "tiny").mkdir()
