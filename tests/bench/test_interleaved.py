@@ -249,7 +249,7 @@ def test_what_is_not_available_is_no_failure(suite: Path) -> None:
         ("suite.time_nothing", (0, "ValueError: Could not find benchmark 'suite.time_nothing'")),
     ],
 )
-@pytest.mark.parametrize("later_leads", [False, True])
+@pytest.mark.parametrize("later_leads", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_process_that_ends_is_named_and_the_other_does_not_wait(
     suite: Path, label: str, without: tuple[int, str], later_leads: bool
 ) -> None:

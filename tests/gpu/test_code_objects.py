@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chosen_builds import chosen_builds, targets
+from chosen_builds import chosen_builds, rdna_and_cdna, targets
 from tool_modules import tool_module
 
 from rocmforge.errors import CompileError, DeviceError
@@ -177,7 +177,7 @@ def planted(
     return tmp_path
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", rdna_and_cdna(ARCHITECTURES))
 def test_a_planted_waste_is_seen(architecture: str, planted: Path) -> None:
     first = cross_compile.compile_build(Build("planted.hip", {}), architecture)
     indexed, wide = sorted(first, key=lambda kernel: kernel.resources.name)

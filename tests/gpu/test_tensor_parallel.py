@@ -95,8 +95,14 @@ def launched(engine: Engine) -> set[str]:
 
 
 @pytest.mark.either_wave
-@pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2"])
-@pytest.mark.parametrize("fmt", ["F16", "Q8_0"])
+@pytest.mark.parametrize(
+    ("fmt", "name"),
+    [
+        *(("F16", name) for name in ("llama", "qwen3", "gemma2")),
+        ("Q8_0", "llama"),
+        *(pytest.param("Q8_0", name, marks=pytest.mark.slow) for name in ("qwen3", "gemma2")),
+    ],
+)
 def test_long_prompts_are_added_up_by_rows(
     alike: Names, name: str, fmt: str, tmp_path: Path
 ) -> None:
@@ -125,7 +131,7 @@ def test_cards_that_do_not_reach_each_other(
 
 
 @pytest.mark.either_wave
-@pytest.mark.parametrize("wanted", ["Q4_K", "Q8_0", "F16"])
+@pytest.mark.parametrize("wanted", ["Q4_K", pytest.param("Q8_0", marks=pytest.mark.slow), "F16"])
 def test_weights_quantized_anew_in_unequal_numbers_of_blocks(
     alike: Names, wanted: str, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from chosen_builds import rdna_and_cdna
 from suite_caches import nothing_prepared
 
 from rocmforge.bench.compare import compare
@@ -100,7 +101,7 @@ def verdict(metric: str, before: dict[str, float], after: dict[str, float]) -> V
     return row.verdict
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", rdna_and_cdna(ARCHITECTURES))
 def test_loads_in_smaller_pieces_are_seen(architecture: str, tracked: Tracked) -> None:
     whole = tracked(architecture)
     assert whole["bytes/load"] == 16
@@ -112,7 +113,7 @@ def test_loads_in_smaller_pieces_are_seen(architecture: str, tracked: Tracked) -
     assert pieces["occupancy"] == whole["occupancy"]
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", rdna_and_cdna(ARCHITECTURES))
 @pytest.mark.parametrize("waste", [{"LDS_FLOATS": "8192"}, {"KEPT": "192"}])
 def test_fewer_waves_are_seen(architecture: str, waste: dict[str, str], tracked: Tracked) -> None:
     many, few = tracked(architecture), tracked(architecture, **waste)
