@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from asv_tree import AsvTree, report
 from documents import LLAMA_BENCH, changed, places
+from slow_parameters import others_slow
 
 from rocmforge.bench import upkeep
 from rocmforge.bench.asv_results import ResultsDirectory
@@ -275,14 +276,11 @@ def is_judged(kind: Kind, place: tuple[Any, ...]) -> bool:
     return above is not None and len(place) > len(above) and place[: len(above)] == above
 
 
-ALIKE = ("-Infinity", "large", "true", "list", "nested", "negative")
+ALIKE = {"-Infinity", "large", "true", "list", "nested", "negative"}
 """Values that take the way of another one: of a number, of a container, of what is too large."""
 
 
-@pytest.mark.parametrize(
-    "value",
-    [pytest.param(v, marks=pytest.mark.slow) if v in ALIKE else v for v in VALUES],
-)
+@pytest.mark.parametrize("value", others_slow(VALUES, VALUES.keys() - ALIKE))
 def test_nonsense_in_any_place_is_judged_or_refused_and_never_a_crash(
     folder: Path, kind: Kind, capsys: pytest.CaptureFixture[str], value: str
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
+from slow_parameters import others_slow
 
 from rocmforge.gpu.compiler import Build
 from rocmforge.gpu.cross_compile import all_builds
@@ -15,10 +15,7 @@ RDNA_AND_CDNA = ("gfx1100", "gfx942")
 
 def rdna_and_cdna(architectures: Iterable[str]) -> list[Any]:
     """Return architectures as parameters of a test; `make test` takes one RDNA and one CDNA."""
-    return [
-        each if each in RDNA_AND_CDNA else pytest.param(each, marks=pytest.mark.slow)
-        for each in architectures
-    ]
+    return others_slow(architectures, RDNA_AND_CDNA)
 
 
 def targets(*architectures: str) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
+from slow_parameters import others_slow
 
 OF_EACH_KIND = {"F16", "Q8_0", "Q4_K", "Q6_K", "MXFP4"}
 """One of each of `kind_of` (gemv_constants.py): with scales of one level and of two, with and
@@ -18,7 +18,4 @@ without offsets; and one whose codes are looked up."""
 
 def of_each_kind(names: Iterable[str]) -> list[Any]:
     """Return all names as parameters of a test; other formats run in `make test-all`."""
-    return [
-        name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.slow)
-        for name in names
-    ]
+    return others_slow(names, OF_EACH_KIND)

@@ -56,9 +56,9 @@ def compiled(repo: Path) -> Iterator[Compiled]:
     ) -> list[tuple[Build, CompiledKernel]]:
         key = architecture, file, some
         if key not in known:
-            builds = [build for build in all_builds(architecture) if build.file == file]
-            chosen = chosen_builds(file, architecture) if some else builds
-            wanted = [(build, architecture) for build in chosen]
+            every = (build for build in all_builds(architecture) if build.file == file)
+            builds = chosen_builds(file, architecture) if some else every
+            wanted = [(build, architecture) for build in builds]
             known[key] = [
                 (build, kernel) for build, kernels in compile_builds(wanted) for kernel in kernels
             ]

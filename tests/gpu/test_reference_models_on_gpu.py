@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from slow_parameters import others_slow
 
 from rocmforge.engine import Engine
 from rocmforge.gpu.compiler import Kernels
@@ -18,12 +19,10 @@ from rocmforge.ops.cases import relative_rms
 HALF_BOUND = 3e-3
 NOISE = 1.02  # the order of summation alone moves the int8 path by up to 2 %
 NAMES = (
-    *("tiny-MXFP4", "tiny-Q4_K_M", "tiny-Q8_0", "tiny-f16", "tiny-qwen2-Q4_K_M"),
-    *(
-        pytest.param(name, marks=pytest.mark.slow)  # others have weights of their kinds
-        for name in ("tiny-Q4_0", "tiny-Q6_K", "tiny-qwen2-Q5_0")
-    ),
+    *("tiny-MXFP4", "tiny-Q4_0", "tiny-Q4_K_M", "tiny-Q6_K", "tiny-Q8_0", "tiny-f16"),
+    *("tiny-qwen2-Q4_K_M", "tiny-qwen2-Q5_0"),
 )
+OF_ITS_KIND = {"tiny-Q4_0", "tiny-Q6_K", "tiny-qwen2-Q5_0"}  # others have such weights
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def table() -> Iterator[list[str]]:
 
 
 @pytest.mark.either_wave
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", others_slow(NAMES, set(NAMES) - OF_ITS_KIND))
 def test_logits(
     name: str,
     kernels: Kernels,

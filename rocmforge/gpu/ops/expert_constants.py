@@ -14,7 +14,7 @@ from typing import Literal
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.ops import dot_rows
 from rocmforge.gpu.ops.dot_rows import COMMON, MAX_TOKENS, Constants
-from rocmforge.gpu.ops.gemv_constants import kind_of
+from rocmforge.gpu.ops.gemv_constants import held_kind, kind_of
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 ExpertOp = Literal["expert_gate_up", "expert_matmul"]
@@ -100,8 +100,8 @@ def choose(
     found = dot_rows.choose(architecture, name, rows, tokens, dense_op, tuning)
     if short:
         found = replace(found, LANES=8, ROWS=4, UNITS=1)
-    kind = "nibbles" if kind_of(name) == "short blocks" else kind_of(name)
-    table = CUDA[op, short].get(kind) if architecture.startswith("sm_") else None
+    tables = CUDA[op, short] if architecture.startswith("sm_") else {}
+    table = tables.get(held_kind(tables, kind_of(name)))
     if table is None or tokens > 1:
         return ExpertConstants(found, 1)
     waves, at_once, blocks = [kept for first, *kept in table if rows >= first][-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -29,7 +29,7 @@ class RowClass:
     shape
         Rows and columns that stand for it in `rocmforge tune`.
     chosen
-        The constants. "short blocks" take those of "nibbles" where they have none.
+        The constants, by `held_kind`.
     """
 
     name: str
@@ -39,8 +39,7 @@ class RowClass:
 
     def constants(self, kind: str) -> tuple[tuple[int, int, int], ...]:
         """Return the constants of a kind, for each of TOKENS."""
-        own = "nibbles" if kind == "short blocks" and kind not in self.chosen else kind
-        return self.chosen[own]
+        return self.chosen[held_kind(self.chosen, kind)]
 
 
 _CUDA_RMSNORM_FEW: Chosen = {
@@ -184,6 +183,14 @@ def row_classes(architecture: str, op: str) -> tuple[RowClass, ...]:
 def class_of(architecture: str, op: str, rows: int) -> RowClass:
     """Return the class of a matrix of some rows, or of all matrices of a launch together."""
     return [one for one in row_classes(architecture, op) if rows >= one.first][-1]
+
+
+def held_kind(table: Container[str], kind: str) -> str:
+    """Return the kind whose entry in a table holds for one.
+
+    "short blocks" have that of "nibbles" where they have none of their own.
+    """
+    return "nibbles" if kind == "short blocks" and kind not in table else kind
 
 
 def kind_of(name: str) -> str:
