@@ -15,21 +15,9 @@
 // S sequences, H query heads, G KV heads, D dims, P tokens of a page.
 //
 // Grid (splits, G * ceil(H / G / QUERIES), S).
-// Limits: D a multiple of 8 up to 256; P a power of two, at least 16; at most kMaxSplits splits.
+// Limits: D a multiple of 8 up to 256; P a power of two, at least 16.
 // Launched by rocmforge/gpu/ops/attention.py.
 #include "attend.h"
-
-// The scaled queries of the block's heads. Heads past the last one repeat it.
-DEVICE void load_queries(const AttentionArgs& a, int s, const HeadGroup& group,
-                         float (&q)[QUERIES][8]) {
-    const int dim = lane_idle() ? 0 : lane_dim();
-    UNROLL for (int h = 0; h < QUERIES; ++h) {
-        const float* from = a.q + (static_cast<u64>(s) * a.heads + group.first) * HEAD_DIM + dim;
-        F32Pages::widen(
-            F32Pages::load_eight(from, nullptr, minimum(h, group.count - 1), HEAD_DIM, 0), q[h]);
-        UNROLL for (int i = 0; i < 8; ++i) q[h][i] = lane_idle() ? 0.0f : q[h][i] * a.scale;
-    }
-}
 
 KERNEL_RESIDENT(attention, AttentionArgs, kThreads, RESIDENT) {
     SHARED BlockStates states;
@@ -38,7 +26,8 @@ KERNEL_RESIDENT(attention, AttentionArgs, kThreads, RESIDENT) {
     if (split.index >= split.used) return;
     const HeadGroup group(a);
     Steps steps(a, split, group.kv_head);
-    float q[QUERIES][8];
-    load_queries(a, split.s, group, q);
+    const u64 head = static_cast<u64>(split.s) * a.heads + group.first;
+    OwnQueries q;
+    q.load(a.q + head * HEAD_DIM, group.count, a.scale);
     attend<false>(a, split, group, q, steps, states);
 }

@@ -711,15 +711,17 @@ DEVICE void copy_word_to_lds(uint32_t* to, const void* from, bool present) {
 // holds 0 again. It may read what all of them wrote to memory before. All threads must call;
 // `word` is one in LDS.
 DEVICE bool last_to_arrive(uint32_t* counter, uint32_t count, uint32_t* word) {
-#if defined(ROCMFORGE_CUDA)
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-#elif defined(ROCMFORGE_AMD)
+#if defined(ROCMFORGE_AMD)
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
 #endif
     block_sync();
     if (thread_x() == 0) {
 #if defined(ROCMFORGE_CUDA)
-        *word = atomicAdd(counter, 1);
+        // What the barriers order before and behind this, for all threads, it orders for the GPU.
+        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                     : "=r"(*word)
+                     : "l"(__cvta_generic_to_global(counter))
+                     : "memory");
 #elif defined(ROCMFORGE_AMD)
         *word = __hip_atomic_fetch_add(counter, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 #else
@@ -729,9 +731,7 @@ DEVICE bool last_to_arrive(uint32_t* counter, uint32_t count, uint32_t* word) {
     }
     block_sync();
     const bool last = *word == count - 1;
-#if defined(ROCMFORGE_CUDA)
-    if (last) asm volatile("fence.acq_rel.gpu;" ::: "memory");
-#elif defined(ROCMFORGE_AMD)
+#if defined(ROCMFORGE_AMD)
     if (last) __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
 #endif
     return last;

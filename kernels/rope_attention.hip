@@ -10,10 +10,10 @@
 // INTERLEAVED 1: pairs are dims (2i, 2i + 1); 0: (i, i + R / 2).
 //
 // Each block rotates its own queries. The blocks of a sequence's last split write the last token to
-// the pages, and read it from there: all that share a KV head write the same bytes. Where AHEAD is
-// 1, the first step's keys and values are loaded before the wait for earlier launches, for earlier
-// passes wrote them; if the last token is among them, they are loaded again. The angles of the
-// rotation never wait: nothing in a pass writes them.
+// the pages: all that share a KV head write the same bytes. Where AHEAD is 1, the first step's keys
+// and values are loaded before the wait for earlier launches, for earlier passes wrote them; if the
+// last token is among them, it comes from LDS. The angles of the rotation never wait: nothing in a
+// pass writes them.
 //
 // Grid and limits as attention.hip; R even, at most D.
 // Launched by rocmforge/gpu/ops/rope_attention.py.
@@ -56,13 +56,25 @@ DEVICE void turn(const RopeAttentionArgs& a, const Angles<kInterleaved>& angles,
     if (turned) rotate(angles, a.rotated, partners, x);
 }
 
+// The row of the pages to which a block appends the sequence's last token, if it does.
+struct Appended {
+    bool exists;
+    u64 row;
+
+    DEVICE Appended(const Split& split, const TokenRows& rows)
+        : exists(split.length > 0 && split.last == split.length) {
+        const int token = split.length - 1;
+        row = exists ? rows.row(rows.page_of(token), token) : 0;
+    }
+};
+
 // Rotates and scales the block's queries; in a last split, also appends the last token. SPAN lanes
 // take a head, in the order queries, key, value.
 DEVICE void prepare(const RopeAttentionArgs& args, const Split& split, const HeadGroup& group,
-                    const Steps& steps, const Angles<kInterleaved>& angles, Queries& queries) {
+                    const Appended& appended, const Angles<kInterleaved>& angles, Queries& queries,
+                    Newest& newest) {
     const AttentionArgs& a = args.attention;
-    const bool newest = split.length > 0 && split.last == split.length;
-    const int heads = QUERIES + (newest ? 2 : 0);
+    const int heads = QUERIES + (appended.exists ? 2 : 0);
     for (int first = 0; first < heads; first += kHeads) {
         const int index = first + static_cast<int>(thread_x()) / SPAN;
         const bool query = index < QUERIES, key = index == QUERIES;
@@ -73,8 +85,13 @@ DEVICE void prepare(const RopeAttentionArgs& args, const Split& split, const Hea
         const float* const norm = query ? args.q_norm : key ? args.k_norm : nullptr;
         Head x;
         turn(args, angles, from, norm, exists, query || key, x);
-        append_head<KV>(key ? a.k : a.v, key ? a.k_scales : a.v_scales,
-                        newest ? steps.row(split.length - 1) : 0, HEAD_DIM, x, exists && !query);
+        const bool appends = exists && !query;
+        append_head<KV>(key ? a.k : a.v, key ? a.k_scales : a.v_scales, appended.row, HEAD_DIM, x,
+                        appends);
+        if constexpr (AHEAD) {
+            append_head<KV>(key ? newest.keys : newest.values,
+                            key ? newest.key_scales : newest.value_scales, 0, HEAD_DIM, x, appends);
+        }
         if (!query || !exists) continue;
         UNROLL for (int i = 0; i < ITEMS; ++i) {
             UNROLL for (int j = 0; j < VECTOR; ++j) x[i][j] *= a.scale;
@@ -86,22 +103,23 @@ DEVICE void prepare(const RopeAttentionArgs& args, const Split& split, const Hea
 KERNEL_RESIDENT(rope_attention, RopeAttentionArgs, kThreads, RESIDENT) {
     SHARED BlockStates states;
     SHARED Queries queries;
+    SHARED Newest newest;
     const Split split(a.attention);
     if (split.index >= split.used) return;
     const HeadGroup group(a.attention);
     Steps steps(a.attention, split, group.kv_head);
-    if (AHEAD && steps.start < split.last) steps.load();
+    if (AHEAD && steps.start < split.last) {
+        steps.load_keys();
+        steps.load_values();
+    }
+    const Appended appended(split, steps);
     const Angles<kInterleaved> angles(a.cos, a.sin, a.positions[split.s], a.rotated);
     await_earlier();
-    prepare(a, split, group, steps, angles, queries);
+    prepare(a, split, group, appended, angles, queries, newest);
     block_sync();
-    const bool stale = steps.start + kStep >= split.length;  // the last token is in the step
-    if (AHEAD && stale && steps.start < split.last) steps.load();
+    if (AHEAD && steps.start < split.last) steps.replace(newest);
 
-    float q[QUERIES][8];
-    UNROLL for (int h = 0; h < QUERIES; ++h) {
-        const float* const from = queries.of[minimum(h, group.count - 1)] + steps.dim;
-        UNROLL for (int i = 0; i < 8; ++i) q[h][i] = lane_idle() ? 0.0f : from[i];
-    }
+    OwnQueries q;
+    q.load(queries.of[0], group.count, 1.0f);
     attend<AHEAD>(a.attention, split, group, q, steps, states);
 }

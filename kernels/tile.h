@@ -15,7 +15,7 @@
 // against the instructions' documents.
 #pragma once
 
-#include "device.h"
+#include "mma_sync.h"
 
 // RDNA3 ISA 7.9 and AMD's matrix instruction calculator, v_wmma_f32_16x16x16_f16, wave32:
 // element e of lane l is A[l % 16][e], and lanes 16 to 31 repeat lanes 0 to 15; D's register v
@@ -172,12 +172,7 @@ struct TileAccumulator {
 
     DEVICE void mma(const TileA& a, const TileB& b) {
         UNROLL for (int half = 0; half < 2; ++half) {
-            float* d = values + 4 * half;
-            asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                : "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]),
-                  "r"(b.words[2 * half]), "r"(b.words[2 * half + 1]));
+            mma_sync(values + 4 * half, a.words, b.words[2 * half], b.words[2 * half + 1]);
         }
     }
 };
@@ -353,8 +348,7 @@ constexpr int kExchangeHalves = 0;
 DEVICE TileB as_operand(const TileC& c, f16*) {
     TileB b;
     UNROLL for (int w = 0; w < 4; ++w) {
-        const uint32_t two = pack_halves(c.values[2 * w], c.values[2 * w + 1]);
-        asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(b.words[w]) : "r"(two));
+        b.words[w] = transposed(pack_halves(c.values[2 * w], c.values[2 * w + 1]));
     }
     return b;
 }

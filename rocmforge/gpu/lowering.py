@@ -20,8 +20,7 @@ from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
-from rocmforge.gpu.ops import experts, experts_batch, matmul_batch, matmul_f16
-from rocmforge.gpu.ops.attention import choose_splits, scratch_bytes
+from rocmforge.gpu.ops import attention, experts, experts_batch, matmul_batch, matmul_f16
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
 from rocmforge.gpu.peers import NO_PEERS, Peers
@@ -245,7 +244,9 @@ class Lowering:
         )
         return max(
             (
-                scratch_bytes(sequences, heads, head_dim, self.splits(heads, kv_heads, sequences))
+                attention.scratch_bytes(
+                    sequences, heads, head_dim, self.splits(heads, kv_heads, head_dim, sequences)
+                )
                 for heads, kv_heads, head_dim in ops
                 for sequences in range(1, shape.sequences + 1)
             ),
@@ -272,8 +273,11 @@ class Lowering:
         """Address of `ARRIVALS` counters, which hold 0 between launches."""
         return self.constant(ARRIVALS)
 
-    def splits(self, heads: int, kv_heads: int, sequences: int) -> int:
+    def splits(self, heads: int, kv_heads: int, head_dim: int, sequences: int) -> int:
         """Into how many parts attention of single tokens splits a context."""
         properties = self.kernels.runtime.properties
         units, architecture = properties.compute_units, properties.architecture
-        return choose_splits(architecture, units, sequences, heads, kv_heads, self.ctx)
+        chosen = attention.choose(architecture, head_dim, self.cache.dtype, heads // kv_heads)
+        return attention.choose_splits(
+            architecture, units, chosen, sequences, heads, kv_heads, self.ctx
+        )

@@ -621,7 +621,9 @@ class PassLowering:
         """What attention of one token a sequence takes."""
         return {
             **self._queried(op, out),
-            "splits": self._lowering.splits(op.heads, op.kv_heads, self._shape.sequences),
+            "splits": self._lowering.splits(
+                op.heads, op.kv_heads, op.head_dim, self._shape.sequences
+            ),
             "scratch": self._scratch,
             "arrivals": self._lowering.arrivals(),
         }

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from attention_cache import DeviceCache
 from guarded import Gpu
+from matrix_units import use_matrix_units
 from numpy.typing import NDArray
 
 from rocmforge.gpu.arrays import F16, F32, Q8
@@ -177,6 +178,36 @@ def test_the_number_of_parts_does_not_matter(gpu: Gpu) -> None:
             assert cases.relative_rms(got, data(case, "f16")[2]) <= EXACT
 
 
+TILED = (
+    AttentionCase((1, 15, 16, 17, 127), (1,) * 5, 2, 1, 64, 16),
+    AttentionCase((63, 130), (1, 1), 7, 1, 128, 64),
+    AttentionCase((257,), (1,), 9, 1, 64, 16),  # of two groups of heads
+    AttentionCase((200, 33), (1, 1), 2, 2, 128, 32),
+)
+
+
+@pytest.mark.parametrize("case", TILED, ids=str)
+def test_matrix_units_of_nvidia_are_as_exact(
+    gpu: Gpu, case: AttentionCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_matrix_units(gpu, monkeypatch)
+    got = attend(gpu, case, "f16")
+    assert cases.relative_rms(got, data(case, "f16")[2]) <= EXACT
+
+
+@pytest.mark.parametrize("splits", [1, 5])
+def test_windows_soft_caps_and_sinks_on_matrix_units(
+    gpu: Gpu, splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_matrix_units(gpu, monkeypatch)
+    case = TILED[0]
+    sinks = np.linspace(-2, 3, case.heads).astype(np.float32)
+    got = attend(gpu, case, "f16", splits=splits, how=How(40, 2.0, gpu.upload(sinks)))
+    given = data(case, "f16")[0]
+    wanted = reference.attention(*given.arguments, 40, 2.0, sinks)
+    assert cases.relative_rms(got, wanted) <= 2 * EXACT
+
+
 def test_many_parts_give_the_same_bits_each_time(gpu: Gpu) -> None:
     first = attend(gpu, LONG, "f16", splits=64)
     np.testing.assert_array_equal(attend(gpu, LONG, "f16", splits=64), first)
@@ -199,9 +230,15 @@ def test_the_launch_serves_a_sequence_that_grows(gpu: Gpu) -> None:
         assert (cases.relative_rms(got, wanted) <= EXACT) == (length == 150)
 
 
+def splits_of(head_dim: int, sequences: int, heads: int, kv_heads: int, tokens: int) -> int:
+    """Splits on a device of 132 multiprocessors."""
+    chosen = op.choose("sm_90", head_dim, "f16", heads // kv_heads)
+    return op.choose_splits("sm_90", 132, chosen, sequences, heads, kv_heads, tokens)
+
+
 def test_splits_fill_the_device_but_no_part_is_tiny() -> None:
     def splits(sequences: int, kv_heads: int, max_tokens: int) -> int:
-        return op.choose_splits("sm_90", 132, sequences, 2 * kv_heads, kv_heads, max_tokens)
+        return splits_of(128, sequences, 2 * kv_heads, kv_heads, max_tokens)
 
     assert splits(1, 1, 1 << 20) == op.MAX_SPLITS
     assert splits(1, 32, 1) == 1
@@ -209,16 +246,17 @@ def test_splits_fill_the_device_but_no_part_is_tiny() -> None:
         for kv_heads in (4, 8, 32):
             blocks = sequences * kv_heads
             found = splits(sequences, kv_heads, 4096)
-            assert found == 1 or found * blocks >= 0.75 * 264
+            assert found == 1 or found * blocks >= 0.75 * 132
             assert found == 1 or blocks <= op.MAX_ARRIVALS
 
 
 @pytest.mark.parametrize(("sequences", "kv_heads"), [(1, 8), (1, 32), (2, 32), (5, 32), (8, 32)])
 def test_the_last_round_of_blocks_is_nearly_full(sequences: int, kv_heads: int) -> None:
     blocks = sequences * kv_heads
-    splits = op.choose_splits("sm_90", 132, sequences, 2 * kv_heads, kv_heads, 1 << 15)
-    rounds = -(-splits * blocks // 264)
-    assert splits * blocks >= 0.9 * rounds * 264
+    for head_dim, slots in ((64, 264), (96, 264), (128, 132)):
+        splits = splits_of(head_dim, sequences, 2 * kv_heads, kv_heads, 1 << 15)
+        rounds = -(-splits * blocks // slots)
+        assert splits * blocks >= 0.9 * rounds * slots
 
 
 @pytest.mark.parametrize(("blocks", "waves"), [(264, 8), (265, 4), (528, 4), (529, 2), (9999, 2)])

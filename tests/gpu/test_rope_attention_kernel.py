@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from guarded import Gpu
+from matrix_units import use_matrix_units
 from pages import Pages
 
 from rocmforge.gpu.arrays import F32
@@ -186,6 +187,17 @@ def test_one_kernel_does_what_two_do(
     monkeypatch.setattr(rope_attention, "choose", lambda *given: {**choose(*given), "AHEAD": ahead})
     for got, right in zip(fused(gpu, case), wanted, strict=True):
         np.testing.assert_array_equal(got, right)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.kv == "f16" and case.head_dim in (64, 128)], ids=str
+)
+def test_one_kernel_does_what_two_do_on_matrix_units_of_nvidia(
+    gpu: Gpu, case: Case, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_matrix_units(gpu, monkeypatch)
+    test_one_kernel_does_what_two_do(gpu, case, ahead, monkeypatch)
 
 
 @pytest.mark.parametrize(("waves", "head_dim"), [(2, 128), (4, 128), (2, 256), (2, 80)])

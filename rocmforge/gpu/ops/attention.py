@@ -26,6 +26,9 @@ PAGES = {"f16": "F16Pages", "q8_0": "Q8Pages", "f32": "F32Pages"}
 
 RESIDENT = 2
 """Blocks of a multiprocessor of NVIDIA, which has 65,536 registers: 128 for each of 512 threads."""
+_TILED = {64: 2, 128: 1}
+"""Head dims for which the matrix units compute, and RESIDENT: 120 and 208 registers a lane."""
+
 MAX_SPLITS = 64
 MAX_ARRIVALS = 4096
 """Counters that a launch may take."""
@@ -44,13 +47,15 @@ class Constants:
     QUERIES
         Query heads that a block computes from one reading of their KV head.
     TOKENS
-        Tokens whose keys and values a lane has in flight.
+        Tokens whose keys and values a lane has in flight; with TILES, a wave.
     WAVES
         Waves of a block, which take turns at the tokens.
     LEAST
         Turns that all waves have before a sequence is split.
     RESIDENT
         Blocks that a multiprocessor of NVIDIA has room for at once.
+    TILES
+        1: waves compute on NVIDIA's matrix units.
     """
 
     HEAD_DIM: int
@@ -60,6 +65,7 @@ class Constants:
     WAVES: int
     LEAST: int
     RESIDENT: int = 1
+    TILES: int = 0
 
     @property
     def hot(self) -> bool:
@@ -76,10 +82,17 @@ def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:
     if kv == "f32":
         return Constants(head_dim, PAGES[kv], 1, 4, 4, 1)
     if architecture.startswith("sm_"):
+        if kv == "f16" and group > 1 and head_dim in _TILED:
+            queries, resident = _power_of_two(min(group, 8)), _TILED[head_dim]
+            return Constants(head_dim, PAGES[kv], queries, 16, 8, 1, resident, TILES=1)
         # H200: at 4096 tokens 8 waves take 22 and 13 µs (H / G = 1 and 4), 4 waves 28 and 18 µs
         return Constants(head_dim, PAGES[kv], min(group, 2), 8 if group == 1 else 4, 8, 1, RESIDENT)
-    queries = next(n for n in (1, 2, 4, 8) if n >= min(group, 8))
+    queries = _power_of_two(min(group, 8))
     return Constants(head_dim, PAGES[kv], queries, 2 if queries == 8 else 4, 4, 1)
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
 
 
 def for_blocks(constants: Constants, blocks: int, compute_units: int) -> Constants:
@@ -94,14 +107,20 @@ def for_blocks(constants: Constants, blocks: int, compute_units: int) -> Constan
 def _fewer_waves(constants: Constants) -> Iterator[Constants]:
     """The constants, then those of half as many waves a block, down to two."""
     yield constants
-    while constants.RESIDENT > 1 and constants.WAVES > 2:
+    while (constants.RESIDENT > 1 or constants.TILES) and constants.WAVES > 2:
         waves, resident = constants.WAVES // 2, constants.RESIDENT * 2
         constants = replace(constants, WAVES=waves, RESIDENT=resident)
         yield constants
 
 
 def choose_splits(
-    architecture: str, compute_units: int, sequences: int, heads: int, kv_heads: int, tokens: int
+    architecture: str,
+    compute_units: int,
+    constants: Constants,
+    sequences: int,
+    heads: int,
+    kv_heads: int,
+    tokens: int,
 ) -> int:
     """Most parts of a sequence: enough blocks to fill the device, none shorter than a few pages.
 
@@ -111,18 +130,19 @@ def choose_splits(
     ----------
     architecture, compute_units
         The device.
+    constants
+        Of `choose`.
     sequences, heads, kv_heads
         S, H and G.
     tokens
         The longest context that the launch has to serve.
     """
-    group = heads // kv_heads
-    queries = choose(architecture, HEAD_DIMS[0], "f16", group).QUERIES
-    blocks = sequences * kv_heads * -(-group // queries)  # of each split
+    groups = -(-(heads // kv_heads) // constants.QUERIES)
+    blocks = sequences * kv_heads * groups  # of each split
     if blocks > MAX_ARRIVALS:
         return 1
     if architecture.startswith("sm_"):
-        fill = _even(blocks, RESIDENT * compute_units)
+        fill = _even(blocks, constants.RESIDENT * compute_units)
     else:
         fill = -(-4 * compute_units // blocks)
     return max(1, min(fill, -(-tokens // 64), MAX_SPLITS))
