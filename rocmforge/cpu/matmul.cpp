@@ -133,16 +133,43 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
         });
     }
     Expanded<Block> expanded;
+    const int panels = count_panels(item.tokens());
     for (int64_t g0 = 0; g0 < job.groups; g0 += kChunkGroups) {
         const int n = static_cast<int>(std::min<int64_t>(kChunkGroups, job.groups - g0));
         expand<Block>(tile, g0, n, expanded);
+        const uint8_t* const record = record_of<Block>(tile, g0 + kChunkGroups);
+        int index = 0;
         for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
+            const Panel panel = job.panel<kCoarse<Block>>(item.padded() + at, width);
+            const auto next = NextPiece::share<Block>(record, index++, panels);
             visit_width(width, [&](auto w) {
-                gemm_panel<Block, w.value>(expanded, n,
-                                           job.panel<kCoarse<Block>>(item.padded() + at, width), g0,
-                                           acc + at * kLanes);
+                gemm_panel<Block, w.value>(expanded, n, panel, g0, next, acc + at * kLanes);
             });
             if (g0 + n == job.groups) sink.take(acc, at, width);
+        });
+    }
+}
+
+// All panels take a piece of a dense tile before they go on to the next one, of which each asks for
+// some meanwhile.
+template <class Element>
+void run_dense_pieces(const Job& job, const Element* tile, const Item& item, int panels, float* acc,
+                      const Sink& sink) {
+    const int64_t columns = job.args.columns;
+    const int64_t piece = std::clamp<int64_t>(32 * panels, 64, 512);
+    const int share = static_cast<int>(piece * kLanes * sizeof(Element)) / panels;
+    for (int64_t k = 0; k < columns; k += piece) {
+        const int64_t n = std::min(piece, columns - k);
+        const auto* next = reinterpret_cast<const uint8_t*>(tile + (k + piece) * kLanes);
+        for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
+            prefetch(next, share);
+            next += share;
+            visit_width(width, [&](auto w) {
+                dense_panel<w.value>(tile + k * kLanes, n,
+                                     job.dense(item.padded() + at) + k * width, k == 0,
+                                     acc + at * kLanes);
+            });
+            if (k + n == columns) sink.take(acc, at, width);
         });
     }
 }
@@ -150,6 +177,11 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
 template <class Element>
 void run_dense(const Job& job, const uint8_t* tile, const Item& item, float* acc,
                const Sink& sink) {
+    if constexpr (!std::is_same_v<Element, Float8>) {
+        const int panels = count_panels(item.tokens());
+        const auto* weights = reinterpret_cast<const Element*>(tile);
+        if (panels > 1) return run_dense_pieces(job, weights, item, panels, acc, sink);
+    }
     for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
         visit_width(width, [&](auto w) {
             dense_tile<w.value, Element>(tile, job.args.columns, job.dense(item.padded() + at),

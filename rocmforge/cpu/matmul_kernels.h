@@ -224,15 +224,19 @@ struct Expanded {
     alignas(64) float offset[kChunkGroups][2][kLanes];
 };
 
+// Where the groups from g0 on lie in a tile.
+template <class Block>
+const uint8_t* record_of(const uint8_t* tile, int64_t g0) {
+    return tile + g0 / Packed<Block>::kGroups * Packed<Block>::kRecordBytes;
+}
+
 template <class Block>
 void expand(const uint8_t* tile, int64_t g0, int groups, Expanded<Block>& out) {
     using Layout = Packed<Block>;
     constexpr Form form = kExpanded<Block>;
     constexpr int subs = Layout::kSubs;
-    constexpr int chunk_bytes = kChunkGroups / Layout::kGroups * Layout::kRecordBytes;
-    const uint8_t* record = tile + g0 / Layout::kGroups * Layout::kRecordBytes;
+    const uint8_t* record = record_of<Block>(tile, g0);
     for (int g = 0; g < groups; record += Layout::kRecordBytes) {
-        prefetch(record + chunk_bytes, Layout::kRecordBytes);  // the next piece, while this is used
         const Layout layout(record);
         for (int i = 0; i < Layout::kGroups; ++i, ++g) {
             auto group = layout.group(record, i);
@@ -267,16 +271,37 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded<Block>& out) {
     }
 }
 
+// A panel's share of the next piece of a tile: it asks for some bytes with each group, so that they
+// arrive while it computes.
+class NextPiece {
+  public:
+    // `record`: of its first group; panel number `index` of `panels`.
+    template <class Block>
+    static NextPiece share(const uint8_t* record, int index, int panels) {
+        constexpr int bytes = kChunkGroups / Packed<Block>::kGroups * Packed<Block>::kRecordBytes;
+        const int each = (bytes + kChunkGroups * panels - 1) / (kChunkGroups * panels);
+        return {record + index * kChunkGroups * each, each};
+    }
+    void ask(int group) const { prefetch(first + group * each, each); }
+
+  private:
+    const uint8_t* first;
+    int each;  // bytes with a group
+
+    NextPiece(const uint8_t* from, int bytes) : first(from), each(bytes) {}
+};
+
 // acc [width][16] += the groups g0.. of a panel times an expanded piece of a tile; = with the
 // first.
 template <class Block, int width>
 void gemm_panel(const Expanded<Block>& w, int groups, const Panel& p, int64_t g0,
-                float* acc_memory) {
+                const NextPiece& next, float* acc_memory) {
     constexpr int subs = Packed<Block>::kSubs, planes = kExpandedPlanes<Block> / subs;
     F32 acc[width];
 #pragma GCC unroll 16
     for (int t = 0; t < width; ++t) acc[t] = g0 ? load(acc_memory + t * kLanes) : set1(0.0f);
     add_groups<Block, width>(p, g0, groups, acc, [&](int i, F32* sums) {
+        next.ask(i);
 #pragma GCC unroll 2
         for (int s = 0; s < subs; ++s) {
 #if defined(ROCMFORGE_VNNI)

@@ -43,6 +43,12 @@ void for_each_panel(int64_t first, int64_t last, Function&& f) {
     }
 }
 
+inline int count_panels(int64_t tokens) {
+    int panels = 0;
+    for_each_panel(0, tokens, [&](int64_t, int) { ++panels; });
+    return panels;
+}
+
 inline int64_t padded_tokens(int64_t tokens) {
     int64_t padded = 0;
     for (int64_t t = 0; t < tokens; t += kTokenBlock) {
