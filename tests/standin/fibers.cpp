@@ -190,8 +190,8 @@ const ThreadIndex* self() {
     return &runner->block.current->index;
 }
 
-// Wakes those of [first, first + count) that wait, the others than the caller. They go on before all
-// that are ready, so that a wave runs up to a block barrier while its stacks are in the cache.
+// Wakes those of [first, first + count) that wait, the others than the caller. They go on before
+// all that are ready, so that a wave runs up to a block barrier while its stacks are in the cache.
 void wake_others(unsigned first, unsigned count) {
     Block& block = runner->block;
     for (unsigned i = 0; i < count; ++i) {
