@@ -24,7 +24,9 @@ docs: .venv/ready-docs
 	$(BIN)/sphinx-build -q -E -a -W --keep-going -c docs/site -d build/doctrees . build/docs
 	@echo 'rocmforge: the documentation is build/docs/index.html'
 
+# Programs that tests start read what compileall wrote, also where Python is told to write nothing.
 test: .venv/ready-test
+	$(BIN)/python -m compileall -q -j 2 rocmforge benchmarks studies tools
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow and not sanitizer"
 
 test-all: test

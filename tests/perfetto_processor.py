@@ -49,8 +49,9 @@ class TraceProcessor:
         self._sent = 0
 
     def load(self, trace: bytes) -> None:
-        """Parse a trace; AssertionError with the processor's words where it refuses."""
+        """Parse a trace in place of the last; AssertionError with its words where it refuses."""
         kinds = self._protos.TraceProcessorRpc
+        self._ask(kinds.TPM_RESET_TRACE_PROCESSOR)
         loaded = self._ask(kinds.TPM_APPEND_TRACE_DATA, append_trace_data=trace)
         assert not loaded.append_result.error, loaded.append_result.error
         ended = self._ask(kinds.TPM_FINALIZE_TRACE_DATA)

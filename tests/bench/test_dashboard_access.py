@@ -6,6 +6,8 @@ error in the console, and no request that leaves. Tables that stand behind a cli
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +51,15 @@ def test_nothing_is_wrong_with_a_page(
     tab.page.context.close()
 
 
+@pytest.fixture(scope="module")
+def wide(chromium: Any, own_pages: Path) -> Callable[[str], Tab]:
+    """Pages on a wide screen, each opened once; the tests below leave them as they are."""
+    return functools.cache(lambda name: opened(chromium, own_pages, name, 1280))
+
+
 @pytest.mark.parametrize("name", [page.name for page in PAGES])
-def test_the_keyboard_shows_where_it_is(chromium: Any, own_pages: Path, name: str) -> None:
-    tab = opened(chromium, own_pages, name, 1280)
+def test_the_keyboard_shows_where_it_is(wide: Callable[[str], Tab], name: str) -> None:
+    tab = wide(name)
     kinds = set()
     for _ in range(25):
         tab.page.keyboard.press("Tab")
@@ -60,13 +68,13 @@ def test_the_keyboard_shows_where_it_is(chromium: Any, own_pages: Path, name: st
         kinds.add(kind)
     assert "A" in kinds
     assert kinds & {"SELECT", "INPUT", "BUTTON", "SUMMARY"} or name == "commits"
-    tab.page.context.close()
+    assert tab.problems == []
 
 
-def test_each_chart_says_what_it_shows_and_has_its_numbers(chromium: Any, own_pages: Path) -> None:
+def test_each_chart_says_what_it_shows_and_has_its_numbers(wide: Callable[[str], Tab]) -> None:
     seen = 0
     for page in PAGES:
-        tab = opened(chromium, own_pages, page.name, 1280)
+        tab = wide(page.name)
         tab.page.wait_for_function(DRAWN)
         for chart in tab.page.query_selector_all(".plot > svg"):
             assert chart.get_attribute("role") == "img"
@@ -77,5 +85,4 @@ def test_each_chart_says_what_it_shows_and_has_its_numbers(chromium: Any, own_pa
         assert all(table.query_selector("caption") for table in tables)
         if tab.page.query_selector("figure:not(.spark) > .plot > svg"):
             assert tables
-        tab.page.context.close()
     assert seen >= len(PAGES) // 2

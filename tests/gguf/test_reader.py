@@ -13,7 +13,6 @@ import mmap
 import os
 import re
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -402,14 +401,13 @@ def test_a_huge_sparse_file_costs_little(
     path = tmp_path / "huge.gguf"
     with path.open("wb") as file:
         file.write(build(limit + over))
-        file.truncate(1 << 34)
+        file.truncate(1 << 37)  # reading it would take minutes
     start = time.process_time()
     if over:
         assert str(refused(path).wanted).startswith(f"at most {limit}, ")
     else:
         GGUFFile(path).close()
-    traced = sys.gettrace() is not None  # line coverage makes the loop over strings slow
-    assert time.process_time() - start < (5 if traced else 1)
+    assert time.process_time() - start < 5  # 0.5 on a quiet machine
 
 
 # --- against other programs

@@ -7,6 +7,7 @@ takes the stand-in's build with AddressSanitizer (test_sanitizer.py runs the tes
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
@@ -36,6 +37,9 @@ STANDIN_ALIKE = {"standin-wave32": "gfx1100", "standin-wave64": "gfx90a"}
 ASAN = os.environ.get("STANDIN_ASAN") == "1"
 _loaded: dict[str, CDLL] = {}
 
+REAL = ("cuda", "hip")
+SAYS_WHY = "test_runtime"
+"""Its tests alone are made for GPUs that are not there, and skip with the reason."""
 
 UNPACKED_LIKE = {
     "IQ3_XXS": "IQ3_S",
@@ -51,6 +55,27 @@ BLOCK_TESTS = {"test_pack_kernel", "test_dequantize_kernel", "test_embed_kernel"
 
 OF_SECOND_WAVE = 7
 """Of so many cases of a test the first runs with both sizes of waves."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make tests for the stand-in's devices, and for GPUs that are there or that `-m` asks for."""
+    asked = "gpu" in metafunc.config.option.markexpr or metafunc.module.__name__ == SAYS_WHY
+    real = [
+        pytest.param(platform, marks=pytest.mark.gpu)
+        for platform in REAL
+        if asked or (platform == "cuda" and _cards() > 0)
+    ]
+    for fixture, names, scope in (
+        ("kernels", STANDIN_DEVICES, "session"),
+        ("alike", STANDIN_ALIKE, "function"),
+    ):
+        if fixture in metafunc.fixturenames:
+            metafunc.parametrize(fixture, [*names, *real], indirect=True, scope=scope)
+
+
+@functools.cache
+def _cards() -> int:
+    return cuda.count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -100,14 +125,7 @@ def _note_calls(request: pytest.FixtureRequest) -> Iterator[None]:
     calls.note(request.node.name)
 
 
-@pytest.fixture(
-    scope="session",
-    params=[
-        *STANDIN_DEVICES,
-        pytest.param("cuda", marks=pytest.mark.gpu),
-        pytest.param("hip", marks=pytest.mark.gpu),
-    ],
-)
+@pytest.fixture(scope="session")
 def kernels(request: pytest.FixtureRequest, repo: Path) -> Iterator[Kernels]:
     """The kernels of one device, compiled as they are asked for."""
     cache = None
@@ -143,13 +161,7 @@ def gpu(kernels: Kernels) -> Iterator[Gpu]:
         gpu.free()
 
 
-@pytest.fixture(
-    params=[
-        *STANDIN_ALIKE,
-        pytest.param("cuda", marks=pytest.mark.gpu),
-        pytest.param("hip", marks=pytest.mark.gpu),
-    ]
-)
+@pytest.fixture
 def alike(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[int], list[str]]:

@@ -221,10 +221,10 @@ def test_an_nvidia_smi_that_tells_nothing_is_remarked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smi(tmp_path, monkeypatch)
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nsleep 4\n", encoding="utf-8")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nsleep 30\n", encoding="utf-8")
     begin = time.perf_counter()
     found = watched("cuda:1", tmp_path).result()
-    assert time.perf_counter() - begin < 3  # its child goes on for longer
+    assert time.perf_counter() - begin < 20  # its child goes on for longer
     assert (found.source, found.samples, found.remarks) == (
         "nvidia-smi",
         (),
@@ -280,7 +280,7 @@ def test_a_source_that_hangs_does_not_hold_the_run(
     monkeypatch.setattr(amdgpu, "amdgpu_sample", hang)
     begin = time.perf_counter()
     found = watched("hip:0", tmp_path, 0.2).result()
-    assert time.perf_counter() - begin < 2
+    assert time.perf_counter() - begin < 20  # not 60
     assert [look.power_watts for look in found.samples] == [100.0, 100.0]
     assert found.remarks == ("sysfs: no answer for 0.1 s, left to itself",)
 
@@ -291,7 +291,7 @@ def test_a_search_that_hangs_does_not_hold_the_run(
     monkeypatch.setattr(monitor, "open_amdgpu", lambda device, root: released.wait(60) and None)
     begin = time.perf_counter()
     found = watched("hip:0", tmp_path, 0.05).result()
-    assert time.perf_counter() - begin < 2
+    assert time.perf_counter() - begin < 20  # not 60
     assert found.remarks == ("the search for a source: no answer for 0.1 s, left to itself",)
 
 

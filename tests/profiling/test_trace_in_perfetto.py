@@ -43,7 +43,7 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def processor(chromium: Any) -> Iterator[TraceProcessor]:
     with trace_processor(chromium) as started:
         yield started

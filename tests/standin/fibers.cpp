@@ -168,12 +168,6 @@ void leave(bool last = false) {
     switch_to(from.context, next.context, last);
 }
 
-void wake(Fiber& fiber) {
-    Block& block = runner->block;
-    fiber.state = State::kReady;
-    block.ready[block.tail++ % kRing] = thread_of(fiber);
-}
-
 void fiber_main() {
     Block& block = runner->block;
 #if defined(STANDIN_ASAN)
@@ -196,12 +190,16 @@ const ThreadIndex* self() {
     return &runner->block.current->index;
 }
 
-// Wakes those of [first, first + count) that wait, the others than the caller.
+// Wakes those of [first, first + count) that wait, the others than the caller. They go on before
+// all that are ready, so that a wave runs up to a block barrier while its stacks are in the cache.
 void wake_others(unsigned first, unsigned count) {
     Block& block = runner->block;
     for (unsigned i = 0; i < count; ++i) {
-        Fiber& fiber = block.fibers[first + (block.run->reverse ? count - 1 - i : i)];
-        if (&fiber != block.current) wake(fiber);
+        const unsigned thread = first + (block.run->reverse ? i : count - 1 - i);
+        Fiber& fiber = block.fibers[thread];
+        if (&fiber == block.current) continue;
+        fiber.state = State::kReady;
+        block.ready[--block.head % kRing] = thread;
     }
 }
 
@@ -280,7 +278,8 @@ std::string run_block(const BlockRun& run) {
         __asan_unpoison_memory_region(stack, kStackBytes);
 #endif
         prepare(fiber.context, stack, t);
-        wake(fiber);
+        fiber.state = State::kReady;
+        block.ready[block.tail++ % kRing] = t;
     }
     block.current = &block.fibers[block.ready[block.head++ % kRing]];
     switch_to(block.host, block.current->context);
