@@ -144,13 +144,11 @@ def prepare(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return project_module.preparation(repo)
 
 
-@pytest.fixture
-def project(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A repository with our asv.conf.json, a tiny suite and one commit; a home of its own.
+def make_project(repo: Path, root: Path) -> None:
+    """Write a repository with our asv.conf.json, a tiny suite and one commit.
 
-    The suite stands on what ours share, and is `benchmarks`.
+    The suite stands on what ours share.
     """
-    root = tmp_path / "project"
     (root / "benchmarks").mkdir(parents=True)
     shutil.copy(repo / "asv.conf.json", root)
     shutil.copy(repo / ".gitignore", root)
@@ -160,22 +158,59 @@ def project(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         file.write(STEADY)
     (root / "benchmarks" / "tiny.py").write_text(SUITE, encoding="utf-8")
     (root / "benchmarks" / "figure.txt").write_text("2.0", encoding="utf-8")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("COLUMNS", raising=False)  # the wide tables, also where pytest sets it
-    for key in [key for key in os.environ if key.startswith("GIT_")]:
-        monkeypatch.delenv(key)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     git(root, "init", "-q", "-b", "main")
     git(root, "add", "-A")
     git(root, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "first")
-    monkeypatch.chdir(root)
-    monkeypatch.setattr(arguments, "OTHERS_LIMIT", 1.0)  # what else runs here decides no test
-    monkeypatch.syspath_prepend(root)
-    repos = {name: sys.modules.pop(name) for name in imported_suites()}
-    yield root
-    for name in imported_suites():
-        del sys.modules[name]
-    sys.modules.update(repos)
+
+
+@contextlib.contextmanager
+def inside(repo: Path, root: Path) -> Iterator[None]:
+    """Work in a project, made if it is not there; the folder above is home.
+
+    Its suites are `benchmarks`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(root.parent))
+        patch.delenv("COLUMNS", raising=False)  # the wide tables, also where pytest sets it
+        for key in [key for key in os.environ if key.startswith("GIT_")]:
+            patch.delenv(key)
+        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+        if not root.exists():
+            make_project(repo, root)
+        patch.chdir(root)
+        patch.setattr(arguments, "OTHERS_LIMIT", 1.0)  # what else runs here decides no test
+        patch.syspath_prepend(root)
+        repos = {name: sys.modules.pop(name) for name in imported_suites()}
+        try:
+            yield
+        finally:
+            for name in imported_suites():
+                del sys.modules[name]
+            sys.modules.update(repos)
+
+
+@pytest.fixture
+def project(repo: Path, tmp_path: Path) -> Iterator[Path]:
+    """A project where nothing was measured yet."""
+    with inside(repo, tmp_path / "project"):
+        yield tmp_path / "project"
+
+
+@pytest.fixture(scope="module")
+def first_run(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a project whose one commit was measured and is the baseline."""
+    home = tmp_path_factory.mktemp("home")
+    with inside(repo, home / "project"):
+        assert main(["run", "--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
+    return home
+
+
+@pytest.fixture
+def measured_project(repo: Path, first_run: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of it."""
+    shutil.copytree(first_run, tmp_path, symlinks=True, dirs_exist_ok=True)
+    with inside(repo, tmp_path / "project"):
+        yield tmp_path / "project"
 
 
 @pytest.fixture
@@ -318,10 +353,9 @@ def test_a_long_profile_is_measured_suite_by_suite(prepare: Any) -> None:
 
 
 def test_a_gate_fails_where_a_benchmark_of_the_baseline_has_no_value_now(
-    project: Path, capfd: pytest.CaptureFixture[str]
+    measured_project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
-    (path,) = (project / "baselines").glob("*/baseline.json")
+    (path,) = (measured_project / "baselines").glob("*/baseline.json")
     document = json.loads(path.read_text(encoding="utf-8"))
     entry = json.loads(json.dumps(document["baselines"]["tiny.track_ms('cpu')"]))
     entry["name"] = "tiny.track_ms('gpu')"
@@ -405,9 +439,9 @@ def test_the_whole_way(project: Path, capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_failed_benchmark_leaves_the_gate_its_verdict_and_has_a_reason(
-    project: Path, capfd: pytest.CaptureFixture[str]
+    measured_project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "--bench", r"^tiny\.track_ms", "--save-baseline"]) == 0
+    project = measured_project
     path = project / "benchmarks" / "figure.txt"
     path.write_text("2.4", encoding="utf-8")
     git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "slower")
@@ -464,11 +498,10 @@ def test_a_run_under_an_override_says_so(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_baseline_of_other_hardware_is_one_sentence_with_the_field(
-    project: Path, capfd: pytest.CaptureFixture[str]
+    measured_project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     chosen = ["--bench", r"^tiny\.track_ms.*cpu"]
-    assert main(["run", *chosen, "--save-baseline"]) == 0
-    (path,) = (project / "baselines").glob("*/baseline.json")
+    (path,) = (measured_project / "baselines").glob("*/baseline.json")
     document = json.loads(path.read_text(encoding="utf-8"))
     for hardware in (
         document["metadata"]["hardware"],
@@ -487,10 +520,10 @@ def test_a_baseline_of_other_hardware_is_one_sentence_with_the_field(
 
 
 def test_a_baseline_is_not_replaced_by_less(
-    project: Path, capfd: pytest.CaptureFixture[str]
+    measured_project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    project = measured_project
     arguments = ["--bench", r"^tiny\.track_ms", "--save-baseline"]
-    assert main(["run", *arguments]) == 0
     (path,) = (project / "baselines").glob("*/baseline.json")
     text = path.read_text(encoding="utf-8").replace("track_ms", "track_other")
     path.write_text(text, encoding="utf-8")

@@ -173,6 +173,7 @@ def test_heads_that_no_kernel_takes_are_refused_before_a_weight_is_read(
         Engine.from_gguf(path, device, ctx=64)
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("mix", ["Q4_K_M", pytest.param("Q8_0", marks=pytest.mark.slow), "MXFP4"])
 def test_mixtures_of_experts(device: str, tmp_path: Path, mix: str) -> None:
     path = make_model(tmp_path / "m.gguf", "tiny-moe", mix, seed=5, layers=2)
