@@ -14,15 +14,8 @@
 #include "attend_lanes.h"
 #endif
 
-// Whether a wave asks for the next keys and values while it computes. On AMD that leaves registers
-// for fewer waves.
-#if defined(ROCMFORGE_AMD)
-constexpr bool kLoadsEarly = false;
-#else
-constexpr bool kLoadsEarly = true;
-#endif
-
-// The block's work, from scaled queries on. Where kLoaded, the first step is loaded already.
+// The block's work, from scaled queries on. Where kLoaded, the first step is loaded already. Where
+// EARLY is 1, a wave asks for the next keys and values while it computes.
 template <bool kLoaded>
 DEVICE void attend(const AttentionArgs& a, const Split& split, const HeadGroup& group,
                    const OwnQueries& q, Steps& steps, BlockStates& all) {
@@ -34,15 +27,15 @@ DEVICE void attend(const AttentionArgs& a, const Split& split, const HeadGroup& 
             steps.load_keys();
             steps.load_values();
         }
-        loaded = kLoadsEarly;
+        loaded = EARLY;
         steps.look_up_next();
 
         states.score(q, steps);
         steps.start += kRound;
-        if (kLoadsEarly && unfinished()) steps.load_keys();
+        if (EARLY && unfinished()) steps.load_keys();
         states.weigh();
         states.accumulate(steps);
-        if (kLoadsEarly && unfinished()) steps.load_values();
+        if (EARLY && unfinished()) steps.load_values();
     }
     states.store(all);
     block_sync();

@@ -13,8 +13,8 @@
 #include "softcap.h"
 
 #if !defined(HEAD_DIM) || !defined(KV) || !defined(QUERIES) || !defined(TOKENS) || \
-    !defined(WAVES) || !defined(LEAST) || !defined(RESIDENT) || !defined(TILES)
-#error "HEAD_DIM, KV, QUERIES, TOKENS, WAVES, LEAST, RESIDENT and TILES have to be passed"
+    !defined(WAVES) || !defined(LEAST) || !defined(RESIDENT) || !defined(TILES) || !defined(EARLY)
+#error "HEAD_DIM, KV, QUERIES, TOKENS, WAVES, LEAST, RESIDENT, TILES, EARLY have to be passed"
 #endif
 
 CONSTEXPR int power_of_two(int least) {
@@ -102,7 +102,7 @@ struct TokenRows {
           kv_head(head),
           table(args.page_table + static_cast<u64>(own.s) * args.max_pages) {}
 
-    // Past the end it is the last token, and score() gives it a weight of zero.
+    // Past the end it is the last token, and its weight will be zero.
     DEVICE int present(int token) const { return minimum(token, split.last - 1); }
     DEVICE bool seen(int token) const { return token < split.last && token >= split.hidden; }
 
@@ -116,8 +116,8 @@ struct TokenRows {
 
 // A sequence's last token in LDS, as a row of pages.
 struct Newest {
-    alignas(16) float keys[HEAD_DIM], values[HEAD_DIM];  // room for the largest dtype
-    f16 key_scales[HEAD_DIM / 8], value_scales[HEAD_DIM / 8];
+    alignas(16) float keys[HEAD_DIM], values[HEAD_DIM];        // room for the largest dtype
+    f16 key_scales[HEAD_DIM / 8], value_scales[HEAD_DIM / 8];  // more than D / 32, which may be 0
 
     DEVICE KV::Eight key(int dim) const {
         return KV::load_eight(keys, key_scales, 0, HEAD_DIM, dim);

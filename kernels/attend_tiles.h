@@ -5,16 +5,23 @@
 // as long as keys and queries have the same, and for the second one any order of its rows. So a
 // lane reads 8 neighbouring dims at a time.
 //
-// Keys and values are f16 or become f16. Queries and weights are float: each is the sum of two f16,
-// the second of which is what the first one's rounding lost. So the results are as good as float's.
+// Keys and values are f16. Queries and weights are float: each is the sum of two f16, the second of
+// which is what the first one's rounding lost. Weights are raised by kRaised first, so that small
+// ones of long sequences stay above the least f16. Scaled queries must be below 65,520.
 #pragma once
 
 #include "attend_splits.h"
 #include "mma_sync.h"
 
+#if defined(ROCMFORGE_AMD)
+#error "attend_tiles.h is for NVIDIA's matrix units: TILES has to be 0"
+#endif
+
 constexpr int kKeyPieces = HEAD_DIM / 32, kValuePieces = HEAD_DIM / 64;  // of 8 dims, in a lane
 constexpr int kDimTiles = HEAD_DIM / 16;
-static_assert(WAVE == 32 && kStep == 16 && HEAD_DIM % 64 == 0 && QUERIES <= 8);
+constexpr float kRaised = 16384.0f;
+static_assert(WAVE == 32 && kSame<KV, F16Pages> && kStep == 16 && HEAD_DIM % 64 == 0 &&
+              QUERIES <= 8);
 
 DEVICE int lane_line() {
     return lane() / 4;
@@ -117,7 +124,7 @@ class WaveStates {
         float rest[4] = {};
         UNROLL for (int v = 0; v < 4; ++v) weights[v] = 0.0f;
         UNROLL for (int p = 0; p < kKeyPieces; ++p) {
-            const u32x4 first = KV::halves(steps.keys[0][p]), second = KV::halves(steps.keys[1][p]);
+            const u32x4 first = steps.keys[0][p], second = steps.keys[1][p];
             const uint32_t keys[2][4] = {{first.x, second.x, first.y, second.y},
                                          {first.z, second.z, first.w, second.w}};
             UNROLL for (int i = 0; i < 2; ++i) {
@@ -152,18 +159,18 @@ class WaveStates {
         }
     }
 
-    // out += weight * value over the step's tokens. Rows g and g + 8 of tile 4 p + i are the two
-    // dims from value_dim(p) + 2 i on.
+    // out += kRaised * weight * value over the step's tokens. Rows g and g + 8 of tile 4 p + i are
+    // the two dims from value_dim(p) + 2 i on.
     DEVICE void accumulate(const Steps& steps) {
         SplitPair early, late;  // tokens 0 to 7 of the step, and 8 to 15
-        early.set(weights[0], weights[1]);
-        late.set(weights[2], weights[3]);
+        early.set(kRaised * weights[0], kRaised * weights[1]);
+        late.set(kRaised * weights[2], kRaised * weights[3]);
         const uint32_t high[2] = {transposed(early.high), transposed(late.high)};
         const uint32_t low[2] = {transposed(early.low), transposed(late.low)};
         UNROLL for (int p = 0; p < kValuePieces; ++p) {
             uint32_t words[4][4];  // [token][two dims]
             UNROLL for (int i = 0; i < 4; ++i) {
-                const u32x4 eight = KV::halves(steps.values[i][p]);
+                const u32x4 eight = steps.values[i][p];
                 words[i][0] = eight.x, words[i][1] = eight.y;
                 words[i][2] = eight.z, words[i][3] = eight.w;
             }
@@ -185,7 +192,7 @@ class WaveStates {
             if (query >= QUERIES) continue;
             UNROLL for (int i = 0; i < kDimTiles; ++i) {
                 float* const to = &all.outputs[wave()][query][value_dim(i / 4) + i % 4 * 2];
-                to[0] = out[i][c], to[1] = out[i][2 + c];
+                to[0] = out[i][c] / kRaised, to[1] = out[i][2 + c] / kRaised;
             }
             if (lane_line() == 0) {
                 all.stats[wave()][query][0] = largest[c];

@@ -717,7 +717,7 @@ DEVICE bool last_to_arrive(uint32_t* counter, uint32_t count, uint32_t* word) {
     block_sync();
     if (thread_x() == 0) {
 #if defined(ROCMFORGE_CUDA)
-        // What the barriers order before and behind this, for all threads, it orders for the GPU.
+        // Between two barriers this atomic stands for all threads: causality order is transitive.
         asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
                      : "=r"(*word)
                      : "l"(__cvta_generic_to_global(counter))

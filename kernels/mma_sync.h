@@ -1,10 +1,12 @@
-// NVIDIA's matrix unit as it is, for kernels that make its operands in registers (PTX ISA 9.7.14):
-// one mma.m16n8k16 with f16 and sums in float. tile.h puts two of them side by side. A lane is
-// `lane % 4` of line `lane / 4`. The host computes the same by exchanging words between lanes, so
-// that the tests can run such kernels.
+// NVIDIA's matrix unit as it is, for kernels that make its operands in registers (PTX
+// ISA 8.0, 9.7.13): one mma.m16n8k16 with f16 and sums in float. tile.h puts two of them side by
+// side. A lane is `lane % 4` of line `lane / 4`. The host computes the same by exchanging words
+// between lanes, so that the tests can run such kernels.
 #pragma once
 
 #include "device.h"
+
+#if !defined(ROCMFORGE_AMD)
 
 // d[m][n] += Σ_k a[m][k] · b[n][k], m and k below 16, n below 8. Lane 4 g + t holds, of
 //   a: lines g and g + 8 in words 0 and 1, k = 2 t and 2 t + 1; words 2 and 3: the same, k + 8
@@ -16,7 +18,7 @@ DEVICE void mma_sync(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#elif defined(ROCMFORGE_HOST)
+#else
     const auto from = [](uint32_t low, uint32_t high, unsigned source, uint32_t (&words)[2]) {
         const u64 both = rocmforge_host->exchange(static_cast<u64>(high) << 32 | low, source);
         words[0] = static_cast<uint32_t>(both), words[1] = static_cast<uint32_t>(both >> 32);
@@ -48,10 +50,10 @@ DEVICE uint32_t transposed(uint32_t two) {
     const unsigned shift = 16 * (column % 2);
     return static_cast<uint32_t>((even >> shift & 0xffff) | (odd >> shift & 0xffff) << 16);
 #else
-    uint32_t result = 0;
-#if defined(ROCMFORGE_CUDA)
+    uint32_t result;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(two));
-#endif
     return result;
 #endif
 }
+
+#endif

@@ -1,19 +1,25 @@
 """Attention of decode as it runs on NVIDIA's matrix units, for any number of heads."""
 
+from __future__ import annotations
+
 import pytest
 from guarded import Gpu
 
 from rocmforge.gpu.ops import attention
 
 
-def use_matrix_units(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Attend as on NVIDIA, of every number of heads."""
-    if gpu.runtime.properties.wave_size != 32:
+def use_matrix_units(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, waves: int = 8, queries: int | None = None
+) -> None:
+    """Attend as on NVIDIA, of every number of heads; the stand-in of waves of 32 can do it too."""
+    properties = gpu.runtime.properties
+    if properties.wave_size != 32:
         pytest.skip("a tile for another wave size")
-    monkeypatch.setattr(
-        attention,
-        "choose",
-        lambda _, head_dim, kv, group: attention.Constants(
-            head_dim, attention.PAGES[kv], min(group, 8), 16, 8, 1, TILES=1
-        ),
-    )
+    if gpu.runtime.platform == "hip" and "stand-in" not in properties.name:
+        pytest.skip("a tile for other matrix units")
+
+    def choose(_: str, head_dim: int, kv: str, group: int) -> attention.Constants:
+        found = queries or min(1 << (group - 1).bit_length(), 8)
+        return attention.Constants(head_dim, attention.PAGES[kv], found, 16, waves, 1, 1, 1, 1)
+
+    monkeypatch.setattr(attention, "choose", choose)

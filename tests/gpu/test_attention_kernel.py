@@ -158,8 +158,13 @@ def test_windows_soft_caps_and_sinks(
     assert cases.relative_rms(got, wanted) <= 2 * EXACT
 
 
-def test_keys_outside_the_window_are_not_read(gpu: Gpu) -> None:
+@pytest.mark.parametrize("tiled", [False, True])
+def test_keys_outside_the_window_are_not_read(
+    gpu: Gpu, tiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pages of the table hold NaN there."""
+    if tiled:
+        use_matrix_units(gpu, monkeypatch)
     case = AttentionCase((200,), (1,), 4, 2, 64, 16)
     given, cache, _ = data(case, "f16")
     wanted = attend(gpu, case, "f16", how=How(40))
@@ -186,13 +191,37 @@ TILED = (
 )
 
 
-@pytest.mark.parametrize("case", TILED, ids=str)
+@pytest.mark.parametrize(
+    ("case", "waves", "queries"),
+    [*((case, 8, None) for case in TILED), (TILED[1], 2, None), (TILED[1], 4, 4)],
+    ids=str,
+)
 def test_matrix_units_of_nvidia_are_as_exact(
-    gpu: Gpu, case: AttentionCase, monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu,
+    case: AttentionCase,
+    waves: int,
+    queries: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use_matrix_units(gpu, monkeypatch)
+    use_matrix_units(gpu, monkeypatch, waves, queries)
     got = attend(gpu, case, "f16")
     assert cases.relative_rms(got, data(case, "f16")[2]) <= EXACT
+
+
+def test_small_weights_of_a_long_sequence_count_on_matrix_units(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One token has the score 17, which the others see as a weight of e^-17, below 2^-24."""
+    use_matrix_units(gpu, monkeypatch)
+    case = AttentionCase((600,), (1,), 2, 1, 64, 16)
+    given, cache, _ = data(case, "f16")
+    k, v = np.zeros_like(cache.k), np.ones_like(cache.v)
+    page = given.page_table[0, 0]
+    k[page, 0, 0], v[page, 0, 0] = 17 / 8, 0
+    held = dataclasses.replace(cache, k=k, v=v)
+    got = attend(gpu, case, "f16", held=held, q=np.ones_like(given.q))
+    tail = 599 * np.exp(-17.0)
+    np.testing.assert_allclose(got, tail / (1 + tail), rtol=1e-5)
 
 
 @pytest.mark.parametrize("splits", [1, 5])
@@ -257,6 +286,34 @@ def test_the_last_round_of_blocks_is_nearly_full(sequences: int, kv_heads: int) 
         splits = splits_of(head_dim, sequences, 2 * kv_heads, kv_heads, 1 << 15)
         rounds = -(-splits * blocks // slots)
         assert splits * blocks >= 0.9 * rounds * slots
+
+
+@pytest.mark.parametrize("early", [0, 1])
+@pytest.mark.parametrize("case", [EDGES[2], LONG], ids=str)
+def test_keys_and_values_may_be_loaded_early_or_late(
+    gpu: Gpu, case: AttentionCase, early: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = op.choose
+    monkeypatch.setattr(
+        op, "choose", lambda *given: dataclasses.replace(choose(*given), EARLY=early)
+    )
+    assert cases.relative_rms(attend(gpu, case, "f16"), data(case, "f16")[2]) <= EXACT
+
+
+def test_matrix_units_take_heads_that_share_keys_of_f16() -> None:
+    def tiled(architecture: str = "sm_90", dims: int = 128, kv: str = "f16", group: int = 4) -> int:
+        return op.choose(architecture, dims, kv, group).TILES
+
+    assert tiled() == tiled(dims=64) == tiled(group=2) == tiled(group=7) == 1
+    others = (tiled("gfx1100"), tiled("gfx942"), tiled(dims=96), tiled(dims=256), tiled(group=1))
+    assert not any((*others, tiled(kv="q8_0"), tiled(kv="f32")))
+    assert op.choose("sm_90", 128, "f16", 7).QUERIES == 8
+
+
+@pytest.mark.parametrize(("blocks", "waves"), [(132, 8), (133, 4), (264, 4), (265, 2)])
+def test_many_blocks_on_matrix_units_have_fewer_waves_each(blocks: int, waves: int) -> None:
+    found = op.for_blocks(op.choose("sm_90", 128, "f16", 4), blocks, 132)
+    assert (waves, 8) == (found.WAVES, found.WAVES * found.RESIDENT)
 
 
 @pytest.mark.parametrize(("blocks", "waves"), [(264, 8), (265, 4), (528, 4), (529, 2), (9999, 2)])
