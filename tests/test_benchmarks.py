@@ -194,6 +194,17 @@ def test_kernel_resources_are_those_of_every_hot_kernel_file(
     assert hot == {file.strip("'") for file in files}
 
 
+def test_without_two_gpus_their_suite_is_skipped_and_fails_nowhere(
+    fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["benchmarks.several_gpus"], "list_devices", list)
+    for name in (each for each in SMALLEST if each.startswith("several_gpus.")):
+        for benchmark in in_class(fresh, name):
+            benchmark._current_params = SMALLEST[name]
+            assert benchmark.do_setup() is True
+            benchmark.do_teardown()  # as asv does
+
+
 def test_kernel_resources_without_clang_are_skipped(
     fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

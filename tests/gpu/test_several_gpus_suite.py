@@ -54,8 +54,10 @@ def test_the_norm_of_a_sum_is_timed(suite: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_without_peer_access_it_is_not_timed(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_NO_PEERS", "1")
+    benchmark = suite.AllReduce()
     with pytest.raises(NotImplementedError, match="cannot reach"):
-        suite.AllReduce().setup(1 << 12, "peer access")
+        benchmark.setup(1 << 12, "peer access")
+    benchmark.teardown(1 << 12, "peer access")
 
 
 @pytest.mark.slow
