@@ -14,7 +14,7 @@
 #include "attend_lanes.h"
 #endif
 
-// The block's work, from scaled queries on. Where kLoaded, the first step is loaded already. Where
+// The block's work, from its queries on. Where kLoaded, the first step is loaded already. Where
 // EARLY is 1, a wave asks for the next keys and values while it computes.
 template <bool kLoaded>
 DEVICE void attend(const AttentionArgs& a, const Split& split, const HeadGroup& group,

@@ -247,14 +247,6 @@ DEVICE bool gather_splits(const AttentionArgs& a, const Split& split, const Head
     return true;
 }
 
-// Adds a head's sink to the state of all its tokens.
-DEVICE void add_sink(const AttentionArgs& a, int head, FourDims& state) {
-    const float sink = a.sinks[head], top = maximum(state.largest, sink);
-    const float factor = fast_exp(state.largest - top);
-    state.total = state.total * factor + fast_exp(sink - top);
-    UNROLL for (int i = 0; i < 4; ++i) state.out[i] *= factor;
-}
-
 // From the states of the block's waves to the output, or to this split's part of it.
 DEVICE void finish(const AttentionArgs& a, const Split& split, const HeadGroup& group,
                    BlockStates& all) {
@@ -262,7 +254,8 @@ DEVICE void finish(const AttentionArgs& a, const Split& split, const HeadGroup& 
     if (!alone && !gather_splits(a, split, group, all)) return;
     each_four_dims(group.count, [&](int h, int d, bool inside) {
         FourDims merged = alone ? merge_states<WAVES>(all, h, d) : merge_states<kShares>(all, h, d);
-        if (a.sinks != nullptr && inside) add_sink(a, group.first + h, merged);
+        const float nothing[4] = {};
+        if (a.sinks != nullptr && inside) merged.add(a.sinks[group.first + h], 1.0f, nothing);
         float x[4];
         UNROLL for (int i = 0; i < 4; ++i) {
             x[i] = inside && split.length > 0 ? merged.out[i] / merged.total : 0.0f;

@@ -38,7 +38,7 @@ DEVICE int value_dim(int piece) {
 }
 
 // Two numbers as f16, and what their rounding lost.
-struct SplitPair {
+struct ExactPair {
     uint32_t high, low;
 
     DEVICE void set(float x, float y) {
@@ -99,7 +99,7 @@ struct Steps : TokenRows {
 
 // The block's queries as the second operand. Lines past the last query repeat it.
 struct OwnQueries {
-    SplitPair of[kDimTiles][2];
+    ExactPair of[kDimTiles][2];
 
     // `heads` holds `count` queries, one after another.
     DEVICE void load(const float* heads, int count, float scale) {
@@ -128,7 +128,7 @@ class WaveStates {
             const uint32_t keys[2][4] = {{first.x, second.x, first.y, second.y},
                                          {first.z, second.z, first.w, second.w}};
             UNROLL for (int i = 0; i < 2; ++i) {
-                const SplitPair(&pairs)[2] = q.of[2 * p + i];
+                const ExactPair(&pairs)[2] = q.of[2 * p + i];
                 mma_sync(weights, keys[i], pairs[0].high, pairs[1].high);
                 mma_sync(rest, keys[i], pairs[0].low, pairs[1].low);
             }
@@ -162,7 +162,7 @@ class WaveStates {
     // out += kRaised * weight * value over the step's tokens. Rows g and g + 8 of tile 4 p + i are
     // the two dims from value_dim(p) + 2 i on.
     DEVICE void accumulate(const Steps& steps) {
-        SplitPair early, late;  // tokens 0 to 7 of the step, and 8 to 15
+        ExactPair early, late;  // tokens 0 to 7 of the step, and 8 to 15
         early.set(kRaised * weights[0], kRaised * weights[1]);
         late.set(kRaised * weights[2], kRaised * weights[3]);
         const uint32_t high[2] = {transposed(early.high), transposed(late.high)};

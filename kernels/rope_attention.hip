@@ -41,7 +41,7 @@ constexpr bool kInterleaved = INTERLEAVED != 0;
 static_assert(THREADS == kThreads);
 
 struct Queries {
-    alignas(16) float of[QUERIES][HEAD_DIM];  // rotated and scaled
+    alignas(16) float of[QUERIES][HEAD_DIM];  // rotated
 };
 
 // Normalizes and rotates the lane's part of a head that is at `from`, if it is one of q or k.
@@ -68,7 +68,7 @@ struct Appended {
     }
 };
 
-// Rotates and scales the block's queries; in a last split, also appends the last token. SPAN lanes
+// Rotates the block's queries; in a last split, also appends the last token. SPAN lanes
 // take a head, in the order queries, key, value.
 DEVICE void prepare(const RopeAttentionArgs& args, const Split& split, const HeadGroup& group,
                     const Appended& appended, const Angles<kInterleaved>& angles, Queries& queries,
@@ -93,9 +93,6 @@ DEVICE void prepare(const RopeAttentionArgs& args, const Split& split, const Hea
                             key ? newest.key_scales : newest.value_scales, 0, HEAD_DIM, x, appends);
         }
         if (!query || !exists) continue;
-        UNROLL for (int i = 0; i < ITEMS; ++i) {
-            UNROLL for (int j = 0; j < VECTOR; ++j) x[i][j] *= a.scale;
-        }
         store_head(queries.of[index], HEAD_DIM, x);
     }
 }
@@ -120,6 +117,6 @@ KERNEL_RESIDENT(rope_attention, RopeAttentionArgs, kThreads, RESIDENT) {
     if (AHEAD && steps.start < split.last) steps.replace(newest);
 
     OwnQueries q;
-    q.load(queries.of[0], group.count, 1.0f);
+    q.load(queries.of[0], group.count, a.attention.scale);
     attend<AHEAD>(a.attention, split, group, q, steps, states);
 }

@@ -133,18 +133,18 @@ void run_quantized(const Job& job, const uint8_t* tile, const Item& item, float*
         });
     }
     Expanded<Block> expanded;
+    constexpr int piece = kChunkGroups / Packed<Block>::kGroups * Packed<Block>::kRecordBytes;
     const int panels = count_panels(item.tokens());
     for (int64_t g0 = 0; g0 < job.groups; g0 += kChunkGroups) {
         const int n = static_cast<int>(std::min<int64_t>(kChunkGroups, job.groups - g0));
         expand<Block>(tile, g0, n, expanded);
-        const uint8_t* const record = record_of<Block>(tile, g0 + kChunkGroups);
-        int index = 0;
+        NextPiece next(record_of<Block>(tile, g0 + kChunkGroups), piece, panels, kChunkGroups);
         for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
             const Panel panel = job.panel<kCoarse<Block>>(item.padded() + at, width);
-            const auto next = NextPiece::share<Block>(record, index++, panels);
             visit_width(width, [&](auto w) {
                 gemm_panel<Block, w.value>(expanded, n, panel, g0, next, acc + at * kLanes);
             });
+            next.next_panel();
             if (g0 + n == job.groups) sink.take(acc, at, width);
         });
     }
@@ -157,13 +157,14 @@ void run_dense_pieces(const Job& job, const Element* tile, const Item& item, int
                       const Sink& sink) {
     const int64_t columns = job.args.columns;
     const int64_t piece = std::clamp<int64_t>(32 * panels, 64, 512);
-    const int share = static_cast<int>(piece * kLanes * sizeof(Element)) / panels;
+    const int bytes = static_cast<int>(piece * kLanes * sizeof(Element));
     for (int64_t k = 0; k < columns; k += piece) {
         const int64_t n = std::min(piece, columns - k);
-        const auto* next = reinterpret_cast<const uint8_t*>(tile + (k + piece) * kLanes);
+        const auto* after = reinterpret_cast<const uint8_t*>(tile + (k + piece) * kLanes);
+        NextPiece next(after, bytes, panels, 1);
         for_each_panel(0, item.tokens(), [&](int64_t at, int width) {
-            prefetch(next, share);
-            next += share;
+            next.ask(0);
+            next.next_panel();
             visit_width(width, [&](auto w) {
                 dense_panel<w.value>(tile + k * kLanes, n,
                                      job.dense(item.padded() + at) + k * width, k == 0,

@@ -271,24 +271,21 @@ void expand(const uint8_t* tile, int64_t g0, int groups, Expanded<Block>& out) {
     }
 }
 
-// A panel's share of the next piece of a tile: it asks for some bytes with each group, so that they
-// arrive while it computes.
+// The next piece of a tile, which the panels ask for in equal shares while they compute, each in so
+// many steps.
 class NextPiece {
   public:
-    // `record`: of its first group; panel number `index` of `panels`.
-    template <class Block>
-    static NextPiece share(const uint8_t* record, int index, int panels) {
-        constexpr int bytes = kChunkGroups / Packed<Block>::kGroups * Packed<Block>::kRecordBytes;
-        const int each = (bytes + kChunkGroups * panels - 1) / (kChunkGroups * panels);
-        return {record + index * kChunkGroups * each, each};
-    }
-    void ask(int group) const { prefetch(first + group * each, each); }
+    NextPiece(const uint8_t* piece, int bytes, int panels, int steps_of_each)
+        : share(piece),
+          steps(steps_of_each),
+          each((bytes + panels * steps_of_each - 1) / (panels * steps_of_each)) {}
+
+    void ask(int step) const { prefetch(share + step * each, each); }
+    void next_panel() { share += steps * each; }
 
   private:
-    const uint8_t* first;
-    int each;  // bytes with a group
-
-    NextPiece(const uint8_t* from, int bytes) : first(from), each(bytes) {}
+    const uint8_t* share;   // the panel's
+    const int steps, each;  // each: bytes of a step
 };
 
 // acc [width][16] += the groups g0.. of a panel times an expanded piece of a tile; = with the

@@ -259,6 +259,10 @@ def test_the_launch_serves_a_sequence_that_grows(gpu: Gpu) -> None:
         assert (cases.relative_rms(got, wanted) <= EXACT) == (length == 150)
 
 
+SLOTS = ((64, 264), (96, 264), (128, 132))
+"""Head dims, and how many blocks such a device holds at once."""
+
+
 def splits_of(head_dim: int, sequences: int, heads: int, kv_heads: int, tokens: int) -> int:
     """Splits on a device of 132 multiprocessors."""
     chosen = op.choose("sm_90", head_dim, "f16", heads // kv_heads)
@@ -266,23 +270,21 @@ def splits_of(head_dim: int, sequences: int, heads: int, kv_heads: int, tokens: 
 
 
 def test_splits_fill_the_device_but_no_part_is_tiny() -> None:
-    def splits(sequences: int, kv_heads: int, max_tokens: int) -> int:
-        return splits_of(128, sequences, 2 * kv_heads, kv_heads, max_tokens)
-
-    assert splits(1, 1, 1 << 20) == op.MAX_SPLITS
-    assert splits(1, 32, 1) == 1
-    for sequences in range(1, 300):
-        for kv_heads in (4, 8, 32):
-            blocks = sequences * kv_heads
-            found = splits(sequences, kv_heads, 4096)
-            assert found == 1 or found * blocks >= 0.75 * 132
-            assert found == 1 or blocks <= op.MAX_ARRIVALS
+    for head_dim, slots in SLOTS:
+        assert splits_of(head_dim, 1, 2, 1, 1 << 20) == op.MAX_SPLITS
+        assert splits_of(head_dim, 1, 64, 32, 1) == 1
+        for sequences in range(1, 300):
+            for kv_heads in (4, 8, 32):
+                blocks = sequences * kv_heads
+                found = splits_of(head_dim, sequences, 2 * kv_heads, kv_heads, 4096)
+                assert found == 1 or found * blocks >= 0.75 * slots
+                assert found == 1 or blocks <= op.MAX_ARRIVALS
 
 
 @pytest.mark.parametrize(("sequences", "kv_heads"), [(1, 8), (1, 32), (2, 32), (5, 32), (8, 32)])
 def test_the_last_round_of_blocks_is_nearly_full(sequences: int, kv_heads: int) -> None:
     blocks = sequences * kv_heads
-    for head_dim, slots in ((64, 264), (96, 264), (128, 132)):
+    for head_dim, slots in SLOTS:
         splits = splits_of(head_dim, sequences, 2 * kv_heads, kv_heads, 1 << 15)
         rounds = -(-splits * blocks // slots)
         assert splits * blocks >= 0.9 * rounds * slots
