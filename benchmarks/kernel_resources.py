@@ -16,6 +16,7 @@ FILES = (
     "add_experts.hip",
     "add_experts_rmsnorm.hip",
     "add_scale.hip",
+    "all_gather.hip",
     "all_reduce.hip",
     "all_reduce_chunks.hip",
     "argmax.hip",

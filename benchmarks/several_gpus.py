@@ -1,6 +1,6 @@
 """Two GPUs of one machine: sums over both, and a model on one of them and on both.
 
-All is n/a where there are no two GPUs of one architecture.
+All is n/a where there are no two GPUs that are alike.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any, get_args
 
-from rocmforge.devices import default_device, list_devices, open_backend
+from rocmforge.devices import alike_gpus, open_backend
 from rocmforge.engine import Engine
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.compiler import Kernels
@@ -30,17 +30,13 @@ COLUMNS = 4096  # of a token in a sum: 7B and 8B
 
 @functools.cache
 def two_gpus() -> tuple[str, str]:
-    """Name the first two GPUs of one architecture; NotImplementedError where there are none."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for device in list_devices():
-        choice = default_device(device.kind) if device.usable and device.kind != "cpu" else None
-        if choice is not None and choice.device is not None:
-            found.setdefault((choice.kind, choice.device.architecture), []).append(device.kind)
-    for names in found.values():
-        if len(names) > 1:
-            recording.watch_gpu(names[0])
-            return names[0], names[1]
-    raise NotImplementedError("got no two GPUs of one architecture")
+    """Name the first two GPUs that are alike; NotImplementedError where there are none."""
+    found = alike_gpus()
+    if not found:
+        raise NotImplementedError("got no two GPUs that are alike")
+    first, second, *_ = found[0]
+    recording.watch_gpu(first)
+    return first, second
 
 
 @functools.cache

@@ -6,11 +6,7 @@
 //   normed   (T, K) Q8: x * norm, aligned to 16
 //   squares  (T, K / 32) float: the sums of x^2 of each group of 32 columns
 //
-// A number travels in one word with the number of the call: who sees the call's number has the
-// number too, and nothing has to be ordered. A thread takes one element, and a block the same place
-// of the inbox in every call.
-//   inbox    (2, ranks, room) u64 of each rank: odd and even calls, by sender
-//   calls    (blocks,): in how many each block has been
+// A thread takes one element. The words and their inbox: peers.h.
 // Grid (ceil(T * K / THREADS)). The launches of all ranks wait for each other: they must be able to
 // run at the same time.
 // Limits: T * K at most the room; K a multiple of 32 where NORMED is 1.
@@ -39,34 +35,19 @@ KERNEL_AHEAD(all_reduce, AllReduceArgs, THREADS) {
     if constexpr (NORMED) norm = present ? a.norm[at % a.columns] : 0.0f;
     await_earlier();
     const Peers& peers = a.peers;
-    const uint32_t call = peers.calls[block_x()] + 1;
+    const Words words(peers);
     const float own = present ? a.x[at] : 0.0f;
-    const u64 half = static_cast<u64>(call % 2) * peers.ranks * peers.room;
-    const u64 word = static_cast<u64>(call) << 32 | bit_cast<uint32_t>(own);
-    for (int rank = 0; rank < peers.ranks; ++rank) {
-        if (rank == peers.rank || !present) continue;
-        u64* const inbox = static_cast<u64*>(peers.inboxes[rank]) + half;
-        store_shared(inbox + static_cast<u64>(peers.rank) * peers.room + at, word);
-    }
+    if (present) words.send(at, own);
     block_sync();  // on a CPU a thread would else wait before others have sent
-    const u64* const inbox = static_cast<const u64*>(peers.inboxes[peers.rank]) + half;
     float sum = 0.0f;
     bool whole = true;
     for (int rank = 0; rank < peers.ranks; ++rank) {
         float part = own;
-        if (rank != peers.rank && present) {
-            const u64* const from = inbox + static_cast<u64>(rank) * peers.room + at;
-            u64 got = 0;
-            whole = whole && wait_for(peers, [&] {
-                        got = load_shared(from);
-                        return static_cast<uint32_t>(got >> 32) == call;
-                    });
-            part = bit_cast<float>(static_cast<uint32_t>(got));
-        }
+        if (rank != peers.rank && present) whole = whole && words.receive(rank, at, &part);
         sum = rank == 0 ? part : sum + part;
     }
     if (!whole) sum = 0.0f;  // a device has failed: nobody reads this
-    if (thread_x() == 0) peers.calls[block_x()] = call;
+    words.end();
     if (present) a.x[at] = sum;
     if constexpr (NORMED) {
         const float squares = wave_sum<kGroup>(sum * sum);

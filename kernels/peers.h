@@ -123,3 +123,47 @@ DEVICE bool wait_for(const Peers& peers, const Answered& answered) {
         if (load_shared(peers.stop) != 0) return false;
     }
 }
+
+// A call of few numbers. One travels in a word with the number of the call: who sees the call's
+// number has the number too, and nothing has to be ordered.
+//   inbox    (2, ranks, room) u64 of each rank: odd and even calls, by sender
+//   calls    (blocks,): in how many each block has been
+// A block takes the same place of the inbox in every call, whatever the kernel, and each of its
+// threads receives from all others if it sends: else a rank could be more than a call ahead.
+struct Words {
+    const Peers& peers;
+    const uint32_t call;
+    const u64 half;
+
+    DEVICE explicit Words(const Peers& group)
+        : peers(group),
+          call(group.calls[block_x()] + 1),
+          half(static_cast<u64>(call % 2) * group.ranks * group.room) {}
+
+    // Gives every other rank the number at a place.
+    DEVICE void send(int at, float number) const {
+        const u64 word = static_cast<u64>(call) << 32 | bit_cast<uint32_t>(number);
+        const u64 to = half + static_cast<u64>(peers.rank) * peers.room + at;
+        for (int rank = 0; rank < peers.ranks; ++rank) {
+            if (rank != peers.rank) store_shared(static_cast<u64*>(peers.inboxes[rank]) + to, word);
+        }
+    }
+
+    // Waits for the number that another rank sends to a place; false: a device has failed.
+    DEVICE bool receive(int rank, int at, float* number) const {
+        const u64* const from = static_cast<const u64*>(peers.inboxes[peers.rank]) + half +
+                                static_cast<u64>(rank) * peers.room + at;
+        u64 word = 0;
+        const bool came = wait_for(peers, [&] {
+            word = load_shared(from);
+            return static_cast<uint32_t>(word >> 32) == call;
+        });
+        *number = bit_cast<float>(static_cast<uint32_t>(word));
+        return came;
+    }
+
+    // Counts the call; all threads must have met since the constructor.
+    DEVICE void end() const {
+        if (thread_x() == 0) peers.calls[block_x()] = call;
+    }
+};

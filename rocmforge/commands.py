@@ -21,7 +21,7 @@ from rocmforge import env
 from rocmforge import perplexity as quality
 from rocmforge.chat import Conversation, ReplyToken, opening
 from rocmforge.demo import held_out_text
-from rocmforge.devices import default_device, list_devices
+from rocmforge.devices import Sums, default_device, list_devices, measured_sums
 from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError
 from rocmforge.generation import GeneratedToken, GenerationStats
@@ -381,18 +381,35 @@ def devices(args: argparse.Namespace) -> int:
     """List the devices, and say which one `auto` is."""
     found = list_devices()
     auto = default_device("auto")
+    sums = measured_sums()
     meant = _meant_by_environment()
     if args.json:
         listed = [asdict(device) for device in found]
-        document = {"devices": listed, "auto": auto.kind, "reason": auto.reason}
+        document = {
+            "devices": listed,
+            "sums": [asdict(one) for one in sums],
+            "auto": auto.kind,
+            "reason": auto.reason,
+        }
         print_json({**document, "default": meant} if meant else document)
         return 0
     rows = [(d.kind, "yes" if d.usable else "no", d.name, d.detail) for d in found]
     print_table(("device", "usable", "name", "details"), rows, left=True)
     print(f"\nauto is {auto.reason}")
+    for one in sums:
+        print(f"sums over {', '.join(one.devices)} (split mode tensor): {_ways(one)}")
     if meant:
         print(f"where no --device is given: ROCMFORGE_DEVICE={env.device()}, which is {meant}")
     return 0
+
+
+def _ways(sums: Sums) -> str:
+    """How long a sum takes each way, the one that is used first."""
+    if sums.why_not is not None:
+        return f"not measured: {sums.why_not}"
+    times = sorted(sums.seconds.items(), key=lambda way: way[1])
+    told = ", ".join(f"{way} {1e6 * seconds:.1f} us" for way, seconds in times)
+    return f"16 KiB by {told}"
 
 
 def _meant_by_environment() -> str | None:

@@ -7,19 +7,22 @@ another.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from rocmforge import env
 from rocmforge.cpu.backend import CpuBackend, available_threads, instruction_sets
-from rocmforge.errors import DeviceError
+from rocmforge.errors import DeviceError, RocmforgeError
 from rocmforge.gpu import cuda, hip
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.choose_device import Choice, choose_device, why_unsupported
 from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.exchange_time import fastest_group
 from rocmforge.gpu.packages import has_amd_driver, has_nvidia_driver
+from rocmforge.gpu.peers import MOST_RANKS, Way
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
 from rocmforge.gpu.tuning import load_tuning
 from rocmforge.hardware import detect
@@ -65,6 +68,56 @@ class Device:
     name: str
     detail: str
     usable: bool
+
+
+@dataclass(frozen=True)
+class Sums:
+    """How fast GPUs sum what each has, as split mode tensor does for each token.
+
+    Parameters
+    ----------
+    devices
+        Their names; they are alike.
+    seconds
+        Of a sum of 4,096 float32, by each way that they can take. The fastest one is used.
+    why_not
+        Why nothing was measured; None where something was.
+    """
+
+    devices: tuple[str, ...]
+    seconds: Mapping[Way, float]
+    why_not: str | None = None
+
+
+def alike_gpus() -> list[tuple[str, ...]]:
+    """Return the names of usable GPUs that are alike, two and more together."""
+    found: dict[tuple[str, str, str, int], list[str]] = {}
+    for kind, gpus in _LISTS.items():
+        for gpu in gpus():
+            if why_unsupported(kind, gpu.architecture) is None:
+                key = kind, gpu.name, gpu.architecture, gpu.compute_units
+                found.setdefault(key, []).append(f"{kind}:{gpu.index}")
+    return [tuple(names) for names in found.values() if len(names) > 1]
+
+
+def measured_sums() -> list[Sums]:
+    """Measure how fast GPUs that are alike sum what each has, up to `MOST_RANKS` of each kind."""
+    return [_sums(names[:MOST_RANKS]) for names in alike_gpus()]
+
+
+def _sums(names: tuple[str, ...]) -> Sums:
+    try:
+        with ExitStack() as stack:
+            kernels = []
+            for name in names:
+                backend = open_backend(name)
+                stack.callback(backend.close)
+                kernels += [backend.kernels] if isinstance(backend, GpuBackend) else []
+            group, seconds = fastest_group(kernels)
+            group.close()
+            return Sums(names, seconds)
+    except RocmforgeError as error:
+        return Sums(names, {}, str(error))
 
 
 def list_devices() -> list[Device]:

@@ -29,14 +29,15 @@ from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.choose_device import Choice
+from rocmforge.gpu.exchange_time import fastest_group
 from rocmforge.gpu.matrix import DeviceMatrix
-from rocmforge.gpu.peers import MOST_RANKS, Group
+from rocmforge.gpu.peers import MOST_RANKS
 from rocmforge.kv.page_table import pages_for_context
 from rocmforge.kv.windows import held_tokens
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.matrix_scales import of_rows
-from rocmforge.model.shards import cut
+from rocmforge.model.shards import Part, cut
 from rocmforge.model.weights import ModelWeights, layer_of, load_weights, tensor_shapes
 from rocmforge.plan.graph import Embedding, Graph
 from rocmforge.plan.protocols import (
@@ -294,7 +295,8 @@ class _Loader:
     def parts_advice(self, rooms: Sequence[int]) -> str:
         """Say how much memory each GPU needs for its part of every matrix."""
         layers, output = self.needs(len(rooms))
-        each = sum(layers) // len(rooms) + output
+        whole = output if self.config.tied_output else 0  # the embedding, on each GPU
+        each = (sum(layers) + output - whole) // len(rooms) + whole
         tokens = self.pages * self.options.page_size
         return (
             f"a part of every matrix takes about {human_size(each)} on each of {len(rooms)} GPUs, "
@@ -362,7 +364,7 @@ class _Loader:
         formats = [(info, _stored(info, self.wanted)) for info in matrices if len(info.shape) > 1]
         shards = cut(config, formats, count)
         configs = [shards.part_config(rank) for rank in range(count)]
-        group = Group([backend.kernels.runtime for backend in backends])
+        group, _ = fastest_group([backend.kernels for backend in backends])
         resources.callback(group.close)
         pairs = zip(stages, configs, strict=True)
         caches: list[Any] = [self._cache(stage, resources, own) for stage, own in pairs]
@@ -393,12 +395,12 @@ class _Loader:
             of_all = unpacked.map(shapes)
             for rank, backend in enumerate(backends):
                 own = shards.part(of_all, rank)
-                self._expect(backend, own, caches[rank], configs[rank], rank)
+                self._expect(backend, own, caches[rank], configs[rank], shards.numbered(rank))
 
         weights = load_weights(file, config, pack, progress, expect, ctx)
         executors = []
         for rank, backend in enumerate(backends):
-            graph = self._graph(shards.part(weights, rank), configs[rank], rank)
+            graph = self._graph(shards.part(weights, rank), configs[rank], shards.numbered(rank))
             peers = group.peers[rank]
             executors.append(backend.executor(graph, caches[rank], ctx, peers=peers))
             resources.callback(executors[-1].close)
@@ -437,11 +439,11 @@ class _Loader:
         shapes: ModelWeights[MatrixShape],
         cache: Any,
         config: ModelConfig,
-        rank: int | None = None,
+        part: Part | None = None,
     ) -> None:
         """Have memory for a device's matrices, and begin to compile what will run them."""
         backend.expect(shapes.matrices())
-        graph = self._graph(shapes.different_layers(self.config), config, rank)
+        graph = self._graph(shapes.different_layers(self.config), config, part)
         backend.compile_ahead(graph, cache, self.ctx)
 
     def _as_stored(
@@ -462,13 +464,13 @@ class _Loader:
         return cache
 
     def _graph(
-        self, weights: ModelWeights[Any], config: ModelConfig, rank: int | None = None
+        self, weights: ModelWeights[Any], config: ModelConfig, part: Part | None = None
     ) -> Graph:
         table = weights.token_embd
         tied = self.config.tied_output and self.wanted is None
         packed = weights.output if tied else None  # not of a first stage without the output
         embedding = Embedding(self.file.tensor(table.name), table.format, packed)
-        return decoder_graph(config, weights, embedding, self.ctx, rank)
+        return decoder_graph(config, weights, embedding, self.ctx, part)
 
 
 def _stored(info: TensorInfo, wanted: Format | None) -> Format:

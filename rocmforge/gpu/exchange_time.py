@@ -1,21 +1,52 @@
-"""Device time of sums over the devices of a group, as they run inside a captured graph."""
+"""Device time of sums over the devices of a group, as they run inside a captured graph.
+
+By it a model that is split over GPUs chooses how these exchange numbers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 
+from rocmforge.errors import OutOfMemoryError
 from rocmforge.gpu.arrays import F16
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.all_reduce import all_reduce
 from rocmforge.gpu.ops.reduce_rmsnorm import reduce_rmsnorm
-from rocmforge.gpu.peers import Group, Peers
+from rocmforge.gpu.peers import Group, Peers, Way
 from rocmforge.gpu.replay import Replay
 
 SIZES = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 22, 25))
 """Bytes of the sums that are measured."""
 CALLS = 64  # in a row: as many as a token of 32 layers has
+TOKEN = 4096
+"""Numbers of the sum by which a way to exchange is chosen: the residual of a token of 7B."""
+
+
+def fastest_group(kernels: Sequence[Kernels]) -> tuple[Group, dict[Way, float]]:
+    """Return devices as a group that exchanges numbers the faster way, and each way's time.
+
+    The time is of a sum of `TOKEN` numbers, in seconds. Where cards cannot reach each other's
+    memory, the host's is the only way. A way for which there is no memory is none.
+
+    Parameters
+    ----------
+    kernels
+        Of two to `MOST_RANKS` open devices. Whoever calls closes the group.
+
+    Raises
+    ------
+    DeviceError, OutOfMemoryError, ValueError
+        As of `Group`.
+    """
+    runtimes, times = [own.runtime for own in kernels], dict[Way, float]()
+    for through_host in (False, True):
+        with suppress(OutOfMemoryError), closing(Group(runtimes, through_host, few=True)) as group:
+            if group.way not in times:
+                times[group.way] = all_reduce_seconds(kernels, group, TOKEN)
+    fastest = min(times, key=times.__getitem__, default="peer access")
+    return Group(runtimes, through_host=fastest == "host memory"), times
 
 
 def all_reduce_seconds(kernels: Sequence[Kernels], group: Group, count: int) -> float:

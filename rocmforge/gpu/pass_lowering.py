@@ -14,6 +14,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import all_reduce, experts, experts_batch, matmul_f16, reduce_rmsnorm
+from rocmforge.gpu.ops.all_gather import all_gather
 from rocmforge.gpu.ops.attention import attention
 from rocmforge.gpu.ops.attention_prompt import attention_prompt
 from rocmforge.gpu.ops.embed import embed
@@ -44,6 +45,7 @@ from rocmforge.gpu.ops.unpack import as_f16
 from rocmforge.plan.graph import (
     AddExperts,
     AddExpertsRmsnorm,
+    AllGather,
     AllReduce,
     AllReduceRmsnorm,
     Attention,
@@ -186,6 +188,8 @@ class PassLowering:
                 return [self._add_experts(op)]
             case AllReduce() as op:
                 return self._all_reduce(op)
+            case AllGather() as op:
+                return self._all_gather(op)
             case AllReduceRmsnorm() as op:
                 return [self._all_reduce_rmsnorm(op)]
             case ReduceRmsnorm() as op:
@@ -246,6 +250,16 @@ class PassLowering:
     def _all_reduce(self, op: AllReduce) -> Sequence[Launch]:
         count, peers = self._shape.rows(op.x) * op.x.columns, self._lowering.peers
         return all_reduce.all_reduce(self._kernels, x=self._f32(op.x), count=count, peers=peers)
+
+    def _all_gather(self, op: AllGather) -> Sequence[Launch]:
+        return all_gather(
+            self._kernels,
+            part=self._f32(op.part),
+            x=self._f32(op.x),
+            rows=self._shape.rows(op.x),
+            columns=op.x.columns,
+            peers=self._lowering.peers,
+        )
 
     def _all_reduce_rmsnorm(self, op: AllReduceRmsnorm) -> Launch:
         return all_reduce.all_reduce_rmsnorm(

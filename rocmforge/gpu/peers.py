@@ -73,6 +73,8 @@ class Group:
         Two to `MOST_RANKS` open devices.
     through_host
         Exchange through the host's memory whatever the cards can do.
+    few
+        Have memory only for calls of few numbers, up to `WORDS`.
 
     Attributes
     ----------
@@ -91,7 +93,9 @@ class Group:
         The inboxes do not fit.
     """
 
-    def __init__(self, runtimes: Sequence[Runtime], through_host: bool = False) -> None:
+    def __init__(
+        self, runtimes: Sequence[Runtime], through_host: bool = False, few: bool = False
+    ) -> None:
         if not 2 <= len(runtimes) <= MOST_RANKS:
             raise ValueError(f"GPUs: got {len(runtimes)}, wanted 2 to {MOST_RANKS}")
         self._runtimes = tuple(runtimes)
@@ -100,7 +104,7 @@ class Group:
         self._releases: list[Callable[[], None]] = []
         self.way: Way = "host memory" if through_host or not self._reach() else "peer access"
         try:
-            self.peers = self._peers()
+            self.peers = self._peers(few)
         except BaseException:  # Ctrl-C too
             self.close()
             raise
@@ -114,14 +118,14 @@ class Group:
             a.reach(b)
         return True
 
-    def _peers(self) -> tuple[Peers, ...]:
+    def _peers(self, few: bool) -> tuple[Peers, ...]:
         ranks = len(self._runtimes)
         self._stop: NDArray[np.uint32] = self._pinned(self._runtimes[0], 4).view(np.uint32)
         words = [self._inbox(runtime, 2 * ranks * WORDS * 8) for runtime in self._runtimes]
         sizes = Peers(0, ranks, (), ())
-        room, flags = sizes.room, sizes.flags
+        room, flags = (0, 0) if few else (sizes.room, sizes.flags)
         nbytes = 4 * ranks * (2 * room + flags)
-        chunks = [self._inbox(runtime, nbytes) for runtime in self._runtimes]
+        chunks = words if few else [self._inbox(runtime, nbytes) for runtime in self._runtimes]
         return tuple(
             Peers(
                 rank,

@@ -11,9 +11,11 @@ from dataclasses import replace
 
 from rocmforge.array_types import Floats
 from rocmforge.model.config import ExpertConfig, ModelConfig
+from rocmforge.model.shards import Part
 from rocmforge.model.weights import LayerWeights, ModelWeights
 from rocmforge.plan.graph import (
     AddExperts,
+    AllGather,
     AllReduce,
     Attention,
     Embed,
@@ -44,7 +46,7 @@ def decoder_graph(
     weights: ModelWeights[W],
     embedding: Embedding,
     ctx: int,
-    rank: int | None = None,
+    part: Part | None = None,
 ) -> Graph:
     """Write a model down as a graph.
 
@@ -57,9 +59,9 @@ def decoder_graph(
         The token embedding.
     ctx
         Most tokens of a sequence: a window that is not smaller has no effect.
-    rank
-        Of a part of the model (`rocmforge.model.shards`), its number: what parts add to x is summed
-        over all of them. The first one alone has x itself in that sum.
+    part
+        Which one `weights` are, of several: what parts add to x is summed over all of them, and the
+        first one alone has x itself in that sum. Each computes some logits, which all gather.
 
     Returns
     -------
@@ -68,19 +70,19 @@ def decoder_graph(
         and ends with activations (tokens, K) where it lacks the first or the last layer; the cache
         has its layers alone.
     """
-    decoder = _Decoder(config, weights, ctx, rank)
+    decoder = _Decoder(config, weights, ctx, part)
     result = decoder.x if weights.output is None else decoder.logits
     return Graph(list(decoder.ops(embedding)), result)
 
 
 class _Decoder:
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights[W], ctx: int, rank: int | None
+        self, config: ModelConfig, weights: ModelWeights[W], ctx: int, part: Part | None
     ) -> None:
         self.config = config
         self.weights = weights
         self.ctx = ctx
-        self.rank = rank
+        self.part = part
         self.partial = False  # whether x is a part of what it should be
         self.first = weights.layers[0].index
         self.x = Tensor("x", config.d_model)
@@ -111,9 +113,14 @@ class _Decoder:
             return
         yield SelectOutputs(self.x, last)
         yield self.norm(last, weights.output_norm, weights.output_norm_bias, last)
+        logits = self.logits
+        if self.part is not None and self.part.logits != config.vocab_size:
+            logits = Tensor("own_logits", self.part.logits, "outputs")
         yield Matmul(
-            last, (weights.output,), (self.logits,), (None,), role="output", scale=scales.logits
+            last, (weights.output,), (logits,), (None,), role="output", scale=scales.logits
         )
+        if logits != self.logits:
+            yield AllGather(logits, self.logits)
         if scales.logit_softcap is not None:
             yield Softcap(self.logits, scales.logit_softcap)
 
@@ -149,8 +156,8 @@ class _Decoder:
 
     def adds(self) -> bool:
         """Whether what comes next is added to x: not the first of what a later part adds."""
-        adds = not self.rank or self.partial
-        self.partial = self.rank is not None
+        adds = self.part is None or self.part.rank == 0 or self.partial
+        self.partial = self.part is not None
         return adds
 
     def add(
@@ -168,7 +175,7 @@ class _Decoder:
             yield Matmul(x, (weight,), (self.x,), (bias,), self.adds(), role, scale)
         else:
             yield Matmul(x, (weight,), (part,), (bias,), role=role)
-            if self.rank is not None:
+            if self.part is not None:
                 yield AllReduce(part)
             yield Rmsnorm(part, post_norm, self.config.norm_eps, self.x, accumulate=True)
 

@@ -2,7 +2,8 @@
 
 The matrices that make queries, keys, values, gates and ups are cut between rows; those that make
 the attention's and the feed-forward part's output between columns, so that each device computes a
-part of every sum. Norms, the router, the embedding and the output matrix are whole on every device.
+part of every sum. The output matrix is cut between rows too, unless it is the embedding. Norms, the
+router and the embedding are whole on every device.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rocmforge.model.weights import ModelWeights, W
 
 ALIGNED = 32  # columns of each part, at least: activations of products are rounded in groups of 32
 
-Width = Literal["heads", "d_ff", "shared"]
+Width = Literal["heads", "d_ff", "shared", "vocab"]
 _CUT: dict[str, tuple[Literal["rows", "columns"], Width]] = {
     **dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_qkv"), ("rows", "heads")),
     "attn_output": ("columns", "heads"),
@@ -31,10 +32,27 @@ _CUT: dict[str, tuple[Literal["rows", "columns"], Width]] = {
     **dict.fromkeys(("ffn_down", "ffn_down_exps"), ("columns", "d_ff")),
     **dict.fromkeys(("ffn_gate_shexp", "ffn_up_shexp"), ("rows", "shared")),
     "ffn_down_shexp": ("columns", "shared"),
+    "output": ("rows", "vocab"),
 }
 _OF_HEADS = ("attn_q_bias", "attn_k_bias", "attn_v_bias", "attn_sinks")
 _OF_D_FF = ("ffn_gate_bias", "ffn_up_bias")
 _ADDED_ONCE = ("attn_output_bias", "ffn_down_bias")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a model that is cut for several devices.
+
+    Parameters
+    ----------
+    rank
+        Its number, from 0.
+    logits
+        How many of each token's logits it computes.
+    """
+
+    rank: int
+    logits: int
 
 
 @dataclass(frozen=True)
@@ -68,6 +86,12 @@ class Shards:
             d_ff=self._size("d_ff", rank),
             experts=experts,
         )
+
+    def numbered(self, rank: int) -> Part:
+        """Return what a graph has to know of one part."""
+        vocab = self.config.vocab_size
+        start, end = (0, vocab) if self.config.tied_output else self._range("vocab", vocab, rank)
+        return Part(rank, end - start)
 
     def part_info(self, info: TensorInfo, rank: int) -> TensorInfo:
         """Return what a matrix of the file is in one part: its shape."""
@@ -138,7 +162,7 @@ class Shards:
         return own
 
     def _range(self, width: Width, size: int, rank: int) -> tuple[int, int]:
-        if width == "heads":
+        if width in ("heads", "vocab"):
             return size * rank // self.count, size * (rank + 1) // self.count
         return self.borders[width][rank], self.borders[width][rank + 1]
 

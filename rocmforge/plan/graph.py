@@ -637,6 +637,25 @@ class AllReduce(OpRecord):
 
 
 @dataclass(frozen=True)
+class AllGather(OpRecord):
+    """X = the columns that each device of a group has, side by side, on all of them.
+
+    Parameters
+    ----------
+    part
+        (T, V_r): this device's.
+    x
+        (T, V).
+    """
+
+    READS = ("part",)
+    WRITES = ("x",)
+
+    part: Tensor
+    x: Tensor
+
+
+@dataclass(frozen=True)
 class AllReduceRmsnorm(OpRecord):
     """Fused: `AllReduce` of x, and RMSNorm of x but for a factor of each row.
 
@@ -788,6 +807,7 @@ Op = (
     | ExpertMatmul
     | AddExperts
     | AllReduce
+    | AllGather
     | RopeKvAppend
     | RopeAttention
     | EmbedRmsnorm

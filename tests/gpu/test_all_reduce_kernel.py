@@ -324,3 +324,59 @@ def test_a_group_has_two_ranks_or_more_and_not_too_many(opened: Open) -> None:
     for count in (1, MOST_RANKS + 1):
         with pytest.raises(ValueError, match=f"GPUs: got {count}, wanted 2 to {MOST_RANKS}"):
             Group([gpu.runtime] * count)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("slow", "wanted"), [(0, "host memory"), (1, "peer access")])
+def test_devices_exchange_the_way_that_takes_less_time(
+    opened: Open, slow: int, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_time, "CALLS", 2)
+    monkeypatch.setattr(exchange_time, "TOKEN", 64)
+    timed, measured = exchange_time.all_reduce_seconds, []
+
+    def slower(*given: Any) -> float:
+        assert timed(*given) > 0
+        measured.append(given)
+        return 2.0 if len(measured) == slow + 1 else 1.0
+
+    monkeypatch.setattr(exchange_time, "all_reduce_seconds", slower)
+    gpus = opened(2)
+    before = free_bytes(gpus)
+    group, times = exchange_time.fastest_group([gpu.kernels for gpu in gpus])
+    ways = ("peer access", "host memory")
+    assert times == {way: 2.0 if at == slow else 1.0 for at, way in enumerate(ways)}
+    assert group.way == wanted
+    check_sums(Ranks(gpus, group), random_parts(2, COUNTS))  # with memory for many numbers
+    group.close()
+    for gpu in gpus:
+        gpu.free()
+    if gpus[0].runtime.platform == "hip":
+        assert free_bytes(gpus) == before
+
+
+@pytest.mark.usefixtures("small")
+def test_one_way_is_taken_where_there_is_no_other(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_time, "CALLS", 2)
+    monkeypatch.setattr(exchange_time, "TOKEN", 64)
+    gpus = opened(2)
+    monkeypatch.setattr(type(gpus[0].runtime), "can_reach", lambda self, other: False)
+    group, times = exchange_time.fastest_group([gpu.kernels for gpu in gpus])
+    group.close()
+    assert (group.way, list(times)) == ("host memory", ["host memory"])
+    monkeypatch.undo()
+    kind = type(gpus[0].runtime)
+
+    def full(self: Runtime, nbytes: int) -> NDArray[np.uint8]:
+        if nbytes > 4:  # but for where the host says stop
+            raise OutOfMemoryError("no page-locked memory")
+        return allocate(self, nbytes)
+
+    allocate = kind.allocate_pinned
+    monkeypatch.setattr(kind, "allocate_pinned", full)
+    monkeypatch.setattr(exchange_time, "CALLS", 2)
+    group, times = exchange_time.fastest_group([gpu.kernels for gpu in gpus])
+    group.close()
+    assert (group.way, list(times)) == ("peer access", ["peer access"])

@@ -19,7 +19,7 @@ from split_passes import IDS, steps, tokens
 
 from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError, ModelError
-from rocmforge.gpu import executor
+from rocmforge.gpu import exchange_time, executor
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.runtime import Runtime
@@ -48,6 +48,13 @@ MODELS = {
 }
 WIDE = {"embedding_length": 128, "feed_forward_length": 160, "attention__head_count_kv": 4}
 Names = Callable[[int], list[str]]
+
+
+@pytest.fixture(autouse=True)
+def _chosen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few and small sums say which way the stand-in's devices exchange."""
+    monkeypatch.setattr(exchange_time, "CALLS", 2)
+    monkeypatch.setattr(exchange_time, "TOKEN", 64)
 
 
 def opened(path: Path, devices: list[str], **options: Any) -> Engine:
@@ -303,4 +310,4 @@ def test_an_observer_sees_the_passes_of_the_first_device(alike: Names, tmp_path:
         held, alone = engine.memory(), engine.weight_bytes
         assert held.pinned > held.inputs > 0
     with opened(tmp_path / "m.gguf", alike(1)) as one_device:
-        assert alone > one_device.weight_bytes  # norms and output matrix are whole on each
+        assert alone == one_device.weight_bytes  # each matrix once in all parts

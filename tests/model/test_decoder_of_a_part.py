@@ -13,7 +13,7 @@ from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.shards import cut
 from rocmforge.model.weights import load_weights
-from rocmforge.plan.graph import AddExperts, AllReduce, Embedding, Matmul, Op, Rmsnorm
+from rocmforge.plan.graph import AddExperts, AllGather, AllReduce, Embedding, Matmul, Op, Rmsnorm
 
 EXPERTS = {"expert_count": 5, "expert_used_count": 3, "expert_feed_forward_length": 96}
 
@@ -26,15 +26,16 @@ def ops_of(tmp_path: Path, architecture: str, rank: int | None, **keys: Any) -> 
     with GGUFFile(path) as file:
         config = ModelConfig.from_gguf(file)
         weights = load_weights(file, config, lambda info, raw, factors: (info, info))
-        own = config
+        own, number = config, None
         if rank is None:
             part = weights.map(lambda pair: pair[0])
         else:
             shards = cut(config, [], 2)
             part, own = shards.part(weights, rank), shards.part_config(rank)
+            number = shards.numbered(rank)
         table = part.token_embd
         embedding = Embedding(file.tensor(table.name).copy(), table.format)
-        return list(decoder_graph(own, part, embedding, 64, rank).ops)
+        return list(decoder_graph(own, part, embedding, 64, number).ops)
 
 
 def added(ops: list[Op]) -> list[str]:
@@ -115,3 +116,18 @@ def test_biases_behind_a_sum_are_the_first_parts(tmp_path: Path) -> None:
     roles = ("qkv", "attention_output", "up", "down")
     assert [all(biased[0][role]) for role in roles] == [True] * 4
     assert [any(biased[1][role]) for role in roles] == [True, False, True, False]
+
+
+def test_each_part_computes_some_logits_and_all_gather_them(tmp_path: Path) -> None:
+    whole = ops_of(tmp_path, "llama", None)[-1]
+    assert isinstance(whole, Matmul)
+    (logits,) = whole.outs
+    widths = []
+    for rank in (0, 1):
+        product, gather = ops_of(tmp_path, "llama", rank)[-2:]
+        assert isinstance(product, Matmul)
+        assert gather == AllGather(product.outs[0], logits)
+        widths.append(product.outs[0].columns)
+    assert widths == [logits.columns // 2, -(-logits.columns // 2)]
+    tied = ops_of(tmp_path, "gemma2", 0)  # the embedding is whole on each device
+    assert not any(isinstance(op, AllGather) for op in tied)

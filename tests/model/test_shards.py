@@ -40,6 +40,7 @@ def split(config: ModelConfig, count: int, matrices: Sequence[TensorInfo] = ()) 
         ("ffn_down_exps", (3, 64, 96), -1),
         ("ffn_up_shexp", (160, 64), -2),
         ("ffn_down_shexp", (64, 160), -1),
+        ("output", (257, 64), -2),
     ],
 )
 def test_parts_put_together_are_the_matrix(
