@@ -42,20 +42,26 @@ class RowClass:
         return self.chosen[held_kind(self.chosen, kind)]
 
 
+_CUDA_DENSE_MANY = ((16, 1, 4), (8, 2, 2), (8, 2, 2), (16, 4, 1))
 _CUDA_RMSNORM_FEW: Chosen = {
-    "nibbles": ((16, 2, 2), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
-    "planes": ((16, 2, 2), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
+    "nibbles": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
+    "planes": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
     "bytes": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
     "dense": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
 }
 _CUDA_RMSNORM_MANY: Chosen = {
     **_CUDA_RMSNORM_FEW,
     "nibbles": ((16, 1, 4), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
+    "short blocks": ((16, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
     "planes": ((16, 1, 4), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
     "bytes": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
 }
-"""Of 18 sets the fastest on an H200 (2026-11), for the shapes of `CUDA`. Most have blocks of 16
-waves that take their 32 rows at once."""
+_CUDA_RMSNORM_MOST: Chosen = {
+    **_CUDA_RMSNORM_FEW,
+    "nibbles": ((8, 2, 2), (8, 4, 1), (16, 4, 1), (16, 4, 1)),
+    "planes": ((8, 2, 2), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
+    "bytes": ((8, 2, 2), (16, 2, 2), (16, 2, 2), (8, 4, 1)),
+}
 
 CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
     {
@@ -76,21 +82,56 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 2113,
                 (4096, 4096),
                 {
-                    "nibbles": ((8, 2, 2), (8, 2, 2), (16, 2, 2), (16, 2, 1)),
-                    "planes": ((8, 2, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),
+                    "nibbles": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (16, 2, 1)),
+                    "planes": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 1)),
                     "bytes": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 2)),
                     "dense": ((16, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
                 },
             ),
             RowClass(
-                "many rows",
+                "5,120 rows",
                 4225,
-                (22016, 4096),
+                (5120, 8192),
                 {
                     "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "short blocks": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "planes": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "bytes": ((4, 1, 4), (4, 1, 4), (4, 2, 2), (4, 4, 1)),
+                    "dense": _CUDA_DENSE_MANY,
+                },
+            ),
+            RowClass(
+                "8,192 rows",
+                5633,
+                (8192, 4096),
+                {
+                    "nibbles": ((8, 4, 1), (8, 4, 1), (16, 4, 1), (4, 4, 1)),
                     "planes": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "bytes": ((4, 1, 4), (8, 4, 1), (8, 4, 1), (4, 4, 1)),
-                    "dense": ((16, 1, 4), (8, 2, 2), (8, 2, 2), (16, 4, 1)),
+                    "bytes": ((8, 1, 4), (8, 4, 1), (8, 4, 1), (8, 4, 1)),
+                    "dense": _CUDA_DENSE_MANY,
+                },
+            ),
+            RowClass(
+                "many rows",
+                9216,
+                (12288, 4096),
+                {
+                    "nibbles": ((4, 2, 2), (8, 2, 2), (4, 4, 1), (4, 4, 1)),
+                    "short blocks": ((4, 2, 2), (8, 2, 2), (8, 2, 2), (4, 4, 1)),
+                    "planes": ((4, 2, 2), (4, 2, 2), (4, 4, 1), (4, 4, 1)),
+                    "bytes": ((4, 1, 4), (8, 1, 4), (8, 2, 2), (4, 4, 1)),
+                    "dense": _CUDA_DENSE_MANY,
+                },
+            ),
+            RowClass(
+                "most rows",
+                14336,
+                (32000, 4096),
+                {
+                    "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "planes": ((4, 2, 2), (4, 4, 1), (4, 2, 2), (4, 4, 1)),
+                    "bytes": ((4, 1, 4), (4, 1, 4), (8, 4, 1), (4, 4, 1)),
+                    "dense": _CUDA_DENSE_MANY,
                 },
             ),
         ),
@@ -100,21 +141,22 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 1,
                 (5632, 2048),
                 {
-                    "nibbles": ((16, 4, 1), (4, 4, 1), (8, 2, 1), (4, 4, 1)),
-                    "planes": ((8, 2, 1), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "bytes": ((8, 4, 1), (8, 4, 1), (8, 2, 2), (8, 2, 1)),
+                    "nibbles": ((8, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "short blocks": ((16, 4, 1), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "planes": ((8, 1, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "bytes": ((8, 4, 1), (8, 4, 1), (8, 1, 4), (8, 2, 1)),
                     "dense": ((8, 2, 2), (16, 1, 2), (8, 2, 2), (8, 2, 2)),
                 },
             ),
             RowClass(
                 "gate_up_swiglu, many rows",
-                8192,
+                9216,
                 (11008, 4096),
                 {
-                    "nibbles": ((8, 1, 1), (4, 2, 2), (8, 2, 1), (4, 4, 1)),
-                    "short blocks": ((16, 1, 4), (4, 2, 2), (8, 2, 1), (4, 4, 1)),
+                    "nibbles": ((16, 2, 2), (4, 2, 2), (4, 2, 2), (4, 4, 1)),
+                    "short blocks": ((16, 1, 4), (16, 1, 4), (4, 1, 4), (4, 4, 1)),
                     "planes": ((4, 1, 4), (4, 2, 1), (4, 2, 1), (4, 2, 1)),
-                    "bytes": ((8, 1, 2), (16, 2, 2), (4, 4, 1), (4, 4, 1)),
+                    "bytes": ((16, 1, 4), (16, 2, 2), (4, 4, 1), (4, 4, 1)),
                     "dense": ((4, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
                 },
             ),
@@ -123,25 +165,25 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 12288,
                 (14336, 4096),
                 {
-                    "nibbles": ((4, 1, 4), (4, 2, 2), (8, 2, 1), (4, 4, 1)),
-                    "planes": ((8, 2, 1), (4, 2, 1), (4, 2, 1), (4, 2, 1)),
-                    "bytes": ((8, 4, 1), (16, 2, 2), (4, 4, 1), (4, 4, 1)),
-                    "dense": ((4, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+                    "nibbles": ((8, 1, 4), (8, 1, 4), (8, 1, 4), (4, 4, 1)),
+                    "planes": ((16, 2, 2), (16, 1, 4), (16, 1, 4), (4, 4, 1)),
+                    "bytes": ((8, 1, 4), (16, 1, 4), (16, 1, 4), (8, 2, 1)),
+                    "dense": ((8, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
                 },
             ),
         ),
         "matmul_rmsnorm": (
             RowClass("matmul_rmsnorm, few rows", 1, (2048, 5632), _CUDA_RMSNORM_FEW),
             RowClass("matmul_rmsnorm, many rows", 2113, (4096, 11008), _CUDA_RMSNORM_MANY),
+            RowClass("matmul_rmsnorm, most rows", 4225, (8192, 8192), _CUDA_RMSNORM_MOST),
         ),
     }
 )
-"""Of 18 sets the ones that took the least time on an H200 (2026-11), with launches that start
-early, over all shapes of a class, for Q4_K, Q6_K, Q8_0 and F16, one for each kind: 2048 × 2048 and
-2048 × 5632; 2560 × 2048, 3072 × 3072, 4096 × 4096 and 4096 × 11008; 6144 × 4096, 12288 × 4096,
-22016 × 4096 and 32000 × 2048; gate and up of 5632 × 2048, 11008 × 4096 and 14336 × 4096. Blocks of
-8 rows are two for each of the 132 multiprocessors up to 2,112 rows, blocks of 16 up to 4,224.
-Gate and up of Q4_0, 11008 × 4096, take 16.5 µs with constants of their own and 24.2 with Q4_K's."""
+"""Of about 17 sets the ones that took the least time on an H100 (2026-11-25), with launches that
+start early, over the shapes of a class: 2048 to 128256 rows, 2048 to 28672 columns, Q4_K, Q4_0,
+Q6_K and Q8_0 with 1, 2, 4 and 8 tokens, F16 with one. What differed by less than 2 % is still as it
+was chosen on an H200, as is F16 with more tokens. What counts is how the blocks fill the 132
+multiprocessors, so a class of more rows may have smaller blocks."""
 
 _AMD_FEW: Chosen = {
     "nibbles": ((8, 1, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),
