@@ -433,9 +433,10 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         "--split-mode",
         choices=SPLIT_MODES,
         default=SPLIT_MODES[0],
-        help="how several GPUs share a model: layer: some layers each, one GPU after another; "
-        "tensor: a part of every matrix each, all at the same time, on GPUs that are alike "
-        "(default layer)",
+        help="how devices share a model: layer: some layers each, one device after another; "
+        "tensor: a part of every matrix each, all at the same time, on GPUs that are alike; "
+        "stream: one GPU computes all layers, and reads the weights of those that --gpu-layers "
+        "leaves out from the host's memory (default layer)",
     )
     group.add_argument(
         "--kv-dtype",

@@ -63,6 +63,9 @@ class Engine:
         Most tokens of one sequence.
     weight_bytes : int
         Memory of the packed weight matrices.
+    streamed_layers : int
+        How many of the first layers have their weights in the host's memory, from where the GPU
+        that computes them reads them.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Engine:
         ctx: int,
         weight_bytes: int,
         devices: Sequence[str] = (),
+        streamed_layers: int = 0,
     ) -> None:
         self._calls: Calls = {}
         self._resources = resources
@@ -84,6 +88,7 @@ class Engine:
         self.cache: Cache = executor.cache
         self.ctx = ctx
         self.weight_bytes = weight_bytes
+        self.streamed_layers = streamed_layers
 
     @classmethod
     def from_gguf(
@@ -118,10 +123,12 @@ class Engine:
             CPU: for a model that does not fit. 0: all on the CPU; as many as the model has, or
             more: all on GPUs, as without it (None). A list has the number of each GPU.
         split_mode
-            How several GPUs share the model. "layer": each has some layers, in proportion to its
+            How devices share the model. "layer": each has some layers, in proportion to its
             free memory, the first GPU the first ones; they work one after another. "tensor": each
             has a part of every matrix and some of the heads; they work at the same time and sum
-            after each attention and feed-forward part. It wants GPUs that are alike.
+            after each attention and feed-forward part. It wants GPUs that are alike. "stream": one
+            GPU computes all layers; the weights of those that `gpu_layers` leaves out stay in the
+            host's memory, which is page-locked, and are read over the bus in every pass.
         ctx
             Most tokens of one sequence; None: the trained context, at most 4096.
         threads
@@ -182,6 +189,7 @@ class Engine:
                 made.ctx,
                 made.weight_bytes,
                 names,
+                made.streamed_layers,
             )
 
     def __enter__(self) -> Engine:

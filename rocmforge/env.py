@@ -20,8 +20,9 @@ MAX_THREADS = 1024
 DEVICES = ("auto", "cpu", "hip", "cuda")
 GPU_KINDS = DEVICES[2:]
 
-SplitMode = Literal["layer", "tensor"]
-"""How several GPUs share a model: some layers each, or a part of every matrix."""
+SplitMode = Literal["layer", "tensor", "stream"]
+"""How a model is shared: between devices, some layers each or a part of every matrix; or a GPU
+computes all of it, and the weights of some layers stay in the host's memory."""
 SPLIT_MODES: tuple[SplitMode, ...] = get_args(SplitMode)
 
 

@@ -2,7 +2,8 @@
 
 A model lies on one device, or in stages on several: consecutive layers each, the first ones on the
 CPU where `gpu_layers` leaves some to it. Or each of several GPUs has a part of every matrix.
-`rocmforge.split` runs both.
+`rocmforge.split` runs both. Or one GPU computes all layers and reads the weights of the first ones
+from the host's memory.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from rocmforge.kv.windows import held_tokens
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.matrix_scales import of_rows
+from rocmforge.model.needs import Needs
 from rocmforge.model.shards import Part, cut
 from rocmforge.model.weights import ModelWeights, layer_of, load_weights, tensor_shapes
 from rocmforge.plan.graph import Embedding, Graph
@@ -48,10 +50,9 @@ from rocmforge.plan.protocols import (
     Progress,
     StageCache,
 )
-from rocmforge.quantities import human_size
 from rocmforge.split.cache import SplitCache
 from rocmforge.split.executor import SplitExecutor
-from rocmforge.split.placement import fitting_layers, room, split_layers, taken_bytes
+from rocmforge.split.placement import room
 from rocmforge.split.tensor import TensorExecutor
 
 DEFAULT_CTX = 4096
@@ -87,6 +88,7 @@ class Loaded:
     stages: tuple[Stage, ...]
     ctx: int
     weight_bytes: int
+    streamed_layers: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def load(
     if name is not None and name not in FORMATS:
         raise ValueError(f"weight_format: got {name!r}, wanted one of {', '.join(FORMATS)}")
     if options.split_mode not in SPLIT_MODES:
-        modes = " or ".join(SPLIT_MODES)
+        modes = ", ".join(SPLIT_MODES[:-1]) + f" or {SPLIT_MODES[-1]}"
         raise ValueError(f"split_mode: got {options.split_mode!r}, wanted {modes}")
     gpus = _open(options, resources)
     file = resources.enter_context(GGUFFile(path))
@@ -134,8 +136,13 @@ def load(
         stages = loader.stages(gpus, rooms, resources)
         return loader.load(stages, resources, progress, compile_progress)
     except OutOfMemoryError as error:
-        advice = loader.parts_advice if options.split_mode == "tensor" else loader.advice
-        raise OutOfMemoryError(f"{error}; {advice(rooms)}") from error
+        needs = loader.needs()
+        advice = {
+            "layer": needs.advice,
+            "tensor": needs.advice_for_parts,
+            "stream": needs.advice_for_stream,
+        }
+        raise OutOfMemoryError(f"{error}; {advice[options.split_mode](rooms)}") from error
 
 
 def context(config: ModelConfig, ctx: int | None) -> int:
@@ -180,7 +187,7 @@ def _open(options: Options, resources: ExitStack) -> list[tuple[Choice, Backend[
             f"gpu_layers: got {own}, wanted one number for all GPUs, or one from 1 for "
             f"each of {names}"
         )
-    if wanted == 0:
+    if wanted == 0 and options.split_mode != "stream":
         choices = chosen_devices("cpu")
     opened = []
     for choice in choices:
@@ -204,6 +211,7 @@ class _Loader:
         self.wanted = FORMATS[options.weight_format] if options.weight_format else None
         self.windows = [config.window_size(layer, ctx) for layer in range(config.n_layers)]
         self.weight_bytes = 0
+        self.streamed = 0  # first layers whose weights stay in the host's memory
 
     def stages(
         self,
@@ -213,6 +221,10 @@ class _Loader:
     ) -> tuple[Stage, ...]:
         """Say which layers lie on which device; opens the CPU where layers are left to it."""
         count, on_gpus = self.config.n_layers, self.on_gpus()
+        if self.options.split_mode == "stream":
+            _check_one_gpu(opened)
+            self.streamed = count - on_gpus
+            return (Stage(opened[0][0].name, opened[0][1], range(count)),)
         if on_gpus in (0, count) and len(opened) == 1:
             choice, backend = opened[0]
             return (Stage(choice.name, backend, range(count)),)
@@ -221,7 +233,7 @@ class _Loader:
                 f"device: got {len(opened)} GPUs, and fewer layers for them ({on_gpus}), wanted at "
                 "least one for each"
             )
-        shares = self.shares(rooms)
+        shares = self.needs().shares(rooms)
         devices = list(opened)
         if on_gpus < count:
             (cpu,) = chosen_devices("cpu")
@@ -238,71 +250,21 @@ class _Loader:
         """How many of the last layers lie on GPUs; ValueError where those of each are too many."""
         return layers_on_gpus(self.options.gpu_layers, self.config.n_layers)
 
-    def shares(self, rooms: Sequence[int]) -> list[int]:
-        """How many layers each GPU gets, where each has so much room."""
-        if isinstance(self.options.gpu_layers, Sequence):
-            return list(self.options.gpu_layers)
-        layers, output = self.needs(len(rooms))
-        return split_layers(layers[len(layers) - self.on_gpus() :], output, rooms)
-
-    def needs(self, gpus: int) -> tuple[list[int], int]:
-        """Bytes that GPUs take for each layer, with its keys and values, and for the output.
-
-        The embedding goes with the first layer; one GPU has it once where the output is tied to it.
-        """
+    def needs(self) -> Needs:
+        """What the model takes on GPUs."""
         config, kv_dtype = self.config, self.options.kv_dtype
         values = 2 * config.n_kv_heads * config.head_dim
-        cached = {"f32": 4 * values, "f16": 2 * values, "q8_0": values + values // 16}[kv_dtype]
+        each = {"f32": 4 * values, "f16": 2 * values, "q8_0": values + values // 16}[kv_dtype]
         tokens, sequences = self.pages * self.options.page_size, self.options.sequences
-        layers = [cached * held_tokens(window, tokens, sequences) for window in self.windows]
-        output = 0
-        for name in tensor_shapes(config):
-            info = self.file.tensors.get(name)
-            if info is None:  # the file is refused when its weights are loaded
-                continue
-            layer = layer_of(name)
-            if layer is not None:
-                layers[layer] += self._nbytes(info)
-            if name == ("token_embd.weight" if config.tied_output else "output.weight"):
-                output = self._nbytes(info)
-            if name == "token_embd.weight" and (gpus > 1 or not config.tied_output):
-                layers[0] += info.nbytes
-        return layers, output
+        cached = [each * held_tokens(window, tokens, sequences) for window in self.windows]
+        wanted = self.options.gpu_layers
+        each_gpu = wanted if isinstance(wanted, Sequence) else self.on_gpus()
+        return Needs(config, self.file.tensors, self._nbytes, cached, tokens, each_gpu)
 
     def _nbytes(self, info: TensorInfo) -> int:
         """Bytes of a tensor as it is packed; a vector's are the file's."""
         matrix = self.wanted is not None and len(info.shape) > 1
         return _stored(info, self.wanted).nbytes(info.shape) if matrix else info.nbytes
-
-    def advice(self, rooms: Sequence[int]) -> str:
-        """Say how much memory GPUs lack, and how many layers they have room for."""
-        layers, output = self.needs(len(rooms))
-        on_gpus = self.on_gpus()
-        taken = taken_bytes(layers[len(layers) - on_gpus :], output, self.shares(rooms))
-        missing = sum(max(0, own - most) for own, most in zip(taken, rooms, strict=True))
-        told = (
-            f"{on_gpus} of {len(layers)} layers and the output take {human_size(sum(taken))} with "
-            f"keys and values of {self.pages * self.options.page_size} tokens"
-        )
-        if missing == 0:
-            return f"{told}, for which there was room before loading"
-        told += f", {human_size(missing)} more than there is room for"
-        fitting = fitting_layers(layers, output, rooms)
-        if fitting == 0:
-            return f"{told}; wanted a smaller context, or the CPU (device cpu)"
-        return f"{told}; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
-
-    def parts_advice(self, rooms: Sequence[int]) -> str:
-        """Say how much memory each GPU needs for its part of every matrix."""
-        layers, output = self.needs(len(rooms))
-        whole = output if self.config.tied_output else 0  # the embedding, on each GPU
-        each = (sum(layers) + output - whole) // len(rooms) + whole
-        tokens = self.pages * self.options.page_size
-        return (
-            f"a part of every matrix takes about {human_size(each)} on each of {len(rooms)} GPUs, "
-            f"with keys and values of {tokens} tokens, and the least room was "
-            f"{human_size(min(rooms))}; wanted a smaller context, or more GPUs"
-        )
 
     def load(
         self,
@@ -326,7 +288,10 @@ class _Loader:
             layer = layer_of(info.name)
             backend = stages[-1].backend if layer is None else backends[layer]
             release = partial(file.release, info.name)
-            packed = backend.pack(raw, fmt, info.shape[-1], release, factors)
+            given: dict[str, Any] = {}
+            if layer is not None and layer < self.streamed:
+                given = {"streamed": True}
+            packed = backend.pack(raw, fmt, info.shape[-1], release, factors, **given)
             self.weight_bytes += packed.nbytes
             return packed
 
@@ -345,7 +310,7 @@ class _Loader:
         if isinstance(cache, SplitCache):
             executor = SplitExecutor(executors, [stage.name for stage in stages], cache)
         executor.prepare(compile_progress)
-        return Loaded(config, executor, stages, ctx, self.weight_bytes)
+        return Loaded(config, executor, stages, ctx, self.weight_bytes, self.streamed)
 
     def load_parts(
         self,
@@ -442,7 +407,8 @@ class _Loader:
         part: Part | None = None,
     ) -> None:
         """Have memory for a device's matrices, and begin to compile what will run them."""
-        backend.expect(shapes.matrices())
+        held = shapes.stage(range(self.streamed, len(shapes.layers)))
+        backend.expect(held.matrices())
         graph = self._graph(shapes.different_layers(self.config), config, part)
         backend.compile_ahead(graph, cache, self.ctx)
 
@@ -471,6 +437,13 @@ class _Loader:
         packed = weights.output if tied else None  # not of a first stage without the output
         embedding = Embedding(self.file.tensor(table.name), table.format, packed)
         return decoder_graph(config, weights, embedding, self.ctx, part)
+
+
+def _check_one_gpu(opened: Sequence[tuple[Choice, Backend[Any]]]) -> None:
+    """ValueError where there is none to stream to, or where there are several."""
+    if len(opened) != 1 or opened[0][0].device is None:
+        names = ", ".join(choice.name for choice, _ in opened)
+        raise ValueError(f"split mode stream: got {names}, wanted one GPU, as --device hip:0")
 
 
 def _stored(info: TensorInfo, wanted: Format | None) -> Format:

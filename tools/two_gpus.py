@@ -18,7 +18,7 @@ from typing import Any
 from rocmforge.bench.files import write_json
 from rocmforge.bench.git import provenance
 from rocmforge.devices import chosen_devices, open_chosen
-from rocmforge.env import SPLIT_MODES
+from rocmforge.env import SplitMode
 from rocmforge.errors import RocmforgeError
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.exchange_time import SIZES, all_reduce_seconds
@@ -29,6 +29,7 @@ from rocmforge.speed.measure import measure, speed_tests
 REPO = Path(__file__).resolve().parent.parent
 BROKEN = 2  # exit code
 ROUNDS = 5
+SPLITS: tuple[SplitMode, ...] = ("layer", "tensor")
 MODELS = ("7B:Q4_K_M:32", "70B:Q4_K_M:20")
 TESTS = speed_tests([512, 2048], [128], [0], [1, 8])
 
@@ -94,7 +95,7 @@ def _speeds(model: str, names: Sequence[str], folder: Path) -> Iterator[dict[str
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         make_model(path, preset, mix, layers=int(layers))
-    for device, mode in ((names[0], SPLIT_MODES[0]), *((",".join(names), m) for m in SPLIT_MODES)):
+    for device, mode in ((names[0], SPLITS[0]), *((",".join(names), mode) for mode in SPLITS)):
         for speed in measure(path, device, None, TESTS, ROUNDS, _quiet, _quiet, None, mode):
             row = {"model": model, **speed.row()}
             rate = speed.tokens_per_second

@@ -39,8 +39,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     device = row["device_name"] or row["device"]
     if row["gpu_layers"] is not None:
         device += f" ({row['gpu_layers']} layers)"
-    if row["split_mode"] == "tensor":
-        device += " (split by tensors)"
+    device += {"tensor": " (split by tensors)", "stream": " (others streamed)"}.get(
+        row["split_mode"], ""
+    )
     named = (row["model"], value_and_unit(row["model_bytes"], "bytes"), device)
     shown = (*named, str(row["threads"] or ""), str(row["batch"]), row["test"])
     if row["tokens_per_second"] is None:

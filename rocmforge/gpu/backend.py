@@ -77,6 +77,7 @@ class GpuBackend:
         self._runtime = kernels.runtime
         self._uploader: Uploader | None = None
         self._matrices: list[int] = []  # addresses of what was allocated for them
+        self._streamed: list[NDArray[np.uint8]] = []  # of the host's memory
         self._room = (0, 0)  # where the next expected matrix goes, and what is left from there
         event = self._runtime.create_event
         self._events: tuple[Any, ...] = event(), event()  # start and end of an op; empty: closed
@@ -97,13 +98,21 @@ class GpuBackend:
         columns: int,
         on_piece: Callable[[], None] | None = None,
         factors: Floats | None = None,
+        streamed: bool = False,
     ) -> DeviceMatrix:
-        """Upload GGUF rows (N, row_bytes) and bring them into the layout of `matmul` there."""
+        """Upload GGUF rows (N, row_bytes) and bring them into the layout of `matmul` there.
+
+        Of a matrix that is `streamed` the result lies in page-locked memory of the host, which
+        kernels read over the bus; see `Backend.pack` for the others.
+        """
         if self._uploader is None:
             self._uploader = Uploader(self._runtime)
         uploader = self._uploader
         layout = (fmt.name, raw.shape[0], columns)
-        matrix = DeviceMatrix.at(self._place(DeviceMatrix.at(0, *layout).nbytes), *layout)
+        nbytes = DeviceMatrix.at(0, *layout).nbytes
+        host = self._host_memory(nbytes) if streamed else None
+        place = self._place(nbytes) if host is None else host.ctypes.data
+        matrix = DeviceMatrix.at(place, *layout)
         if is_needed(matrix):
             staged = uploader.staging(raw.nbytes)
             uploader.copy(staged, raw, on_piece)
@@ -114,8 +123,10 @@ class GpuBackend:
                 at = staged + i * rows * raw.shape[1]
                 launch = pack(self.kernels, raw=at, matrix=matrix, **own)
                 launch.enqueue(self._runtime, uploader.stream)
-        else:
+        elif host is None:
             uploader.copy(matrix.codes, raw, on_piece)
+        else:
+            uploader.copy_on_host(host, raw, on_piece)
         return matrix
 
     def _place(self, nbytes: int) -> int:
@@ -125,6 +136,12 @@ class GpuBackend:
             return self._allocate(nbytes)
         self._room = address + nbytes, left - nbytes
         return address
+
+    def _host_memory(self, nbytes: int) -> NDArray[np.uint8]:
+        """Page-locked memory for a matrix, which begins a page."""
+        memory = self._runtime.allocate_pinned(nbytes)
+        self._streamed.append(memory)
+        return memory
 
     def _allocate(self, nbytes: int) -> int:
         address = self._runtime.allocate(nbytes)
@@ -146,11 +163,13 @@ class GpuBackend:
         if not events:
             return
         matrices, self._matrices = self._matrices, []
+        streamed, self._streamed = self._streamed, []
         replays, self._replays = self._replays, []
         release_all(
             self.finish_packing,
             *replays,
             *(partial(self._runtime.free, address) for address in matrices),
+            *(partial(self._runtime.free_pinned, memory) for memory in streamed),
             *(partial(self._runtime.destroy_event, event) for event in events),
             self.kernels.close,
             self._runtime.close,

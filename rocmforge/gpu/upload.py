@@ -78,6 +78,17 @@ class Uploader:
             if on_piece is not None:
                 on_piece()
 
+    def copy_on_host(
+        self, target: NDArray[np.uint8], source: NDArray[Any], on_piece: Callable[[], None] | None
+    ) -> None:
+        """Copy to memory of the host, and wait; otherwise as `copy`."""
+        flat = source.reshape(-1).view(np.uint8)
+        for at in range(0, flat.size, PIECE_BYTES):
+            piece = flat[at : at + PIECE_BYTES]
+            self._fill(target[at : at + piece.size], piece)
+            if on_piece is not None:
+                on_piece()
+
     def staging(self, nbytes: int) -> int:
         """Address of device memory that holds a matrix of the file until it is packed."""
         address, size = self._staging

@@ -106,7 +106,7 @@ def profile_model(
     ------
     ValueError
         The prompt and the tokens do not fit the context, an option is out of its range, or the
-        model lies on several devices.
+        model lies on several devices, or its weights are read from the host's memory.
     GGUFError, ModelError, DeviceError
         As of `Engine.from_gguf`.
     """
@@ -177,6 +177,11 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
 
 def _device_name(options: Options) -> str:
     """Name the device; a model on several is refused, which no one roofline fits."""
+    if options.split_mode == "stream" and options.gpu_layers is not None:
+        raise ValueError(
+            "profile: got split mode stream, wanted a model whose weights lie on its device: the "
+            "verdict compares with the speed of that memory"
+        )
     choices = chosen_devices(options.device)
     if options.gpu_layers == 0:
         choices = chosen_devices("cpu")

@@ -132,9 +132,10 @@ def _attention(engine: Engine, counts: Sequence[int], depth: int) -> int:
 def measured_peaks(engine: Engine, model: Matrices, work: Work) -> Peaks | None:
     """Measure what the engine's device reaches for such work, as `measure_peaks` does.
 
-    None where the ceiling of such products is not known, or layers lie on several devices.
+    None where the ceiling of such products is not known, layers lie on several devices, or weights
+    are read over a bus.
     """
-    if len(engine.devices) > 1:
+    if len(engine.devices) > 1 or engine.streamed_layers:
         return None
     ceiling = CEILINGS.get(engine.backend.matmul_precision(model.format, work.tokens))
     return None if ceiling is None else measure_peaks(engine.backend, work.nbytes, ceiling)

@@ -112,9 +112,10 @@ class Place:
     threads
         Of the CPU; None on GPUs alone.
     gpu_layers
-        Of a model that lies on the CPU too: how many layers do not; None of others.
+        Of a model that lies on the CPU or in the host's memory too: how many layers do not; None of
+        others.
     split_mode
-        How several devices share the model; None of one.
+        How devices share the model; None of one that has all of it.
     """
 
     device: str
@@ -265,10 +266,17 @@ def measure(
         return
 
 
-def lies_on_cpu(path: str | os.PathLike[str], device: str | None, gpu_layers: int | None) -> bool:
+def lies_on_cpu(
+    path: str | os.PathLike[str],
+    device: str | None,
+    gpu_layers: int | None,
+    split_mode: SplitMode = "layer",
+) -> bool:
     """Whether layers of a model lie on the CPU; arguments as of `measure`."""
     if chosen_devices(device)[0].device is None:
         return True
+    if split_mode == "stream":
+        return False
     with GGUFFile(path) as file:
         count = ModelConfig.from_gguf(file).n_layers
     return layers_on_gpus(gpu_layers, count) < count
@@ -282,10 +290,11 @@ def _place(
     threads: int | None,
 ) -> Place:
     """Of several devices, with all their names."""
-    choices = [] if gpu_layers == 0 else chosen_devices(device)
+    streamed = split_mode == "stream" and gpu_layers is not None
+    choices = [] if gpu_layers == 0 and not streamed else chosen_devices(device)
     gpus = [(choice.name, choice.device) for choice in choices if choice.device is not None]
     each = [Place(name, gpu.name, gpu.architecture) for name, gpu in gpus]
-    left = lies_on_cpu(path, device, gpu_layers)
+    left = lies_on_cpu(path, device, gpu_layers, split_mode)
     if left:
         each.insert(0, _cpu(threads))
     return Place(
@@ -293,8 +302,8 @@ def _place(
         " + ".join(str(place.name) for place in each),
         "+".join(str(place.architecture) for place in each),
         each[0].threads,
-        gpu_layers if left and len(each) > 1 else None,
-        split_mode if len(each) > 1 else None,
+        gpu_layers if streamed or (left and len(each) > 1) else None,
+        split_mode if streamed or len(each) > 1 else None,
     )
 
 

@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_split_modes,
         default=[SPLIT_MODES[0]],
         metavar="MODE,…",
-        help="how several GPUs share the model, layer or tensor (default: layer)",
+        help="how devices share the model: layer, tensor or stream (default: layer)",
     )
     for names, wanted in _LLAMA_BENCH.items():
         parser.add_argument(*names, type=_refused(wanted), help=argparse.SUPPRESS)
@@ -150,8 +150,8 @@ def _split_modes(text: str) -> list[SplitMode]:
     for name in text.split(","):
         mode = next((mode for mode in SPLIT_MODES if mode == name.strip()), None)
         if mode is None:
-            modes = " or ".join(SPLIT_MODES)
-            raise argparse.ArgumentTypeError(f"got {name!r}, wanted {modes}")
+            modes = ", ".join(SPLIT_MODES)
+            raise argparse.ArgumentTypeError(f"got {name!r}, wanted some of {modes}")
         found.append(mode)
     return found
 
@@ -256,12 +256,17 @@ def _runs(
             why = f"split mode tensor: got one device ({choice.name}), wanted several GPUs"
             yield device, None, "tensor", None, why
             continue
+        if "stream" in modes and (others or choice.device is None):
+            modes.remove("stream")
+            why = f"split mode stream: got {device or choice.name}, wanted one GPU"
+            yield device, None, "stream", None, why
         for layers in args.n_gpu_layers:
             if choice.device is None and layers:
                 why = f"{layers} layers on a GPU: got {choice.reason}"
                 yield device, layers, SPLIT_MODES[0], None, why
                 continue
-            counts = args.threads if lies_on_cpu(path, device, layers) else [None]
+            on_cpu = any(lies_on_cpu(path, device, layers, mode) for mode in modes)
+            counts = args.threads if on_cpu else [None]
             if counts != args.threads:
                 where = device if layers is None else f"{device} with -ngl {layers}"
                 print(f"-t: threads are the CPU's, and change nothing on {where}", file=sys.stderr)

@@ -1,0 +1,124 @@
+"""What a model takes of its devices' memory, and what to tell where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rocmforge.gguf.header import TensorInfo
+from rocmforge.model.config import ModelConfig
+from rocmforge.model.weights import layer_of, tensor_shapes
+from rocmforge.quantities import human_size
+from rocmforge.split.placement import fitting_layers, split_layers, taken_bytes
+
+EMBEDDING = "token_embd.weight"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes that a model takes on GPUs.
+
+    Parameters
+    ----------
+    config, tensors
+        The model, and what is in its file; one that is missing is refused when it is loaded.
+    nbytes
+        Of a matrix as it is packed, or of a vector.
+    cached
+        Of each layer's keys and values.
+    tokens
+        How many these are of.
+    wanted
+        How many of the last layers are to lie on GPUs, or a number for each GPU.
+    """
+
+    config: ModelConfig
+    tensors: Mapping[str, TensorInfo]
+    nbytes: Callable[[TensorInfo], int]
+    cached: Sequence[int]
+    tokens: int
+    wanted: int | Sequence[int]
+
+    @property
+    def on_gpus(self) -> int:
+        """How many of the last layers lie on GPUs."""
+        return self.wanted if isinstance(self.wanted, int) else sum(self.wanted)
+
+    def shares(self, rooms: Sequence[int]) -> list[int]:
+        """How many layers each GPU gets, where each has so much room."""
+        if not isinstance(self.wanted, int):
+            return list(self.wanted)
+        layers, output = self._layers(len(rooms))
+        return split_layers(self._last(layers), output, rooms)
+
+    def advice(self, rooms: Sequence[int]) -> str:
+        """Say how much memory GPUs lack, and how many layers they have room for."""
+        layers, output = self._layers(len(rooms))
+        taken = taken_bytes(self._last(layers), output, self.shares(rooms))
+        missing = sum(max(0, own - most) for own, most in zip(taken, rooms, strict=True))
+        told = (
+            f"{self.on_gpus} of {len(layers)} layers and the output take {human_size(sum(taken))} "
+            f"with keys and values of {self.tokens} tokens"
+        )
+        if missing == 0:
+            return f"{told}, for which there was room before loading"
+        told += f", {human_size(missing)} more than there is room for"
+        fitting = fitting_layers(layers, output, rooms)
+        if fitting == 0:
+            return f"{told}; wanted a smaller context, or the CPU (device cpu)"
+        return f"{told}; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
+
+    def advice_for_parts(self, rooms: Sequence[int]) -> str:
+        """Say how much memory each GPU needs for its part of every matrix."""
+        layers, output = self._layers(len(rooms))
+        whole = output if self.config.tied_output else 0  # the embedding, on each GPU
+        each = (sum(layers) + output - whole) // len(rooms) + whole
+        return (
+            f"a part of every matrix takes about {human_size(each)} on each of {len(rooms)} GPUs, "
+            f"with keys and values of {self.tokens} tokens, and the least room was "
+            f"{human_size(min(rooms))}; wanted a smaller context, or more GPUs"
+        )
+
+    def advice_for_stream(self, rooms: Sequence[int]) -> str:
+        """Say how much memory a GPU needs beside the weights that stay in the host's memory."""
+        layers, output = self._layers(1)
+        weights = [every - own for every, own in zip(layers, self.cached, strict=True)]
+        always = output + sum(self.cached)
+        if not self.config.tied_output:
+            embedding = self.tensors[EMBEDDING].nbytes
+            weights[0], always = weights[0] - embedding, always + embedding
+        taken, room = sum(self._last(weights)) + always, rooms[0]
+        told = (
+            f"{self.on_gpus} of {len(layers)} layers, the embedding, the output, and keys and "
+            f"values of {self.tokens} tokens take {human_size(taken)}"
+        )
+        if taken <= room:
+            return f"{told}, for which there was room before loading"
+        told += f", {human_size(taken - room)} more than there is room for"
+        if always > room:
+            return f"{told}; wanted a smaller context"
+        fitting = fitting_layers(weights, always, rooms)
+        return f"{told}; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
+
+    def _last(self, layers: Sequence[int]) -> Sequence[int]:
+        """Of the layers that lie on GPUs."""
+        return layers[len(layers) - self.on_gpus :]
+
+    def _layers(self, gpus: int) -> tuple[list[int], int]:
+        """Bytes of each layer, with its keys and values, and of the output.
+
+        The embedding goes with the first layer; one GPU has it once where the output is tied to it.
+        """
+        config, layers, output = self.config, list(self.cached), 0
+        for name in tensor_shapes(config):
+            info = self.tensors.get(name)
+            if info is None:
+                continue
+            layer = layer_of(name)
+            if layer is not None:
+                layers[layer] += self.nbytes(info)
+            if name == (EMBEDDING if config.tied_output else "output.weight"):
+                output = self.nbytes(info)
+            if name == EMBEDDING and (gpus > 1 or not config.tied_output):
+                layers[0] += info.nbytes
+        return layers, output

@@ -1,0 +1,148 @@
+"""A GPU that computes all layers and reads the weights of some from the host's memory."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model.small_models import written
+from numpy.typing import NDArray
+from split_passes import steps, tokens
+
+from rocmforge import loading
+from rocmforge.cli import main
+from rocmforge.engine import Engine
+from rocmforge.errors import OutOfMemoryError
+from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.runtime import Runtime
+from rocmforge.model.synthetic import make_model
+from rocmforge.profiling.run import Options, profile_model
+
+EXPERTS = {"expert_count": 5, "expert_used_count": 3, "expert_feed_forward_length": 96}
+
+
+@pytest.fixture(scope="module")
+def device(kernels: Kernels) -> str:
+    return f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
+
+
+def opened(path: Path, device: str | None, **options: Any) -> Engine:
+    given = {"ctx": 64, "sequences": 3, "page_size": 16, **options}
+    return Engine.from_gguf(path, device, **given)
+
+
+class Pinned:
+    """Page-locked memory that is held."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.held: dict[int, int] = {}
+        allocate, free = Runtime.allocate_pinned, Runtime.free_pinned
+
+        def allocating(runtime: Runtime, nbytes: int) -> NDArray[np.uint8]:
+            memory = allocate(runtime, nbytes)
+            self.held[memory.ctypes.data] = nbytes
+            return memory
+
+        def freeing(runtime: Runtime, memory: NDArray[np.uint8]) -> None:
+            del self.held[memory.ctypes.data]
+            free(runtime, memory)
+
+        monkeypatch.setattr(Runtime, "allocate_pinned", allocating)
+        monkeypatch.setattr(Runtime, "free_pinned", freeing)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.held.values())
+
+
+@pytest.mark.either_wave
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "qwen3moe"])
+@pytest.mark.parametrize("fmt", ["Q8_0", "F16"])
+def test_no_bit_changes(device: str, architecture: str, fmt: str, tmp_path: Path) -> None:
+    keys = {**EXPERTS, "embedding_length": 96} if architecture == "qwen3moe" else {}
+    path = written(architecture, block_count=3, **keys)(tmp_path / "m.gguf")
+    with opened(path, device, weight_format=fmt) as engine:
+        wanted, chosen, nbytes = steps(engine), tokens(engine), engine.weight_bytes
+        assert engine.streamed_layers == 0
+    for layers, streamed in ((2, 1), (0, 3), (3, 0)):
+        given = {"split_mode": "stream", "gpu_layers": layers, "weight_format": fmt}
+        with opened(path, device, **given) as engine:
+            assert (len(engine.devices), engine.streamed_layers) == (1, streamed)
+            assert engine.weight_bytes == nbytes
+            for got, want in zip(steps(engine), wanted, strict=True):
+                np.testing.assert_array_equal(got, want)
+            assert tokens(engine) == chosen
+
+
+def test_weights_lie_in_the_hosts_memory_until_the_engine_is_closed(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = Pinned(monkeypatch)
+    path = make_model(tmp_path / "m.gguf", "tiny", "Q4_0", layers=4)
+    held = []
+    for layers in (4, 1):
+        with opened(path, device, split_mode="stream", gpu_layers=layers) as engine:
+            held.append((pinned.nbytes, engine.weight_bytes))
+        gc.collect()
+        assert pinned.nbytes == 0
+    (none, nbytes), (most, same) = held
+    assert same == nbytes
+    assert nbytes / 2 < most - none < nbytes  # the output stays on the GPU
+
+
+@pytest.mark.parametrize(
+    ("allowed", "told"),
+    [
+        (1 << 22, r"got no memory; .*4 of 4 layers, the embedding, .* gpu_layers=[123] "),
+        (1 << 10, r"got no memory; .*4 of 4 layers, .* more than .*; wanted a smaller context$"),
+        (1 << 40, r"got no memory; .*4 of 4 layers, .* there was room before loading$"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_told_what_does(
+    device: str, allowed: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Runtime, nbytes: int) -> int:
+        raise OutOfMemoryError("got no memory")
+
+    path = make_model(tmp_path / "m.gguf", "tiny", "F16", layers=4)
+    monkeypatch.setattr(loading, "room", lambda free: allowed)
+    monkeypatch.setattr(Runtime, "allocate", full)
+    with pytest.raises(OutOfMemoryError, match=told):
+        opened(path, device, split_mode="stream")
+
+
+def test_where_nothing_can_be_streamed_to_is_refused(
+    standin: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN_DEVICES", "gfx1100,gfx1100")
+    path = make_model(tmp_path / "m.gguf", "tiny", "F16", layers=2)
+    for name in ("cpu", "hip:0,hip:1"):
+        told = pytest.raises(
+            ValueError, match=rf"split mode stream: got {name[:3]}.*, wanted one GPU"
+        )
+        with told:
+            opened(path, name, split_mode="stream")
+    options = Options(path, device="hip:0", gpu_layers=1, split_mode="stream")
+    with pytest.raises(ValueError, match="profile: got split mode stream, wanted a model whose"):
+        profile_model(options)
+
+
+def test_it_is_measured_beside_the_other_modes(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_model(tmp_path / "m.gguf", "tiny", "Q4_0", layers=2)
+    words = ["bench", "model", str(path), "--device", device, "-ngl", "1", "-sm", "stream,layer"]
+    assert main([*words, "-p", "8", "-n", "0", "-r", "1", "-o", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["device"], row["split_mode"], row["gpu_layers"]) for row in rows] == [
+        (device, "stream", 1),
+        (f"cpu+{device}", "layer", 1),
+    ]
+    assert all(row["tokens_per_second"] > 0 for row in rows)
+    assert rows[0]["time_over_ideal"] is None
+    assert main([*words[:3], "--device", "cpu", "-sm", "stream", "-p", "8", "-n", "0"]) == 1
+    assert "split mode stream: got cpu, wanted one GPU" in capsys.readouterr().out
