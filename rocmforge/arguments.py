@@ -426,7 +426,8 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="the last N layers and the output lie on the GPU, the others on the CPU, for a model "
         "that does not fit; 0: all on the CPU; as many as the model has, or more: all on the GPU "
-        "(default); N,M: so many on each of two GPUs",
+        "(default); N,M: so many on each of two GPUs; with --split-mode stream the weights of the "
+        "others stay in the host's memory instead",
     )
     group.add_argument(
         "-sm",

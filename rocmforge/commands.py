@@ -27,6 +27,7 @@ from rocmforge.errors import DeviceError
 from rocmforge.generation import GeneratedToken, GenerationStats
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.reader import GGUFFile
+from rocmforge.gpu.exchange_time import TOKEN
 from rocmforge.info import ModelInfo, read_info, supported
 from rocmforge.profiling.process_memory import peak_memory_bytes
 from rocmforge.quantities import human_count, human_size
@@ -409,7 +410,7 @@ def _ways(sums: Sums) -> str:
         return f"not measured: {sums.why_not}"
     times = sorted(sums.seconds.items(), key=lambda way: way[1])
     told = ", ".join(f"{way} {1e6 * seconds:.1f} us" for way, seconds in times)
-    return f"16 KiB by {told}"
+    return f"{human_size(4 * TOKEN)} by {told}"
 
 
 def _meant_by_environment() -> str | None:

@@ -20,7 +20,7 @@ from rocmforge.gpu import cuda, hip
 from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.choose_device import Choice, choose_device, why_unsupported
 from rocmforge.gpu.compiler import Kernels
-from rocmforge.gpu.exchange_time import fastest_group
+from rocmforge.gpu.exchange_time import exchange_seconds
 from rocmforge.gpu.packages import has_amd_driver, has_nvidia_driver
 from rocmforge.gpu.peers import MOST_RANKS, Way
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
@@ -79,7 +79,7 @@ class Sums:
     devices
         Their names; they are alike.
     seconds
-        Of a sum of 4,096 float32, by each way that they can take. The fastest one is used.
+        Of a sum of `exchange_time.TOKEN` float32, by each way that they can take.
     why_not
         Why nothing was measured; None where something was.
     """
@@ -89,14 +89,18 @@ class Sums:
     why_not: str | None = None
 
 
+def likeness(kind: str, gpu: DeviceProperties) -> str:
+    """Say what GPUs that are alike have in common: kernels and their grids follow from it."""
+    return f"{kind} {gpu.name} ({gpu.architecture}, {gpu.compute_units} compute units)"
+
+
 def alike_gpus() -> list[tuple[str, ...]]:
     """Return the names of usable GPUs that are alike, two and more together."""
-    found: dict[tuple[str, str, str, int], list[str]] = {}
+    found: dict[str, list[str]] = {}
     for kind, gpus in _LISTS.items():
         for gpu in gpus():
             if why_unsupported(kind, gpu.architecture) is None:
-                key = kind, gpu.name, gpu.architecture, gpu.compute_units
-                found.setdefault(key, []).append(f"{kind}:{gpu.index}")
+                found.setdefault(likeness(kind, gpu), []).append(f"{kind}:{gpu.index}")
     return [tuple(names) for names in found.values() if len(names) > 1]
 
 
@@ -113,9 +117,7 @@ def _sums(names: tuple[str, ...]) -> Sums:
                 backend = open_backend(name)
                 stack.callback(backend.close)
                 kernels += [backend.kernels] if isinstance(backend, GpuBackend) else []
-            group, seconds = fastest_group(kernels)
-            group.close()
-            return Sums(names, seconds)
+            return Sums(names, exchange_seconds(kernels))
     except RocmforgeError as error:
         return Sums(names, {}, str(error))
 

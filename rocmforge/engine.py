@@ -66,6 +66,8 @@ class Engine:
     streamed_layers : int
         How many of the first layers have their weights in the host's memory, from where the GPU
         that computes them reads them.
+    streamed_bytes : int
+        What these take of `weight_bytes`.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Engine:
         weight_bytes: int,
         devices: Sequence[str] = (),
         streamed_layers: int = 0,
+        streamed_bytes: int = 0,
     ) -> None:
         self._calls: Calls = {}
         self._resources = resources
@@ -89,6 +92,7 @@ class Engine:
         self.ctx = ctx
         self.weight_bytes = weight_bytes
         self.streamed_layers = streamed_layers
+        self.streamed_bytes = streamed_bytes
 
     @classmethod
     def from_gguf(
@@ -121,7 +125,8 @@ class Engine:
         gpu_layers
             So many of the last layers, and the output, lie on the GPU or GPUs, the others on the
             CPU: for a model that does not fit. 0: all on the CPU; as many as the model has, or
-            more: all on GPUs, as without it (None). A list has the number of each GPU.
+            more: all on GPUs, as without it (None). A list has the number of each GPU. For split
+            mode "stream" see there.
         split_mode
             How devices share the model. "layer": each has some layers, in proportion to its
             free memory, the first GPU the first ones; they work one after another. "tensor": each
@@ -190,6 +195,7 @@ class Engine:
                 made.weight_bytes,
                 names,
                 made.streamed_layers,
+                made.streamed_bytes,
             )
 
     def __enter__(self) -> Engine:

@@ -18,10 +18,11 @@ from itertools import accumulate
 from typing import Any, Literal, cast
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats
-from rocmforge.devices import chosen_devices, open_chosen
+from rocmforge.devices import chosen_devices, likeness, open_chosen
 from rocmforge.env import SPLIT_MODES, SplitMode
 from rocmforge.errors import DeviceError, OutOfMemoryError
 from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
@@ -39,7 +40,7 @@ from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.matrix_scales import of_rows
 from rocmforge.model.needs import Needs
-from rocmforge.model.shards import Part, cut
+from rocmforge.model.shards import Share, cut
 from rocmforge.model.weights import ModelWeights, layer_of, load_weights, tensor_shapes
 from rocmforge.plan.graph import Embedding, Graph
 from rocmforge.plan.protocols import (
@@ -89,6 +90,7 @@ class Loaded:
     ctx: int
     weight_bytes: int
     streamed_layers: int = 0
+    streamed_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,13 @@ def layers_on_gpus(gpu_layers: int | Sequence[int] | None, count: int) -> int:
     return sum(gpu_layers)
 
 
+def streamed_layers(
+    gpu_layers: int | Sequence[int] | None, split_mode: SplitMode, count: int
+) -> int:
+    """Return how many of a model's layers have their weights in the host's memory for a GPU."""
+    return count - layers_on_gpus(gpu_layers, count) if split_mode == "stream" else 0
+
+
 def _open(options: Options, resources: ExitStack) -> list[tuple[Choice, Backend[Any]]]:
     """Open the devices that were asked for."""
     wanted = options.gpu_layers
@@ -212,6 +221,7 @@ class _Loader:
         self.windows = [config.window_size(layer, ctx) for layer in range(config.n_layers)]
         self.weight_bytes = 0
         self.streamed = 0  # first layers whose weights stay in the host's memory
+        self.streamed_bytes = 0
 
     def stages(
         self,
@@ -223,7 +233,8 @@ class _Loader:
         count, on_gpus = self.config.n_layers, self.on_gpus()
         if self.options.split_mode == "stream":
             _check_one_gpu(opened)
-            self.streamed = count - on_gpus
+            self.streamed = streamed_layers(self.options.gpu_layers, "stream", count)
+            self.needs().check_host(psutil.virtual_memory().available)
             return (Stage(opened[0][0].name, opened[0][1], range(count)),)
         if on_gpus in (0, count) and len(opened) == 1:
             choice, backend = opened[0]
@@ -288,10 +299,13 @@ class _Loader:
             layer = layer_of(info.name)
             backend = stages[-1].backend if layer is None else backends[layer]
             release = partial(file.release, info.name)
-            given: dict[str, Any] = {}
+            columns = info.shape[-1]
             if layer is not None and layer < self.streamed:
-                given = {"streamed": True}
-            packed = backend.pack(raw, fmt, info.shape[-1], release, factors, **given)
+                gpu = cast(GpuBackend, backend)
+                packed = gpu.pack(raw, fmt, columns, release, factors, streamed=True)
+                self.streamed_bytes += packed.nbytes
+            else:
+                packed = backend.pack(raw, fmt, columns, release, factors)
             self.weight_bytes += packed.nbytes
             return packed
 
@@ -310,7 +324,8 @@ class _Loader:
         if isinstance(cache, SplitCache):
             executor = SplitExecutor(executors, [stage.name for stage in stages], cache)
         executor.prepare(compile_progress)
-        return Loaded(config, executor, stages, ctx, self.weight_bytes, self.streamed)
+        streamed = self.streamed, self.streamed_bytes
+        return Loaded(config, executor, stages, ctx, self.weight_bytes, *streamed)
 
     def load_parts(
         self,
@@ -329,7 +344,7 @@ class _Loader:
         formats = [(info, _stored(info, self.wanted)) for info in matrices if len(info.shape) > 1]
         shards = cut(config, formats, count)
         configs = [shards.part_config(rank) for rank in range(count)]
-        group, _ = fastest_group([backend.kernels for backend in backends])
+        group = fastest_group([backend.kernels for backend in backends])
         resources.callback(group.close)
         pairs = zip(stages, configs, strict=True)
         caches: list[Any] = [self._cache(stage, resources, own) for stage, own in pairs]
@@ -360,12 +375,12 @@ class _Loader:
             of_all = unpacked.map(shapes)
             for rank, backend in enumerate(backends):
                 own = shards.part(of_all, rank)
-                self._expect(backend, own, caches[rank], configs[rank], shards.numbered(rank))
+                self._expect(backend, own, caches[rank], configs[rank], shards.share(rank))
 
         weights = load_weights(file, config, pack, progress, expect, ctx)
         executors = []
         for rank, backend in enumerate(backends):
-            graph = self._graph(shards.part(weights, rank), configs[rank], shards.numbered(rank))
+            graph = self._graph(shards.part(weights, rank), configs[rank], shards.share(rank))
             peers = group.peers[rank]
             executors.append(backend.executor(graph, caches[rank], ctx, peers=peers))
             resources.callback(executors[-1].close)
@@ -388,11 +403,8 @@ class _Loader:
                 f"{MOST_RANKS} GPUs, as --device hip:0,hip:1"
             )
         gpus = [(choice.kind, choice.device) for choice, _ in opened if choice.device]
-        alike = dict.fromkeys(
-            f"{kind} {gpu.name} ({gpu.architecture}, {gpu.compute_units} compute units)"
-            for kind, gpu in gpus
-        )
-        if len(alike) > 1:  # they round alike where they have the same kernels in the same grids
+        alike = dict.fromkeys(likeness(kind, gpu) for kind, gpu in gpus)
+        if len(alike) > 1:  # they would round otherwise
             raise ValueError(
                 f"split mode tensor: got {', '.join(alike)}, wanted GPUs that are alike; split "
                 "mode layer takes any"
@@ -404,12 +416,12 @@ class _Loader:
         shapes: ModelWeights[MatrixShape],
         cache: Any,
         config: ModelConfig,
-        part: Part | None = None,
+        share: Share | None = None,
     ) -> None:
         """Have memory for a device's matrices, and begin to compile what will run them."""
         held = shapes.stage(range(self.streamed, len(shapes.layers)))
         backend.expect(held.matrices())
-        graph = self._graph(shapes.different_layers(self.config), config, part)
+        graph = self._graph(shapes.different_layers(self.config), config, share)
         backend.compile_ahead(graph, cache, self.ctx)
 
     def _as_stored(
@@ -430,13 +442,13 @@ class _Loader:
         return cache
 
     def _graph(
-        self, weights: ModelWeights[Any], config: ModelConfig, part: Part | None = None
+        self, weights: ModelWeights[Any], config: ModelConfig, share: Share | None = None
     ) -> Graph:
         table = weights.token_embd
         tied = self.config.tied_output and self.wanted is None
         packed = weights.output if tied else None  # not of a first stage without the output
         embedding = Embedding(self.file.tensor(table.name), table.format, packed)
-        return decoder_graph(config, weights, embedding, self.ctx, part)
+        return decoder_graph(config, weights, embedding, self.ctx, share)
 
 
 def _check_one_gpu(opened: Sequence[tuple[Choice, Backend[Any]]]) -> None:

@@ -39,7 +39,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     device = row["device_name"] or row["device"]
     if row["gpu_layers"] is not None:
         device += f" ({row['gpu_layers']} layers)"
-    device += {"tensor": " (split by tensors)", "stream": " (others streamed)"}.get(
+    device += {"tensor": " (split by tensors)", "stream": " (others in host memory)"}.get(
         row["split_mode"], ""
     )
     named = (row["model"], value_and_unit(row["model_bytes"], "bytes"), device)

@@ -1,14 +1,18 @@
 """Device time of sums over the devices of a group, as they run inside a captured graph.
 
-By it a model that is split over GPUs chooses how these exchange numbers.
+By it a model whose matrices are split over GPUs chooses how these exchange numbers.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
+from threading import Timer
 
-from rocmforge.errors import OutOfMemoryError
+import numpy as np
+
+from rocmforge.errors import DeviceError
 from rocmforge.gpu.arrays import F16
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.launch import Launch
@@ -22,31 +26,92 @@ SIZES = tuple(1 << bits for bits in (12, 14, 16, 18, 20, 22, 25))
 CALLS = 64  # in a row: as many as a token of 32 layers has
 TOKEN = 4096
 """Numbers of the sum by which a way to exchange is chosen: the residual of a token of 7B."""
+ROUNDS = 3  # whose median counts
+CLEARLY = 0.9  # of the time over peer access
+LIMIT_S = 10.0  # for the first sum
 
 
-def fastest_group(kernels: Sequence[Kernels]) -> tuple[Group, dict[Way, float]]:
-    """Return devices as a group that exchanges numbers the faster way, and each way's time.
+def fastest_group(kernels: Sequence[Kernels]) -> Group:
+    """Return devices as a group that exchanges numbers the faster way; see `exchange_seconds`.
 
-    The time is of a sum of `TOKEN` numbers, in seconds. Where cards cannot reach each other's
-    memory, the host's is the only way. A way for which there is no memory is none.
+    The host's memory has to be clearly faster: two ways that are alike do not take turns.
+    Whoever calls closes the group.
+    """
+    times = exchange_seconds(kernels)
+    host, peers = times.get("host memory"), times.get("peer access")
+    through_host = host is not None and (peers is None or host < CLEARLY * peers)
+    return Group([own.runtime for own in kernels], through_host)
+
+
+def exchange_seconds(kernels: Sequence[Kernels]) -> dict[Way, float]:
+    """Return the time of a sum of `TOKEN` numbers by each way in which devices can exchange them.
+
+    Where cards cannot reach each other's memory, the host's is the only way. A way for which there
+    is no memory, which fails, or gives a wrong sum, is none.
 
     Parameters
     ----------
     kernels
-        Of two to `MOST_RANKS` open devices. Whoever calls closes the group.
+        Of two to `MOST_RANKS` open devices.
 
     Raises
     ------
     DeviceError, OutOfMemoryError, ValueError
-        As of `Group`.
+        As of `Group`, where there is no way: what the last one failed of.
     """
     runtimes, times = [own.runtime for own in kernels], dict[Way, float]()
+    failed: DeviceError | None = None
     for through_host in (False, True):
-        with suppress(OutOfMemoryError), closing(Group(runtimes, through_host, few=True)) as group:
-            if group.way not in times:
-                times[group.way] = all_reduce_seconds(kernels, group, TOKEN)
-    fastest = min(times, key=times.__getitem__, default="peer access")
-    return Group(runtimes, through_host=fastest == "host memory"), times
+        try:
+            with closing(Group(runtimes, through_host, few=True)) as group:
+                _check(kernels, group)
+                tried = [all_reduce_seconds(kernels, group, TOKEN) for _ in range(ROUNDS)]
+                times[group.way] = statistics.median(tried)
+                if group.way == "host memory":
+                    break
+        except DeviceError as error:
+            failed = error
+    if not times and failed is not None:
+        raise failed
+    return times
+
+
+def _check(kernels: Sequence[Kernels], group: Group) -> None:
+    """Sum other numbers of each device once; DeviceError where the sum is wrong, or does not come.
+
+    A card may say that it reaches another one's memory and never do so.
+    """
+    ranks = len(kernels)
+    wanted, got = ranks * (ranks + 1) / 2, np.empty(TOKEN, np.float32)
+    late = Timer(LIMIT_S, group.stop)
+    with ExitStack() as stack:
+        parts = []
+        for rank, own in enumerate(kernels):
+            parts.append(own.runtime.allocate(got.nbytes))
+            stack.callback(own.runtime.free, parts[-1])
+            own.runtime.copy_to_device(parts[-1], np.full(TOKEN, rank + 1, np.float32))
+        launches = [
+            all_reduce(own, x=x, count=TOKEN, peers=peers)
+            for own, x, peers in zip(kernels, parts, group.peers, strict=True)
+        ]
+        stack.callback(group.restart)
+        stack.callback(_wait, kernels)
+        stack.callback(group.stop)
+        late.start()
+        try:
+            for own, its in zip(kernels, launches, strict=True):
+                for launch in its:
+                    launch.enqueue(own.runtime)
+            _wait(kernels)
+        finally:
+            late.cancel()
+        for own, x in zip(kernels, parts, strict=True):
+            own.runtime.copy_to_host(got, x)
+            if (got != wanted).any():
+                raise DeviceError(
+                    f"a sum over {ranks} GPUs by {group.way}: got {got.min():g} to {got.max():g} "
+                    f"within {LIMIT_S:g} s, wanted {wanted:g}"
+                )
 
 
 def all_reduce_seconds(kernels: Sequence[Kernels], group: Group, count: int) -> float:

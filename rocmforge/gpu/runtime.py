@@ -313,10 +313,13 @@ class Runtime(ABC):
         function = getattr(self._api, self.names[what])
         error, *values = function(nbytes, *more)
         if self._is_out_of_memory(error):
+            told = f"got no {nbytes} bytes of {kind} memory"
+            if what == "allocate_pinned":
+                raise OutOfMemoryError(f"the host: {told}")
             free, total = self.memory_info()
             raise OutOfMemoryError(
-                f"device {self.platform}:{self.properties.index} ({self.properties.name}): got no "
-                f"{nbytes} bytes of {kind} memory; {free} of the device's {total} bytes are free"
+                f"device {self.platform}:{self.properties.index} ({self.properties.name}): {told}; "
+                f"{free} of the device's {total} bytes are free"
             )
         if int(error):
             raise DeviceError(f"{function.__name__} of {nbytes} bytes: {self._describe(error)}")

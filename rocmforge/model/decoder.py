@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rocmforge.array_types import Floats
 from rocmforge.model.config import ExpertConfig, ModelConfig
-from rocmforge.model.shards import Part
+from rocmforge.model.shards import Share
 from rocmforge.model.weights import LayerWeights, ModelWeights
 from rocmforge.plan.graph import (
     AddExperts,
@@ -46,7 +46,7 @@ def decoder_graph(
     weights: ModelWeights[W],
     embedding: Embedding,
     ctx: int,
-    part: Part | None = None,
+    share: Share | None = None,
 ) -> Graph:
     """Write a model down as a graph.
 
@@ -59,8 +59,8 @@ def decoder_graph(
         The token embedding.
     ctx
         Most tokens of a sequence: a window that is not smaller has no effect.
-    part
-        Which one `weights` are, of several: what parts add to x is summed over all of them, and the
+    share
+        Which of several parts `weights` are: what they add to x is summed over all of them, and the
         first one alone has x itself in that sum. Each computes some logits, which all gather.
 
     Returns
@@ -70,19 +70,19 @@ def decoder_graph(
         and ends with activations (tokens, K) where it lacks the first or the last layer; the cache
         has its layers alone.
     """
-    decoder = _Decoder(config, weights, ctx, part)
+    decoder = _Decoder(config, weights, ctx, share)
     result = decoder.x if weights.output is None else decoder.logits
     return Graph(list(decoder.ops(embedding)), result)
 
 
 class _Decoder:
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights[W], ctx: int, part: Part | None
+        self, config: ModelConfig, weights: ModelWeights[W], ctx: int, share: Share | None
     ) -> None:
         self.config = config
         self.weights = weights
         self.ctx = ctx
-        self.part = part
+        self.share = share
         self.partial = False  # whether x is a part of what it should be
         self.first = weights.layers[0].index
         self.x = Tensor("x", config.d_model)
@@ -114,8 +114,8 @@ class _Decoder:
         yield SelectOutputs(self.x, last)
         yield self.norm(last, weights.output_norm, weights.output_norm_bias, last)
         logits = self.logits
-        if self.part is not None and self.part.logits != config.vocab_size:
-            logits = Tensor("own_logits", self.part.logits, "outputs")
+        if self.share is not None and self.share.logits != config.vocab_size:
+            logits = Tensor("own_logits", self.share.logits, "outputs")
         yield Matmul(
             last, (weights.output,), (logits,), (None,), role="output", scale=scales.logits
         )
@@ -156,8 +156,8 @@ class _Decoder:
 
     def adds(self) -> bool:
         """Whether what comes next is added to x: not the first of what a later part adds."""
-        adds = self.part is None or self.part.rank == 0 or self.partial
-        self.partial = self.part is not None
+        adds = self.share is None or self.share.rank == 0 or self.partial
+        self.partial = self.share is not None
         return adds
 
     def add(
@@ -175,7 +175,7 @@ class _Decoder:
             yield Matmul(x, (weight,), (self.x,), (bias,), self.adds(), role, scale)
         else:
             yield Matmul(x, (weight,), (part,), (bias,), role=role)
-            if self.part is not None:
+            if self.share is not None:
                 yield AllReduce(part)
             yield Rmsnorm(part, post_norm, self.config.norm_eps, self.x, accumulate=True)
 

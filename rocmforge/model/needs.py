@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.header import TensorInfo
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.weights import layer_of, tensor_shapes
@@ -70,26 +72,21 @@ class Needs:
 
     def advice_for_parts(self, rooms: Sequence[int]) -> str:
         """Say how much memory each GPU needs for its part of every matrix."""
-        layers, output = self._layers(len(rooms))
-        whole = output if self.config.tied_output else 0  # the embedding, on each GPU
-        each = (sum(layers) + output - whole) // len(rooms) + whole
+        blocks, embedding, output = self._blocks()
+        whole = output if self.config.tied_output else embedding
+        cut = sum(blocks) + (0 if self.config.tied_output else output)
         return (
-            f"a part of every matrix takes about {human_size(each)} on each of {len(rooms)} GPUs, "
-            f"with keys and values of {self.tokens} tokens, and the least room was "
-            f"{human_size(min(rooms))}; wanted a smaller context, or more GPUs"
+            f"a part of every matrix takes about {human_size(cut // len(rooms) + whole)} on each "
+            f"of {len(rooms)} GPUs, with keys and values of {self.tokens} tokens, and the least "
+            f"room was {human_size(min(rooms))}; wanted a smaller context, or more GPUs"
         )
 
     def advice_for_stream(self, rooms: Sequence[int]) -> str:
         """Say how much memory a GPU needs beside the weights that stay in the host's memory."""
-        layers, output = self._layers(1)
-        weights = [every - own for every, own in zip(layers, self.cached, strict=True)]
-        always = output + sum(self.cached)
-        if not self.config.tied_output:
-            embedding = self.tensors[EMBEDDING].nbytes
-            weights[0], always = weights[0] - embedding, always + embedding
+        weights, always = self._weights()
         taken, room = sum(self._last(weights)) + always, rooms[0]
         told = (
-            f"{self.on_gpus} of {len(layers)} layers, the embedding, the output, and keys and "
+            f"{self.on_gpus} of {len(weights)} layers, the embedding, the output, and keys and "
             f"values of {self.tokens} tokens take {human_size(taken)}"
         )
         if taken <= room:
@@ -100,16 +97,44 @@ class Needs:
         fitting = fitting_layers(weights, always, rooms)
         return f"{told}; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
 
+    def check_host(self, free: int) -> None:
+        """OutOfMemoryError where the weights that stay in the host's memory do not fit there."""
+        weights, _ = self._weights()
+        streamed = weights[: len(weights) - self.on_gpus]
+        if sum(streamed) <= free:
+            return
+        most = sum(total <= free for total in accumulate(weights))
+        raise OutOfMemoryError(
+            f"the host's memory: got {human_size(free)} that are free, wanted "
+            f"{human_size(sum(streamed))} for the weights of {len(streamed)} layers; "
+            f"gpu_layers={len(weights) - most} (--gpu-layers {len(weights) - most}) or more leaves "
+            "what fits"
+        )
+
     def _last(self, layers: Sequence[int]) -> Sequence[int]:
         """Of the layers that lie on GPUs."""
         return layers[len(layers) - self.on_gpus :]
+
+    def _weights(self) -> tuple[list[int], int]:
+        """Bytes of each layer's weights, and of what is on the GPU beside them in any case."""
+        blocks, embedding, output = self._blocks()
+        weights = [every - own for every, own in zip(blocks, self.cached, strict=True)]
+        tied = self.config.tied_output
+        return weights, output + sum(self.cached) + (0 if tied else embedding)
 
     def _layers(self, gpus: int) -> tuple[list[int], int]:
         """Bytes of each layer, with its keys and values, and of the output.
 
         The embedding goes with the first layer; one GPU has it once where the output is tied to it.
         """
-        config, layers, output = self.config, list(self.cached), 0
+        layers, embedding, output = self._blocks()
+        if gpus > 1 or not self.config.tied_output:
+            layers[0] += embedding
+        return layers, output
+
+    def _blocks(self) -> tuple[list[int], int, int]:
+        """Bytes of each layer, with its keys and values, of the embedding and of the output."""
+        config, layers, embedding, output = self.config, list(self.cached), 0, 0
         for name in tensor_shapes(config):
             info = self.tensors.get(name)
             if info is None:
@@ -117,8 +142,8 @@ class Needs:
             layer = layer_of(name)
             if layer is not None:
                 layers[layer] += self.nbytes(info)
+            if name == EMBEDDING:
+                embedding = info.nbytes
             if name == (EMBEDDING if config.tied_output else "output.weight"):
                 output = self.nbytes(info)
-            if name == EMBEDDING and (gpus > 1 or not config.tied_output):
-                layers[0] += info.nbytes
-        return layers, output
+        return layers, embedding, output

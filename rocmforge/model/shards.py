@@ -40,8 +40,8 @@ _ADDED_ONCE = ("attn_output_bias", "ffn_down_bias")
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of a model that is cut for several devices.
+class Share:
+    """What a graph has to know of the part of a model that it is of.
 
     Parameters
     ----------
@@ -87,11 +87,11 @@ class Shards:
             experts=experts,
         )
 
-    def numbered(self, rank: int) -> Part:
+    def share(self, rank: int) -> Share:
         """Return what a graph has to know of one part."""
         vocab = self.config.vocab_size
         start, end = (0, vocab) if self.config.tied_output else self._range("vocab", vocab, rank)
-        return Part(rank, end - start)
+        return Share(rank, end - start)
 
     def part_info(self, info: TensorInfo, rank: int) -> TensorInfo:
         """Return what a matrix of the file is in one part: its shape."""

@@ -94,8 +94,8 @@ class MemoryProfile:
 
     Parameters
     ----------
-    weight_bytes
-        Packed matrices.
+    weight_bytes, streamed_bytes
+        Packed matrices, and those of them that a GPU reads from the host's memory.
     kv
         Keys and values.
     executor
@@ -110,6 +110,7 @@ class MemoryProfile:
     """
 
     weight_bytes: int
+    streamed_bytes: int
     kv: KvMemory
     executor: ExecutorMemory
     device: DeviceMemory | None
@@ -120,10 +121,11 @@ class MemoryProfile:
 
     @property
     def engine_bytes(self) -> int:
-        """Weights, the pool of keys and values, activations, constants and inputs."""
+        """Weights on the device, the pool of keys and values, activations, constants, inputs."""
         executor = self.executor
         own = executor.activations + executor.constants + executor.inputs
-        return self.weight_bytes + self.kv.pool_bytes + own
+        weights = self.weight_bytes - self.streamed_bytes
+        return weights + self.kv.pool_bytes + own
 
     @property
     def taken_bytes(self) -> int | None:
@@ -187,6 +189,7 @@ def memory_profile(engine: Engine, before: DeviceMemory | None = None) -> Memory
         reasons["host_bytes"] = NO_STATUS
     return MemoryProfile(
         weight_bytes=engine.weight_bytes,
+        streamed_bytes=engine.streamed_bytes,
         kv=KvMemory(
             pool_bytes=cache.nbytes,
             bytes_per_token=cache.bytes_per_token,

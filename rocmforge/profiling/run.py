@@ -18,7 +18,7 @@ from rocmforge.engine import Engine
 from rocmforge.env import SplitMode
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect, oversubscription
-from rocmforge.loading import layers_on_gpus
+from rocmforge.loading import layers_on_gpus, streamed_layers
 from rocmforge.model.config import ModelConfig
 from rocmforge.plan.observation import ObservedPass
 from rocmforge.plan.protocols import Progress
@@ -177,7 +177,9 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
 
 def _device_name(options: Options) -> str:
     """Name the device; a model on several is refused, which no one roofline fits."""
-    if options.split_mode == "stream" and options.gpu_layers is not None:
+    with GGUFFile(options.path) as file:
+        count = ModelConfig.from_gguf(file).n_layers
+    if streamed_layers(options.gpu_layers, options.split_mode, count):
         raise ValueError(
             "profile: got split mode stream, wanted a model whose weights lie on its device: the "
             "verdict compares with the speed of that memory"
@@ -186,11 +188,9 @@ def _device_name(options: Options) -> str:
     if options.gpu_layers == 0:
         choices = chosen_devices("cpu")
     names = [choice.name for choice in choices]
-    if options.gpu_layers and choices[0].device is not None:
-        with GGUFFile(options.path) as file:
-            count = ModelConfig.from_gguf(file).n_layers
-        if layers_on_gpus(options.gpu_layers, count) < count:
-            names.insert(0, "cpu")
+    left = layers_on_gpus(options.gpu_layers, count) < count
+    if options.gpu_layers and left and choices[0].device is not None:
+        names.insert(0, "cpu")
     if len(names) > 1:
         raise ValueError(
             f"profile: got a model on {', '.join(names)}, wanted one device, whose roofline the "

@@ -23,7 +23,7 @@ from rocmforge.env import SplitMode
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect
-from rocmforge.loading import layers_on_gpus
+from rocmforge.loading import layers_on_gpus, streamed_layers
 from rocmforge.model.config import ModelConfig
 from rocmforge.plan.protocols import Progress
 from rocmforge.speed.ideal import (
@@ -282,6 +282,12 @@ def lies_on_cpu(
     return layers_on_gpus(gpu_layers, count) < count
 
 
+def streams(path: str | os.PathLike[str], gpu_layers: int | None, split_mode: SplitMode) -> bool:
+    """Whether weights of a model stay in the host's memory; arguments as of `measure`."""
+    with GGUFFile(path) as file:
+        return streamed_layers(gpu_layers, split_mode, ModelConfig.from_gguf(file).n_layers) > 0
+
+
 def _place(
     path: str | os.PathLike[str],
     device: str | None,
@@ -290,8 +296,8 @@ def _place(
     threads: int | None,
 ) -> Place:
     """Of several devices, with all their names."""
-    streamed = split_mode == "stream" and gpu_layers is not None
-    choices = [] if gpu_layers == 0 and not streamed else chosen_devices(device)
+    streamed = streams(path, gpu_layers, split_mode)
+    choices = [] if gpu_layers == 0 and split_mode != "stream" else chosen_devices(device)
     gpus = [(choice.name, choice.device) for choice in choices if choice.device is not None]
     each = [Place(name, gpu.name, gpu.architecture) for name, gpu in gpus]
     left = lies_on_cpu(path, device, gpu_layers, split_mode)

@@ -19,7 +19,7 @@ from build_standin import KERNEL_CACHE
 from guarded import Gpu
 from numpy.typing import NDArray
 
-from rocmforge.errors import OutOfMemoryError
+from rocmforge.errors import DeviceError, OutOfMemoryError
 from rocmforge.gpu import exchange_time, peers
 from rocmforge.gpu.arrays import Q8
 from rocmforge.gpu.compiler import Kernels
@@ -268,26 +268,10 @@ def free_bytes(gpus: Sequence[Gpu]) -> list[int]:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("through_host", [False, True])
-def test_a_group_gives_all_memory_back(
-    opened: Open, through_host: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_gives_all_memory_back(opened: Open, through_host: bool, pinned: set[int]) -> None:
     gpus = opened(2)
     if gpus[0].runtime.platform == "cuda":
         pytest.skip("CUDA's driver keeps what it caches")
-    kind, pinned = type(gpus[0].runtime), set()
-    allocate, free = kind.allocate_pinned, kind.free_pinned
-
-    def allocating(self: Runtime, nbytes: int) -> NDArray[np.uint8]:
-        memory = allocate(self, nbytes)
-        pinned.add(memory.ctypes.data)
-        return memory
-
-    def freeing(self: Runtime, memory: NDArray[np.uint8]) -> None:
-        pinned.remove(memory.ctypes.data)
-        free(self, memory)
-
-    monkeypatch.setattr(kind, "allocate_pinned", allocating)
-    monkeypatch.setattr(kind, "free_pinned", freeing)
     before = free_bytes(gpus)
     with grouped(gpus, through_host) as ranks:
         assert all(now < was for now, was in zip(free_bytes(gpus), before, strict=True))
@@ -326,57 +310,130 @@ def test_a_group_has_two_ranks_or_more_and_not_too_many(opened: Open) -> None:
             Group([gpu.runtime] * count)
 
 
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(("slow", "wanted"), [(0, "host memory"), (1, "peer access")])
-def test_devices_exchange_the_way_that_takes_less_time(
-    opened: Open, slow: int, wanted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Page-locked memory that is held."""
+    held: set[int] = set()
+    allocate, free = Runtime.allocate_pinned, Runtime.free_pinned
+
+    def allocating(self: Runtime, nbytes: int) -> NDArray[np.uint8]:
+        memory = allocate(self, nbytes)
+        held.add(memory.ctypes.data)
+        return memory
+
+    def freeing(self: Runtime, memory: NDArray[np.uint8]) -> None:
+        held.remove(memory.ctypes.data)
+        free(self, memory)
+
+    monkeypatch.setattr(Runtime, "allocate_pinned", allocating)
+    monkeypatch.setattr(Runtime, "free_pinned", freeing)
+    return held
+
+
+@pytest.fixture
+def short(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few and small sums say which way devices exchange."""
     monkeypatch.setattr(exchange_time, "CALLS", 2)
     monkeypatch.setattr(exchange_time, "TOKEN", 64)
-    timed, measured = exchange_time.all_reduce_seconds, []
 
-    def slower(*given: Any) -> float:
-        assert timed(*given) > 0
-        measured.append(given)
-        return 2.0 if len(measured) == slow + 1 else 1.0
 
-    monkeypatch.setattr(exchange_time, "all_reduce_seconds", slower)
+PEERS, HOST = "peer access", "host memory"
+SECONDS = ((1.0, 0.5, HOST), (1.0, 0.95, PEERS), (1.0, 3.0, PEERS))
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("peers", "host", "wanted"), SECONDS)
+def test_devices_exchange_the_way_that_takes_less_time(
+    opened: Open,
+    pinned: set[int],
+    peers: float,
+    host: float,
+    wanted: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed = exchange_time.all_reduce_seconds
+
+    def given(kernels: Sequence[Kernels], group: Group, count: int) -> float:
+        assert timed(kernels, group, count) > 0
+        return {PEERS: peers, HOST: host}[group.way]
+
+    monkeypatch.setattr(exchange_time, "all_reduce_seconds", given)
     gpus = opened(2)
-    before = free_bytes(gpus)
-    group, times = exchange_time.fastest_group([gpu.kernels for gpu in gpus])
-    ways = ("peer access", "host memory")
-    assert times == {way: 2.0 if at == slow else 1.0 for at, way in enumerate(ways)}
+    kernels, before = [gpu.kernels for gpu in gpus], free_bytes(gpus)
+    assert exchange_time.exchange_seconds(kernels) == {PEERS: peers, HOST: host}
+    group = exchange_time.fastest_group(kernels)
     assert group.way == wanted
     check_sums(Ranks(gpus, group), random_parts(2, COUNTS))  # with memory for many numbers
     group.close()
     for gpu in gpus:
         gpu.free()
+    assert not pinned
     if gpus[0].runtime.platform == "hip":
         assert free_bytes(gpus) == before
 
 
-@pytest.mark.usefixtures("small")
-def test_one_way_is_taken_where_there_is_no_other(
+@pytest.mark.usefixtures("short")
+def test_cards_without_peer_access_have_one_way(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange_time, "CALLS", 2)
-    monkeypatch.setattr(exchange_time, "TOKEN", 64)
-    gpus = opened(2)
-    monkeypatch.setattr(type(gpus[0].runtime), "can_reach", lambda self, other: False)
-    group, times = exchange_time.fastest_group([gpu.kernels for gpu in gpus])
-    group.close()
-    assert (group.way, list(times)) == ("host memory", ["host memory"])
-    monkeypatch.undo()
-    kind = type(gpus[0].runtime)
+    kernels = [gpu.kernels for gpu in opened(2)]
+    monkeypatch.setattr(Runtime, "can_reach", lambda self, other: False)
+    assert list(exchange_time.exchange_seconds(kernels)) == [HOST]
 
-    def full(self: Runtime, nbytes: int) -> NDArray[np.uint8]:
-        if nbytes > 4:  # but for where the host says stop
-            raise OutOfMemoryError("no page-locked memory")
-        return allocate(self, nbytes)
 
-    allocate = kind.allocate_pinned
-    monkeypatch.setattr(kind, "allocate_pinned", full)
-    monkeypatch.setattr(exchange_time, "CALLS", 2)
-    group, times = exchange_time.fastest_group([gpu.kernels for gpu in gpus])
-    group.close()
-    assert (group.way, list(times)) == ("peer access", ["peer access"])
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("failing", [PEERS, HOST])
+def test_a_way_that_fails_is_none(
+    opened: Open, pinned: set[int], failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = [gpu.kernels for gpu in opened(2)]
+    timed = exchange_time.all_reduce_seconds
+
+    def failed(own: Sequence[Kernels], group: Group, count: int) -> float:
+        if group.way == failing:
+            raise DeviceError("got a fault")
+        return timed(own, group, count)
+
+    monkeypatch.setattr(exchange_time, "all_reduce_seconds", failed)
+    (other,) = {PEERS, HOST} - {failing}
+    assert list(exchange_time.exchange_seconds(kernels)) == [other]
+    assert not pinned
+    monkeypatch.setattr(Group, "__init__", failed_init)
+    with pytest.raises(OutOfMemoryError, match="no inbox"):
+        exchange_time.exchange_seconds(kernels)
+
+
+def failed_init(self: Group, *given: Any, **more: Any) -> None:
+    raise OutOfMemoryError("no inbox")
+
+
+@pytest.mark.usefixtures("short")
+def test_a_sum_that_is_wrong_or_does_not_come_is_no_way(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a card says that it reaches another one's memory, and what it writes is lost."""
+    kernels = [gpu.kernels for gpu in opened(2)]
+    monkeypatch.setattr(exchange_time, "LIMIT_S", 0.3)
+    whole, view = Group._view, [0]
+
+    def lost(self: Group, rank: int, inboxes: Sequence[int], room: int, flags: int) -> Any:
+        found = whole(self, rank, inboxes, room, flags)
+        if self.way == HOST:
+            return found
+        view[0] += 1
+        return (inboxes[rank],) * len(inboxes) + found[len(inboxes) :]  # writes to itself
+
+    monkeypatch.setattr(Group, "_view", lost)
+    assert list(exchange_time.exchange_seconds(kernels)) == [HOST]
+    assert view[0] > 0
+    monkeypatch.setattr(Group, "_reach", lambda self: True)
+    host_fails = Group.__init__
+
+    def peers_alone(self: Group, runtimes: Any, through_host: bool = False, **more: Any) -> None:
+        if through_host:
+            raise DeviceError("got no host memory")
+        host_fails(self, runtimes, through_host, **more)
+
+    monkeypatch.setattr(Group, "__init__", peers_alone)
+    with pytest.raises(DeviceError, match="got no host memory"):
+        exchange_time.exchange_seconds(kernels)

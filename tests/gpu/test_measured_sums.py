@@ -32,7 +32,7 @@ def test_sums_over_cards_that_are_alike_are_measured(
     monkeypatch.setattr(commands, "measured_sums", lambda: found)
     assert main(["devices"]) == 0
     told = capsys.readouterr().out
-    assert "(split mode tensor): 16 KiB by host memory 4.2 us, peer access 20.0 us\n" in told
+    assert "(split mode tensor): 16.0 KiB by host memory 4.2 us, peer access 20.0 us\n" in told
     assert "sums over hip:1, hip:3 (split mode tensor): not measured: no memory\n" in told
 
 
@@ -43,5 +43,5 @@ def test_what_cannot_be_measured_is_told(
         raise OutOfMemoryError("no memory for inboxes")
 
     monkeypatch.setenv("STANDIN_DEVICES", "gfx1100,gfx1100")
-    monkeypatch.setattr(devices, "fastest_group", full)
+    monkeypatch.setattr(devices, "exchange_seconds", full)
     assert measured_sums() == [Sums(("hip:0", "hip:1"), {}, "no memory for inboxes")]

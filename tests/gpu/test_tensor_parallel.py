@@ -181,7 +181,11 @@ def test_what_cannot_be_split_is_refused_by_name(
         (ValueError, r"got 1 devices \(hip:0\), wanted 2 to 8 GPUs", {"device": "hip:0"}),
         (ValueError, r"got 1 devices \(cpu\), wanted 2 to 8 GPUs", {"device": "cpu"}),
         (ValueError, r"\(gfx90a, 4 .*\), wanted GPUs that are alike", {"device": "hip:0,hip:2"}),
-        (ValueError, "split_mode: got 'rows', wanted layer or tensor", {"split_mode": "rows"}),
+        (
+            ValueError,
+            "split_mode: got 'rows', wanted layer, tensor or stream",
+            {"split_mode": "rows"},
+        ),
     ):
         refused(llama, told, error, **options)
 

@@ -32,7 +32,7 @@ def ops_of(tmp_path: Path, architecture: str, rank: int | None, **keys: Any) -> 
         else:
             shards = cut(config, [], 2)
             part, own = shards.part(weights, rank), shards.part_config(rank)
-            number = shards.numbered(rank)
+            number = shards.share(rank)
         table = part.token_embd
         embedding = Embedding(file.tensor(table.name).copy(), table.format)
         return list(decoder_graph(own, part, embedding, 64, number).ops)

@@ -144,6 +144,7 @@ def made_profile() -> Profile:
         ),
         remarks=("A remark & <more>.",),
         memory=MemoryProfile(
+            streamed_bytes=0,
             weight_bytes=3 * 2**30,
             kv=KvMemory(2**30, 2**18, 2**13, 4096, PageUse(32, 128, 4, 1, 110, 0, 18, 1, 124)),
             executor=ExecutorMemory(2**20, 2**21, 2**12, 2**10, 2**16),

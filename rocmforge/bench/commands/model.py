@@ -237,12 +237,13 @@ def _runs(
 ) -> Iterator[tuple[str | None, int | None, SplitMode, int | None, str | None]]:
     """Each device with each number of layers, split mode and threads; and why one is not there.
 
-    Where no layer is left to the CPU, threads count once; on one device, so do split modes.
+    Where no layer is left to the CPU, threads count once. Split modes that are the same there do so
+    too.
     """
     from rocmforge.devices import chosen_devices
     from rocmforge.errors import DeviceError
     from rocmforge.hardware import oversubscription
-    from rocmforge.speed.measure import lies_on_cpu
+    from rocmforge.speed.measure import lies_on_cpu, streams
 
     usable = len(os.sched_getaffinity(0))
     for device in args.device:
@@ -251,29 +252,33 @@ def _runs(
         except DeviceError as error:
             yield device, None, SPLIT_MODES[0], None, str(error)
             continue
-        modes = [mode for mode in args.split_mode if others or mode != "tensor"]
+        one_gpu = not others and choice.device is not None
+        possible = {"layer": True, "tensor": bool(others), "stream": one_gpu}
+        modes = [mode for mode in dict.fromkeys(args.split_mode) if possible[mode]]
         if not modes:
-            why = f"split mode tensor: got one device ({choice.name}), wanted several GPUs"
-            yield device, None, "tensor", None, why
+            mode = args.split_mode[0]
+            wanted = {"tensor": "several GPUs", "stream": "one GPU"}[mode]
+            got = device if others else f"one device ({choice.name})"
+            yield device, None, mode, None, f"split mode {mode}: got {got}, wanted {wanted}"
             continue
-        if "stream" in modes and (others or choice.device is None):
-            modes.remove("stream")
-            why = f"split mode stream: got {device or choice.name}, wanted one GPU"
-            yield device, None, "stream", None, why
         for layers in args.n_gpu_layers:
             if choice.device is None and layers:
                 why = f"{layers} layers on a GPU: got {choice.reason}"
                 yield device, layers, SPLIT_MODES[0], None, why
                 continue
-            on_cpu = any(lies_on_cpu(path, device, layers, mode) for mode in modes)
-            counts = args.threads if on_cpu else [None]
-            if counts != args.threads:
-                where = device if layers is None else f"{device} with -ngl {layers}"
-                print(f"-t: threads are the CPU's, and change nothing on {where}", file=sys.stderr)
-            for threads in counts:
-                if told := oversubscription(threads or 0, usable):
-                    print(f"-t: {told}", file=sys.stderr)
-                for mode in modes:
+            for mode in modes:
+                if mode == "stream" and "layer" in modes and not streams(path, layers, mode):
+                    continue  # the same as mode layer
+                counts = args.threads if lies_on_cpu(path, device, layers, mode) else [None]
+                if counts != args.threads:
+                    where = device if layers is None else f"{device} with -ngl {layers}"
+                    where += " -sm stream" if mode == "stream" else ""
+                    print(
+                        f"-t: threads are the CPU's, and change nothing on {where}", file=sys.stderr
+                    )
+                for threads in counts:
+                    if told := oversubscription(threads or 0, usable):
+                        print(f"-t: {told}", file=sys.stderr)
                     yield device, layers, mode, threads, None
 
 
