@@ -17,24 +17,21 @@ import numpy as np
 
 from rocmforge.gguf.formats import FORMATS, Format
 from rocmforge.ops.matrix import Matrix
-from rocmforge.plan.graph import (
+from rocmforge.plan.graph import Graph, Op
+from rocmforge.plan.operands import Embedding, Rotation, Tensor
+from rocmforge.plan.records import (
     AddExperts,
     Attention,
     Embed,
-    Embedding,
     ExpertGateUp,
     ExpertMatmul,
-    Graph,
     KvAppend,
     Matmul,
-    Op,
     Rmsnorm,
     Rope,
-    Rotation,
     Route,
     SelectOutputs,
     Swiglu,
-    Tensor,
 )
 
 WIDTH, INNER = 4096, 11008

@@ -31,7 +31,8 @@ from rocmforge.model.synthetic import ModelPlan, plan_model
 from rocmforge.model.weights import LayerWeights, ModelWeights
 from rocmforge.plan.cost import Costs
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.graph import Embedding, Op
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Embedding
 from rocmforge.plan.protocols import TimedPass, TimedStep
 from rocmforge.timing import collect
 

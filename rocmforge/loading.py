@@ -42,7 +42,8 @@ from rocmforge.model.matrix_scales import of_rows
 from rocmforge.model.needs import Needs
 from rocmforge.model.shards import Share, cut
 from rocmforge.model.weights import ModelWeights, layer_of, load_weights, tensor_shapes
-from rocmforge.plan.graph import Embedding, Graph
+from rocmforge.plan.graph import Graph
+from rocmforge.plan.operands import Embedding
 from rocmforge.plan.protocols import (
     Backend,
     Cache,

@@ -37,7 +37,7 @@ from rocmforge.model.weights import load_weights
 from rocmforge.ops import reference
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
-from rocmforge.plan.graph import Activation, Embedding
+from rocmforge.plan.operands import Activation, Embedding
 from rocmforge.plan.protocols import Precision
 
 _CHUNK_WEIGHTS = 8 << 20  # weights dequantized to float64 at a time: 64 MiB

@@ -28,15 +28,10 @@ from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.synthetic import ModelPlan, plan_model
 from rocmforge.model.weights import load_weights
 from rocmforge.plan.cost import Costs
-from rocmforge.plan.graph import (
-    Embedding,
-    GateUpSwiglu,
-    Graph,
-    Matmul,
-    MatmulRmsnorm,
-    Sample,
-    Tensor,
-)
+from rocmforge.plan.fused_records import GateUpSwiglu, MatmulRmsnorm
+from rocmforge.plan.graph import Graph
+from rocmforge.plan.operands import Embedding, Tensor
+from rocmforge.plan.records import Matmul, Sample
 
 CTX = 2048
 """Most tokens of a sequence."""

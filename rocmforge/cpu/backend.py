@@ -20,7 +20,7 @@ from rocmforge.cpu.executor import OnHost
 from rocmforge.errors import DeviceError, MeasurementError
 from rocmforge.gguf.formats import PLAIN_FORMATS, Format
 from rocmforge.kv.batch import Queries, Slots
-from rocmforge.plan.graph import Activation
+from rocmforge.plan.operands import Activation
 from rocmforge.plan.protocols import Precision
 
 try:

@@ -25,33 +25,30 @@ from rocmforge.cpu.observation import Stamps, facts, float_bytes, floats, observ
 from rocmforge.cpu.timed_pass import HostTimedPass, HostTimedStep
 from rocmforge.kv.batch import Batch, Queries, Slots, extend
 from rocmforge.plan.cost import Cost, Costs
+from rocmforge.plan.fused_records import GateUpSwiglu
 from rocmforge.plan.fusion import Rule, fuse, gate_up_swiglu
-from rocmforge.plan.graph import (
+from rocmforge.plan.graph import Graph, Op, rotations
+from rocmforge.plan.observation import Observer
+from rocmforge.plan.operands import Rotation, Tensor
+from rocmforge.plan.protocols import ExecutorMemory, MatrixShape, Progress, StageInput
+from rocmforge.plan.records import (
     AddExperts,
     Attention,
     Embed,
     ExpertGateUp,
     ExpertMatmul,
-    GateUpSwiglu,
     Gelu,
-    Graph,
     KvAppend,
     Layernorm,
     Matmul,
-    Op,
     Receive,
     Rmsnorm,
     Rope,
-    Rotation,
     Route,
     SelectOutputs,
     Softcap,
     Swiglu,
-    Tensor,
-    rotations,
 )
-from rocmforge.plan.observation import Observer
-from rocmforge.plan.protocols import ExecutorMemory, MatrixShape, Progress, StageInput
 from rocmforge.sampling import choose
 
 HOST_RULES: tuple[Rule, ...] = (gate_up_swiglu,)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats, Ints
 from rocmforge.kv.batch import Queries
-from rocmforge.plan.graph import Activation
+from rocmforge.plan.operands import Activation
 from rocmforge.plan.protocols import Backend, W
 
 

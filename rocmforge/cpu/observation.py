@@ -7,22 +7,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from rocmforge.plan.cost import Costs, Places
-from rocmforge.plan.graph import (
+from rocmforge.plan.fused_records import GateUpSwiglu
+from rocmforge.plan.graph import Op
+from rocmforge.plan.observation import Interval, KernelUse, ObservedPass, StepFacts
+from rocmforge.plan.operands import Tensor
+from rocmforge.plan.protocols import Backend, Precision
+from rocmforge.plan.records import (
     AddExperts,
     Attention,
     Embed,
     ExpertGateUp,
     ExpertMatmul,
-    GateUpSwiglu,
     Matmul,
-    Op,
     Route,
     SelectOutputs,
-    Tensor,
     op_name,
 )
-from rocmforge.plan.observation import Interval, KernelUse, ObservedPass, StepFacts
-from rocmforge.plan.protocols import Backend, Precision
 
 FILES: dict[type[Op], str] = {
     GateUpSwiglu: "rocmforge/cpu/matmul.cpp",

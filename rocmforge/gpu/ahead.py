@@ -9,7 +9,8 @@ from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import pack
-from rocmforge.plan.graph import Embed, ExpertGateUp, ExpertMatmul, Graph, Matmul, Op
+from rocmforge.plan.graph import Graph, Op
+from rocmforge.plan.records import Embed, ExpertGateUp, ExpertMatmul, Matmul
 
 
 def builds_ahead(graph: Graph, kernels: Kernels, cache: DeviceKVCache, ctx: int) -> list[Build]:

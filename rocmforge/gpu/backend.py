@@ -42,17 +42,10 @@ from rocmforge.gpu.runtime import Runtime
 from rocmforge.gpu.upload import Uploader
 from rocmforge.kv.batch import Queries, Slots
 from rocmforge.plan.arena import assign
-from rocmforge.plan.graph import (
-    Attention,
-    Graph,
-    KvAppend,
-    Matmul,
-    Op,
-    Rmsnorm,
-    Swiglu,
-    Tensor,
-)
+from rocmforge.plan.graph import Graph, Op
+from rocmforge.plan.operands import Tensor
 from rocmforge.plan.protocols import MatrixShape, Precision, wanted_gpu_head_dim
+from rocmforge.plan.records import Attention, KvAppend, Matmul, Rmsnorm, Swiglu
 
 MOST_READ = 1 << 30  # bytes that a ceiling is read from; no cache holds them
 

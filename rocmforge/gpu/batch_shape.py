@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rocmforge.array_types import Ints
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS as GEMV_ROWS
-from rocmforge.plan.graph import Tensor
+from rocmforge.plan.operands import Tensor
 
 LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for more than a few
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats
 from rocmforge.gpu.runtime import Runtime
-from rocmforge.plan.graph import Rotation
+from rocmforge.plan.operands import Rotation
 
 
 class Constants:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from rocmforge.plan.arena import Lifetime
-from rocmforge.plan.graph import Op, Tensor
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Tensor
 
 F32, F16, Q8 = "f32", "f16", "q8"
 

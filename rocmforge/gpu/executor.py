@@ -37,9 +37,10 @@ from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.kv.batch import Batch, extend, step_ahead
 from rocmforge.plan.arena import assign
 from rocmforge.plan.cost import Costs
-from rocmforge.plan.graph import Graph, Rotation
+from rocmforge.plan.graph import Graph
 from rocmforge.plan.lockstep import BARRIER, TURN, Work, alone
 from rocmforge.plan.observation import Observer
+from rocmforge.plan.operands import Rotation
 from rocmforge.plan.protocols import ExecutorMemory, Progress, StageInput
 from rocmforge.sampling import choose
 

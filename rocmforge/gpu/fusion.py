@@ -20,7 +20,10 @@ from rocmforge.gpu.peers import WORDS
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import Tuning
 from rocmforge.plan import fusion
-from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, RmsnormRoute, Tensor
+from rocmforge.plan.fused_records import GateUpSwiglu, RmsnormRoute
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Tensor
+from rocmforge.plan.records import Matmul
 
 Fusion = Literal[
     "embed_rmsnorm",

@@ -24,28 +24,29 @@ from rocmforge.gpu.ops import attention, experts, experts_batch, matmul_batch, m
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
 from rocmforge.gpu.peers import NO_PEERS, Peers
-from rocmforge.plan.graph import (
+from rocmforge.plan.fused_records import (
     AddExpertsRmsnorm,
     AllReduceRmsnorm,
-    Attention,
     EmbedRmsnorm,
+    GateUpSwiglu,
+    MatmulRmsnorm,
+    ReduceRmsnorm,
+    RmsnormRoute,
+    RopeAttention,
+    SelectLayernorm,
+    SelectRmsnorm,
+)
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Rotation, Tensor
+from rocmforge.plan.records import (
+    Attention,
     ExpertGateUp,
     ExpertMatmul,
-    GateUpSwiglu,
     Gelu,
     Layernorm,
     Matmul,
-    MatmulRmsnorm,
-    Op,
-    ReduceRmsnorm,
     Rmsnorm,
-    RmsnormRoute,
-    RopeAttention,
-    Rotation,
-    SelectLayernorm,
-    SelectRmsnorm,
     Swiglu,
-    Tensor,
 )
 
 GEMV_ROWS = MAX_TOKENS

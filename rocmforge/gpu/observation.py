@@ -18,8 +18,9 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.plan.cost import Cost, Costs
-from rocmforge.plan.graph import Attention, GateUpSwiglu, Matmul, MatmulRmsnorm
+from rocmforge.plan.fused_records import GateUpSwiglu, MatmulRmsnorm
 from rocmforge.plan.observation import Interval, KernelUse, ObservedPass, StepFacts
+from rocmforge.plan.records import Attention, Matmul
 
 PRECISIONS = {F32: "exact", F16: "half", Q8: "int8"}
 """How products round, by the dtype of the activations that they read."""

@@ -42,40 +42,39 @@ from rocmforge.gpu.ops.sample import sample
 from rocmforge.gpu.ops.softcap import softcap
 from rocmforge.gpu.ops.swiglu import swiglu
 from rocmforge.gpu.ops.unpack import as_f16
-from rocmforge.plan.graph import (
-    AddExperts,
+from rocmforge.plan.fused_records import (
     AddExpertsRmsnorm,
+    AllReduceRmsnorm,
+    EmbedRmsnorm,
+    GateUpSwiglu,
+    MatmulRmsnorm,
+    ReduceRmsnorm,
+    RmsnormRoute,
+    RopeAttention,
+    RopeKvAppend,
+    SelectLayernorm,
+    SelectRmsnorm,
+)
+from rocmforge.plan.operands import Embedding, Rotation, RowScale, Tensor
+from rocmforge.plan.records import (
+    AddExperts,
     AllGather,
     AllReduce,
-    AllReduceRmsnorm,
     Attention,
     Embed,
-    Embedding,
-    EmbedRmsnorm,
     ExpertGateUp,
     ExpertMatmul,
-    GateUpSwiglu,
     Gelu,
     KvAppend,
     Layernorm,
     Matmul,
-    MatmulRmsnorm,
     Receive,
-    ReduceRmsnorm,
     Rmsnorm,
-    RmsnormRoute,
     Rope,
-    RopeAttention,
-    RopeKvAppend,
-    Rotation,
     Route,
-    RowScale,
     Sample,
-    SelectLayernorm,
-    SelectRmsnorm,
     Softcap,
     Swiglu,
-    Tensor,
 )
 
 EARLY_TOKENS = 64  # of a pass, up to which launches start early

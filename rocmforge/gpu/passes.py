@@ -15,7 +15,8 @@ from rocmforge.gpu.dtypes import Step
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.sample import parts_bytes
 from rocmforge.kv.batch import Batch
-from rocmforge.plan.graph import Sample, Tensor
+from rocmforge.plan.operands import Tensor
+from rocmforge.plan.records import Sample
 
 
 @dataclass

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from rocmforge.plan.graph import Activation
+from rocmforge.plan.operands import Activation
 
 RopeLayout = Literal["interleaved", "halves"]
 QkNorm = Literal["head", "whole"]
@@ -69,7 +69,7 @@ class Architecture:
     gate_activation, has_gate
         What becomes of gate and up; without a gate GELU of up alone.
     attention_sinks
-        Each head has a sink, see `rocmforge.plan.graph.Attention`.
+        Each head has a sink, see `rocmforge.plan.records.Attention`.
     global_every
         Where the file states a window, every n-th layer has none; None: all have it. The file may
         state another n.

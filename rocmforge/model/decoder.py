@@ -13,32 +13,29 @@ from rocmforge.array_types import Floats
 from rocmforge.model.config import ExpertConfig, ModelConfig
 from rocmforge.model.shards import Share
 from rocmforge.model.weights import LayerWeights, ModelWeights
-from rocmforge.plan.graph import (
+from rocmforge.plan.graph import Graph, Op
+from rocmforge.plan.operands import Embedding, Rotation, Tensor
+from rocmforge.plan.protocols import W
+from rocmforge.plan.records import (
     AddExperts,
     AllGather,
     AllReduce,
     Attention,
     Embed,
-    Embedding,
     ExpertGateUp,
     ExpertMatmul,
     Gelu,
-    Graph,
     KvAppend,
     Layernorm,
     Matmul,
-    Op,
     Receive,
     Rmsnorm,
     Rope,
-    Rotation,
     Route,
     SelectOutputs,
     Softcap,
     Swiglu,
-    Tensor,
 )
-from rocmforge.plan.protocols import W
 
 
 def decoder_graph(

@@ -56,7 +56,7 @@ class RopeConfig:
     log_multiplier
         m, divides `magnitude` by 1 + 0.1 · m · ln s (YaRN).
     temperature
-        β, by which queries grow from `original_ctx` on: `rocmforge.plan.graph.Rotation`; 0: not.
+        β, by which queries grow from `original_ctx` on: `rocmforge.plan.operands.Rotation`; 0: not.
     """
 
     dim: int

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rocmforge.kv.batch import Queries, Slots
 from rocmforge.ops.matrix import Matrix
-from rocmforge.plan.graph import Activation
+from rocmforge.plan.operands import Activation
 
 Array = NDArray[Any]
 Result = NDArray[np.float64]

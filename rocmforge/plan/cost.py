@@ -10,37 +10,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rocmforge.plan.graph import (
-    AddExperts,
+from rocmforge.plan.fused_records import (
     AddExpertsRmsnorm,
-    AllReduce,
     AllReduceRmsnorm,
+    EmbedRmsnorm,
+    GateUpSwiglu,
+    MatmulRmsnorm,
+    ReduceRmsnorm,
+    RmsnormRoute,
+    RopeAttention,
+    RopeKvAppend,
+    SelectLayernorm,
+    SelectRmsnorm,
+)
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Embedding, Tensor
+from rocmforge.plan.records import (
+    AddExperts,
+    AllReduce,
     Attention,
     Embed,
-    Embedding,
-    EmbedRmsnorm,
     ExpertGateUp,
     ExpertMatmul,
-    GateUpSwiglu,
     Gelu,
     KvAppend,
     Layernorm,
     Matmul,
-    MatmulRmsnorm,
-    Op,
-    ReduceRmsnorm,
     Rmsnorm,
-    RmsnormRoute,
     Rope,
-    RopeAttention,
-    RopeKvAppend,
     Route,
-    SelectLayernorm,
     SelectOutputs,
-    SelectRmsnorm,
     Softcap,
     Swiglu,
-    Tensor,
 )
 
 RMSNORM_FLOPS = 4

@@ -10,34 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rocmforge.plan.graph import (
-    SQUARES_GROUP,
-    AddExperts,
+from rocmforge.plan.fused_records import (
     AddExpertsRmsnorm,
-    AllReduce,
     AllReduceRmsnorm,
-    Attention,
-    Embed,
     EmbedRmsnorm,
     GateUpSwiglu,
+    MatmulRmsnorm,
+    ReduceRmsnorm,
+    RmsnormRoute,
+    RopeAttention,
+    RopeKvAppend,
+    SelectLayernorm,
+    SelectRmsnorm,
+)
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import SQUARES_GROUP, RowScale, Tensor
+from rocmforge.plan.records import (
+    AddExperts,
+    AllReduce,
+    Attention,
+    Embed,
     KvAppend,
     Layernorm,
     Matmul,
-    MatmulRmsnorm,
-    Op,
-    ReduceRmsnorm,
     Rmsnorm,
-    RmsnormRoute,
     Rope,
-    RopeAttention,
-    RopeKvAppend,
     Route,
-    RowScale,
-    SelectLayernorm,
     SelectOutputs,
-    SelectRmsnorm,
     Swiglu,
-    Tensor,
 )
 
 Rule = Callable[[Sequence[Op]], "tuple[Op, int] | None"]

@@ -12,7 +12,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.quants import quantize
 from rocmforge.ops import reference
 from rocmforge.ops.matrix import Matrix
-from rocmforge.plan.graph import Activation
+from rocmforge.plan.operands import Activation
 
 SHAPES = [(1, 1), (1, 17), (3, 64), (7, 100), (130, 896)]
 

@@ -15,7 +15,9 @@ from rocmforge.cpu.backend import CpuBackend
 from rocmforge.demo import demo_model
 from rocmforge.engine import Engine
 from rocmforge.model import decoder
-from rocmforge.plan.graph import Op, Rope, Rotation
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Rotation
+from rocmforge.plan.records import Rope
 
 
 def open_engine() -> Engine:

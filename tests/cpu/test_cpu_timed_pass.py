@@ -13,7 +13,7 @@ from rocmforge.cpu import timed_pass
 from rocmforge.cpu.backend import CpuBackend
 from rocmforge.demo import demo_model
 from rocmforge.engine import Engine
-from rocmforge.plan.graph import Matmul
+from rocmforge.plan.records import Matmul
 
 PROMPT = list(range(5, 45))
 

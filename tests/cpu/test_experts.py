@@ -12,7 +12,7 @@ from rocmforge.cpu.backend import CpuBackend, instruction_sets
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.ops import reference
-from rocmforge.plan.graph import Activation
+from rocmforge.plan.operands import Activation
 
 EXPERTS, ROWS, COLUMNS = 6, 48, 512
 INT8 = 1.2e-2  # of rounded activations

@@ -46,7 +46,7 @@ def data(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
 
 
 class How(NamedTuple):
-    """What changes scores: see `rocmforge.plan.graph.Attention`; sinks by their address."""
+    """What changes scores: see `rocmforge.plan.records.Attention`; sinks by their address."""
 
     window: int | None = None
     softcap: float | None = None

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, lifetimes, lower
-from rocmforge.plan.graph import Matmul, Op, Rmsnorm, Swiglu, Tensor
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Tensor
+from rocmforge.plan.records import Matmul, Rmsnorm, Swiglu
 
 X, H, GATE, UP = Tensor("x", 64), Tensor("h", 64), Tensor("gate", 96), Tensor("up", 96)
 NORM = np.ones(64, np.float32)

@@ -25,7 +25,9 @@ from rocmforge.gpu.runtime import Runtime
 from rocmforge.model import decoder
 from rocmforge.model.synthetic import make_model
 from rocmforge.ops.cases import relative_rms
-from rocmforge.plan.graph import Op, Rope, Rotation
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Rotation
+from rocmforge.plan.records import Rope
 from rocmforge.sampling import SamplingParams
 from rocmforge.testing import reference_logits
 

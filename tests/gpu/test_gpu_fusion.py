@@ -16,8 +16,11 @@ from rocmforge.gpu.fusion import FUSIONS, Fusion, fills, gpu_rules, pass_steps
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.runtime import DeviceProperties
+from rocmforge.plan.fused_records import GateUpSwiglu
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.graph import GateUpSwiglu, Matmul, Op, Rmsnorm, Route, Swiglu, Tensor
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Tensor
+from rocmforge.plan.records import Matmul, Rmsnorm, Route, Swiglu
 
 H, GATE, UP, X = (
     Tensor(name, columns) for name, columns in (("h", 256), ("g", 512), ("u", 512), ("x", 256))

@@ -20,7 +20,8 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.model.synthetic import make_model
-from rocmforge.plan.graph import GateUpSwiglu, Matmul, MatmulRmsnorm
+from rocmforge.plan.fused_records import GateUpSwiglu, MatmulRmsnorm
+from rocmforge.plan.records import Matmul
 
 pytestmark = pytest.mark.either_wave
 

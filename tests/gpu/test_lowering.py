@@ -20,17 +20,9 @@ from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.plan.fusion import fuse
-from rocmforge.plan.graph import (
-    Embed,
-    Embedding,
-    ExpertGateUp,
-    ExpertMatmul,
-    Matmul,
-    Op,
-    Rmsnorm,
-    Swiglu,
-    Tensor,
-)
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Embedding, Tensor
+from rocmforge.plan.records import Embed, ExpertGateUp, ExpertMatmul, Matmul, Rmsnorm, Swiglu
 
 H, GATE, UP, X = (
     Tensor(name, columns) for name, columns in (("h", 256), ("g", 512), ("u", 512), ("x", 256))

@@ -13,7 +13,9 @@ from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.shards import cut
 from rocmforge.model.weights import load_weights
-from rocmforge.plan.graph import AddExperts, AllGather, AllReduce, Embedding, Matmul, Op, Rmsnorm
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Embedding
+from rocmforge.plan.records import AddExperts, AllGather, AllReduce, Matmul, Rmsnorm
 
 EXPERTS = {"expert_count": 5, "expert_used_count": 3, "expert_feed_forward_length": 96}
 

@@ -11,41 +11,40 @@ import pytest
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.ops import cases
 from rocmforge.plan.cost import Cost, Costs
-from rocmforge.plan.graph import (
-    AddExperts,
+from rocmforge.plan.fused_records import (
     AddExpertsRmsnorm,
-    AllReduce,
     AllReduceRmsnorm,
+    EmbedRmsnorm,
+    GateUpSwiglu,
+    MatmulRmsnorm,
+    ReduceRmsnorm,
+    RmsnormRoute,
+    RopeAttention,
+    RopeKvAppend,
+    SelectLayernorm,
+    SelectRmsnorm,
+)
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Embedding, Rotation, RowScale, Tensor
+from rocmforge.plan.records import (
+    AddExperts,
+    AllReduce,
     Attention,
     Embed,
-    Embedding,
-    EmbedRmsnorm,
     ExpertGateUp,
     ExpertMatmul,
-    GateUpSwiglu,
     Gelu,
     KvAppend,
     Layernorm,
     Matmul,
-    MatmulRmsnorm,
-    Op,
     Receive,
-    ReduceRmsnorm,
     Rmsnorm,
-    RmsnormRoute,
     Rope,
-    RopeAttention,
-    RopeKvAppend,
-    Rotation,
     Route,
-    RowScale,
     Sample,
-    SelectLayernorm,
     SelectOutputs,
-    SelectRmsnorm,
     Softcap,
     Swiglu,
-    Tensor,
 )
 
 # Two sequences get 3 and 1 tokens and then have 5 and 8; logits of 2 tokens are wanted.

@@ -10,6 +10,18 @@ import numpy as np
 import pytest
 
 from rocmforge.gguf.formats import FORMATS
+from rocmforge.plan.fused_records import (
+    AddExpertsRmsnorm,
+    AllReduceRmsnorm,
+    EmbedRmsnorm,
+    GateUpSwiglu,
+    MatmulRmsnorm,
+    ReduceRmsnorm,
+    RmsnormRoute,
+    RopeAttention,
+    RopeKvAppend,
+    SelectRmsnorm,
+)
 from rocmforge.plan.fusion import (
     add_experts_rmsnorm,
     all_reduce_rmsnorm,
@@ -23,34 +35,21 @@ from rocmforge.plan.fusion import (
     rope_kv_append,
     select_norm,
 )
-from rocmforge.plan.graph import (
+from rocmforge.plan.graph import Op
+from rocmforge.plan.operands import Embedding, Rotation, RowScale, Tensor
+from rocmforge.plan.records import (
     AddExperts,
-    AddExpertsRmsnorm,
     AllReduce,
-    AllReduceRmsnorm,
     Attention,
     Embed,
-    Embedding,
-    EmbedRmsnorm,
-    GateUpSwiglu,
     KvAppend,
     Matmul,
-    MatmulRmsnorm,
-    Op,
-    ReduceRmsnorm,
     Rmsnorm,
-    RmsnormRoute,
     Rope,
-    RopeAttention,
-    RopeKvAppend,
-    Rotation,
     Route,
-    RowScale,
     SelectOutputs,
-    SelectRmsnorm,
     Softcap,
     Swiglu,
-    Tensor,
 )
 
 X, H, Q, K, V = (Tensor(name, 64) for name in ("x", "h", "q", "k", "v"))

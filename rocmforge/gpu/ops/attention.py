@@ -258,7 +258,7 @@ def arguments(
     splits
         Of `choose_splits`.
     window, softcap
-        As of `rocmforge.plan.graph.Attention`.
+        As of `rocmforge.plan.records.Attention`.
     sinks
         (H,) float32, or None.
     """

@@ -115,7 +115,7 @@ def attention_prompt(
     kv
         "f16", "q8_0" or "f32".
     window, softcap
-        As of `rocmforge.plan.graph.Attention`.
+        As of `rocmforge.plan.records.Attention`.
     sinks
         (H,) float32, or None.
     """

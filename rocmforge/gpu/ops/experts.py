@@ -19,7 +19,7 @@ from rocmforge.gpu.ops.dot_rows import BATCH, KERNEL_FORMATS, MAX_TOKENS, batch
 from rocmforge.gpu.ops.expert_constants import ExpertConstants, ExpertOp, all_constants, choose
 from rocmforge.gpu.ops.output import addresses, dtype
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
-from rocmforge.plan.graph import Activation
+from rocmforge.plan.operands import Activation
 from rocmforge.plan.protocols import MAX_EXPERTS
 
 _EXPERTS = "PPii"  # struct Experts of kernels/experts.h

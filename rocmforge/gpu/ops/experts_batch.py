@@ -20,7 +20,7 @@ from rocmforge.gpu.ops.experts import GROUPED_TOKENS, Groups, Jobs
 from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
-from rocmforge.plan.graph import Activation
+from rocmforge.plan.operands import Activation
 
 _GROUPS = "PPii"  # struct ExpertGroups of kernels/expert_groups.h
 MATMUL_FILE = "expert_matmul_batch.hip"

@@ -14,7 +14,7 @@ from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.elements import blocks, choose
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
-from rocmforge.plan.graph import Activation
+from rocmforge.plan.operands import Activation
 
 FILE = "swiglu.hip"
 ACTIVATIONS = (*get_args(Activation), "gelu_alone")
