@@ -197,7 +197,7 @@ def test_kernel_resources_are_those_of_every_hot_kernel_file(
 def test_without_two_gpus_their_suite_is_skipped_and_fails_nowhere(
     fresh: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["benchmarks.several_gpus"], "list_devices", list)
+    monkeypatch.setattr(sys.modules["benchmarks.several_gpus"], "alike_gpus", list)
     for name in (each for each in SMALLEST if each.startswith("several_gpus.")):
         for benchmark in in_class(fresh, name):
             benchmark._current_params = SMALLEST[name]

@@ -28,6 +28,7 @@ from rocmforge.plan.graph import Op
 from rocmforge.plan.operands import Embedding, Rotation, RowScale, Tensor
 from rocmforge.plan.records import (
     AddExperts,
+    AllGather,
     AllReduce,
     Attention,
     Embed,
@@ -181,6 +182,7 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
         2 * 4 * 32 + 4 * 64,
     ),
     (AllReduce(X), 0, 4 * 4 * (16 + 16), 0, 64),
+    (AllGather(Tensor("own", 32, "outputs"), LOGITS), 0, 4 * 2 * (32 + 64), 0, 0),
     (
         AllReduceRmsnorm(X, NORM, H, Tensor("squares", 2)),
         64,
@@ -246,6 +248,7 @@ def test_labels_name_ops_and_what_a_pass_has_several_of() -> None:
             "add_experts",
             "add_experts_rmsnorm",
             "all_reduce",
+            "all_gather",
             "all_reduce_rmsnorm",
             "reduce_rmsnorm",
             "sample",
