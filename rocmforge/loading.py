@@ -18,7 +18,6 @@ from itertools import accumulate
 from typing import Any, Literal, cast
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats
@@ -235,7 +234,7 @@ class _Loader:
         if self.options.split_mode == "stream":
             _check_one_gpu(opened)
             self.streamed = streamed_layers(self.options.gpu_layers, "stream", count)
-            self.needs().check_host(psutil.virtual_memory().available)
+            self.needs().check_host(_free_host_bytes())
             return (Stage(opened[0][0].name, opened[0][1], range(count)),)
         if on_gpus in (0, count) and len(opened) == 1:
             choice, backend = opened[0]
@@ -450,6 +449,13 @@ class _Loader:
         packed = weights.output if tied else None  # not of a first stage without the output
         embedding = Embedding(self.file.tensor(table.name), table.format, packed)
         return decoder_graph(config, weights, embedding, self.ctx, share)
+
+
+def _free_host_bytes() -> int:
+    """Memory of the host that can be had without pushing anything out."""
+    import psutil  # slow to import, and seldom needed
+
+    return int(psutil.virtual_memory().available)
 
 
 def _check_one_gpu(opened: Sequence[tuple[Choice, Backend[Any]]]) -> None:
