@@ -405,7 +405,7 @@ def devices(args: argparse.Namespace) -> int:
 
 
 def _ways(sums: Sums) -> str:
-    """How long a sum takes each way, the one that is used first."""
+    """How long a sum takes each way, the shortest time first."""
     if sums.why_not is not None:
         return f"not measured: {sums.why_not}"
     times = sorted(sums.seconds.items(), key=lambda way: way[1])

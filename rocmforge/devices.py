@@ -111,13 +111,8 @@ def measured_sums() -> list[Sums]:
 
 def _sums(names: tuple[str, ...]) -> Sums:
     try:
-        with ExitStack() as stack:
-            kernels = []
-            for name in names:
-                backend = open_backend(name)
-                stack.callback(backend.close)
-                kernels += [backend.kernels] if isinstance(backend, GpuBackend) else []
-            return Sums(names, exchange_seconds(kernels))
+        with ExitStack() as resources:
+            return Sums(names, exchange_seconds(open_kernels(names, resources)))
     except RocmforgeError as error:
         return Sums(names, {}, str(error))
 
@@ -243,6 +238,17 @@ def open_chosen(choice: Choice, threads: int | None = None) -> Backend[Any]:
     except BaseException:  # Ctrl-C too
         runtime.close()
         raise
+
+
+def open_kernels(names: Sequence[str], resources: ExitStack) -> list[Kernels]:
+    """Open GPUs by their names, until `resources` end; errors as of `open_backend`."""
+    kernels = []
+    for name in names:
+        backend = open_backend(name)
+        resources.callback(backend.close)
+        if isinstance(backend, GpuBackend):
+            kernels.append(backend.kernels)
+    return kernels
 
 
 def _listed(kind: str, gpu: DeviceProperties, gpus: Sequence[DeviceProperties]) -> Device:

@@ -17,10 +17,9 @@ from typing import Any
 
 from rocmforge.bench.files import write_json
 from rocmforge.bench.git import provenance
-from rocmforge.devices import chosen_devices, open_chosen
+from rocmforge.devices import chosen_devices, open_kernels
 from rocmforge.env import SplitMode
 from rocmforge.errors import RocmforgeError
-from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.exchange_time import SIZES, all_reduce_seconds
 from rocmforge.gpu.peers import Group
 from rocmforge.model.synthetic import make_model
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = [choice.name for choice in chosen_devices(args.device)]
         if len(names) != 2:
             raise RocmforgeError(f"--device: got {', '.join(names)}, wanted two GPUs")
-        for found in _sums(args.device):
+        for found in _sums(names):
             report["sums"].append(found)
             write_json(args.json, report)
         with tempfile.TemporaryDirectory() as folder:
@@ -70,14 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _sums(device: str) -> Iterator[dict[str, Any]]:
+def _sums(names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Each size by each way."""
     with ExitStack() as stack:
-        kernels = []
-        for choice in chosen_devices(device):
-            backend = open_chosen(choice)
-            stack.callback(backend.close)
-            kernels += [backend.kernels] if isinstance(backend, GpuBackend) else []
+        kernels = open_kernels(names, stack)
         for through_host in (False, True):
             group = Group([own.runtime for own in kernels], through_host)
             stack.callback(group.close)

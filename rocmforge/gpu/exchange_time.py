@@ -6,8 +6,8 @@ By it a model whose matrices are split over GPUs chooses how these exchange numb
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from threading import Timer
 
 import numpy as np
@@ -84,19 +84,12 @@ def _check(kernels: Sequence[Kernels], group: Group) -> None:
     ranks = len(kernels)
     wanted, got = ranks * (ranks + 1) / 2, np.empty(TOKEN, np.float32)
     late = Timer(LIMIT_S, group.stop)
-    with ExitStack() as stack:
-        parts = []
-        for rank, own in enumerate(kernels):
-            parts.append(own.runtime.allocate(got.nbytes))
-            stack.callback(own.runtime.free, parts[-1])
-            own.runtime.copy_to_device(parts[-1], np.full(TOKEN, rank + 1, np.float32))
-        launches = [
-            all_reduce(own, x=x, count=TOKEN, peers=peers)
-            for own, x, peers in zip(kernels, parts, group.peers, strict=True)
-        ]
-        stack.callback(group.restart)
-        stack.callback(_wait, kernels)
-        stack.callback(group.stop)
+    with _memory(kernels, group, got.nbytes) as parts:
+        launches = []
+        for own, x, peers in zip(kernels, parts, group.peers, strict=True):
+            numbers = np.full(TOKEN, peers.rank + 1, np.float32)
+            own.runtime.copy_to_device(x, numbers)
+            launches.append(all_reduce(own, x=x, count=TOKEN, peers=peers))
         late.start()
         try:
             for own, its in zip(kernels, launches, strict=True):
@@ -157,20 +150,28 @@ def _seconds(
     launches_of: Callable[[Kernels, Peers, int], list[Launch]],
 ) -> float:
     """Time of what each device launches with memory of its own, filled with 0."""
+    with _memory(kernels, group, nbytes) as places:
+        (runtime, launches), *others = [
+            (own.runtime, launches_of(own, peers, place) * CALLS)
+            for own, peers, place in zip(kernels, group.peers, places, strict=True)
+        ]
+        with closing(Replay(runtime, launches, CALLS, others)) as replay:
+            return replay.seconds()
+
+
+@contextmanager
+def _memory(kernels: Sequence[Kernels], group: Group, nbytes: int) -> Iterator[list[int]]:
+    """Addresses of so many bytes of each device, filled with 0; in the end none waits any more."""
     with ExitStack() as stack:
-        parts = []
-        for own, peers in zip(kernels, group.peers, strict=True):
-            memory = own.runtime.allocate(nbytes)
-            stack.callback(own.runtime.free, memory)
-            own.runtime.fill(memory, 0, nbytes)
-            parts.append((own.runtime, launches_of(own, peers, memory) * CALLS))
-        (runtime, launches), *others = parts
+        places = []
+        for own in kernels:
+            places.append(own.runtime.allocate(nbytes))
+            stack.callback(own.runtime.free, places[-1])
+            own.runtime.fill(places[-1], 0, nbytes)
         stack.callback(group.restart)
         stack.callback(_wait, kernels)
         stack.callback(group.stop)  # where one device alone has been started
-        replay = Replay(runtime, launches, CALLS, others)
-        stack.callback(replay.close)
-        return replay.seconds()
+        yield places
 
 
 def _wait(kernels: Sequence[Kernels]) -> None:

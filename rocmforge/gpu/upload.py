@@ -5,7 +5,7 @@ While one buffer is on its way to the device, the next is filled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -66,28 +66,20 @@ class Uploader:
         on_piece
             Called after each piece that was read.
         """
-        flat = source.reshape(-1).view(np.uint8)
-        for at in range(0, flat.size, PIECE_BYTES):
-            piece = flat[at : at + PIECE_BYTES]
+        for at, piece in _pieces(source, on_piece):
             buffer, sent = self._pinned[self._turn], self._sent[self._turn]
             self._turn = (self._turn + 1) % _BUFFERS
             self._runtime.synchronize_event(sent)
             self._fill(buffer[: piece.size], piece)
             self._runtime.copy_to_device(target + at, buffer[: piece.size], self.stream)
             self._runtime.record_event(sent, self.stream)
-            if on_piece is not None:
-                on_piece()
 
     def copy_on_host(
         self, target: NDArray[np.uint8], source: NDArray[Any], on_piece: Callable[[], None] | None
     ) -> None:
         """Copy to memory of the host, and wait; otherwise as `copy`."""
-        flat = source.reshape(-1).view(np.uint8)
-        for at in range(0, flat.size, PIECE_BYTES):
-            piece = flat[at : at + PIECE_BYTES]
+        for at, piece in _pieces(source, on_piece):
             self._fill(target[at : at + piece.size], piece)
-            if on_piece is not None:
-                on_piece()
 
     def staging(self, nbytes: int) -> int:
         """Address of device memory that holds a matrix of the file until it is packed."""
@@ -116,3 +108,14 @@ class Uploader:
         step = -(-piece.size // COPY_THREADS)
         parts = [slice(at, at + step) for at in range(0, piece.size, step)]
         list(self._pool.map(lambda part: np.copyto(buffer[part], piece[part]), parts))
+
+
+def _pieces(
+    source: NDArray[Any], on_piece: Callable[[], None] | None
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Bytes of a C-contiguous array, and where they begin; calls `on_piece` once they were read."""
+    flat = source.reshape(-1).view(np.uint8)
+    for at in range(0, flat.size, PIECE_BYTES):
+        yield at, flat[at : at + PIECE_BYTES]
+        if on_piece is not None:
+            on_piece()

@@ -177,18 +177,20 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
 
 def _device_name(options: Options) -> str:
     """Name the device; a model on several is refused, which no one roofline fits."""
-    with GGUFFile(options.path) as file:
-        count = ModelConfig.from_gguf(file).n_layers
-    if streamed_layers(options.gpu_layers, options.split_mode, count):
-        raise ValueError(
-            "profile: got split mode stream, wanted a model whose weights lie on its device: the "
-            "verdict compares with the speed of that memory"
-        )
+    left = 0  # layers that are not on GPUs
+    if options.gpu_layers is not None:
+        with GGUFFile(options.path) as file:
+            count = ModelConfig.from_gguf(file).n_layers
+        left = count - layers_on_gpus(options.gpu_layers, count)
+        if streamed_layers(options.gpu_layers, options.split_mode, count):
+            raise ValueError(
+                "profile: got split mode stream, wanted a model whose weights lie on its device: "
+                "the verdict compares with the speed of that memory"
+            )
     choices = chosen_devices(options.device)
     if options.gpu_layers == 0:
         choices = chosen_devices("cpu")
     names = [choice.name for choice in choices]
-    left = layers_on_gpus(options.gpu_layers, count) < count
     if options.gpu_layers and left and choices[0].device is not None:
         names.insert(0, "cpu")
     if len(names) > 1:

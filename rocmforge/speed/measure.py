@@ -277,15 +277,20 @@ def lies_on_cpu(
         return True
     if split_mode == "stream":
         return False
-    with GGUFFile(path) as file:
-        count = ModelConfig.from_gguf(file).n_layers
+    count = _n_layers(path)
     return layers_on_gpus(gpu_layers, count) < count
 
 
 def streams(path: str | os.PathLike[str], gpu_layers: int | None, split_mode: SplitMode) -> bool:
     """Whether weights of a model stay in the host's memory; arguments as of `measure`."""
+    if split_mode != "stream":
+        return False
+    return streamed_layers(gpu_layers, split_mode, _n_layers(path)) > 0
+
+
+def _n_layers(path: str | os.PathLike[str]) -> int:
     with GGUFFile(path) as file:
-        return streamed_layers(gpu_layers, split_mode, ModelConfig.from_gguf(file).n_layers) > 0
+        return ModelConfig.from_gguf(file).n_layers
 
 
 def _place(

@@ -18,6 +18,7 @@ import pytest
 from build_standin import KERNEL_CACHE
 from guarded import Gpu
 from numpy.typing import NDArray
+from pinned_memory import Pinned
 
 from rocmforge.errors import DeviceError, OutOfMemoryError
 from rocmforge.gpu import exchange_time, peers
@@ -268,7 +269,9 @@ def free_bytes(gpus: Sequence[Gpu]) -> list[int]:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("through_host", [False, True])
-def test_a_group_gives_all_memory_back(opened: Open, through_host: bool, pinned: set[int]) -> None:
+def test_a_group_gives_all_memory_back(
+    opened: Open, through_host: bool, pinned: dict[int, int]
+) -> None:
     gpus = opened(2)
     if gpus[0].runtime.platform == "cuda":
         pytest.skip("CUDA's driver keeps what it caches")
@@ -279,7 +282,7 @@ def test_a_group_gives_all_memory_back(opened: Open, through_host: bool, pinned:
         kernels = [gpu.kernels for gpu in gpus]
         assert exchange_time.all_reduce_seconds(kernels, ranks.group, 64) > 0
         ranks.group.close()
-        assert (free_bytes(gpus), pinned) == (before, set())
+        assert (free_bytes(gpus), set(pinned)) == (before, set())
 
 
 def test_a_group_that_does_not_fit_leaves_nothing(
@@ -311,23 +314,8 @@ def test_a_group_has_two_ranks_or_more_and_not_too_many(opened: Open) -> None:
 
 
 @pytest.fixture
-def pinned(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Page-locked memory that is held."""
-    held: set[int] = set()
-    allocate, free = Runtime.allocate_pinned, Runtime.free_pinned
-
-    def allocating(self: Runtime, nbytes: int) -> NDArray[np.uint8]:
-        memory = allocate(self, nbytes)
-        held.add(memory.ctypes.data)
-        return memory
-
-    def freeing(self: Runtime, memory: NDArray[np.uint8]) -> None:
-        held.remove(memory.ctypes.data)
-        free(self, memory)
-
-    monkeypatch.setattr(Runtime, "allocate_pinned", allocating)
-    monkeypatch.setattr(Runtime, "free_pinned", freeing)
-    return held
+def pinned(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    return Pinned(monkeypatch).held
 
 
 @pytest.fixture
@@ -345,7 +333,7 @@ SECONDS = ((1.0, 0.5, HOST), (1.0, 0.95, PEERS), (1.0, 3.0, PEERS))
 @pytest.mark.parametrize(("peers", "host", "wanted"), SECONDS)
 def test_devices_exchange_the_way_that_takes_less_time(
     opened: Open,
-    pinned: set[int],
+    pinned: dict[int, int],
     peers: float,
     host: float,
     wanted: str,
@@ -384,7 +372,7 @@ def test_cards_without_peer_access_have_one_way(
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("failing", [PEERS, HOST])
 def test_a_way_that_fails_is_none(
-    opened: Open, pinned: set[int], failing: str, monkeypatch: pytest.MonkeyPatch
+    opened: Open, pinned: dict[int, int], failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = [gpu.kernels for gpu in opened(2)]
     timed = exchange_time.all_reduce_seconds

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from model.small_models import written
 from numpy.typing import NDArray
+from pinned_memory import Pinned
 from split_passes import steps, tokens
 
 from rocmforge import loading
@@ -41,30 +42,6 @@ def device(kernels: Kernels) -> str:
 def opened(path: Path, device: str | None, **options: Any) -> Engine:
     given = {"ctx": 64, "sequences": 3, "page_size": 16, **options}
     return Engine.from_gguf(path, device, **given)
-
-
-class Pinned:
-    """Page-locked memory that is held."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.held: dict[int, int] = {}
-        allocate, free = Runtime.allocate_pinned, Runtime.free_pinned
-
-        def allocating(runtime: Runtime, nbytes: int) -> NDArray[np.uint8]:
-            memory = allocate(runtime, nbytes)
-            self.held[memory.ctypes.data] = nbytes
-            return memory
-
-        def freeing(runtime: Runtime, memory: NDArray[np.uint8]) -> None:
-            del self.held[memory.ctypes.data]
-            free(runtime, memory)
-
-        monkeypatch.setattr(Runtime, "allocate_pinned", allocating)
-        monkeypatch.setattr(Runtime, "free_pinned", freeing)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(self.held.values())
 
 
 @pytest.mark.parametrize(
