@@ -437,7 +437,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="how devices share a model: layer: some layers each, one device after another; "
         "tensor: a part of every matrix each, all at the same time, on GPUs that are alike; "
         "stream: one GPU computes all layers, and reads the weights of those that --gpu-layers "
-        "leaves out from the host's memory (default layer)",
+        "leaves out from the host's memory; nothing without that option (default layer)",
     )
     group.add_argument(
         "--kv-dtype",

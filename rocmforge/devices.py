@@ -18,7 +18,8 @@ from rocmforge.cpu.backend import CpuBackend, available_threads, instruction_set
 from rocmforge.errors import DeviceError, RocmforgeError
 from rocmforge.gpu import cuda, hip
 from rocmforge.gpu.backend import GpuBackend
-from rocmforge.gpu.choose_device import Choice, choose_device, why_unsupported
+from rocmforge.gpu.choose_device import Choice as Choice
+from rocmforge.gpu.choose_device import choose_device, why_unsupported
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.exchange_time import exchange_seconds
 from rocmforge.gpu.packages import has_amd_driver, has_nvidia_driver

@@ -396,11 +396,10 @@ class _Loader:
                 f"gpu_layers: got {given} with split mode tensor, wanted none, or all {count}: "
                 "every GPU has a part of every layer"
             )
-        names = ", ".join(choice.name for choice, _ in opened)
         if not 2 <= len(opened) <= MOST_RANKS:
             raise ValueError(
-                f"split mode tensor: got {len(opened)} devices ({names}), wanted 2 to "
-                f"{MOST_RANKS} GPUs, as --device hip:0,hip:1"
+                f"split mode tensor: got {_names(opened)}, wanted 2 to {MOST_RANKS} GPUs, as "
+                "--device hip:0,hip:1"
             )
         gpus = [(choice.kind, choice.device) for choice, _ in opened if choice.device]
         alike = dict.fromkeys(likeness(kind, gpu) for kind, gpu in gpus)
@@ -461,8 +460,14 @@ def _free_host_bytes() -> int:
 def _check_one_gpu(opened: Sequence[tuple[Choice, Backend[Any]]]) -> None:
     """ValueError where there is none to stream to, or where there are several."""
     if len(opened) != 1 or opened[0][0].device is None:
-        names = ", ".join(choice.name for choice, _ in opened)
-        raise ValueError(f"split mode stream: got {names}, wanted one GPU, as --device hip:0")
+        raise ValueError(
+            f"split mode stream: got {_names(opened)}, wanted one GPU, as --device hip:0"
+        )
+
+
+def _names(opened: Sequence[tuple[Choice, Backend[Any]]]) -> str:
+    """Names of devices; of the CPU why it was taken, as that no GPU was found."""
+    return ", ".join(choice.name if choice.device else choice.reason for choice, _ in opened)
 
 
 def _stored(info: TensorInfo, wanted: Format | None) -> Format:

@@ -159,11 +159,8 @@ def test_where_nothing_can_be_streamed_to_is_refused(
 ) -> None:
     monkeypatch.setenv("STANDIN_DEVICES", "gfx1100,gfx1100")
     path = make_model(tmp_path / "m.gguf", "tiny", "F16", layers=2)
-    for name in ("cpu", "hip:0,hip:1"):
-        told = pytest.raises(
-            ValueError, match=rf"split mode stream: got {name[:3]}.*, wanted one GPU"
-        )
-        with told:
+    for name, got in (("cpu", "the CPU, which was asked for"), ("hip:0,hip:1", "hip:0, hip:1")):
+        with pytest.raises(ValueError, match=f"split mode stream: got {got}, wanted one GPU"):
             opened(path, name, split_mode="stream")
     options = Options(path, device="hip:0", gpu_layers=1, split_mode="stream")
     with pytest.raises(ValueError, match="profile: got split mode stream, wanted a model whose"):
@@ -201,4 +198,9 @@ def test_it_is_measured_beside_the_other_modes(
     assert out.err.count("-t: threads are the CPU's, and change nothing on") == 1
     only = ["--device", "cpu", "-sm", "stream,stream", "-p", "8", "-n", "0"]
     assert main([*words[:3], *only]) == 1
-    assert "split mode stream: got one device (cpu), wanted one GPU" in capsys.readouterr().out
+    nowhere = "split mode stream: got the CPU, which was asked for, wanted one GPU"
+    assert nowhere in capsys.readouterr().out
+    mixed = ["--device", "cpu", "-sm", "layer,stream", "-p", "8", "-n", "0", "-o", "json"]
+    assert main([*words[:3], *mixed]) == 0
+    reasons = [row["reason"] for row in json.loads(capsys.readouterr().out)]
+    assert reasons == [nowhere, None]

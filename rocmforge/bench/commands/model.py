@@ -8,14 +8,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rocmforge import env
 from rocmforge.bench.arguments import whole, wholes
 from rocmforge.bench.model_rows import FORMS
 from rocmforge.env import SPLIT_MODES, SplitMode
+
+if TYPE_CHECKING:
+    from rocmforge.devices import Choice
+    from rocmforge.errors import DeviceError
 
 EPILOG = """\
 examples:
@@ -196,7 +200,8 @@ def run(args: argparse.Namespace) -> int:
             rows.sort(key=lambda found: found[0])
             print(model_rows.whole(args.output, [row for _, row in rows]), end="", flush=True)
         others = watch.end().others_share
-        if rows and others is not None and others > BUSY:
+        timed = any(row["tokens_per_second"] is not None for _, row in rows)
+        if timed and others is not None and others > BUSY:
             told = f"other processes used {others:.0%} of the CPUs: the times are too long"
             print(f"{args.prog}: {told}", file=sys.stderr)
     reasons = [row["reason"] for _, row in rows if row["reason"]]
@@ -238,35 +243,38 @@ def _runs(
     """Each device with each number of layers, split mode and threads; and why one is not there.
 
     Where no layer is left to the CPU, threads count once. Split modes that are the same there do so
-    too.
+    too. A split mode that a device cannot run is left out where another device of the list runs it.
     """
-    from rocmforge.devices import chosen_devices
     from rocmforge.errors import DeviceError
     from rocmforge.hardware import oversubscription
     from rocmforge.speed.measure import lies_on_cpu, streams
 
     usable = len(os.sched_getaffinity(0))
-    for device in args.device:
-        try:
-            choice, *others = chosen_devices(device)
-        except DeviceError as error:
-            yield device, None, SPLIT_MODES[0], None, str(error)
+    modes = list(dict.fromkeys(args.split_mode))
+    found = {device: _chosen(device) for device in args.device}
+    runs = {
+        device: [mode for mode in modes if _needed(mode, choices) is None]
+        for device, choices in found.items()
+        if not isinstance(choices, DeviceError)
+    }
+    for device, choices in found.items():
+        if isinstance(choices, DeviceError):
+            yield device, None, SPLIT_MODES[0], None, str(choices)
             continue
-        one_gpu = not others and choice.device is not None
-        possible = {"layer": True, "tensor": bool(others), "stream": one_gpu}
-        modes = [mode for mode in dict.fromkeys(args.split_mode) if possible[mode]]
-        if not modes:
-            mode = args.split_mode[0]
-            wanted = {"tensor": "several GPUs", "stream": "one GPU"}[mode]
-            got = device if others else f"one device ({choice.name})"
-            yield device, None, mode, None, f"split mode {mode}: got {got}, wanted {wanted}"
+        choice = choices[0]
+        elsewhere = {mode for other in runs.values() for mode in other} if runs[device] else ()
+        for mode in modes:
+            needed = _needed(mode, choices)
+            if needed is not None and mode not in elsewhere:
+                yield device, None, mode, None, f"split mode {mode}: {needed}"
+        if not runs[device]:
             continue
         for layers in args.n_gpu_layers:
             if choice.device is None and layers:
                 why = f"{layers} layers on a GPU: got {choice.reason}"
                 yield device, layers, SPLIT_MODES[0], None, why
                 continue
-            for mode in modes:
+            for mode in runs[device]:
                 if mode == "stream" and "layer" in modes and not streams(path, layers, mode):
                     continue  # the same as mode layer
                 counts = args.threads if lies_on_cpu(path, device, layers, mode) else [None]
@@ -280,6 +288,26 @@ def _runs(
                     if told := oversubscription(threads or 0, usable):
                         print(f"-t: {told}", file=sys.stderr)
                     yield device, layers, mode, threads, None
+
+
+def _chosen(device: str | None) -> list[Choice] | DeviceError:
+    """The devices that a name stands for, or why one is not there."""
+    from rocmforge.devices import chosen_devices
+    from rocmforge.errors import DeviceError
+
+    try:
+        return chosen_devices(device)
+    except DeviceError as error:
+        return error
+
+
+def _needed(mode: SplitMode, choices: Sequence[Choice]) -> str | None:
+    """What a split mode wants that these devices are not; None where they can run it."""
+    several, on_gpu = len(choices) > 1, choices[0].device is not None
+    if {"layer": True, "tensor": several, "stream": on_gpu and not several}[mode]:
+        return None
+    got = ", ".join(choice.name for choice in choices) if on_gpu else choices[0].reason
+    return f"got {got}, wanted {'several GPUs' if mode == 'tensor' else 'one GPU'}"
 
 
 def _about(path: Path) -> dict[str, Any]:
