@@ -172,11 +172,13 @@ def layers_on_gpus(gpu_layers: int | Sequence[int] | None, count: int) -> int:
     return sum(gpu_layers)
 
 
-def streamed_layers(
-    gpu_layers: int | Sequence[int] | None, split_mode: SplitMode, count: int
-) -> int:
-    """Return how many of a model's layers have their weights in the host's memory for a GPU."""
-    return count - layers_on_gpus(gpu_layers, count) if split_mode == "stream" else 0
+def layers_off_gpus(path: str | os.PathLike[str], gpu_layers: int | Sequence[int] | None) -> int:
+    """Return how many of a file's layers lie on no GPU; None leaves the file unread."""
+    if gpu_layers is None:
+        return 0
+    with GGUFFile(path) as file:
+        count = ModelConfig.from_gguf(file).n_layers
+    return count - layers_on_gpus(gpu_layers, count)
 
 
 def _open(options: Options, resources: ExitStack) -> list[tuple[Choice, Backend[Any]]]:
@@ -233,7 +235,7 @@ class _Loader:
         count, on_gpus = self.config.n_layers, self.on_gpus()
         if self.options.split_mode == "stream":
             _check_one_gpu(opened)
-            self.streamed = streamed_layers(self.options.gpu_layers, "stream", count)
+            self.streamed = count - on_gpus
             self.needs().check_host(_free_host_bytes())
             return (Stage(opened[0][0].name, opened[0][1], range(count)),)
         if on_gpus in (0, count) and len(opened) == 1:
@@ -467,7 +469,7 @@ def _check_one_gpu(opened: Sequence[tuple[Choice, Backend[Any]]]) -> None:
 
 def _names(opened: Sequence[tuple[Choice, Backend[Any]]]) -> str:
     """Names of devices; of the CPU why it was taken, as that no GPU was found."""
-    return ", ".join(choice.name if choice.device else choice.reason for choice, _ in opened)
+    return ", ".join(choice.name_or_reason for choice, _ in opened)
 
 
 def _stored(info: TensorInfo, wanted: Format | None) -> Format:

@@ -51,6 +51,11 @@ class Choice:
         """What users call it: "cpu", or a GPU with its number, as "hip:1"."""
         return self.kind if self.device is None else f"{self.kind}:{self.device.index}"
 
+    @property
+    def name_or_reason(self) -> str:
+        """A GPU's name; of the CPU why it was chosen, as that no GPU was found."""
+        return self.reason if self.device is None else self.name
+
 
 def supported(kind: str, device: DeviceProperties) -> bool:
     """Whether the kernels compile for a GPU's architecture."""

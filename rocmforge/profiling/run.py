@@ -18,8 +18,7 @@ from rocmforge.engine import Engine
 from rocmforge.env import SplitMode
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect, oversubscription
-from rocmforge.loading import layers_on_gpus, streamed_layers
-from rocmforge.model.config import ModelConfig
+from rocmforge.loading import layers_off_gpus
 from rocmforge.plan.observation import ObservedPass
 from rocmforge.plan.protocols import Progress
 from rocmforge.profiling.bottleneck import phase_verdict, shares_of
@@ -177,16 +176,12 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
 
 def _device_name(options: Options) -> str:
     """Name the device; a model on several is refused, which no one roofline fits."""
-    left = 0  # layers that are not on GPUs
-    if options.gpu_layers is not None:
-        with GGUFFile(options.path) as file:
-            count = ModelConfig.from_gguf(file).n_layers
-        left = count - layers_on_gpus(options.gpu_layers, count)
-        if streamed_layers(options.gpu_layers, options.split_mode, count):
-            raise ValueError(
-                "profile: got split mode stream, wanted a model whose weights lie on its device: "
-                "the verdict compares with the speed of that memory"
-            )
+    left = layers_off_gpus(options.path, options.gpu_layers)
+    if left and options.split_mode == "stream":
+        raise ValueError(
+            "profile: got split mode stream, wanted a model whose weights lie on its device: the "
+            "verdict compares with the speed of that memory"
+        )
     choices = chosen_devices(options.device)
     if options.gpu_layers == 0:
         choices = chosen_devices("cpu")

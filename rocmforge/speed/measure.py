@@ -23,7 +23,7 @@ from rocmforge.env import SplitMode
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect
-from rocmforge.loading import layers_on_gpus, streamed_layers
+from rocmforge.loading import layers_off_gpus
 from rocmforge.model.config import ModelConfig
 from rocmforge.plan.protocols import Progress
 from rocmforge.speed.ideal import (
@@ -275,22 +275,12 @@ def lies_on_cpu(
     """Whether layers of a model lie on the CPU; arguments as of `measure`."""
     if chosen_devices(device)[0].device is None:
         return True
-    if split_mode == "stream":
-        return False
-    count = _n_layers(path)
-    return layers_on_gpus(gpu_layers, count) < count
+    return split_mode != "stream" and layers_off_gpus(path, gpu_layers) > 0
 
 
 def streams(path: str | os.PathLike[str], gpu_layers: int | None, split_mode: SplitMode) -> bool:
     """Whether weights of a model stay in the host's memory; arguments as of `measure`."""
-    if split_mode != "stream":
-        return False
-    return streamed_layers(gpu_layers, split_mode, _n_layers(path)) > 0
-
-
-def _n_layers(path: str | os.PathLike[str]) -> int:
-    with GGUFFile(path) as file:
-        return ModelConfig.from_gguf(file).n_layers
+    return split_mode == "stream" and layers_off_gpus(path, gpu_layers) > 0
 
 
 def _place(

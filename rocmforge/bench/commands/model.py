@@ -19,7 +19,6 @@ from rocmforge.env import SPLIT_MODES, SplitMode
 
 if TYPE_CHECKING:
     from rocmforge.devices import Choice
-    from rocmforge.errors import DeviceError
 
 EPILOG = """\
 examples:
@@ -243,9 +242,9 @@ def _runs(
     """Each device with each number of layers, split mode and threads; and why one is not there.
 
     Where no layer is left to the CPU, threads count once. Split modes that are the same there do so
-    too. A split mode that a device cannot run is left out where another device of the list runs it.
+    too. A split mode that a device cannot run is left out where the device runs another one and
+    another device of the list runs this one.
     """
-    from rocmforge.errors import DeviceError
     from rocmforge.hardware import oversubscription
     from rocmforge.speed.measure import lies_on_cpu, streams
 
@@ -253,22 +252,21 @@ def _runs(
     modes = list(dict.fromkeys(args.split_mode))
     found = {device: _chosen(device) for device in args.device}
     runs = {
-        device: [mode for mode in modes if _needed(mode, choices) is None]
-        for device, choices in found.items()
-        if not isinstance(choices, DeviceError)
+        device: [mode for mode in modes if choices and not _why_not(mode, choices)]
+        for device, (choices, _) in found.items()
     }
-    for device, choices in found.items():
-        if isinstance(choices, DeviceError):
-            yield device, None, SPLIT_MODES[0], None, str(choices)
+    anywhere = {mode for able in runs.values() for mode in able}
+    for device, (choices, missing) in found.items():
+        if missing:
+            yield device, None, SPLIT_MODES[0], None, missing
             continue
-        choice = choices[0]
-        elsewhere = {mode for other in runs.values() for mode in other} if runs[device] else ()
         for mode in modes:
-            needed = _needed(mode, choices)
-            if needed is not None and mode not in elsewhere:
-                yield device, None, mode, None, f"split mode {mode}: {needed}"
+            why = _why_not(mode, choices)
+            if why and not (runs[device] and mode in anywhere):
+                yield device, None, mode, None, why
         if not runs[device]:
             continue
+        choice = choices[0]
         for layers in args.n_gpu_layers:
             if choice.device is None and layers:
                 why = f"{layers} layers on a GPU: got {choice.reason}"
@@ -290,24 +288,25 @@ def _runs(
                     yield device, layers, mode, threads, None
 
 
-def _chosen(device: str | None) -> list[Choice] | DeviceError:
-    """The devices that a name stands for, or why one is not there."""
+def _chosen(device: str | None) -> tuple[list[Choice], str | None]:
+    """The devices that a name stands for; or none, and why one is not there."""
     from rocmforge.devices import chosen_devices
     from rocmforge.errors import DeviceError
 
     try:
-        return chosen_devices(device)
+        return chosen_devices(device), None
     except DeviceError as error:
-        return error
+        return [], str(error)
 
 
-def _needed(mode: SplitMode, choices: Sequence[Choice]) -> str | None:
-    """What a split mode wants that these devices are not; None where they can run it."""
+def _why_not(mode: SplitMode, choices: Sequence[Choice]) -> str | None:
+    """Why these devices cannot share a model so; None where they can."""
     several, on_gpu = len(choices) > 1, choices[0].device is not None
     if {"layer": True, "tensor": several, "stream": on_gpu and not several}[mode]:
         return None
-    got = ", ".join(choice.name for choice in choices) if on_gpu else choices[0].reason
-    return f"got {got}, wanted {'several GPUs' if mode == 'tensor' else 'one GPU'}"
+    got = ", ".join(choice.name_or_reason for choice in choices)
+    wanted = "several GPUs" if mode == "tensor" else "one GPU"
+    return f"split mode {mode}: got {got}, wanted {wanted}"
 
 
 def _about(path: Path) -> dict[str, Any]:
