@@ -32,6 +32,7 @@ PEER = "llama.cpp"
 DEEP = 32768
 FEW_REPETITIONS = 2  # behind so many tokens, which llama-bench reads anew each time
 CONTEXT = DEEP + 1024  # that the models are said to be trained for: both engines look at it
+MIXTURES = ("30B-A3B:Q4_K_M", "gpt-oss-20B:MXFP4")
 REPO = Path(__file__).resolve().parent.parent
 EPILOG = """\
 examples:
@@ -39,7 +40,7 @@ examples:
   compare_table.py --llama-cpp ~/llama.cpp/build --json table.json --only 1.1B --only 'prefill 32 '
   compare_table.py --list
 
-Models have random weights and are written to --models where they are missing (28 GB for all).
+Models have random weights and are written to --models where they are missing (60 GB for all).
 Of the repetitions of a round the first one is cold and does not count, for either engine.
 exit codes: 0 all measured, 1 a case failed or took too long, 2 usage or something is missing
 """
@@ -89,6 +90,8 @@ CASES = (
     Case("7B:Q8_0", prompt=2048),
     *(_decode(model, depth) for depth in (4096, DEEP) for model in ("7B:Q4_K_M", "8B:Q4_K_M")),
     Case("8B:Q4_K_M", prompt=512, depth=DEEP),
+    *(_decode(model) for model in MIXTURES),
+    *(Case(model, prompt=length) for model in MIXTURES for length in (32, 512)),
 )
 
 
@@ -264,10 +267,11 @@ def _set_context(path: Path) -> None:
     """Write another trained context into a model; nothing else of it depends on that."""
     import gguf
 
-    field = gguf.GGUFReader(path, "r+").get_field("llama.context_length")
-    if field is None:
-        raise ValueError(f"{path}: it has no llama.context_length")
-    field.parts[field.data[0]][0] = CONTEXT
+    fields = gguf.GGUFReader(path, "r+").fields
+    found = [field for name, field in fields.items() if name.endswith(".context_length")]
+    if len(found) != 1:
+        raise ValueError(f"{path}: it has {len(found)} numbers named context_length, wanted one")
+    found[0].parts[found[0].data[0]][0] = CONTEXT
 
 
 def _write(path: Path, report: Mapping[str, Any]) -> None:
