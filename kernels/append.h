@@ -6,8 +6,8 @@
 #include "pages.h"
 
 // store_row writes VECTOR neighbouring dims of a row, from number `at` of the pages on; there is
-// one for each dtype of the pages. All lanes of the wave must call it; those with `valid` false
-// write nothing.
+// one for each dtype of the pages but FP8. All lanes of the wave must call it; those with `valid`
+// false write nothing.
 
 DEVICE void store_row(F16Pages, void* pages, void*, u64 at, const float (&x)[VECTOR], bool valid) {
     if (!valid) return;
@@ -23,6 +23,17 @@ DEVICE void store_row(F16Pages, void* pages, void*, u64 at, const float (&x)[VEC
 
 DEVICE void store_row(F32Pages, void* pages, void*, u64 at, const float (&x)[VECTOR], bool valid) {
     if (valid) store_floats(static_cast<float*>(pages) + at, x);
+}
+
+// Writes VECTOR codes of a byte each.
+DEVICE void store_codes(int8_t* to, const int (&codes)[VECTOR]) {
+    if constexpr (VECTOR == 4) {
+        *reinterpret_cast<uint32_t*>(to) =
+            pack_codes(codes[0], codes[1 % VECTOR], codes[2 % VECTOR], codes[3 % VECTOR]);
+    } else {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) to[j] = static_cast<int8_t>(codes[j]);
+    }
 }
 
 // Q8_0: the scale is the largest |x| of 32 dims / 127, rounded to f16; a code is x / scale,
@@ -41,15 +52,20 @@ DEVICE void store_row(Q8Pages, void* pages, void* scales, u64 at, const float (&
         codes[j] = static_cast<int>(minimum(maximum(code, -127.0f), 127.0f));
     }
     if (!valid) return;
-    int8_t* to = static_cast<int8_t*>(pages) + at;
-    if constexpr (VECTOR == 4) {
-        *reinterpret_cast<uint32_t*>(to) =
-            pack_codes(codes[0], codes[1 % VECTOR], codes[2 % VECTOR], codes[3 % VECTOR]);
-    } else {
-        UNROLL
-        for (int j = 0; j < VECTOR; ++j) to[j] = static_cast<int8_t>(codes[j]);
-    }
+    store_codes(static_cast<int8_t*>(pages) + at, codes);
     if (at % kGroup == 0) static_cast<f16*>(scales)[at / kGroup] = scale;
+}
+
+// The E4M3 code that is nearest to 2^8 * x, half to even; at most 448 = 2^8 * 1.75.
+DEVICE int e4m3_code(float x) {
+    const uint32_t bits = bit_cast<uint32_t>(x), size = bits & 0x7fffffffu;
+    int code;
+    if (size < bit_cast<uint32_t>(0x1p-14f)) {  // subnormal, in steps of 2^-17
+        code = static_cast<int>(round_even(bit_cast<float>(size) * 0x1p17f));
+    } else {
+        code = static_cast<int>((size + 0x7ffffu + (size >> 20 & 1u)) >> 20) - ((127 - 15) << 3);
+    }
+    return minimum(code, 0x7e) | static_cast<int>(bits >> 31) << 7;
 }
 
 // Writes a lane's part of a head to row `row` of the pages. All lanes of the wave must call.
@@ -59,5 +75,28 @@ DEVICE void append_head(void* pages, void* scales, u64 row, int dims, const Head
     for (int i = 0; i < ITEMS; ++i) {
         store_row(Pages{}, pages, scales, row * dims + head_dim(i), x[i],
                   valid && head_dim(i) < dims);
+    }
+}
+
+// FP8: the scale is the largest |x| of the head / 1.75, rounded to f16. If x holds NaN or an
+// infinity, the whole head reads as NaN.
+template <>
+DEVICE void append_head<Fp8Pages>(void* pages, void* scales, u64 row, int dims, const Head& x,
+                                  bool valid) {
+    float all[ITEMS * VECTOR];
+    UNROLL
+    for (int i = 0; i < ITEMS * VECTOR; ++i) all[i] = x[i / VECTOR][i % VECTOR];
+    const f16 scale = to_f16(clamp_to_f16(largest_size<SPAN>(all) * (1.0f / 1.75f)));
+    const float step = to_float(scale);
+    const bool usable = step > 0.0f && step < infinity();
+    const float inverse = usable ? 1.0f / step : 0.0f;
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        int codes[VECTOR];
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) codes[j] = usable ? e4m3_code(x[i][j] * inverse) : 0;
+        if (!valid || head_dim(i) >= dims) continue;
+        store_codes(static_cast<int8_t*>(pages) + row * dims + head_dim(i), codes);
+        if (head_dim(i) == 0) static_cast<f16*>(scales)[row] = scale;
     }
 }

@@ -5,7 +5,7 @@
 // as long as keys and queries have the same, and for the second one any order of its rows. So a
 // lane reads 8 neighbouring dims at a time.
 //
-// Keys and values are f16. Queries and weights are float: each is the sum of two f16, the second of
+// Keys and values are f16, or become f16. Queries and weights are float: each is the sum of two f16, the second of
 // which is what the first one's rounding lost. Weights are raised by kRaised first, so that small
 // ones of long sequences stay above the least f16. Scaled queries must be below 65,520.
 #pragma once
@@ -20,8 +20,7 @@
 constexpr int kKeyPieces = HEAD_DIM / 32, kValuePieces = HEAD_DIM / 64;  // of 8 dims, in a lane
 constexpr int kDimTiles = HEAD_DIM / 16;
 constexpr float kRaised = 16384.0f;
-static_assert(WAVE == 32 && kSame<KV, F16Pages> && kStep == 16 && HEAD_DIM % 64 == 0 &&
-              QUERIES <= 8);
+static_assert(WAVE == 32 && kStep == 16 && HEAD_DIM % 64 == 0 && QUERIES <= 8);
 
 DEVICE int lane_line() {
     return lane() / 4;
@@ -124,7 +123,7 @@ class WaveStates {
         float rest[4] = {};
         UNROLL for (int v = 0; v < 4; ++v) weights[v] = 0.0f;
         UNROLL for (int p = 0; p < kKeyPieces; ++p) {
-            const u32x4 first = steps.keys[0][p], second = steps.keys[1][p];
+            const u32x4 first = KV::halves(steps.keys[0][p]), second = KV::halves(steps.keys[1][p]);
             const uint32_t keys[2][4] = {{first.x, second.x, first.y, second.y},
                                          {first.z, second.z, first.w, second.w}};
             UNROLL for (int i = 0; i < 2; ++i) {
@@ -170,7 +169,7 @@ class WaveStates {
         UNROLL for (int p = 0; p < kValuePieces; ++p) {
             uint32_t words[4][4];  // [token][two dims]
             UNROLL for (int i = 0; i < 4; ++i) {
-                const u32x4 eight = steps.values[i][p];
+                const u32x4 eight = KV::halves(steps.values[i][p]);
                 words[i][0] = eight.x, words[i][1] = eight.y;
                 words[i][2] = eight.z, words[i][3] = eight.w;
             }

@@ -6,68 +6,10 @@
 // become ±65504; NaN stays NaN.
 #pragma once
 
+#include "halves.h"
 #include "packed.h"
 
 constexpr float kLargestHalf = 65504.0f;
-
-#if defined(ROCMFORGE_AMD)
-typedef _Float16 HalfPair __attribute__((ext_vector_type(2)));
-#endif
-
-// a + b.
-DEVICE uint32_t add_halves(uint32_t a, uint32_t b) {
-#if defined(ROCMFORGE_CUDA)
-    uint32_t sum;
-    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
-    return sum;
-#elif defined(ROCMFORGE_AMD)
-    return bit_cast<uint32_t>(bit_cast<HalfPair>(a) + bit_cast<HalfPair>(b));
-#else
-    return pack_halves(low_half(a) + low_half(b), high_half(a) + high_half(b));
-#endif
-}
-
-// a · b.
-DEVICE uint32_t multiply_halves(uint32_t a, uint32_t b) {
-#if defined(ROCMFORGE_CUDA)
-    uint32_t product;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-    return product;
-#elif defined(ROCMFORGE_AMD)
-    return bit_cast<uint32_t>(bit_cast<HalfPair>(a) * bit_cast<HalfPair>(b));
-#else
-    return pack_halves(low_half(a) * low_half(b), high_half(a) * high_half(b));
-#endif
-}
-
-// a · b + c, rounded once.
-DEVICE uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
-#if defined(ROCMFORGE_CUDA)
-    uint32_t sum;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
-    return sum;
-#elif defined(ROCMFORGE_AMD)
-    return bit_cast<uint32_t>(bit_cast<HalfPair>(a) * bit_cast<HalfPair>(b) +
-                              bit_cast<HalfPair>(c));
-#else
-    return pack_halves(low_half(a) * low_half(b) + low_half(c),
-                       high_half(a) * high_half(b) + high_half(c));
-#endif
-}
-
-// 1024 + byte, for bytes 2 * kPair and 2 * kPair + 1 of a word. The exponent of 1024 makes the
-// lowest bit of an f16 count one, so a byte in the low bits adds itself.
-template <int kPair>
-DEVICE uint32_t bytes_above_1024(uint32_t word) {
-#if defined(ROCMFORGE_CUDA)
-    return __byte_perm(word, 0x64646464u, kPair == 0 ? 0x4140 : 0x4342);
-#elif defined(ROCMFORGE_AMD)
-    return __builtin_amdgcn_perm(0x64646464u, word, kPair == 0 ? 0x04010400u : 0x04030402u);
-#else
-    const uint32_t bytes = word >> 16 * kPair;
-    return 0x64006400u | (bytes & 0xffu) | (bytes & 0xff00u) << 8;
-#endif
-}
 
 // The number as f16, kept within the finite ones; NaN stays NaN.
 DEVICE f16 to_finite_f16(float x) {

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from rocmforge.array_types import Floats
 from rocmforge.env import SplitMode
 from rocmforge.errors import EngineInUseError
 from rocmforge.generation import Generation
+from rocmforge.kv import KvDtype
 from rocmforge.loading import Options, load
 from rocmforge.model.config import ModelConfig
 from rocmforge.one_call import Calls, one_call
@@ -105,7 +106,7 @@ class Engine:
         ctx: int | None = None,
         threads: int | None = None,
         sequences: int = 1,
-        kv_dtype: Literal["f16", "f32", "q8_0"] = "f16",
+        kv_dtype: KvDtype = "f16",
         page_size: int = 32,
         whole_cache: bool = False,
         weight_format: str | None = None,
@@ -143,7 +144,8 @@ class Engine:
             share. Their memory is taken as they fill: on a GPU that of 512 tokens, then twice as
             much each time, unless `whole_cache` is set.
         kv_dtype
-            Type of stored keys and values; "q8_0" takes half the memory of "f16".
+            Type of stored keys and values; "q8_0" takes half the memory of "f16", and so does
+            "fp8_e4m3", which is less accurate and which GPUs alone have.
         page_size
             Tokens in a page of the KV cache: 16, 32 or 64.
         whole_cache

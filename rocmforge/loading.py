@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from rocmforge.gpu.choose_device import Choice
 from rocmforge.gpu.exchange_time import fastest_group
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.peers import MOST_RANKS
+from rocmforge.kv import KvDtype, row_bytes
 from rocmforge.kv.page_table import pages_for_context
 from rocmforge.kv.windows import held_tokens
 from rocmforge.model.config import ModelConfig
@@ -103,7 +104,7 @@ class Options:
     ctx: int | None
     threads: int | None
     sequences: int
-    kv_dtype: Literal["f16", "f32", "q8_0"]
+    kv_dtype: KvDtype
     page_size: int
     whole_cache: bool
     weight_format: str | None
@@ -266,8 +267,7 @@ class _Loader:
     def needs(self) -> Needs:
         """What the model takes on GPUs."""
         config, kv_dtype = self.config, self.options.kv_dtype
-        values = 2 * config.n_kv_heads * config.head_dim
-        each = {"f32": 4 * values, "f16": 2 * values, "q8_0": values + values // 16}[kv_dtype]
+        each = 2 * config.n_kv_heads * sum(row_bytes(kv_dtype, config.head_dim))
         tokens, sequences = self.pages * self.options.page_size, self.options.sequences
         cached = [each * held_tokens(window, tokens, sequences) for window in self.windows]
         wanted = self.options.gpu_layers

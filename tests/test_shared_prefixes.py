@@ -21,10 +21,10 @@ from shared_prompts import (
     tokens_of,
 )
 
+from rocmforge.cpu.cache import DTYPES
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfPagesError
 from rocmforge.generation import GenerationStats
-from rocmforge.kv import KV_DTYPES
 from rocmforge.kv.page_use import page_use
 from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import SamplingParams
@@ -48,14 +48,14 @@ def identical(got: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("kv_dtype", DTYPES)
 def test_shared_pages_change_no_bit(kv_dtype: str, open_engine: Open) -> None:
     with open_engine(kv_dtype=kv_dtype) as engine:
         check_logits(engine, identical)
         check_divergence(engine, identical)
 
 
-@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("kv_dtype", DTYPES)
 def test_tokens_are_those_of_prompts_that_ran_whole(kv_dtype: str, open_engine: Open) -> None:
     with open_engine(kv_dtype=kv_dtype) as engine:
         check_tokens(engine)

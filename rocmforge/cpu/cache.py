@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.cpu.memory import aligned_zeros
-from rocmforge.kv import KV_DTYPES, Q8_GROUP
+from rocmforge.kv import Q8_GROUP, row_bytes
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
 from rocmforge.kv.windows import layer_kinds, window_pages
@@ -75,12 +75,12 @@ class PagedKVCache:
         dtype: str,
         windows: Sequence[int | None] = (),
     ) -> None:
-        if dtype not in KV_DTYPES:
-            raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(KV_DTYPES)}")
-        if dtype == "q8_0" and head_dim % Q8_GROUP:
+        if dtype not in DTYPES:
             raise ValueError(
-                f"KV dtype q8_0: got head dim {head_dim}, wanted a multiple of {Q8_GROUP}"
+                f"KV dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)} on the CPU"
             )
+        # Numbers in the place of the D dims of a token and head: with q8_0's scales, as int8.
+        self._row = sum(row_bytes(dtype, head_dim)) // DTYPES[dtype].itemsize
         counts = {"n_layers": n_layers, "n_kv_heads": n_kv_heads, "head_dim": head_dim}
         for name, count in {**counts, "n_pages": n_pages}.items():
             if count < 1:
@@ -117,11 +117,6 @@ class PagedKVCache:
         """Bytes that one token takes in all layers: 2 L G D * bytes of a number and its scale."""
         per_layer = 2 * self.n_kv_heads * self._row * DTYPES[self.dtype].itemsize
         return self.n_layers * per_layer
-
-    @property
-    def _row(self) -> int:
-        """Numbers in the place of the D dims of a token and head: with q8_0's scales, as int8."""
-        return self.head_dim + (self.head_dim // 16 if self.dtype == "q8_0" else 0)
 
     @property
     def nbytes(self) -> int:

@@ -20,7 +20,7 @@ from functools import partial
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
-from rocmforge.kv import KV_DTYPES, Q8_GROUP
+from rocmforge.kv import row_bytes
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
 from rocmforge.kv.windows import layer_kinds, window_pages
@@ -51,7 +51,8 @@ class DeviceKVCache:
     page_size
         P, tokens in a page: 16, 32 or 64.
     dtype
-        "f16", "f32", or "q8_0" (int8 with one f16 scale for 32 values; D is a multiple of 32).
+        "f16", "f32", "q8_0" (int8 with one f16 scale for 32 values; D is a multiple of 32), or
+        "fp8_e4m3" (floats of 8 bits with one f16 scale for the D values of a token).
     windows
         (L,) tokens that a query of each layer sees at most, None: all; nothing: no layer has any.
 
@@ -84,12 +85,7 @@ class DeviceKVCache:
         dtype: str,
         windows: Sequence[int | None] = (),
     ) -> None:
-        if dtype not in KV_DTYPES:
-            raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(KV_DTYPES)}")
-        if dtype == "q8_0" and head_dim % Q8_GROUP:
-            raise ValueError(
-                f"KV dtype q8_0: got head dim {head_dim}, wanted a multiple of {Q8_GROUP}"
-            )
+        self._row_bytes = [size for size in row_bytes(dtype, head_dim) if size]
         if wanted := wanted_gpu_head_dim(head_dim):
             raise ValueError(f"head dim: got {head_dim}, {wanted}")
         self.runtime = runtime
@@ -130,12 +126,16 @@ class DeviceKVCache:
         return at.address, at.address + self._layer_bytes(at.pages) // 2
 
     def scales(self, layer: int) -> tuple[int, int]:
-        """Addresses of the scales, (pages, G, P, D / 32) float16 each; 0 unless q8_0."""
-        if self.dtype != "q8_0":
+        """Addresses of the scales of keys and of values, float16; 0 where the dtype has none.
+
+        Those of q8_0 are (pages, G, P, D / 32) each, those of fp8_e4m3 (pages, G, P).
+        """
+        numbers, *scales = self._streams
+        if not scales:
             return 0, 0
         k, v = self.pages(layer)
-        values = self._layers[layer].pages * self._page_values
-        return k + values, v + values
+        behind = self._layers[layer].pages * numbers
+        return k + behind, v + behind
 
     def grow(self, pages: int) -> None:
         """Have memory for the pages below a number: at least twice what there was, if it has to.
@@ -224,17 +224,10 @@ class DeviceKVCache:
             source, target = source + old.pages * page_bytes, target + size
 
     @property
-    def _page_values(self) -> int:
-        """Numbers of K or V in a page of one layer."""
-        return self.page_size * self.n_kv_heads * self.head_dim
-
-    @property
     def _streams(self) -> tuple[int, ...]:
         """Bytes of a page in each part of K or of V: numbers, and where there are, scales."""
-        values = self._page_values
-        if self.dtype == "q8_0":
-            return values, values // Q8_GROUP * 2
-        return (values * (2 if self.dtype == "f16" else 4),)
+        rows = self.page_size * self.n_kv_heads
+        return tuple(rows * size for size in self._row_bytes)
 
     def _layer_bytes(self, pages: int) -> int:
         return 2 * pages * sum(self._streams)

@@ -76,7 +76,7 @@ class Pages(Protocol):
 
     @property
     def dtype(self) -> str:
-        """Of the stored numbers: "f16", "f32" or "q8_0"."""
+        """Of the stored numbers, one of `rocmforge.kv.KV_DTYPES`."""
 
     @property
     def windowed(self) -> Collection[int]:

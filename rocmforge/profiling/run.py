@@ -11,13 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from rocmforge.devices import chosen_devices
 from rocmforge.engine import Engine
 from rocmforge.env import SplitMode
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.hardware import detect, oversubscription
+from rocmforge.kv import KvDtype
 from rocmforge.loading import layers_off_gpus
 from rocmforge.plan.observation import ObservedPass
 from rocmforge.plan.protocols import Progress
@@ -75,7 +76,7 @@ class Options:
     device: str | None = None
     threads: int | None = None
     ctx: int | None = None
-    kv_dtype: Literal["f16", "f32", "q8_0"] = "f16"
+    kv_dtype: KvDtype = "f16"
     page_size: int = 32
     gpu_layers: int | Sequence[int] | None = None
     split_mode: SplitMode = "layer"

@@ -12,13 +12,18 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from rocmforge.gguf.nvfp4 import E4M3, nearest_scale
+from rocmforge.gpu.ops.attention import dtypes_of
 from rocmforge.ops import reference
 from rocmforge.ops.cases import AttentionCase, AttentionInputs
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceCache:
-    """Keys and values (pages, G, P, D), and float16 scales (pages, G, P, D / 32) or nothing."""
+    """Keys and values (pages, G, P, D), and float16 scales or nothing.
+
+    Scales of q8_0 are (pages, G, P, D / 32), of fp8_e4m3 (pages, G, P).
+    """
 
     k: NDArray[np.generic]
     v: NDArray[np.generic]
@@ -27,11 +32,8 @@ class DeviceCache:
 
 
 def with_dtypes(cases: Iterable[AttentionCase]) -> list[tuple[AttentionCase, str]]:
-    """Each case with each dtype of the cache that it can have: Q8_0 has 32 numbers a scale."""
-    dtypes = ("f16", "q8_0", "f32")
-    return [
-        (case, kv) for case in cases for kv in dtypes if kv != "q8_0" or case.head_dim % 32 == 0
-    ]
+    """Each case with each dtype of the cache that it can have."""
+    return [(case, kv) for case in cases for kv in dtypes_of(case.head_dim)]
 
 
 def make(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, NDArray[np.float64]]:
@@ -40,7 +42,8 @@ def make(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
     k, v = given.k_pages.transpose(0, 1, 3, 2), given.v_pages
     nothing = np.zeros(0, np.float16)
     cache = DeviceCache(np.ascontiguousarray(k), v, nothing, nothing)
-    if kv == "q8_0":
+    quantize = {"q8_0": to_q8, "fp8_e4m3": to_fp8}.get(kv)
+    if quantize:
         k_codes, k_scales, k = quantize(k)
         v_codes, v_scales, v = quantize(v)
         cache = DeviceCache(k_codes, v_codes, k_scales, v_scales)
@@ -49,7 +52,7 @@ def make(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
         return given, cache, reference.attention(*given.arguments)
 
 
-def quantize(
+def to_q8(
     x: NDArray[np.floating],
 ) -> tuple[NDArray[np.int8], NDArray[np.float16], NDArray[np.float32]]:
     """Codes, scales and the numbers that they stand for; a group with a NaN has a NaN scale."""
@@ -59,3 +62,16 @@ def quantize(
     with np.errstate(invalid="ignore"):
         codes = np.where(np.isnan(wide), 127, np.rint(groups / wide)).astype(np.int8)
     return codes.reshape(x.shape), scales, (codes * wide).reshape(x.shape)
+
+
+def to_fp8(
+    x: NDArray[np.floating],
+) -> tuple[NDArray[np.uint8], NDArray[np.float16], NDArray[np.float32]]:
+    """As `to_q8`, of E4M3: a code is 2^-8 of its number, and a head has one scale."""
+    wide = x.astype(np.float32)
+    scales = (np.abs(wide).max(axis=-1) / 1.75).astype(np.float16)
+    steps = scales[..., None].astype(np.float32) / 256
+    with np.errstate(invalid="ignore"):
+        codes = np.minimum(nearest_scale(np.abs(wide) / steps), 126)
+        numbers = np.copysign(E4M3[codes], wide) * steps
+    return codes | np.signbit(wide).astype(np.uint8) << 7, scales, numbers

@@ -8,13 +8,24 @@ import numpy as np
 from guarded import Gpu
 from numpy.typing import DTypeLike, NDArray
 
-DTYPES = ("f16", "f32", "q8_0")
-_DTYPES: dict[str, DTypeLike] = {"f16": np.float16, "f32": np.float32, "q8_0": np.int8}
+from rocmforge.gguf.nvfp4 import E4M3
+
+_DTYPES: dict[str, DTypeLike] = {
+    "f16": np.float16,
+    "f32": np.float32,
+    "q8_0": np.int8,
+    "fp8_e4m3": np.uint8,
+}
+_POSITIVE = np.append(E4M3, np.nan)
+_NUMBERS = np.concatenate([_POSITIVE, -_POSITIVE])  # of E4M3, by their codes
 
 
 @dataclass(frozen=True)
 class Pages:
-    """Keys or values (pages, G, P, D) of a dtype, and for q8_0 scales (pages, G, P, D / 32)."""
+    """Keys or values (pages, G, P, D) of a dtype, and scales.
+
+    Those of q8_0 are (pages, G, P, D / 32), those of fp8_e4m3 (pages, G, P, 1).
+    """
 
     gpu: Gpu
     dtype: str
@@ -26,19 +37,24 @@ class Pages:
     def empty(cls, gpu: Gpu, dtype: str, shape: tuple[int, int, int, int]) -> Pages:
         size = int(np.prod(shape))
         address = gpu.empty(size * np.dtype(_DTYPES[dtype]).itemsize)
-        return cls(gpu, dtype, shape, address, gpu.empty(size // 16) if dtype == "q8_0" else 0)
+        groups = {"q8_0": shape[3] // 32, "fp8_e4m3": 1}.get(dtype)
+        scales = gpu.empty(size // shape[3] * groups * 2) if groups else 0
+        return cls(gpu, dtype, shape, address, scales)
 
     def read(self) -> NDArray[np.float64]:
         """The numbers; NaN where nothing was written."""
-        values = self.gpu.download(self.address, self.shape, _DTYPES[self.dtype]).astype(np.float64)
-        if self.dtype != "q8_0":
-            return values
-        shape = (*self.shape[:3], self.shape[3] // 32)
+        found = self.gpu.download(self.address, self.shape, _DTYPES[self.dtype])
+        if not self.scales:
+            return found.astype(np.float64)
+        q8 = self.dtype == "q8_0"
+        group, largest = (32, 127) if q8 else (self.shape[3], 448)
+        values = found.astype(np.float64) if q8 else _NUMBERS[found]
+        shape = (*self.shape[:3], self.shape[3] // group)
         scales = self.gpu.download(self.scales, shape, np.float16).astype(np.float64)
         used = np.isfinite(scales) & (scales != 0)
-        assert np.all(np.abs(values).reshape(*shape, 32).max(axis=-1)[used] == 127)
+        assert np.all(np.abs(values).reshape(*shape, group).max(axis=-1)[used] == largest)
         with np.errstate(invalid="ignore"):
-            return values * np.repeat(scales, 32, axis=-1)
+            return values * np.repeat(scales, group, axis=-1) / (1 if q8 else 256)
 
 
 def expect(
@@ -64,6 +80,12 @@ def expect(
         error = np.abs(at_slots.reshape(groups.shape) - groups)
         assert np.all(error <= step * (0.5 + 127 * 2**-11 + 127 * tolerance))
         assert np.linalg.norm(at_slots - wanted) <= 0.008 * np.linalg.norm(wanted)
+    elif dtype == "fp8_e4m3":
+        largest = np.abs(wanted).max(axis=-1, keepdims=True)
+        least = largest / 448 * 2**-10  # half a step of subnormal numbers
+        bound = np.maximum(np.abs(wanted) * 2**-4, least) + largest * (tolerance + 2**-10)
+        assert np.all(np.abs(at_slots - wanted) <= bound)
+        assert np.linalg.norm(at_slots - wanted) <= 0.03 * np.linalg.norm(wanted)
     elif tolerance == 0:
         np.testing.assert_array_equal(at_slots, wanted.astype(_DTYPES[dtype]))
     else:

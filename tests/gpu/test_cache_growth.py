@@ -26,7 +26,6 @@ pytestmark = pytest.mark.either_wave
 
 LAYERS = 2
 IDS = [3 + (7 * i * i + 11 * i) % 250 for i in range(21)]
-ITEM = {"f16": 2, "f32": 4, "q8_0": 1}
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +54,14 @@ def no_leak(kernels: Kernels) -> Iterator[None]:
 
 def streams(cache: DeviceKVCache, pages: int) -> list[tuple[int, int]]:
     """Address and bytes of the first pages, in each layer, of keys, values and their scales."""
-    numbers = pages * cache.page_size * cache.n_kv_heads * cache.head_dim
+    rows, dims = pages * cache.page_size * cache.n_kv_heads, cache.head_dim
+    numbers, scales = {
+        "f16": (2 * dims, 0), "f32": (4 * dims, 0), "q8_0": (dims, dims // 16), "fp8_e4m3": (dims, 2)
+    }[cache.dtype]  # fmt: skip
     found = []
     for layer in range(cache.n_layers):
-        found += [(at, numbers * ITEM[cache.dtype]) for at in cache.pages(layer)]
-        found += [(at, numbers // 32 * 2) for at in cache.scales(layer) if at]
+        found += [(at, rows * numbers) for at in cache.pages(layer)]
+        found += [(at, rows * scales) for at in cache.scales(layer) if at]
     return found
 
 

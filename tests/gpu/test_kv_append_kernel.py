@@ -11,7 +11,10 @@ from guarded import Gpu
 from numpy.typing import NDArray
 from pages import Pages
 
+from rocmforge.gguf.nvfp4 import E4M3
 from rocmforge.gpu.ops import kv_append as op
+from rocmforge.gpu.ops.attention import dtypes_of
+from rocmforge.kv import KV_DTYPES
 from rocmforge.ops import cases
 from rocmforge.ops.cases import KvAppendCase
 
@@ -26,8 +29,7 @@ SHAPES = (
 CHECKS = [
     (KvAppendCase(*shape), kv)
     for shape in SHAPES
-    for kv in kv_pages.DTYPES
-    if kv != "q8_0" or shape[2] % 32 == 0
+    for kv in dtypes_of(shape[2])
 ]
 
 
@@ -66,7 +68,7 @@ def test_tokens_come_to_their_slots(gpu: Gpu, case: KvAppendCase, kv: str) -> No
     kv_pages.expect(v, kv, given.v, given.pages, given.offsets)
 
 
-@pytest.mark.parametrize("kv", kv_pages.DTYPES)
+@pytest.mark.parametrize("kv", KV_DTYPES)
 def test_a_page_below_zero_writes_nothing(gpu: Gpu, kv: str) -> None:
     case = KvAppendCase(6, 2, 64, 16)
     pages = case.inputs().pages
@@ -88,3 +90,36 @@ def test_groups_of_zeros_tiny_huge_and_of_what_is_not_finite(gpu: Gpu) -> None:
     assert not row[:2].any()
     np.testing.assert_array_equal(row[2], 127 * 65504)
     assert np.isnan(row[3:]).all()
+
+
+def test_every_code_of_fp8_is_the_nearest(gpu: Gpu) -> None:
+    """Numbers between all neighbours of E4M3, ties to even, and what is subnormal."""
+    numbers = E4M3.astype(np.float64)
+    middles = (numbers[:-1] + numbers[1:]) / 2
+    given = np.concatenate([numbers, middles, middles * 0.999, middles * 1.001, [448]])
+    heads = np.zeros((1, 4, 128), np.float32)
+    heads[..., 0] = 448  # so that the scale is 1
+    heads[0].reshape(-1)[np.arange(len(given)) // 127 * 128 + np.arange(len(given)) % 127 + 1] = (
+        given * np.where(np.arange(len(given)) % 2, -1, 1)
+    )
+    case = KvAppendCase(1, 4, 128, 16)
+    where, got, _ = append(gpu, case, "fp8_e4m3", k=heads)
+    found = got[where.pages[0], :, where.offsets[0]]
+    sizes = np.abs(heads[0].astype(np.float64))
+    above = np.searchsorted(numbers, sizes).clip(1, 126)
+    low, high = numbers[above - 1], numbers[above]
+    even = np.where(above % 2 == 0, high, low)
+    wanted = np.where(sizes - low == high - sizes, even, np.where(sizes - low < high - sizes, low, high))
+    np.testing.assert_array_equal(np.abs(found), wanted)
+    np.testing.assert_array_equal(np.signbit(found)[wanted > 0], np.signbit(heads[0])[wanted > 0])
+
+
+def test_heads_of_fp8_that_are_zeros_huge_or_not_finite(gpu: Gpu) -> None:
+    k = np.ones((1, 6, 64), np.float32)
+    k[0, 0], k[0, 1], k[0, 2] = 0, 1e-9, 1e9
+    k[0, 3, 5], k[0, 4, 6], k[0, 5, 7] = np.nan, np.inf, -np.inf
+    given, got, _ = append(gpu, KvAppendCase(1, 6, 64, 16), "fp8_e4m3", k=k)
+    rows = got[given.pages[0], :, given.offsets[0]]
+    assert not rows[:2].any()
+    np.testing.assert_array_equal(rows[2], 1.75 * 65504)
+    assert np.isnan(rows[3:]).all()

@@ -18,7 +18,7 @@ from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
 
 PAGE_SIZE = 16
 CONTEXT = 300
-KINDS = {"f16": np.float16, "q8_0": np.int8, "f32": np.float32}
+KINDS = {"f16": np.float16, "q8_0": np.int8, "fp8_e4m3": np.uint8, "f32": np.float32}
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ CASES = (
     Case((48, 200), 4, 2, 256, 64, True, "f32", "qk"),
     Case((299,), 5, 1, 256, 256, False, "f16", splits=64),
     Case((31, 2), 9, 1, 128, 128, True, "q8_0", splits=1),
+    Case((130, 17), 4, 2, 80, 80, False, "fp8_e4m3", "qk"),
+    Case((65, 257), 8, 1, 128, 128, True, "fp8_e4m3"),
     Case((255,), 2, 2, 8, 6, True, "f16"),
 )
 
@@ -94,7 +96,8 @@ class Memory:
         case, runtime = self.case, self.gpu.runtime
         kind = KINDS[case.kv]
         values = self.gpu.download(pages.address, pages.shape, kind)
-        scales = np.full((*pages.shape[:3], case.head_dim // 32), np.nan, np.float16)
+        groups = 1 if case.kv == "fp8_e4m3" else case.head_dim // 32
+        scales = np.full((*pages.shape[:3], groups), np.nan, np.float16)
         for row, length in zip(self.table, case.lengths, strict=True):
             for token in range(length - 1):
                 slot = (row[token // PAGE_SIZE], slice(None), token % PAGE_SIZE)
@@ -102,10 +105,13 @@ class Memory:
                 if case.kv == "q8_0":
                     numbers = np.rint(40 * numbers).clip(-127, 127)
                     numbers[:, ::32] = 127
+                if case.kv == "fp8_e4m3":
+                    numbers = random.integers(0, 127, numbers.shape) + 128 * (numbers < 0)
+                    numbers[:, 0] = 126
                 values[slot] = numbers
-                scales[slot] = 1 / 40
+                scales[slot] = 1 / 40 if case.kv == "q8_0" else 1
         runtime.copy_to_device(pages.address, values)
-        if case.kv == "q8_0":
+        if pages.scales:
             runtime.copy_to_device(pages.scales, scales)
 
     def attended(self, out: int) -> dict[str, Any]:

@@ -46,6 +46,9 @@ CHECKS = (
     Case(3, 2, 2, 64, 6, True, "q8_0", "qk"),
     Case(2, 2, 2, 64, 36, False, "q8_0", "qk"),
     Case(1, 1, 1, 2, 2, True, "f16"),
+    Case(3, 4, 2, 128, 128, True, "fp8_e4m3"),
+    Case(5, 3, 3, 80, 20, False, "fp8_e4m3", "qk"),
+    Case(2, 2, 1, 13, 8, False, "fp8_e4m3", "k"),
 )
 
 

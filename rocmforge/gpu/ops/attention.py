@@ -14,6 +14,7 @@ from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
+from rocmforge.kv import Q8_GROUP
 
 FILE = "attention.hip"
 ARGUMENTS = "PPPPPPPPPPPPPPiiiiiiiff"
@@ -21,8 +22,8 @@ LAYOUTS = {"attention": ARGUMENTS}
 HEAD_DIMS = (64, 80, 96, 128, 256)
 """Head dims of models that we run; the kernel takes multiples of 8 up to MAX_GPU_HEAD_DIM."""
 
-PAGES = {"f16": "F16Pages", "q8_0": "Q8Pages", "f32": "F32Pages"}
-"""The type in kernels/pages.h of each dtype of the cache. Q8_0 needs a head dim of whole 32s."""
+PAGES = {"f16": "F16Pages", "q8_0": "Q8Pages", "fp8_e4m3": "Fp8Pages", "f32": "F32Pages"}
+"""The type in kernels/pages.h of each dtype of the cache."""
 
 RESIDENT = 2
 """Blocks of a multiprocessor of NVIDIA, which has 65,536 registers: 128 for each of 512 threads."""
@@ -77,10 +78,15 @@ class Constants:
         return self.KV != "F32Pages"
 
 
+def dtypes_of(head_dim: int) -> tuple[str, ...]:
+    """Dtypes that a cache with heads of D dims can have: q8_0 needs whole 32s."""
+    return tuple(kv for kv in PAGES if kv != "q8_0" or head_dim % Q8_GROUP == 0)
+
+
 def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:
     """Constants for an architecture, a head dim, a dtype of the cache and H / G.
 
-    Heads that share keys and values of f16 run on the matrix units of NVIDIA. On the vector
+    Heads that share keys and values run on the matrix units of NVIDIA. On the vector
     units eight queries take 64 registers a lane, and as many for their outputs: fewer tokens then,
     or registers spill on every architecture. Float32 is for checks and has one way only.
     """
@@ -89,7 +95,7 @@ def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:
     if architecture.startswith("sm_"):
         # H100, 32 heads of 128 dims that share nothing: 9.81 µs on the matrix units at 1,024 tokens
         # and 26.1 at 4,080, 9.75 and 25.4 on the vector units.
-        if kv == "f16" and group > 1 and head_dim in _TILED:
+        if group > 1 and head_dim in _TILED:
             queries, resident = _power_of_two(min(group, 8)), _TILED[head_dim]
             return Constants(head_dim, PAGES[kv], queries, 16, 8, 1, resident, 1, 1)
         # H200: at 4096 tokens 8 waves take 22 and 13 µs (H / G = 1 and 4), 4 waves 28 and 18 µs
@@ -187,10 +193,9 @@ def every_choice(architecture: str) -> Iterator[Constants]:
     """Constants for the models that we run, each once."""
     chosen = {
         constants: True
-        for kv in PAGES
         for head_dim in HEAD_DIMS
+        for kv in dtypes_of(head_dim)
         for group in (1, 2, 4, 8)
-        if kv != "q8_0" or head_dim % 32 == 0
         for constants in _fewer_waves(choose(architecture, head_dim, kv, group))
     }
     yield from chosen
@@ -244,7 +249,7 @@ def arguments(
     k_pages, v_pages
         (pages, G, P, D) of the dtype `kv`, aligned to 16.
     k_scales, v_scales
-        (pages, G, P, D / 32) float16 for q8_0; else 0.
+        float16: (pages, G, P, D / 32) for q8_0, (pages, G, P) for fp8_e4m3; else 0.
     page_table, lengths
         (S, max_pages) and (S,) int32. A sequence of length 0 gives zeros.
     scratch
@@ -254,7 +259,7 @@ def arguments(
     out
         (S, H · D); Q8 needs D to be a multiple of 32.
     kv
-        "f16", "q8_0" or "f32".
+        A dtype of PAGES.
     splits
         Of `choose_splits`.
     window, softcap

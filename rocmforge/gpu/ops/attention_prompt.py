@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES
+from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES, dtypes_of
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "attention_prompt.hip"
@@ -62,12 +62,11 @@ def choose(architecture: str, head_dim: int, kv: str) -> Constants:
 
 def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
-    for kv in PAGES:
-        for head_dim in HEAD_DIMS:
-            if kv != "q8_0" or head_dim % 32 == 0:
-                # Without a matrix unit, head dim 256 takes some scratch.
-                hot = kv != "f32" and (head_dim <= 128 or not architecture.startswith("gfx10"))
-                yield Build(FILE, LAYOUTS, asdict(choose(architecture, head_dim, kv)), hot=hot)
+    for head_dim in HEAD_DIMS:
+        for kv in dtypes_of(head_dim):
+            # Without a matrix unit, head dim 256 takes some scratch.
+            hot = kv != "f32" and (head_dim <= 128 or not architecture.startswith("gfx10"))
+            yield Build(FILE, LAYOUTS, asdict(choose(architecture, head_dim, kv)), hot=hot)
 
 
 def attention_prompt(
@@ -105,7 +104,7 @@ def attention_prompt(
     k_pages, v_pages
         (pages, G, P, D) of the dtype `kv`, aligned to 16.
     k_scales, v_scales
-        (pages, G, P, D / 32) float16 for q8_0; else 0.
+        float16: (pages, G, P, D / 32) for q8_0, (pages, G, P) for fp8_e4m3; else 0.
     page_table, lengths, starts
         (S, max_pages), (S,) and (S + 1,) int32.
     out
@@ -113,7 +112,7 @@ def attention_prompt(
     max_queries
         The most queries of one sequence.
     kv
-        "f16", "q8_0" or "f32".
+        A dtype of `attention.PAGES`.
     window, softcap
         As of `rocmforge.plan.records.Attention`.
     sinks

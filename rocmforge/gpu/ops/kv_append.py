@@ -1,6 +1,7 @@
 """kv_append: writes new keys and values into the pages of one layer's cache.
 
-The cache is float16, float32, or Q8_0: int8 with a float16 scale for 32 numbers.
+The cache is float16, float32, Q8_0 (int8 with a float16 scale for 32 numbers), or FP8 (E4M3 with a
+float16 scale for a head).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES
+from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES, dtypes_of
 from rocmforge.gpu.ops.heads import HeadShape, head_shape
 
 FILE = "kv_append.hip"
@@ -41,9 +42,8 @@ def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
     chosen = {
         choose(architecture, head_dim, kv): True
-        for kv in PAGES
         for head_dim in (*HEAD_DIMS, 13)
-        if kv != "q8_0" or head_dim % 32 == 0
+        for kv in dtypes_of(head_dim)
     }
     for constants in chosen:
         yield Build(FILE, LAYOUTS, asdict(constants), hot=constants.VECTOR == 4)
@@ -75,7 +75,7 @@ def kv_append(
     k_pages, v_pages
         (pages, G, P, D) of the dtype `kv`, aligned to 16; written.
     k_scales, v_scales
-        (pages, G, P, D / 32) float16 for q8_0, written; else 0.
+        float16: (pages, G, P, D / 32) for q8_0, (pages, G, P) for fp8_e4m3, written; else 0.
     pages, offsets
         (T,) int32: page and slot of each token; a page below 0 writes nothing.
     tokens, kv_heads, head_dim
@@ -83,7 +83,7 @@ def kv_append(
     page_size
         P.
     kv
-        "f16", "q8_0" or "f32".
+        A dtype of `attention.PAGES`.
     """
     constants = choose(kernels.runtime.properties.architecture, head_dim, kv)
     return kernels.launch(

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES
+from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES, dtypes_of
 from rocmforge.gpu.ops.heads import HeadShape, head_shape
 
 FILE = "rope_kv_append.hip"
@@ -51,10 +51,9 @@ def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
     chosen = {
         choose(architecture, head_dim, head_dim, interleaved, norm, kv): True
-        for kv in PAGES
         for head_dim in HEAD_DIMS
+        for kv in dtypes_of(head_dim)
         for interleaved, norm in ((True, False), (False, False), (False, True))
-        if kv != "q8_0" or head_dim % 32 == 0
     }
     for constants in chosen:
         yield Build(FILE, LAYOUTS, asdict(constants))
