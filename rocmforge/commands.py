@@ -76,8 +76,6 @@ def generate(args: argparse.Namespace) -> int:
     params = SamplingParams(**args.sampling)
     tokenizer = Tokenizer.from_gguf(args.model)
     ids = tokenizer.encode(args.prompt, parse_special=args.special)
-    if not ids:
-        raise ValueError("prompt: got no tokens, wanted at least one (its text is empty)")
     tokens: list[GeneratedToken] = []
     with _load(args) as engine:
         if len(ids) > engine.ctx:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from command_line import TIMINGS, expected
 from model.gguf_files import write_gguf
 
 from rocmforge.chat import Conversation
-from rocmforge.cli import main
+from rocmforge.cli import PROMPT_WANTED, main
 from rocmforge.engine import Engine
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.hardware import Hardware
@@ -265,7 +266,7 @@ def test_usage_errors(
     assert "COMMAND" in misused(capsys, [])
     pipe(b"")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    assert "no PROMPT" in misused(capsys, ["generate", model])
+    assert f"prompt: got none, {PROMPT_WANTED}" in misused(capsys, ["generate", model])
 
 
 @pytest.mark.parametrize(
@@ -331,16 +332,17 @@ def test_an_error_is_one_printable_line(
     assert fails(capsys, ["info"]) == "rocmforge: error: MemoryError\n"
 
 
-def test_a_prompt_without_tokens(
-    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize("data", [b"", b"\n"])
+def test_an_empty_prompt_is_refused(
+    model: str, capsys: pytest.CaptureFixture[str], pipe: Any, data: bytes
 ) -> None:
-    assert main(["generate", model, "", "-n", "2"]) == 0  # BOS alone is a prompt
-    capsys.readouterr()
-    bare = tmp_path / "bare.gguf"
-    make_model(bare, "tiny", "Q8_0", layers=1, architecture="qwen2")  # adds no BOS
-    assert "prompt: got no tokens, wanted at least one" in misused_later(
-        capsys, ["generate", str(bare), ""]
-    )
+    for prompt in ([""], [model, ""], ["--prompt", ""], ["--prompt-file", os.devnull]):
+        said = misused_later(capsys, ["generate", *prompt])
+        assert f"prompt: got an empty text, {PROMPT_WANTED}" in said
+    for prompt in ([], [model], ["-"], ["--prompt-file", "-"]):
+        pipe(data)
+        said = misused_later(capsys, ["generate", *prompt])
+        assert f"prompt: got an empty text on standard input, {PROMPT_WANTED}" in said
 
 
 # --- chat
