@@ -82,6 +82,7 @@ def test_generate_prints_the_text_and_one_line_of_timings(
     match = TIMINGS.fullmatch(captured.err.strip())
     assert match is not None
     assert match.groups() == ("5", None, match[3], "8", "")
+    assert captured.err.startswith("tiny.gguf | TTFT ")
 
 
 def test_generate_passes_every_option_on(
@@ -191,7 +192,9 @@ def test_ctrl_c_before_the_first_token(
     assert main(["generate", model, "Hello"]) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("TTFT n/a | prefill n/a (0 tokens) | decode n/a (0 tokens) | ")
+    assert captured.err.startswith(
+        "tiny.gguf | TTFT n/a | prefill n/a (0 tokens) | decode n/a (0 tokens) | "
+    )
     assert main(["generate", model, "Hello", "--json"]) == 130
     document = json.loads(capsys.readouterr().out)
     assert (document["text"], document["finish_reason"]) == ("", "interrupted")
@@ -203,7 +206,9 @@ def test_ctrl_c_before_the_first_token(
 
 def test_a_prompt_alone_is_for_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "A hammer is", "-n", "8"]) == 0
-    assert capsys.readouterr().out.startswith(" a hand tool with")
+    captured = capsys.readouterr()
+    assert captured.out.startswith(" a hand tool with")
+    assert captured.err.startswith("demo model | TTFT ")
     assert main(["info"]) == 0
     assert "demo.gguf" in capsys.readouterr().out
     assert main(["generate", "missing/model", "-n", "1"]) == 1  # looks like a path: no prompt
