@@ -597,6 +597,12 @@ def test_devices_without_a_gpu_says_why_for_each_kind(
 # --- help
 
 
+def test_profile_says_which_models_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["profile", "--help"])
+    assert "on one device, unless --with TOOL is given" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["generate", "chat", "info", "devices"])
 def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
