@@ -12,10 +12,13 @@ PYTEST := -q -n 2
 CPP := $(wildcard rocmforge/cpu/*.cpp rocmforge/cpu/*.h)
 KERNELS := $(wildcard kernels/*.hip kernels/*.h tests/standin/*.cpp tests/standin/*.h)
 
-.PHONY: bench dashboard docs test test-all coverage check clean test-sanitizer test-hip-versions
+.PHONY: bench help dashboard docs test test-all coverage check clean test-sanitizer test-hip-versions
 
 bench: .venv/ready-bench
 	$(BIN)/rocmforge bench run $(if $(PROFILE),--profile $(PROFILE))
+
+help:
+	@sed -n 's/^# make/make/p' $(firstword $(MAKEFILE_LIST))
 
 dashboard: .venv/ready-bench
 	$(BIN)/rocmforge bench dashboard

@@ -204,7 +204,7 @@ def parser() -> argparse.ArgumentParser:
 
     profile = command("profile", "say where the time of a model goes, and why", _PROFILE_EXAMPLES)
     _add_profile(profile)
-    _add_engine(profile)
+    _add_engine(profile, "The whole model has to lie on one device, unless --with TOOL is given.")
 
     info = command("info", "describe a GGUF file", _INFO_EXAMPLES)
     _add_model(info)
@@ -400,8 +400,8 @@ _DEVICE: dict[str, Any] = {
 }
 
 
-def _add_engine(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("engine")
+def _add_engine(parser: argparse.ArgumentParser, limits: str | None = None) -> None:
+    group = parser.add_argument_group("engine", limits)
     group.add_argument(
         "--ctx",
         type=_whole(1),

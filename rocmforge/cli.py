@@ -33,7 +33,8 @@ TEXT_OPTIONS = ("--prompt", "--stop", "--system")
 
 WITHOUT_MODEL = ("devices", "tune")
 QUOTES = "; a prompt of several words wants quotes"
-NO_PROMPT = "no PROMPT: give it as an argument, with --prompt-file, or on standard input"
+MODEL_FIRST = "; the model comes first, the prompt behind it"
+PROMPT_WANTED = "wanted a text as an argument, with --prompt-file, or on standard input"
 
 # Errors of writing to standard output, which carry no file's name.
 _LOST = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF)
@@ -126,7 +127,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         args.prompt = rest.pop()  # argparse of Python < 3.12 cannot take `MODEL -n 8 PROMPT`
     usage: argparse.ArgumentParser = args.parser
     if rest:
-        usage.error(f"unrecognized arguments: {' '.join(rest)}{_hint(usage, rest)}")
+        usage.error(f"unrecognized arguments: {' '.join(rest)}{_hint(args, rest)}")
     if args.command == "generate":
         _settle_prompt(args)
     if args.command == "profile":
@@ -147,14 +148,32 @@ def _joined(words: Sequence[str]) -> list[str]:
     return joined
 
 
-def _hint(usage: argparse.ArgumentParser, rest: Sequence[str]) -> str:
+def _hint(args: argparse.Namespace, rest: Sequence[str]) -> str:
     """Say what was perhaps meant by arguments that are unknown."""
-    known = [name for action in usage._actions for name in action.option_strings]
+    known = [name for action in args.parser._actions for name in action.option_strings]
     for word in rest:
         if word.startswith("-") and (hint := did_you_mean(word.partition("=")[0], known)):
             return hint
-    quotes = usage.prog.endswith("generate") and not any(word.startswith("-") for word in rest)
-    return QUOTES if quotes else ""
+    if args.command != "generate" or any(word.startswith("-") for word in rest):
+        return ""
+    return _swapped(args.model, rest) or QUOTES
+
+
+def _hint_of_prompt(args: argparse.Namespace) -> str:
+    """Say what was perhaps meant by MODEL of `generate`, which is no file."""
+    if args.prompt in (None, STDIN, args.prompt_option):
+        return ""
+    quoted = os.sep in args.model or args.model.endswith(".gguf") or " " in args.prompt
+    return _swapped(args.model, [args.prompt]) or ("" if quoted else QUOTES)
+
+
+def _swapped(model: str, later: Sequence[str]) -> str:
+    """Say that the model comes first, where a later argument of `generate` looks like one."""
+
+    def is_file(word: str) -> bool:
+        return word.endswith(".gguf") or os.path.isfile(word)
+
+    return MODEL_FIRST if not is_file(model) and any(map(is_file, later)) else ""
 
 
 def _settle_prompt(args: argparse.Namespace) -> None:
@@ -170,7 +189,7 @@ def _settle_prompt(args: argparse.Namespace) -> None:
     if len(given) > 1:
         args.parser.error(f"got {' and '.join(given)}, wanted one of them")
     if not given and (sys.stdin is None or sys.stdin.isatty()):
-        args.parser.error(NO_PROMPT)
+        args.parser.error(f"prompt: got none, {PROMPT_WANTED}")
     if not given or args.prompt == STDIN:
         args.prompt_file = STDIN
     elif args.prompt is None:
@@ -221,15 +240,15 @@ def _check(args: argparse.Namespace) -> None:
     SamplingParams(**given)
     env.check()
     if args.command not in WITHOUT_MODEL and not os.path.exists(args.model):
-        word = not (os.sep in args.model or args.model.endswith(".gguf"))
-        if args.command == "generate" and args.prompt is not None and word:
-            args.parser.error(f"no such model: {args.model}{QUOTES}")
+        if args.command == "generate" and (hint := _hint_of_prompt(args)):
+            args.parser.error(f"no such model: {args.model}{hint}")
         raise NoSuchFileError(args.model)
     if getattr(args, "prompt_file", None) is not None:
         text = _text(args.prompt_file, "--prompt-file")
         args.prompt = text.removesuffix("\n").removesuffix("\r")
-        if not args.prompt:
-            raise ValueError("prompt: got an empty text, wanted at least one character")
+    if args.command == "generate" and not args.prompt:
+        where = " on standard input" if args.prompt_file == STDIN else ""
+        raise ValueError(f"prompt: got an empty text{where}, {PROMPT_WANTED}")
     if getattr(args, "text", None) is not None:
         args.text = _text(args.text, "--text")
 

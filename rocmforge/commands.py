@@ -20,7 +20,7 @@ from typing import Any
 from rocmforge import env
 from rocmforge import perplexity as quality
 from rocmforge.chat import Conversation, ReplyToken, opening
-from rocmforge.demo import held_out_text
+from rocmforge.demo import demo_model, held_out_text
 from rocmforge.devices import Sums, default_device, list_devices, measured_sums
 from rocmforge.engine import Engine
 from rocmforge.errors import DeviceError
@@ -76,8 +76,6 @@ def generate(args: argparse.Namespace) -> int:
     params = SamplingParams(**args.sampling)
     tokenizer = Tokenizer.from_gguf(args.model)
     ids = tokenizer.encode(args.prompt, parse_special=args.special)
-    if not ids:
-        raise ValueError("prompt: got no tokens, wanted at least one (its text is empty)")
     tokens: list[GeneratedToken] = []
     with _load(args) as engine:
         if len(ids) > engine.ctx:
@@ -120,7 +118,7 @@ def _report(
 ) -> None:
     if out is not None:
         out.end()
-        say(_timings(stats))
+        say(f"{_model_name(args)} | {_timings(stats)}")
         return
     finish = tokens[-1].finish_reason if tokens else None
     print_json(
@@ -159,7 +157,7 @@ def chat(args: argparse.Namespace) -> int:
         variables = args.template_variables
         conversation = Conversation(engine, tokenizer, params, args.system, variables)
         if interactive:
-            say(f"{Path(args.model).name}, context {engine.ctx} tokens; /help, /reset, /exit")
+            say(f"{_model_name(args)}, context {engine.ctx} tokens; /help, /reset, /exit")
         for line in _lines(interactive):
             if line == "/exit":
                 break
@@ -440,6 +438,12 @@ def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
             progress=bar,
             compile_progress=compiling,
         )
+
+
+def _model_name(args: argparse.Namespace) -> str:
+    """How lines on standard error name the model."""
+    path = Path(args.model)
+    return "demo model" if path == demo_model() else printable(path.name)
 
 
 def _timings(stats: GenerationStats, kept: int = 0) -> str:

@@ -10,7 +10,8 @@ from rocmforge.sampling import SamplingParams
 from rocmforge.text.tokenizer import Tokenizer
 
 TIMINGS = re.compile(
-    r"TTFT [\d.]+ ms \| prefill [\d.]+ tokens/s \((\d+) tokens(?:, (\d+) kept)?\) \| "
+    r"(?:[^|]+ \| )?TTFT [\d.]+ ms \| prefill [\d.]+ tokens/s "
+    r"\((\d+) tokens(?:, (\d+) kept)?\) \| "
     r"decode ([\d.]+ tokens/s|n/a) \((\d+) tokens\) \| peak memory [\d.]+ [KMG]iB(.*)"
 )
 

@@ -16,6 +16,10 @@ NOT_RUN: dict[str, tuple[str, str]] = {
     "make bench": ("measures, two minutes", "tests/bench/test_run.py::test_the_whole_way"),
     "make check": (LONG, "no test: CI runs it"),
     "make docs": ("a minute", "no test: make check runs it"),
+    "make help": (
+        "of this machine's make",
+        "tests/test_documented_commands.py::test_make_help_lists_the_targets",
+    ),
     "make test": (LONG, "no test: CI runs it"),
     "make test-all": ("half an hour", "no test: it is run by hand"),
     "make coverage": ("half an hour", "no test: it is run by hand"),

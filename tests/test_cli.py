@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from command_line import TIMINGS, expected
 from model.gguf_files import write_gguf
 
 from rocmforge.chat import Conversation
-from rocmforge.cli import main
+from rocmforge.cli import PROMPT_WANTED, main
 from rocmforge.engine import Engine
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.hardware import Hardware
@@ -81,6 +82,7 @@ def test_generate_prints_the_text_and_one_line_of_timings(
     match = TIMINGS.fullmatch(captured.err.strip())
     assert match is not None
     assert match.groups() == ("5", None, match[3], "8", "")
+    assert captured.err.startswith("tiny.gguf | TTFT ")
 
 
 def test_generate_passes_every_option_on(
@@ -190,7 +192,9 @@ def test_ctrl_c_before_the_first_token(
     assert main(["generate", model, "Hello"]) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("TTFT n/a | prefill n/a (0 tokens) | decode n/a (0 tokens) | ")
+    assert captured.err.startswith(
+        "tiny.gguf | TTFT n/a | prefill n/a (0 tokens) | decode n/a (0 tokens) | "
+    )
     assert main(["generate", model, "Hello", "--json"]) == 130
     document = json.loads(capsys.readouterr().out)
     assert (document["text"], document["finish_reason"]) == ("", "interrupted")
@@ -202,7 +206,9 @@ def test_ctrl_c_before_the_first_token(
 
 def test_a_prompt_alone_is_for_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "A hammer is", "-n", "8"]) == 0
-    assert capsys.readouterr().out.startswith(" a hand tool with")
+    captured = capsys.readouterr()
+    assert captured.out.startswith(" a hand tool with")
+    assert captured.err.startswith("demo model | TTFT ")
     assert main(["info"]) == 0
     assert "demo.gguf" in capsys.readouterr().out
     assert main(["generate", "missing/model", "-n", "1"]) == 1  # looks like a path: no prompt
@@ -265,7 +271,7 @@ def test_usage_errors(
     assert "COMMAND" in misused(capsys, [])
     pipe(b"")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    assert "no PROMPT" in misused(capsys, ["generate", model])
+    assert f"prompt: got none, {PROMPT_WANTED}" in misused(capsys, ["generate", model])
 
 
 @pytest.mark.parametrize(
@@ -331,16 +337,17 @@ def test_an_error_is_one_printable_line(
     assert fails(capsys, ["info"]) == "rocmforge: error: MemoryError\n"
 
 
-def test_a_prompt_without_tokens(
-    model: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize("data", [b"", b"\n"])
+def test_an_empty_prompt_is_refused(
+    model: str, capsys: pytest.CaptureFixture[str], pipe: Any, data: bytes
 ) -> None:
-    assert main(["generate", model, "", "-n", "2"]) == 0  # BOS alone is a prompt
-    capsys.readouterr()
-    bare = tmp_path / "bare.gguf"
-    make_model(bare, "tiny", "Q8_0", layers=1, architecture="qwen2")  # adds no BOS
-    assert "prompt: got no tokens, wanted at least one" in misused_later(
-        capsys, ["generate", str(bare), ""]
-    )
+    for prompt in ([""], [model, ""], ["--prompt", ""], ["--prompt-file", os.devnull]):
+        said = misused_later(capsys, ["generate", *prompt])
+        assert f"prompt: got an empty text, {PROMPT_WANTED}" in said
+    for prompt in ([], [model], ["-"], ["--prompt-file", "-"]):
+        pipe(data)
+        said = misused_later(capsys, ["generate", *prompt])
+        assert f"prompt: got an empty text on standard input, {PROMPT_WANTED}" in said
 
 
 # --- chat
@@ -588,6 +595,12 @@ def test_devices_without_a_gpu_says_why_for_each_kind(
 
 
 # --- help
+
+
+def test_profile_says_which_models_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["profile", "--help"])
+    assert "on one device, unless --with TOOL is given" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["generate", "chat", "info", "devices"])

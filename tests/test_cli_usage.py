@@ -166,12 +166,17 @@ def test_no_driver_is_said_once(kind: str) -> None:
         (["generate", "hello", "world"], "no such model: hello; a prompt of several words wants"),
         (["generate", "a", "b", "c"], "unrecognized arguments: c; a prompt of several words wants"),
         (["generate", "x", "--temprature", "1"], "--temprature 1; did you mean --temperature?"),
+        (["generate", "a prompt", "m.gguf"], "no such model: a prompt; the model comes first"),
+        (["generate", "a/b", "-n", "4", os.devnull + "/m.gguf"], "a/b; the model comes first"),
+        (["generate", "hello", __file__], "no such model: hello; the model comes first"),
+        (["generate", "a", "b", "m.gguf"], "unrecognized arguments: m.gguf; the model comes first"),
+        (["generate", "m.gguf", "b", "c.gguf"], "c.gguf; a prompt of several words wants quotes"),
         (["genrate", "x"], "; did you mean generate?"),
         (["bench", "comprae"], "; did you mean compare?"),
         (["bench", "baseline", "lst"], "; did you mean list?"),
         (["perplexity", "--weight-format", "q4k"], "; did you mean Q4_K?"),
         (["info", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
-        (["generate", "--prompt-file", os.devnull], "prompt: got an empty text, wanted at least"),
+        (["generate", "--prompt-file", os.devnull], "prompt: got an empty text, wanted a"),
     ],
 )
 def test_what_was_perhaps_meant_is_said(
@@ -183,6 +188,16 @@ def test_what_was_perhaps_meant_is_said(
         code = int(str(stopped.code))
     assert code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["mymodle", "my.gguf"])
+@pytest.mark.parametrize("prompt", [["a quoted prompt"], ["--prompt", "word"], ["-"]])
+def test_quotes_are_wanted_only_where_there_may_be_none(
+    model: str, prompt: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", model, *prompt]) == 1
+    wanted = f"rocmforge: error: no such file: {model}; wanted the path of a GGUF model\n"
+    assert capsys.readouterr().err == wanted
 
 
 def test_text_may_begin_with_a_dash(capsys: pytest.CaptureFixture[str]) -> None:

@@ -250,6 +250,13 @@ def test_a_quick_command_does_what_the_page_says(text: str, folder: Path) -> Non
     assert re.search(RUN[text], run(text, folder), re.M | re.S)
 
 
+def test_make_help_lists_the_targets() -> None:
+    listed = subprocess.run(["make", "help"], cwd=REPO, capture_output=True, text=True, check=True)
+    found = set(re.findall(r"(?:^|  )make ([\w-]+)", listed.stdout, re.M))
+    (phony,) = re.findall(r"^\.PHONY: (.+)$", (REPO / "Makefile").read_text("utf-8"), re.M)
+    assert found == {*phony.split()} - {"help"}
+
+
 def test_files_that_a_profile_is_said_to_write_are_there(folder: Path) -> None:
     (text,) = (text for text in RUN if "--html" in text)
     run(text, folder)

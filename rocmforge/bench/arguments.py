@@ -113,7 +113,7 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
         default=PROFILES[0],
         help="those of benchmarks/quick.txt or standard.txt, or all (default: %(default)s)",
     )
-    add_bench(parser, "those of the profile")
+    add_bench(parser, "those of the profile, which this option sets aside")
 
 
 def add_max_load(parser: argparse.ArgumentParser) -> None:

@@ -65,10 +65,15 @@ class Needs:
         if missing == 0:
             return f"{told}, for which there was room before loading"
         told += f", {human_size(missing)} more than there is room for"
-        fitting = fitting_layers(layers, output, rooms)
+        fitting, streamed = fitting_layers(layers, output, rooms), self._fitting_stream(rooms)
         if fitting == 0:
-            return f"{told}; wanted a smaller context, or the CPU (device cpu)"
-        return f"{told}; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
+            told += "; wanted a smaller context, or the CPU (device cpu)"
+        else:
+            told += f"; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
+        if streamed is None:
+            return told
+        mode = "split_mode=stream (--split-mode stream)"
+        return f"{told}, or gpu_layers={streamed} (--gpu-layers {streamed}) with {mode}"
 
     def advice_for_parts(self, rooms: Sequence[int]) -> str:
         """Say how much memory each GPU needs for its part of every matrix."""
@@ -92,9 +97,9 @@ class Needs:
         if taken <= room:
             return f"{told}, for which there was room before loading"
         told += f", {human_size(taken - room)} more than there is room for"
-        if always > room:
+        fitting = self._fitting_stream(rooms)
+        if fitting is None:
             return f"{told}; wanted a smaller context"
-        fitting = fitting_layers(weights, always, rooms)
         return f"{told}; gpu_layers={fitting} (--gpu-layers {fitting}) has room"
 
     def check_host(self, free: int) -> None:
@@ -110,6 +115,16 @@ class Needs:
             f"gpu_layers={len(weights) - most} (--gpu-layers {len(weights) - most}) or more leaves "
             "what fits"
         )
+
+    def _fitting_stream(self, rooms: Sequence[int]) -> int | None:
+        """Of how many layers one GPU has room for the weights where it streams the others.
+
+        None: it lacks room for what is on it in any case, or there are several.
+        """
+        weights, always = self._weights()
+        if len(rooms) > 1 or always > rooms[0]:
+            return None
+        return fitting_layers(weights, always, rooms)
 
     def _last(self, layers: Sequence[int]) -> Sequence[int]:
         """Of the layers that lie on GPUs."""

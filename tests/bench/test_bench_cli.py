@@ -35,6 +35,22 @@ def test_every_help_has_the_one_table_of_exit_codes(
     assert shown.endswith(TABLE.rstrip("\n") + "\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run", "(default: those of the profile, which this option sets aside)"),
+        ("gate", "(default: those of the profile, which this option sets aside)"),
+        ("model", "A split mode that a device cannot run has no row if the device runs another"),
+    ],
+)
+def test_help_says_what_is_left_out(
+    command: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("arguments", [[], ["measure"], ["--version"]])
 def test_what_is_no_command_is_a_usage_error(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

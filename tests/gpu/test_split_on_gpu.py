@@ -205,7 +205,8 @@ def test_what_does_not_fit_is_told_with_the_layers_that_do(
         opened(llama, device)
     taken, missing = "[0-9.]+ KiB with keys and values of 192 tokens", "[0-9.]+ KiB more than"
     assert re.search(f"; 4 of 4 layers and the output take {taken}, {missing}", str(told.value))
-    assert str(told.value).endswith("; gpu_layers=1 (--gpu-layers 1) has room")
+    assert "; gpu_layers=1 (--gpu-layers 1) has room, or gpu_layers=" in str(told.value)
+    assert str(told.value).endswith(") with split_mode=stream (--split-mode stream)")
     with pytest.raises(OutOfMemoryError, match=r"; 2 of 4 layers and the output take .*layers=1 "):
         opened(llama, device, gpu_layers=2)
     monkeypatch.setattr(loading, "room", lambda free: 10)

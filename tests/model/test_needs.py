@@ -60,6 +60,15 @@ def test_a_gpu_has_all_but_the_weights_that_are_streamed(
     assert f"take {human_size(used - 3 * layers + 3 * CACHED)}" in told
     assert "gpu_layers=2 (--gpu-layers 2)" in whole.advice_for_stream([used - layers + 3 * CACHED])
     assert whole.advice_for_stream([5]).endswith("wanted a smaller context")
+    assert whole.advice([used]).endswith(
+        "(--gpu-layers 2) has room, or gpu_layers=2 (--gpu-layers 2) with split_mode=stream "
+        "(--split-mode stream)"
+    )
+    assert "wanted a smaller context, or the CPU (device cpu), or gpu_layers=0" in whole.advice(
+        [used - 3 * layers + 3 * CACHED]
+    )
+    for rooms in ([5], [9, 9]):
+        assert whole.advice(rooms).endswith("or the CPU (device cpu)")
     none.check_host(3 * layers)
     with pytest.raises(OutOfMemoryError, match=r"of 3 layers; gpu_layers=1 .* or more"):
         none.check_host(3 * layers - 1)

@@ -42,8 +42,9 @@ Lists with commas are combined, each value with each. Each test runs once before
 does not count. Times are of the host, from the call until the logits are there; loading the model
 is in none of them. Where other processes took more than a tenth of the CPUs, a line on standard
 error says so. What cannot be measured is n/a, with its reason, as on a device that is not
-here. Where no device is here, the exit code is 1, as of the other commands that run a model. -b is
-not llama-bench's, which is the tokens of one pass.
+here. A split mode that a device cannot run has no row if the device runs another one of the list
+and another device runs this one. Where no device is here, the exit code is 1, as of the other
+commands that run a model. -b is not llama-bench's, which is the tokens of one pass.
 """
 _LLAMA_BENCH = {
     ("-pg",): "-p for prompts and -n for tokens, each a test of its own; -n with -d is decoding "
