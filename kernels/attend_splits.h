@@ -13,8 +13,9 @@
 #include "softcap.h"
 
 #if !defined(HEAD_DIM) || !defined(KV) || !defined(QUERIES) || !defined(TOKENS) || \
-    !defined(WAVES) || !defined(LEAST) || !defined(RESIDENT) || !defined(TILES) || !defined(EARLY)
-#error "HEAD_DIM, KV, QUERIES, TOKENS, WAVES, LEAST, RESIDENT, TILES, EARLY have to be passed"
+    !defined(WAVES) || !defined(LEAST) || !defined(ALONE) || !defined(RESIDENT) || \
+    !defined(TILES) || !defined(EARLY)
+#error "HEAD_DIM, KV, QUERIES, TOKENS, WAVES, LEAST, ALONE, RESIDENT, TILES, EARLY are missing"
 #endif
 
 CONSTEXPR int power_of_two(int least) {
@@ -33,8 +34,10 @@ constexpr int kRound = kStep * WAVES;
 constexpr float kLowest = -1e30f;  // the maximum of no scores; finite, so that no difference is NaN
 static_assert(HEAD_DIM % 8 == 0 && kLanes <= WAVE);
 
-// Tokens of a split, in whole steps: the same for all but the last, and at least LEAST rounds.
+// Tokens of a split, in whole steps: the same for all but the last, and at least LEAST rounds. A
+// sequence of up to ALONE rounds is one split.
 DEVICE int split_tokens(int length, int splits) {
+    if (length <= ALONE * kRound) return ALONE * kRound;
     const int even = (length + splits - 1) / splits;
     return maximum((even + kStep - 1) / kStep * kStep, LEAST * kRound);
 }

@@ -5,9 +5,10 @@
 // as long as keys and queries have the same, and for the second one any order of its rows. So a
 // lane reads 8 neighbouring dims at a time.
 //
-// Keys and values are f16, or become f16. Queries and weights are float: each is the sum of two f16, the second of
-// which is what the first one's rounding lost. Weights are raised by kRaised first, so that small
-// ones of long sequences stay above the least f16. Scaled queries must be below 65,520.
+// Keys and values are f16, or become f16. Queries and weights are float: each is the sum of two
+// f16, the second of which is what the first one's rounding lost. Weights are raised by kRaised
+// first, so that small ones of long sequences stay above the least f16. Scaled queries must be
+// below 65,520.
 #pragma once
 
 #include "attend_splits.h"

@@ -12,24 +12,26 @@
 //   out         (T, H * D) float or f16, aligned to 16
 // T queries of all sequences, S sequences, H query heads, G KV heads, D dims, P tokens of a page.
 //
-// This is flash attention. A block takes kQueries queries of one head, 16 per wave, and goes
-// through the tokens KEYS at a time. LDS holds the keys of a step row by row, and its values
+// This is flash attention. A block takes kQueries queries of one head, TILES times 16 per wave, and
+// goes through the tokens KEYS at a time. LDS holds the keys of a step row by row, and its values
 // transposed. A wave computes the scores S^T = K Q^T, whose columns are its queries. It updates the
 // softmax state of each column, which turns the scores into weights, and adds O^T += V^T P^T;
 // as_operand of tile.h makes the weights an operand of that product. While the wave computes, the
-// next keys or values are on their way from memory.
+// next keys or values are on their way from memory: to registers, or where DIRECT is 1, to LDS,
+// where values then lie as in the pages.
 // Grid (H, ceil(most queries of a sequence / kQueries), S). The blocks of the last queries, which
 // see the most tokens, come first; blocks without queries exit at once.
-// Limits: D a multiple of 8 up to 256; P a power of two, at least 16.
+// Limits: D a multiple of 8 up to 256; P a power of two, at least 16. DIRECT: pages of f16, D a
+// multiple of 16, and a matrix unit that can transpose what it loads (NVIDIA's).
 // Launched by rocmforge/gpu/ops/attention_prompt.py.
 #include "output.h"
 #include "pages.h"
 #include "softcap.h"
 #include "tile.h"
 
-#if !defined(HEAD_DIM) || !defined(KV) || !defined(KEYS) || !defined(WAVES) || \
-    !defined(Q_IN_LDS) || !defined(LOAD_AHEAD)
-#error "HEAD_DIM, KV, KEYS, WAVES, Q_IN_LDS and LOAD_AHEAD have to be passed by the build"
+#if !defined(HEAD_DIM) || !defined(KV) || !defined(KEYS) || !defined(WAVES) || !defined(TILES) || \
+    !defined(Q_IN_LDS) || !defined(LOAD_AHEAD) || !defined(DIRECT) || !defined(LDS_BYTES)
+#error "HEAD_DIM, KV, KEYS, WAVES, TILES, Q_IN_LDS, LOAD_AHEAD, DIRECT, LDS_BYTES are missing"
 #endif
 
 CONSTEXPR int largest_of(int a, int b, int c) {
@@ -38,7 +40,8 @@ CONSTEXPR int largest_of(int a, int b, int c) {
 }
 
 constexpr int kThreads = WAVES * WAVE;
-constexpr int kQueries = WAVES * 16;
+constexpr int kWaveQueries = TILES * 16;
+constexpr int kQueries = WAVES * kWaveQueries;
 constexpr int kDims = (HEAD_DIM + 15) / 16 * 16;
 constexpr int kEights = HEAD_DIM / 8;
 constexpr int kStride = kDims + 8;  // of queries and keys; a tile's lines begin in different banks
@@ -47,17 +50,18 @@ constexpr int kDimTiles = kDims / 16;
 constexpr int kValueStride = KEYS + 8;
 constexpr int kKeyHalves = KEYS * kStride;
 constexpr int kQueryHalves = kQueries * kStride;
-constexpr int kTileHalves = kKeyHalves + kDims * (kValueStride + 1);
+constexpr int kTileHalves = kKeyHalves + (DIRECT ? kKeyHalves : kDims * (kValueStride + 1));
 constexpr int kLine = 16 + 4;  // floats between the outputs of two queries
 constexpr int kLineHalves = WAVES * 16 * kLine * 2;
 // The same LDS holds first the queries, then the steps, then the outputs.
 constexpr int kStepHalves = largest_of(kTileHalves, kLineHalves, Q_IN_LDS ? 0 : kQueryHalves);
-constexpr int kMemoryHalves = kStepHalves + (Q_IN_LDS ? kQueryHalves : 0) + WAVES * kExchangeHalves;
+constexpr int kLaunchHalves = kStepHalves + (Q_IN_LDS ? kQueryHalves : 0);
+constexpr int kMemoryHalves = kLaunchHalves + WAVES * kExchangeHalves;
 constexpr int kKeyLoads = (KEYS * kEights + kThreads - 1) / kThreads;
 constexpr int kValueLoads = (KEYS / 2 * kEights + kThreads - 1) / kThreads;
 constexpr float kLowest = -1e30f;  // the maximum of no scores; finite, so that no difference is NaN
-static_assert(HEAD_DIM % 8 == 0 && KEYS % 16 == 0);
-static_assert(kMemoryHalves * 2 <= 48 * 1024);
+static_assert(HEAD_DIM % 8 == 0 && KEYS % 16 == 0 && kLaunchHalves * 2 == LDS_BYTES);
+static_assert(!DIRECT || (kSame<KV, F16Pages> && HEAD_DIM % 16 == 0 && LOAD_AHEAD));
 
 using Map = TileC::Map;
 constexpr int kColumns = Map::kColumns;  // queries that a lane holds sums of
@@ -93,7 +97,7 @@ struct Rows {
     }
 };
 
-// The wave's 16 rows, and the tokens that rows see: row j sees tokens 0 to `before` + j.
+// The wave's rows, and the tokens that rows see: row j sees tokens 0 to `before` + j.
 struct Reach {
     int length, before;
     int block_end, wave_end;  // no row of the block, or of the wave, sees this token or later ones
@@ -106,8 +110,9 @@ struct Reach {
         block_end = before + minimum(rows.first + kQueries, rows.count);
         const int hidden = a.window > 0 ? maximum(before + rows.first + 1 - a.window, 0) : 0;
         begin = hidden / KEYS * KEYS;
-        wave_first = rows.first + static_cast<int>(wave()) * 16;
-        wave_end = wave_first < rows.count ? before + minimum(wave_first + 16, rows.count) : 0;
+        wave_first = rows.first + static_cast<int>(wave()) * kWaveQueries;
+        wave_end =
+            wave_first < rows.count ? before + minimum(wave_first + kWaveQueries, rows.count) : 0;
     }
 };
 
@@ -119,20 +124,64 @@ struct CacheReader {
     const int* table;
     int length, kv_heads, kv_head, page_bits;
 
-    DEVICE KV::Eight eight(const void* pages, const void* scales, int token, int dim) const {
+    DEVICE u64 row(int token) const {
         const int t = minimum(token, length - 1);
         const u64 page = static_cast<u64>(table[t >> page_bits]) * kv_heads + kv_head;
-        const u64 row = (page << page_bits) + (t & ((1 << page_bits) - 1));
-        return KV::load_eight(pages, scales, row, HEAD_DIM, dim);
+        return (page << page_bits) + (t & ((1 << page_bits) - 1));
+    }
+    DEVICE KV::Eight eight(const void* pages, const void* scales, int token, int dim) const {
+        return KV::load_eight(pages, scales, row(token), HEAD_DIM, dim);
     }
 };
 
+#if DIRECT
+// A thread's share of the keys or of the values of a step: eight dims of a token each.
+struct Copies {
+    const int thread = thread_x();
+    Transfer eights[kKeyLoads];
+
+    DEVICE void load(const void* pages, const CacheReader& cache, int at, f16* lds) {
+        UNROLL for (int i = 0; i < kKeyLoads; ++i) {
+            const unsigned n = thread + i * kThreads;
+            if (n >= KEYS * kEights) continue;
+            const int token = n / kEights, dim = n % kEights * 8;
+            const f16* const from =
+                static_cast<const f16*>(pages) + cache.row(at + token) * HEAD_DIM + dim;
+            eights[i].start(reinterpret_cast<u32x4*>(lds + token * kStride + dim), from, true);
+        }
+        Transfer::batch_started();
+    }
+    DEVICE void store(f16* lds) {
+        Transfer::wait<0>();
+        UNROLL for (int i = 0; i < kKeyLoads; ++i) {
+            const unsigned n = thread + i * kThreads;
+            if (n >= KEYS * kEights) continue;
+            eights[i].land(reinterpret_cast<u32x4*>(lds + n / kEights * kStride + n % kEights * 8));
+        }
+    }
+};
+struct KeyLoads : Copies {
+    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at, f16* keys) {
+        Copies::load(a.k, cache, at, keys);
+    }
+};
+struct ValueLoads : Copies {
+    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at, f16* values) {
+        Copies::load(a.v, cache, at, values);
+    }
+};
+
+// The values of the 16 tokens from `token` on, in the 16 dims from `dim` on, as V^T.
+DEVICE void load_values(TileA& tile, const f16* values, int token, int dim) {
+    tile.load_transposed(values + token * kStride + dim, kStride);
+}
+#else
 // A thread's share of the keys of a step: eight dims of a token each.
 struct KeyLoads {
     const int thread = thread_x();
     KV::Eight eights[kKeyLoads];
 
-    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at) {
+    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at, f16*) {
         UNROLL for (int i = 0; i < kKeyLoads; ++i) {
             const unsigned n = minimum(thread + i * kThreads, KEYS * kEights - 1);
             eights[i] = cache.eight(a.k, a.k_scales, at + n / kEights, n % kEights * 8);
@@ -162,7 +211,7 @@ struct ValueLoads {
     const int thread = thread_x();
     KV::Eight eights[kValueLoads][2];
 
-    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at) {
+    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at, f16*) {
         UNROLL for (int i = 0; i < kValueLoads; ++i) {
             const unsigned n = minimum(thread + i * kThreads, KEYS / 2 * kEights - 1);
             const int dim = n / 4 % kEights * 8, token = at + (n % 4 + n / 4 / kEights * 4) * 2;
@@ -191,6 +240,14 @@ struct ValueLoads {
     }
 };
 
+// The values of the 16 tokens from `token` on, in the 16 dims from `dim` on, as V^T.
+DEVICE void load_values(TileA& tile, const f16* values, int token, int dim) {
+    tile.load_from([&](int row, int eight) {
+        return values + value_row(row) + value_row(dim) + token + 8 * eight;
+    });
+}
+#endif
+
 // ---- queries -----------------------------------------------------------------------------------
 
 // Stores the block's queries in LDS, scaled and rounded; zeros where there is no query or no dim.
@@ -211,8 +268,14 @@ DEVICE void load_queries(const AttentionPromptArgs& a, const Rows& rows, f16* ld
     }
 }
 
-// The wave's 16 queries as operands: all of them in registers, or one at a time, read from LDS.
-using QueryTiles = TileB[Q_IN_LDS ? 1 : kDimTiles];
+// The wave's queries as operands: all of them in registers, or 16 dims at a time, read from LDS.
+using QueryTiles = TileB[Q_IN_LDS ? 1 : kDimTiles][TILES];
+
+DEVICE void load_query_tiles(const f16* queries, int k, TileB (&tiles)[TILES]) {
+    UNROLL for (int q = 0; q < TILES; ++q) {
+        tiles[q].load(queries + 16 * q * kStride + 16 * k, kStride);
+    }
+}
 
 // ---- one step: score, mask, softmax, accumulate ------------------------------------------------
 
@@ -220,15 +283,21 @@ using Scores = TileC[kKeyTiles];   // tokens down, queries across
 using Outputs = TileC[kDimTiles];  // dims down, queries across: sums of weight * value
 
 // scores = K Q^T of a step.
-DEVICE void score(const f16* keys, const f16* queries, QueryTiles& query_tiles, Scores& scores) {
-    UNROLL for (int t = 0; t < kKeyTiles; ++t) {
-        scores[t].clear();
-        UNROLL for (int k = 0; k < kDimTiles; ++k) {
-            TileA key_tile;
-            key_tile.load(keys + 16 * t * kStride + 16 * k, kStride);
-            if constexpr (Q_IN_LDS) query_tiles[0].load(queries + 16 * k, kStride);
-            scores[t].mma(key_tile, query_tiles[Q_IN_LDS ? 0 : k]);
+DEVICE void score(const f16* keys, const f16* queries, QueryTiles& query_tiles,
+                  Scores (&scores)[TILES]) {
+    UNROLL for (int q = 0; q < TILES; ++q) {
+        UNROLL for (int t = 0; t < kKeyTiles; ++t) scores[q][t].clear();
+    }
+    const auto multiply = [&](int t, int k) {
+        TileA key_tile;
+        key_tile.load(keys + 16 * t * kStride + 16 * k, kStride);
+        UNROLL for (int q = 0; q < TILES; ++q) {
+            scores[q][t].mma(key_tile, query_tiles[Q_IN_LDS ? 0 : k][q]);
         }
+    };
+    UNROLL for (int k = 0; k < kDimTiles; ++k) {
+        if constexpr (Q_IN_LDS) load_query_tiles(queries, k, query_tiles[0]);
+        UNROLL for (int t = 0; t < kKeyTiles; ++t) multiply(t, k);
     }
 }
 
@@ -246,10 +315,12 @@ DEVICE void mask(int at, const int (&visible)[kColumns], int window, Scores& sco
     }
 }
 
-DEVICE void cap(float softcap, Scores& scores) {
-    UNROLL for (int t = 0; t < kKeyTiles; ++t) {
-        UNROLL for (int v = 0; v < Map::kValues; ++v) {
-            scores[t].values[v] = soft_capped(scores[t].values[v], softcap);
+DEVICE void cap(float softcap, Scores (&scores)[TILES]) {
+    UNROLL for (int q = 0; q < TILES; ++q) {
+        UNROLL for (int t = 0; t < kKeyTiles; ++t) {
+            UNROLL for (int v = 0; v < Map::kValues; ++v) {
+                scores[q][t].values[v] = soft_capped(scores[q][t].values[v], softcap);
+            }
         }
     }
 }
@@ -264,16 +335,18 @@ DEVICE float over_column(float value, Join join) {
     }
 }
 
-// The softmax state of the wave's 16 queries over the tokens so far. `largest` is the same in all
+// The softmax state of 16 queries of the wave over the tokens so far. `largest` is the same in all
 // lanes of a query; `total` is the lane's own part of the sum of the weights.
 struct SoftmaxState {
     float largest[kColumns], total[kColumns];
 
     // Takes the scores of KEYS more tokens. They become the weights exp(score - largest). Where
-    // `largest` grows, the outputs so far are scaled down.
+    // `largest` grows, the outputs so far are scaled down: seldom, once the first steps are done.
     DEVICE void add_scores(Scores& scores, Outputs& out) {
         const auto max = [](float x, float y) { return maximum(x, y); };
+        constexpr float kBits = 1.44269504089f;  // of e
         float top[kColumns], factor[kColumns];
+        bool grown = false;
         UNROLL for (int c = 0; c < kColumns; ++c) top[c] = largest[c];
         UNROLL for (int t = 0; t < kKeyTiles; ++t) {
             UNROLL for (int v = 0; v < Map::kValues; ++v) {
@@ -283,16 +356,19 @@ struct SoftmaxState {
         UNROLL for (int c = 0; c < kColumns; ++c) {
             top[c] = over_column(top[c], max);
             factor[c] = fast_exp(largest[c] - top[c]);
+            grown |= top[c] > largest[c];
             largest[c] = top[c];
             total[c] *= factor[c];
+            top[c] *= kBits;
         }
         UNROLL for (int t = 0; t < kKeyTiles; ++t) {
             UNROLL for (int v = 0; v < Map::kValues; ++v) {
                 const int c = Map::column_index(v);
-                scores[t].values[v] = fast_exp(scores[t].values[v] - top[c]);
+                scores[t].values[v] = fast_exp2(scores[t].values[v] * kBits - top[c]);
                 total[c] += scores[t].values[v];
             }
         }
+        if (!any_lane(grown)) return;
         UNROLL for (int i = 0; i < kDimTiles; ++i) {
             UNROLL for (int v = 0; v < Map::kValues; ++v) {
                 out[i].values[v] *= factor[Map::column_index(v)];
@@ -302,22 +378,24 @@ struct SoftmaxState {
 };
 
 // out += weight * value over the tokens of the step.
-DEVICE void accumulate(const Scores& weights, const f16* values, f16* exchange, Outputs& out) {
+DEVICE void accumulate(const Scores (&weights)[TILES], const f16* values, f16* exchange,
+                       Outputs (&out)[TILES]) {
     UNROLL for (int t = 0; t < kKeyTiles; ++t) {
-        const TileB weight_tile = as_operand(weights[t], exchange);
+        TileB weight_tiles[TILES];
+        UNROLL for (int q = 0; q < TILES; ++q) {
+            weight_tiles[q] = as_operand(weights[q][t], exchange);
+        }
         UNROLL for (int i = 0; i < kDimTiles; ++i) {
             TileA value_tile;
-            value_tile.load_from([&](int row, int eight) {
-                return values + value_row(row) + value_row(16 * i) + 16 * t + 8 * eight;
-            });
-            out[i].mma(value_tile, weight_tile);
+            load_values(value_tile, values, 16 * t, 16 * i);
+            UNROLL for (int q = 0; q < TILES; ++q) out[q][i].mma(value_tile, weight_tiles[q]);
         }
     }
 }
 
-// Writes the wave's outputs of 16 dims, times `factor`, through its own `lines` in LDS, so that
-// neighbouring lanes write neighbours.
-DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, int wave_first, int i,
+// Writes the outputs of 16 dims of the 16 rows from `first` on, times `factor`, through the wave's
+// own `lines` in LDS, so that neighbouring lanes write neighbours.
+DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, int first, int i,
                        const TileC& tile, const float (&factor)[kColumns], float* lines) {
     const u64 row_stride = static_cast<u64>(a.heads) * HEAD_DIM;
     wave_sync();
@@ -327,7 +405,7 @@ DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, int wave_
     }
     wave_sync();
     for (int n = lane(); n < 16 * 4; n += WAVE) {
-        const int row = wave_first + n / 4, dim = 16 * i + n % 4 * 4;
+        const int row = first + n / 4, dim = 16 * i + n % 4 * 4;
         const bool valid = row < rows.count && dim < HEAD_DIM;
         const u64 to = (rows.start + row) * row_stride + rows.head * HEAD_DIM + dim;
         float four[4];
@@ -341,11 +419,11 @@ DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, int wave_
 }
 
 KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
-    SHARED u32x4 memory[kMemoryHalves / 8];
+    SHARED_BY_LAUNCH(u32x4, memory, kMemoryHalves / 8);
     f16* const keys = reinterpret_cast<f16*>(memory);
     f16* const values = keys + kKeyHalves;
     f16* const all_queries = keys + (Q_IN_LDS ? kStepHalves : 0);
-    f16* const queries = all_queries + wave() * 16 * kStride;
+    f16* const queries = all_queries + wave() * kWaveQueries * kStride;
     f16* const exchange = keys + kMemoryHalves - (WAVES - wave()) * kExchangeHalves;
 
     const Rows rows(a);
@@ -355,16 +433,12 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
                                a.kv_heads, rows.head / (a.heads / a.kv_heads), a.page_bits};
     KeyLoads key_loads;
     ValueLoads value_loads;
-    const auto load_keys = [&](int at) { key_loads.load(a, cache, at); };
-    const auto store_keys = [&] { key_loads.store(keys); };
-    const auto load_values = [&](int at) { value_loads.load(a, cache, at); };
-    const auto store_values = [&] { value_loads.store(values); };
 
     load_queries(a, rows, all_queries);
     block_sync();
     QueryTiles query_tiles;
     if constexpr (!Q_IN_LDS) {
-        UNROLL for (int k = 0; k < kDimTiles; ++k) query_tiles[k].load(queries + 16 * k, kStride);
+        UNROLL for (int k = 0; k < kDimTiles; ++k) load_query_tiles(queries, k, query_tiles[k]);
         block_sync();  // the keys take the queries' place
     }
     // Dims past the head's are zero in queries and keys, and their outputs are not stored.
@@ -374,24 +448,26 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
         }
     }
 
-    Outputs out;
-    UNROLL for (int i = 0; i < kDimTiles; ++i) out[i].clear();
-    SoftmaxState state;
-    int visible[kColumns];
-    UNROLL for (int v = 0; v < Map::kValues; ++v) {
-        const int c = Map::column_index(v);
-        state.largest[c] = kLowest;
-        state.total[c] = 0.0f;
-        visible[c] =
-            reach.before + minimum(reach.wave_first + Map::column(lane(), v), rows.count - 1) + 1;
+    Outputs out[TILES];
+    SoftmaxState states[TILES];
+    int visible[TILES][kColumns];
+    UNROLL for (int q = 0; q < TILES; ++q) {
+        UNROLL for (int i = 0; i < kDimTiles; ++i) out[q][i].clear();
+        UNROLL for (int v = 0; v < Map::kValues; ++v) {
+            const int c = Map::column_index(v);
+            const int row = reach.wave_first + 16 * q + Map::column(lane(), v);
+            states[q].largest[c] = kLowest;
+            states[q].total[c] = 0.0f;
+            visible[q][c] = reach.before + minimum(row, rows.count - 1) + 1;
+        }
     }
 
-    load_keys(reach.begin);
-    store_keys();
+    key_loads.load(a, cache, reach.begin, keys);
+    key_loads.store(keys);
     block_sync();
     for (int at = reach.begin; at < reach.block_end; at += KEYS) {
-        Scores scores;
-        if constexpr (LOAD_AHEAD) load_values(at);
+        Scores scores[TILES];
+        if constexpr (LOAD_AHEAD) value_loads.load(a, cache, at, values);
         if (at < reach.wave_end) {
             score(keys, queries, query_tiles, scores);
             if (a.softcap > 0.0f) cap(a.softcap, scores);
@@ -399,33 +475,38 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
             // the window of its last one.
             const bool late = at + KEYS > reach.before + reach.wave_first + 1;
             if (late || (a.window > 0 && at < reach.wave_end - a.window)) {
-                mask(at, visible, a.window, scores);
+                UNROLL for (int q = 0; q < TILES; ++q) {
+                    mask(at, visible[q], a.window, scores[q]);
+                }
             }
-            state.add_scores(scores, out);
+            UNROLL for (int q = 0; q < TILES; ++q) states[q].add_scores(scores[q], out[q]);
         }
-        if constexpr (!LOAD_AHEAD) load_values(at);
-        store_values();
+        if constexpr (!LOAD_AHEAD) value_loads.load(a, cache, at, values);
+        value_loads.store(values);
         block_sync();
-        if constexpr (LOAD_AHEAD) load_keys(at + KEYS);
+        if constexpr (LOAD_AHEAD) key_loads.load(a, cache, at + KEYS, keys);
         if (at < reach.wave_end) accumulate(scores, values, exchange, out);
-        if constexpr (!LOAD_AHEAD) load_keys(at + KEYS);
-        store_keys();
+        if constexpr (!LOAD_AHEAD) key_loads.load(a, cache, at + KEYS, keys);
+        key_loads.store(keys);
         block_sync();
     }
 
     // The sums become factors: out / total is stored.
     const auto add = [](float x, float y) { return x + y; };
-    UNROLL for (int c = 0; c < kColumns; ++c) {
-        float total = over_column(state.total[c], add), factor = 1.0f;
-        if (a.sinks != nullptr) {
-            const float sink = a.sinks[rows.head], top = maximum(state.largest[c], sink);
-            factor = fast_exp(state.largest[c] - top);
-            total = total * factor + fast_exp(sink - top);
-        }
-        state.total[c] = factor / total;
-    }
     float* const lines = reinterpret_cast<float*>(memory) + wave() * 16 * kLine;
-    UNROLL for (int i = 0; i < kDimTiles; ++i) {
-        store_tile(a, rows, reach.wave_first, i, out[i], state.total, lines);
+    UNROLL for (int q = 0; q < TILES; ++q) {
+        SoftmaxState& state = states[q];
+        UNROLL for (int c = 0; c < kColumns; ++c) {
+            float total = over_column(state.total[c], add), factor = 1.0f;
+            if (a.sinks != nullptr) {
+                const float sink = a.sinks[rows.head], top = maximum(state.largest[c], sink);
+                factor = fast_exp(state.largest[c] - top);
+                total = total * factor + fast_exp(sink - top);
+            }
+            state.total[c] = factor / total;
+        }
+        UNROLL for (int i = 0; i < kDimTiles; ++i) {
+            store_tile(a, rows, reach.wave_first + 16 * q, i, out[q][i], state.total, lines);
+        }
     }
 }

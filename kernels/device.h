@@ -320,6 +320,9 @@ DEVICE uint32_t pack_halves(float low, float high) {
 DEVICE float fast_exp(float x) {
     return __builtin_expf(x);
 }
+DEVICE float fast_exp2(float x) {
+    return __builtin_exp2f(x);
+}
 DEVICE float fast_log(float x) {
     return __builtin_logf(x);
 }
@@ -346,8 +349,11 @@ DEVICE float minimum(float x, float y) {
 #define native_exp2 __builtin_exp2f
 #define native_log2 __builtin_log2f
 #endif
+DEVICE float fast_exp2(float x) {
+    return native_exp2(x);
+}
 DEVICE float fast_exp(float x) {
-    return native_exp2(x * 1.44269504089f);
+    return fast_exp2(x * 1.44269504089f);
 }
 DEVICE float fast_log(float x) {
     return native_log2(x) * 0.69314718056f;
@@ -370,6 +376,11 @@ DEVICE float minimum(float x, float y) {
 #else
 DEVICE float fast_exp(float x) {
     return __expf(x);
+}
+DEVICE float fast_exp2(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
 }
 DEVICE float fast_log(float x) {
     return __logf(x);
@@ -588,6 +599,17 @@ DEVICE float wave_max(float value) {
     if constexpr (kLanes > 2) value = maximum(value, shuffle_xor<2>(value));
     if constexpr (kLanes > 1) value = maximum(value, shuffle_xor<1>(value));
     return value;
+}
+
+// Whether it holds in any lane of the wave. All of them must call.
+DEVICE bool any_lane(bool holds) {
+#if defined(ROCMFORGE_CUDA)
+    return __any_sync(0xffffffffu, holds);
+#elif defined(ROCMFORGE_AMD)
+    return __builtin_amdgcn_ballot_w64(holds) != 0;
+#else
+    return wave_max(holds ? 1.0f : 0.0f) > 0.0f;
+#endif
 }
 
 // Sum over a block of kThreads threads; every thread gets it. `scratch` is kThreads / WAVE values

@@ -150,6 +150,14 @@ struct TileA : TileOperand {
         read(at(lane() % 16, lane() / 16));
     }
     DEVICE void load(const f16* lds, int stride) { load_from(TileRows{lds, stride}); }
+    // From a tile that has its lines across: number k of line m is lds[k * stride + m].
+    DEVICE void load_transposed(const f16* lds, int stride) {
+        const f16* const from = lds + (lane() % 8 + lane() / 16 * 8) * stride + lane() / 8 % 2 * 8;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from)))
+                     : "memory");
+    }
     DEVICE void set(int i, const uint32_t* pairs) {
         UNROLL for (int p = 0; p < 2; ++p) words[TileShare::element_a(i, 2 * p) / 2] = pairs[p];
     }
@@ -283,6 +291,14 @@ struct TileA : TileLines<DotMap<WAVE>::kRows> {
         read(at, DotMap<WAVE>::row(lane(), 0), WAVE / 4);
     }
     DEVICE void load(const f16* lds, int stride) { load_from(TileRows{lds, stride}); }
+#if defined(ROCMFORGE_HOST)
+    DEVICE void load_transposed(const f16* lds, int stride) {
+        for (int i = 0; i < DotMap<WAVE>::kRows; ++i) {
+            const int line = DotMap<WAVE>::row(lane(), 0) + WAVE / 4 * i;
+            for (int k = 0; k < 16; ++k) values[i][k] = to_float(lds[k * stride + line]);
+        }
+    }
+#endif
 };
 
 struct TileB : TileLines<DotMap<WAVE>::kColumns> {

@@ -115,3 +115,53 @@ def test_windows_soft_caps_and_sinks(
     with np.errstate(invalid="ignore"):
         wanted = reference.attention(*data(case, "f16")[0].arguments, window, softcap, last)
     assert cases.relative_rms(got, wanted) <= TOLERANCE
+
+
+LATE = AttentionCase((200, 33, 140), (70, 33, 1), 4, 2, 128, 32)  # prompts that begin behind others
+
+
+@pytest.mark.parametrize(
+    ("case", "keys", "waves", "tiles", "q_in_lds"),
+    [
+        *((case, 64, 4, 2, 1) for case in (*EDGES, WINDOWED, LATE) if case.head_dim % 16 == 0),
+        (LATE, 32, 4, 2, 1),
+        (LATE, 64, 8, 1, 0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("how", [{}, {"window": 40, "softcap": 2.0}], ids=str)
+def test_pages_may_be_copied_straight_to_lds(
+    gpu: Gpu,
+    case: AttentionCase,
+    keys: int,
+    waves: int,
+    tiles: int,
+    q_in_lds: int,
+    how: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on NVIDIA, for any number of waves, tiles and tokens a step."""
+    if gpu.runtime.platform == "hip" and "stand-in" not in gpu.runtime.properties.name:
+        pytest.skip("a matrix unit that cannot transpose")
+    chosen = op.Constants(case.head_dim, "F16Pages", keys, waves, tiles, q_in_lds, 1, 1)
+    monkeypatch.setattr(op, "choose", lambda *_: chosen)
+    got = attend(gpu, case, "f16", **how)
+    with np.errstate(invalid="ignore"):
+        wanted = reference.attention(
+            *data(case, "f16")[0].arguments, how.get("window"), how.get("softcap")
+        )
+    assert cases.relative_rms(got, wanted) <= TOLERANCE
+
+
+def test_blocks_of_many_queries_are_larger_on_nvidia_alone() -> None:
+    few, many = (op.choose("sm_90", 128, "f16", long) for long in (False, True))
+    assert few.DIRECT == many.DIRECT == 1
+    assert few.queries < many.queries
+    for architecture, head_dim, kv in (
+        ("gfx1100", 128, "f16"),
+        ("sm_90", 128, "q8_0"),
+        ("sm_90", 8, "f16"),
+    ):
+        chosen = [op.choose(architecture, head_dim, kv, long) for long in (False, True)]
+        assert chosen[0] == chosen[1]
+        assert not chosen[0].DIRECT

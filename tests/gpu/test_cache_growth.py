@@ -55,9 +55,8 @@ def no_leak(kernels: Kernels) -> Iterator[None]:
 def streams(cache: DeviceKVCache, pages: int) -> list[tuple[int, int]]:
     """Address and bytes of the first pages, in each layer, of keys, values and their scales."""
     rows, dims = pages * cache.page_size * cache.n_kv_heads, cache.head_dim
-    numbers, scales = {
-        "f16": (2 * dims, 0), "f32": (4 * dims, 0), "q8_0": (dims, dims // 16), "fp8_e4m3": (dims, 2)
-    }[cache.dtype]  # fmt: skip
+    numbers = {"f16": 2, "f32": 4}.get(cache.dtype, 1) * dims
+    scales = {"q8_0": dims // 16, "fp8_e4m3": 2}.get(cache.dtype, 0)
     found = []
     for layer in range(cache.n_layers):
         found += [(at, rows * numbers) for at in cache.pages(layer)]

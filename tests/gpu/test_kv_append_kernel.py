@@ -26,11 +26,7 @@ SHAPES = (
     (5, 8, 128, 64),
     (3, 1, 256, 32),
 )
-CHECKS = [
-    (KvAppendCase(*shape), kv)
-    for shape in SHAPES
-    for kv in dtypes_of(shape[2])
-]
+CHECKS = [(KvAppendCase(*shape), kv) for shape in SHAPES for kv in dtypes_of(shape[2])]
 
 
 def append(
@@ -109,7 +105,9 @@ def test_every_code_of_fp8_is_the_nearest(gpu: Gpu) -> None:
     above = np.searchsorted(numbers, sizes).clip(1, 126)
     low, high = numbers[above - 1], numbers[above]
     even = np.where(above % 2 == 0, high, low)
-    wanted = np.where(sizes - low == high - sizes, even, np.where(sizes - low < high - sizes, low, high))
+    wanted = np.where(
+        sizes - low == high - sizes, even, np.where(sizes - low < high - sizes, low, high)
+    )
     np.testing.assert_array_equal(np.abs(found), wanted)
     np.testing.assert_array_equal(np.signbit(found)[wanted > 0], np.signbit(heads[0])[wanted > 0])
 

@@ -27,9 +27,13 @@ PAGES = {"f16": "F16Pages", "q8_0": "Q8Pages", "fp8_e4m3": "Fp8Pages", "f32": "F
 
 RESIDENT = 2
 """Blocks of a multiprocessor of NVIDIA, which has 65,536 registers: 128 for each of 512 threads."""
-_TILED = {64: 2, 128: 1}
-"""Head dims for which the matrix units compute, and RESIDENT: NVRTC 13 for sm_90 takes 121 and 209
-registers a lane of 256 threads."""
+_TILED = {64: (2, 2), 128: (1, 1)}
+"""Head dims for which the matrix units compute, RESIDENT and ALONE.
+
+NVRTC 13 for sm_90 takes 121 and 209 registers a lane of 256 threads. With 130 tokens a second round
+takes 3.8 µs of 64 dims and 4.3 of 128, two splits 4.4 and 4.9; with 250 tokens a second round takes
+4.2 and 5.2, two splits 4.4 and 4.9 (H100, 1.1B and 8B).
+"""
 
 MAX_SPLITS = 64
 MAX_ARRIVALS = 4096
@@ -52,8 +56,8 @@ class Constants:
         Tokens whose keys and values a lane has in flight; with TILES, a wave.
     WAVES
         Waves of a block, which take turns at the tokens.
-    LEAST
-        Turns that all waves have before a sequence is split.
+    LEAST, ALONE
+        Turns that all waves of a split have at least, and up to which a sequence is not split.
     RESIDENT
         Blocks that a multiprocessor of NVIDIA has room for at once.
     TILES
@@ -71,6 +75,7 @@ class Constants:
     RESIDENT: int = 1
     TILES: int = 0
     EARLY: int = 0
+    ALONE: int = 1
 
     @property
     def hot(self) -> bool:
@@ -96,8 +101,8 @@ def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:
         # H100, 32 heads of 128 dims that share nothing: 9.81 µs on the matrix units at 1,024 tokens
         # and 26.1 at 4,080, 9.75 and 25.4 on the vector units.
         if group > 1 and head_dim in _TILED:
-            queries, resident = _power_of_two(min(group, 8)), _TILED[head_dim]
-            return Constants(head_dim, PAGES[kv], queries, 16, 8, 1, resident, 1, 1)
+            queries, (resident, alone) = _power_of_two(min(group, 8)), _TILED[head_dim]
+            return Constants(head_dim, PAGES[kv], queries, 16, 8, 1, resident, 1, 1, alone)
         # H200: at 4096 tokens 8 waves take 22 and 13 µs (H / G = 1 and 4), 4 waves 28 and 18 µs
         queries, tokens = min(group, 2), 8 if group == 1 else 4
         return Constants(head_dim, PAGES[kv], queries, tokens, 8, 1, RESIDENT, EARLY=1)

@@ -31,33 +31,64 @@ class Constants:
         How the pages hold keys and values: a type of kernels/pages.h.
     KEYS
         Tokens that a step takes, a multiple of 16.
-    WAVES
-        Waves of a block, each with 16 queries.
+    WAVES, TILES
+        Waves of a block, and how many times 16 queries each has.
     Q_IN_LDS
         1 where queries stay in LDS, because registers do not hold them beside the outputs.
     LOAD_AHEAD
-        1 where registers hold the next keys or values while the block computes.
+        1 where the next keys or values are on their way while the block computes.
+    DIRECT
+        1 where these go straight to LDS, of which they may take more than a kernel has by itself.
     """
 
     HEAD_DIM: int
     KV: str
     KEYS: int
     WAVES: int
+    TILES: int
     Q_IN_LDS: int
     LOAD_AHEAD: int
+    DIRECT: int
+
+    @property
+    def queries(self) -> int:
+        """Of a block."""
+        return 16 * self.WAVES * self.TILES
+
+    @property
+    def lds_bytes(self) -> int:
+        """Of a block, without what waves exchange: for the steps (or queries, outputs); queries."""
+        dims = -(-self.HEAD_DIM // 16) * 16
+        keys, queries = self.KEYS * (dims + 8), self.queries * (dims + 8)
+        values = keys if self.DIRECT else dims * (self.KEYS + 9)
+        step = max(keys + values, 640 * self.WAVES, 0 if self.Q_IN_LDS else queries)
+        return 2 * (step + (queries if self.Q_IN_LDS else 0))
+
+    @property
+    def defines(self) -> dict[str, int | str]:
+        """Macros of the build. The kernel checks `lds_bytes`, which NVIDIA's launches name."""
+        return {**asdict(self), "LDS_BYTES": self.lds_bytes}
 
 
-def choose(architecture: str, head_dim: int, kv: str) -> Constants:
+def choose(architecture: str, head_dim: int, kv: str, many: bool) -> Constants:
     """Constants for an architecture, a head dim and a dtype of the cache.
 
-    What keeps registers from spilling, by clang-19's and NVRTC 13's reports.
+    What keeps registers from spilling, by clang-19's and NVRTC 13's reports. On NVIDIA, waves with
+    two tiles of queries read keys and values from LDS half as often, but where there are not `many`
+    queries, too few blocks are left. H100, 32 heads of 128 dims, one tile and two, µs: 512 queries
+    behind 32,768 tokens 1,408 and 2,072; 2,048 behind 8,192 1,577 and 1,181.
     """
     pages = PAGES[kv]
     if head_dim <= 128:
-        return Constants(head_dim, pages, 32, 4, int(architecture.startswith("gfx10")), 1)
+        if architecture.startswith("sm_") and kv == "f16" and head_dim % 16 == 0:
+            if many:
+                keys, waves = (64, 4) if head_dim <= 64 else (48, 8)
+                return Constants(head_dim, pages, keys, waves, 2, 1, 1, 1)
+            return Constants(head_dim, pages, 64, 4 if head_dim <= 64 else 8, 1, 0, 1, 1)
+        return Constants(head_dim, pages, 32, 4, 1, int(architecture.startswith("gfx10")), 1, 0)
     if wave_size(architecture) == 64:  # a lane has half of a tile's outputs
-        return Constants(head_dim, pages, 32, 4, 0, 1)
-    return Constants(head_dim, pages, 16, 2, 1, 0)
+        return Constants(head_dim, pages, 32, 4, 1, 0, 1, 0)
+    return Constants(head_dim, pages, 16, 2, 1, 1, 0, 0)
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -66,7 +97,8 @@ def builds(architecture: str) -> Iterator[Build]:
         for kv in dtypes_of(head_dim):
             # Without a matrix unit, head dim 256 takes some scratch.
             hot = kv != "f32" and (head_dim <= 128 or not architecture.startswith("gfx10"))
-            yield Build(FILE, LAYOUTS, asdict(choose(architecture, head_dim, kv)), hot=hot)
+            for chosen in {choose(architecture, head_dim, kv, many): 1 for many in (False, True)}:
+                yield Build(FILE, LAYOUTS, chosen.defines, hot=hot)
 
 
 def attention_prompt(
@@ -119,16 +151,18 @@ def attention_prompt(
         (H,) float32, or None.
     """
     properties = kernels.runtime.properties
-    constants = choose(properties.architecture, head_dim, kv)
-    tile = 16 * constants.WAVES
+    many = heads * sequences * (max_queries // 128) > 2 * properties.compute_units
+    constants = choose(properties.architecture, head_dim, kv, many)
+    blocks = -(-max_queries // constants.queries)
     return kernels.launch(
         FILE,
         "attention_prompt",
-        asdict(constants),
-        (heads, -(-max_queries // tile), sequences),
+        constants.defines,
+        (heads, blocks, sequences),
         constants.WAVES * properties.wave_size,
         LAYOUTS["attention_prompt"],
         *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, starts, sinks or 0),
         *(*addresses(out), heads, kv_heads, page_size.bit_length() - 1, max_pages),
         *(DTYPES.index(dtype(out)), window or 0, scale, softcap or 0.0),
+        lds_bytes=constants.lds_bytes if properties.architecture.startswith("sm_") else 0,
     )
