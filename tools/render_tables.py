@@ -43,7 +43,6 @@ RESULTS = REPO / "results"
 PEER = "*/llama.cpp/*.json"  # below baselines/: what compare_llama_cpp.py wrote
 FORMATS = "*/formats.json"  # what compare_formats.py wrote
 GPU_PEER = "*/compare_table.json"  # what compare_table.py wrote
-GPU_PEER_REST = "*/compare_table_rest.json"  # cases that it measured at an older commit alone
 TWO_GPUS = "*/two_gpus.json"  # what two_gpus.py wrote
 GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 BASELINES = "*/baseline.json"  # what bench run --save-baseline wrote
@@ -81,11 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path, name, text in (
         (docs / "PERFORMANCE.md", "peer", _peer_table(reports)),
         (docs / "PERFORMANCE.md", "formats", _formats_table(formats)),
-        (
-            docs / "PERFORMANCE.md",
-            "gpu-peer",
-            "\n".join(map(peer_table, _read(GPU_PEER) + _read(GPU_PEER_REST))),
-        ),
+        (docs / "PERFORMANCE.md", "gpu-peer", "\n".join(map(peer_table, _read(GPU_PEER)))),
         (docs / "PERFORMANCE.md", "two-gpus", "\n".join(map(two_gpus_tables, _read(TWO_GPUS)))),
         (docs / "PERFORMANCE.md", "gpu", "".join(map(speed_tables, gpus))),
         (docs / "PERFORMANCE.md", "radeon", "".join(map(radeon_tables, gpus))),
