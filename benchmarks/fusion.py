@@ -37,6 +37,7 @@ from .rule_steps import WAYS, rule_steps
 from .samples import ROUNDS, Timed, track
 
 TOKENS = (1, 128)
+CACHED = (*inference.KV_DTYPES, "fp8_e4m3")  # dtypes of keys and values on a GPU
 MODEL = inference.WHOLE[1]
 F32 = np.dtype(np.float32).itemsize
 ATTENTION = dict(zip(attention.WORK, cases.ATTENTION_MODELS["1.1B"], strict=True))
@@ -187,7 +188,7 @@ class RopeKvAppend(_Rule):
     """Rotation of queries and keys of a 7B model, and their way into the cache of 8 layers."""
 
     rule = "rope_kv_append"
-    params = (inference.KV_DTYPES, TOKENS, WAYS, ("gpu",))
+    params = (CACHED, TOKENS, WAYS, ("gpu",))
     param_names = ("kv", "tokens", "way", "device")
 
 
@@ -195,7 +196,7 @@ class RopeAttention(_Rule):
     """The same and the attention of one token over a short context, which follows."""
 
     rule = "rope_attention"
-    params = (inference.KV_DTYPES, (1,), WAYS, ("gpu",))
+    params = (CACHED, (1,), WAYS, ("gpu",))
     param_names = ("kv", "tokens", "way", "device")
 
 

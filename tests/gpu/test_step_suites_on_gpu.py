@@ -119,6 +119,7 @@ def test_the_parts_of_a_pass_make_the_whole(suites: dict[str, Any]) -> None:
         ("RopeKvAppend", "q8_0", 1, 3, 1),
         ("RopeKvAppend", "q8_0", 1, 3, 10),
         ("RopeAttention", "q8_0", 1, 4, 1),
+        ("RopeAttention", "fp8_e4m3", 1, 4, 1),
     ],
 )
 @pytest.mark.usefixtures("planted")
