@@ -36,12 +36,18 @@ DEVICE void store_codes(int8_t* to, const int (&codes)[VECTOR]) {
     }
 }
 
+// A scale as f16, at most `most`, with which the largest code is still a finite f16: larger numbers
+// are cut to that. An infinity and NaN stay.
+DEVICE f16 finite_scale(float scale, float most) {
+    return to_f16(scale < infinity() ? minimum(scale, most) : scale);
+}
+
 // Q8_0: the scale is the largest |x| of 32 dims / 127, rounded to f16; a code is x / scale,
 // rounded. If x holds NaN or an infinity, the scale is not finite, and so the whole group reads as
 // NaN.
 DEVICE void store_row(Q8Pages, void* pages, void* scales, u64 at, const float (&x)[VECTOR],
                       bool valid) {
-    const f16 scale = to_f16(clamp_to_f16(largest_size<kGroup / VECTOR>(x) * (1.0f / 127.0f)));
+    const f16 scale = finite_scale(largest_size<kGroup / VECTOR>(x) * (1.0f / 127.0f), 515.5f);
     const float step = to_float(scale);
     const bool usable = step > 0.0f && step < infinity();
     const float inverse = usable ? 1.0f / step : 0.0f;
@@ -86,7 +92,7 @@ DEVICE void append_head<Fp8Pages>(void* pages, void* scales, u64 row, int dims, 
     float all[ITEMS * VECTOR];
     UNROLL
     for (int i = 0; i < ITEMS * VECTOR; ++i) all[i] = x[i / VECTOR][i % VECTOR];
-    const f16 scale = to_f16(clamp_to_f16(largest_size<SPAN>(all) * (1.0f / 1.75f)));
+    const f16 scale = finite_scale(largest_size<SPAN>(all) * (1.0f / 1.75f), 37408.0f);
     const float step = to_float(scale);
     const bool usable = step > 0.0f && step < infinity();
     const float inverse = usable ? 1.0f / step : 0.0f;

@@ -120,7 +120,7 @@ struct TokenRows {
 // A sequence's last token in LDS, as a row of pages.
 struct Newest {
     alignas(16) float keys[HEAD_DIM], values[HEAD_DIM];        // room for the largest dtype
-    f16 key_scales[HEAD_DIM / 8], value_scales[HEAD_DIM / 8];  // more than D / 32, which may be 0
+    f16 key_scales[HEAD_DIM / 8], value_scales[HEAD_DIM / 8];  // room for all dtypes
 
     DEVICE KV::Eight key(int dim) const {
         return KV::load_eight(keys, key_scales, 0, HEAD_DIM, dim);

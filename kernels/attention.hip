@@ -2,7 +2,7 @@
 // query per sequence (decode), through the paged KV cache. attend.h says how.
 //
 //   q           (S, H, D) float, aligned to 16
-//   k, v        (pages, G, P, D), and k_scales, v_scales (pages, G, P, D / 32): see pages.h
+//   k, v        (pages, G, P, D), and k_scales, v_scales: see pages.h
 //   page_table  (S, max_pages) int: the page that holds tokens i * P to i * P + P - 1
 //   lengths     (S,) int: tokens of each sequence; 0 gives an output of zeros
 //   outputs     (S, H, splits, D) float: each split's weighted sum of values, not yet divided

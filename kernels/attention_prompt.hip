@@ -4,8 +4,7 @@
 // them. Scores may have a soft cap, and heads a sink, as in attend.h.
 //
 //   q           (T, H, D) float, aligned to 16; scaled, then rounded to f16
-//   k, v        (pages, G, P, D), and k_scales, v_scales (pages, G, P, D / 32): see pages.h; used
-//               as f16
+//   k, v        (pages, G, P, D), and k_scales, v_scales: see pages.h; used as f16
 //   page_table  (S, max_pages) int: the page that holds tokens i * P to i * P + P - 1
 //   lengths     (S,) int: tokens of each sequence, the new ones among them
 //   starts      (S + 1,) int: the row of q at which each sequence begins, and T
@@ -14,15 +13,14 @@
 //
 // This is flash attention. A block takes kQueries queries of one head, TILES times 16 per wave, and
 // goes through the tokens KEYS at a time. LDS holds the keys of a step row by row, and its values
-// transposed. A wave computes the scores S^T = K Q^T, whose columns are its queries. It updates the
-// softmax state of each column, which turns the scores into weights, and adds O^T += V^T P^T;
-// as_operand of tile.h makes the weights an operand of that product. While the wave computes, the
-// next keys or values are on their way from memory: to registers, or where DIRECT is 1, to LDS,
-// where values then lie as in the pages.
-// Grid (H, ceil(most queries of a sequence / kQueries), S). The blocks of the last queries, which
-// see the most tokens, come first; blocks without queries exit at once.
-// Limits: D a multiple of 8 up to 256; P a power of two, at least 16. DIRECT: pages of f16, D a
-// multiple of 16, and a matrix unit that can transpose what it loads (NVIDIA's).
+// transposed or, where DIRECT is 1, row by row. A wave computes the scores S^T = K Q^T, whose
+// columns are its queries. It updates the softmax state of each column, which turns the scores into
+// weights, and adds O^T += V^T P^T; as_operand of tile.h makes the weights an operand of that
+// product. While the wave computes, the next keys or values are on their way from memory: to
+// registers, or where DIRECT is 1, to LDS. Grid (H, ceil(most queries of a sequence / kQueries),
+// S). The blocks of the last queries, which see the most tokens, come first; blocks without queries
+// exit at once. Limits: D a multiple of 8 up to 256; P a power of two, at least 16. DIRECT: pages
+// of f16, D a multiple of 16, and a matrix unit that can transpose what it loads (NVIDIA's).
 // Launched by rocmforge/gpu/ops/attention_prompt.py.
 #include "output.h"
 #include "pages.h"
@@ -116,7 +114,7 @@ struct Reach {
     }
 };
 
-// ---- keys and values: from the cache into registers, and from there into LDS -------------------
+// ---- keys and values: from the cache into LDS ---------------------------------------------------
 
 // The cache as one head of one sequence sees it. Tokens past the end are read as the last one: no
 // query sees them, but what they hold must be a number.
@@ -136,17 +134,18 @@ struct CacheReader {
 
 #if DIRECT
 // A thread's share of the keys or of the values of a step: eight dims of a token each.
+template <const void* AttentionPromptArgs::* kPages>
 struct Copies {
     const int thread = thread_x();
     Transfer eights[kKeyLoads];
 
-    DEVICE void load(const void* pages, const CacheReader& cache, int at, f16* lds) {
+    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at, f16* lds) {
+        const f16* const pages = static_cast<const f16*>(a.*kPages);
         UNROLL for (int i = 0; i < kKeyLoads; ++i) {
             const unsigned n = thread + i * kThreads;
             if (n >= KEYS * kEights) continue;
             const int token = n / kEights, dim = n % kEights * 8;
-            const f16* const from =
-                static_cast<const f16*>(pages) + cache.row(at + token) * HEAD_DIM + dim;
+            const f16* const from = pages + cache.row(at + token) * HEAD_DIM + dim;
             eights[i].start(reinterpret_cast<u32x4*>(lds + token * kStride + dim), from, true);
         }
         Transfer::batch_started();
@@ -160,16 +159,8 @@ struct Copies {
         }
     }
 };
-struct KeyLoads : Copies {
-    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at, f16* keys) {
-        Copies::load(a.k, cache, at, keys);
-    }
-};
-struct ValueLoads : Copies {
-    DEVICE void load(const AttentionPromptArgs& a, const CacheReader& cache, int at, f16* values) {
-        Copies::load(a.v, cache, at, values);
-    }
-};
+using KeyLoads = Copies<&AttentionPromptArgs::k>;
+using ValueLoads = Copies<&AttentionPromptArgs::v>;
 
 // The values of the 16 tokens from `token` on, in the 16 dims from `dim` on, as V^T.
 DEVICE void load_values(TileA& tile, const f16* values, int token, int dim) {

@@ -2,7 +2,7 @@
 //
 //   k, v                (tokens, heads, dims) float, aligned to 16
 //   k_pages, v_pages    (pages, heads, page_size, dims) of the dtype KV, aligned to 16: pages.h
-//   k_scales, v_scales  (pages, heads, page_size, dims / 32) f16, for Q8Pages only
+//   k_scales, v_scales  as pages.h has them
 //   pages, offsets      (tokens,) int: page and slot of each token; a token whose page is below 0
 //                       is not written
 //

@@ -7,7 +7,7 @@
 //   cos, sin            (context, R / 2) float
 //   positions           (tokens,) int: rows of cos and sin
 //   k_pages, v_pages    (pages, kv_heads, page_size, dims) of the dtype KV: pages.h
-//   k_scales, v_scales  (pages, kv_heads, page_size, dims / 32) f16, for Q8Pages only
+//   k_scales, v_scales  as pages.h has them
 //   pages, offsets      (tokens,) int: page and slot of each token; a token whose page is below 0
 //                       is not written
 // All are aligned to 16. INTERLEAVED 1: pairs are dims (2i, 2i + 1); 0: (i, i + R / 2).

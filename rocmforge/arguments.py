@@ -444,7 +444,7 @@ def _add_engine(parser: argparse.ArgumentParser, limits: str | None = None) -> N
         choices=KV_DTYPES,
         default="f16",
         help="dtype of the KV cache; q8_0 takes half of f16, and so does fp8_e4m3, which is less "
-        "accurate and for GPUs alone (default f16)",
+        "accurate and for GPUs only (default f16)",
     )
     group.add_argument(
         "--page-size",

@@ -163,7 +163,8 @@ def _hint_of_prompt(args: argparse.Namespace) -> str:
     """Say what was perhaps meant by MODEL of `generate`, which is no file."""
     if args.prompt in (None, STDIN, args.prompt_option):
         return ""
-    quoted = os.sep in args.model or args.model.endswith(".gguf") or " " in args.prompt
+    several = " " in args.model + args.prompt
+    quoted = several or os.sep in args.model or args.model.endswith(".gguf")
     return _swapped(args.model, [args.prompt]) or ("" if quoted else QUOTES)
 
 
@@ -247,7 +248,9 @@ def _check(args: argparse.Namespace) -> None:
         text = _text(args.prompt_file, "--prompt-file")
         args.prompt = text.removesuffix("\n").removesuffix("\r")
     if args.command == "generate" and not args.prompt:
-        where = " on standard input" if args.prompt_file == STDIN else ""
+        where = f" in {args.prompt_file}" if args.prompt_file else ""
+        if args.prompt_file == STDIN:
+            where = " on standard input"
         raise ValueError(f"prompt: got an empty text{where}, {PROMPT_WANTED}")
     if getattr(args, "text", None) is not None:
         args.text = _text(args.text, "--text")

@@ -145,7 +145,7 @@ class Engine:
             much each time, unless `whole_cache` is set.
         kv_dtype
             Type of stored keys and values; "q8_0" takes half the memory of "f16", and so does
-            "fp8_e4m3", which is less accurate and which GPUs alone have.
+            "fp8_e4m3", which is less accurate and for GPUs only.
         page_size
             Tokens in a page of the KV cache: 16, 32 or 64.
         whole_cache

@@ -341,9 +341,11 @@ def test_an_error_is_one_printable_line(
 def test_an_empty_prompt_is_refused(
     model: str, capsys: pytest.CaptureFixture[str], pipe: Any, data: bytes
 ) -> None:
-    for prompt in ([""], [model, ""], ["--prompt", ""], ["--prompt-file", os.devnull]):
+    for prompt in ([""], [model, ""], ["--prompt", ""]):
         said = misused_later(capsys, ["generate", *prompt])
         assert f"prompt: got an empty text, {PROMPT_WANTED}" in said
+    said = misused_later(capsys, ["generate", "--prompt-file", os.devnull])
+    assert f"prompt: got an empty text in {os.devnull}, {PROMPT_WANTED}" in said
     for prompt in ([], [model], ["-"], ["--prompt-file", "-"]):
         pipe(data)
         said = misused_later(capsys, ["generate", *prompt])

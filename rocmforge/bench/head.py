@@ -183,7 +183,8 @@ def measure_and_show(
     console.print(f"          environment of each process: {found.reports}")
     if found.has_values:
         console.print(f"as JSON   {found.stored}")
-        console.print("          it holds this run alone; nothing is compared with it")
+        if not judging:
+            console.print("          this run alone; later runs are not compared with it")
     preview = f"{os.path.relpath(sys.executable)} -m asv --config {config}"
     console.print(f"dashboard {WORK / 'html'}; to see it: {preview} preview")
     return found, comparison

@@ -77,7 +77,7 @@ class PagedKVCache:
     ) -> None:
         if dtype not in DTYPES:
             raise ValueError(
-                f"KV dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)} on the CPU"
+                f"KV dtype: got {dtype!r}, wanted one of {', '.join(DTYPES)} for layers on the CPU"
             )
         # Numbers in the place of the D dims of a token and head: with q8_0's scales, as int8.
         self._row = sum(row_bytes(dtype, head_dim)) // DTYPES[dtype].itemsize

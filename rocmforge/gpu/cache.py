@@ -173,10 +173,12 @@ class DeviceKVCache:
         except OutOfMemoryError as error:
             with suppress(OutOfMemoryError):
                 self._move(layers, had)  # back, those that had memory
+            less = "a lower ctx or fewer sequences need less"
+            if self.dtype in ("f16", "f32"):
+                less = "a lower ctx, fewer sequences or dtype q8_0 need less"
             raise OutOfMemoryError(
                 f"{error}; the KV cache of {had * self.page_size} tokens wanted them to hold "
-                f"{wanted * self.page_size}, for one of its {self.n_layers} layers (a lower ctx, "
-                "fewer sequences or dtype q8_0 need less)"
+                f"{wanted * self.page_size}, for one of its {self.n_layers} layers ({less})"
             ) from error
 
     def copy_page(self, windowed: bool, source: int, target: int) -> None:

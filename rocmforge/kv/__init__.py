@@ -18,6 +18,11 @@ Q8_GROUP = 32
 """Dims of a token that share a scale in q8_0."""
 
 
+def fits(dtype: str, head_dim: int) -> bool:
+    """Whether heads of D dims can be stored so: q8_0 needs whole groups."""
+    return dtype != "q8_0" or head_dim % Q8_GROUP == 0
+
+
 def row_bytes(dtype: str, head_dim: int) -> tuple[int, int]:
     """Bytes that the keys, or the values, of a token and head take: of numbers, and of scales.
 
@@ -28,7 +33,7 @@ def row_bytes(dtype: str, head_dim: int) -> tuple[int, int]:
     """
     if dtype not in KV_DTYPES:
         raise ValueError(f"KV dtype: got {dtype!r}, wanted one of {', '.join(KV_DTYPES)}")
-    if dtype == "q8_0" and head_dim % Q8_GROUP:
+    if not fits(dtype, head_dim):
         raise ValueError(f"KV dtype q8_0: got head dim {head_dim}, wanted a multiple of {Q8_GROUP}")
     numbers = {"f16": 2, "f32": 4, "q8_0": 1, "fp8_e4m3": 1}[dtype] * head_dim
     return numbers, {"q8_0": head_dim // Q8_GROUP, "fp8_e4m3": 1}.get(dtype, 0) * 2

@@ -422,7 +422,7 @@ def test_the_whole_way(project: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert (project / ".asv" / "html" / "index.json").is_file()
     assert not (project / "results").exists()
     local = Path(".asv", "baselines", hardware_tag(), "baseline.json")
-    assert f"as JSON   {local}\n          it holds this run alone; nothing is compared" in shown
+    assert f"as JSON   {local}\n          this run alone; later runs are not compared" in shown
 
     figure.write_text("2.4", encoding="utf-8")
     assert main(["run", "--bench", r"^tiny\."]) == 1

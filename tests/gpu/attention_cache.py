@@ -36,8 +36,13 @@ def with_dtypes(cases: Iterable[AttentionCase]) -> list[tuple[AttentionCase, str
     return [(case, kv) for case in cases for kv in dtypes_of(case.head_dim)]
 
 
-def make(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, NDArray[np.float64]]:
-    """Inputs of a case, the cache in the dtype `kv`, and the reference's result for that cache."""
+def make(
+    case: AttentionCase, kv: str, halves: bool = False
+) -> tuple[AttentionInputs, DeviceCache, NDArray[np.float64]]:
+    """Inputs of a case, the cache in the dtype `kv`, and the reference's result for that cache.
+
+    `halves`: the result for a cache whose numbers are rounded to float16 when they are read.
+    """
     given = dataclasses.replace(case, dtype="float32" if kv == "f32" else "float16").inputs()
     k, v = given.k_pages.transpose(0, 1, 3, 2), given.v_pages
     nothing = np.zeros(0, np.float16)
@@ -47,6 +52,8 @@ def make(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
         k_codes, k_scales, k = quantize(k)
         v_codes, v_scales, v = quantize(v)
         cache = DeviceCache(k_codes, v_codes, k_scales, v_scales)
+        if halves:
+            k, v = (x.astype(np.float16).astype(np.float32) for x in (k, v))
         given = dataclasses.replace(given, k_pages=k.transpose(0, 1, 3, 2), v_pages=v)
     with np.errstate(invalid="ignore"):
         return given, cache, reference.attention(*given.arguments)

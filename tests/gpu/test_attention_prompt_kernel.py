@@ -154,7 +154,7 @@ def test_pages_may_be_copied_straight_to_lds(
 
 
 def test_blocks_of_many_queries_are_larger_on_nvidia_alone() -> None:
-    few, many = (op.choose("sm_90", 128, "f16", long) for long in (False, True))
+    few, many = (op.choose("sm_90", 128, "f16", many) for many in (False, True))
     assert few.DIRECT == many.DIRECT == 1
     assert few.queries < many.queries
     for architecture, head_dim, kv in (
@@ -162,6 +162,14 @@ def test_blocks_of_many_queries_are_larger_on_nvidia_alone() -> None:
         ("sm_90", 128, "q8_0"),
         ("sm_90", 8, "f16"),
     ):
-        chosen = [op.choose(architecture, head_dim, kv, long) for long in (False, True)]
+        chosen = [op.choose(architecture, head_dim, kv, many) for many in (False, True)]
         assert chosen[0] == chosen[1]
         assert not chosen[0].DIRECT
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sequences", "many"),
+    [(2048, 1, True), (512, 1, False), (2048, 4, True), (519, 8, False), (4096, 64, False)],
+)
+def test_two_tiles_a_wave_are_for_long_prompts(tokens: int, sequences: int, many: bool) -> None:
+    assert op.are_many(tokens, sequences, 32, 132) == many

@@ -195,7 +195,7 @@ def test_mixtures_of_experts(device: str, tmp_path: Path, mix: str) -> None:
 @pytest.mark.parametrize("keys", [{"fused": True}, EXPERTS], ids=["fused", "experts"])
 def test_scales_beside_matrices_of_nvfp4(device: str, tmp_path: Path, keys: dict[str, Any]) -> None:
     """Random codes, which rounding changes more than weights with a bell's curve: the CPU's int8
-    gives single tokens an error of 0.02 to 0.35."""
+    gives single tokens an error of 0.02 to 0.35, an H100's gave one of the three 0.07."""
     path = written("llama", nvfp4=True, feed_forward_length=128, **keys)(tmp_path / "m.gguf")
     ids = [i % 97 for i in IDS]
     logits = reference_logits(path, ids)

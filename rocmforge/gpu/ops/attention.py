@@ -14,7 +14,7 @@ from rocmforge.gpu.arrays import F16, F32, Q8
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
-from rocmforge.kv import Q8_GROUP
+from rocmforge.kv import fits
 
 FILE = "attention.hip"
 ARGUMENTS = "PPPPPPPPPPPPPPiiiiiiiff"
@@ -56,8 +56,10 @@ class Constants:
         Tokens whose keys and values a lane has in flight; with TILES, a wave.
     WAVES
         Waves of a block, which take turns at the tokens.
-    LEAST, ALONE
-        Turns that all waves of a split have at least, and up to which a sequence is not split.
+    LEAST
+        Rounds, turns of all waves, that a split has at least.
+    ALONE
+        Rounds up to which a sequence stays one split.
     RESIDENT
         Blocks that a multiprocessor of NVIDIA has room for at once.
     TILES
@@ -84,8 +86,8 @@ class Constants:
 
 
 def dtypes_of(head_dim: int) -> tuple[str, ...]:
-    """Dtypes that a cache with heads of D dims can have: q8_0 needs whole 32s."""
-    return tuple(kv for kv in PAGES if kv != "q8_0" or head_dim % Q8_GROUP == 0)
+    """Dtypes that a cache with heads of D dims can have."""
+    return tuple(kv for kv in PAGES if fits(kv, head_dim))
 
 
 def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:

@@ -38,7 +38,7 @@ class Constants:
     LOAD_AHEAD
         1 where the next keys or values are on their way while the block computes.
     DIRECT
-        1 where these go straight to LDS, of which they may take more than a kernel has by itself.
+        1 where these go straight to LDS. A launch may need more than 48 KB of it.
     """
 
     HEAD_DIM: int
@@ -57,12 +57,16 @@ class Constants:
 
     @property
     def lds_bytes(self) -> int:
-        """Of a block, without what waves exchange: for the steps (or queries, outputs); queries."""
+        """LDS of a block, without what waves exchange, as attention_prompt.hip divides it.
+
+        The steps, the outputs and the queries take turns; Q_IN_LDS, queries have a part of it.
+        """
         dims = -(-self.HEAD_DIM // 16) * 16
-        keys, queries = self.KEYS * (dims + 8), self.queries * (dims + 8)
-        values = keys if self.DIRECT else dims * (self.KEYS + 9)
-        step = max(keys + values, 640 * self.WAVES, 0 if self.Q_IN_LDS else queries)
-        return 2 * (step + (queries if self.Q_IN_LDS else 0))
+        stride, lines, half = dims + 8, 4 * 16 * (16 + 4) * self.WAVES, 2
+        keys, queries = half * self.KEYS * stride, half * self.queries * stride
+        values = keys if self.DIRECT else half * dims * (self.KEYS + 8 + 1)
+        step = max(keys + values, lines, 0 if self.Q_IN_LDS else queries)
+        return step + (queries if self.Q_IN_LDS else 0)
 
     @property
     def defines(self) -> dict[str, int | str]:
@@ -73,10 +77,8 @@ class Constants:
 def choose(architecture: str, head_dim: int, kv: str, many: bool) -> Constants:
     """Constants for an architecture, a head dim and a dtype of the cache.
 
-    What keeps registers from spilling, by clang-19's and NVRTC 13's reports. On NVIDIA, waves with
-    two tiles of queries read keys and values from LDS half as often, but where there are not `many`
-    queries, too few blocks are left. H100, 32 heads of 128 dims, one tile and two, µs: 512 queries
-    behind 32,768 tokens 1,408 and 2,072; 2,048 behind 8,192 1,577 and 1,181.
+    What keeps registers from spilling, by clang-19's reports and NVRTC 13's for sm_90. On NVIDIA,
+    waves with two tiles of queries read keys and values from LDS half as often, but need `many`.
     """
     pages = PAGES[kv]
     if head_dim <= 128:
@@ -89,6 +91,16 @@ def choose(architecture: str, head_dim: int, kv: str, many: bool) -> Constants:
     if wave_size(architecture) == 64:  # a lane has half of a tile's outputs
         return Constants(head_dim, pages, 32, 4, 1, 0, 1, 0)
     return Constants(head_dim, pages, 16, 2, 1, 1, 0, 0)
+
+
+def are_many(tokens: int, sequences: int, heads: int, compute_units: int) -> bool:
+    """Whether blocks of 256 queries are enough to fill NVIDIA's GPU, for sequences alike in length.
+
+    H100 of 132 multiprocessors, 32 heads of 128 dims, one tile of queries a wave and two, µs: 512
+    queries behind 32,768 tokens 1,408 and 2,072; 2,048 behind 8,192 1,577 and 1,181. Nothing
+    between was measured.
+    """
+    return heads * sequences * (tokens // sequences // 256) > compute_units
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -151,7 +163,7 @@ def attention_prompt(
         (H,) float32, or None.
     """
     properties = kernels.runtime.properties
-    many = heads * sequences * (max_queries // 128) > 2 * properties.compute_units
+    many = are_many(tokens, sequences, heads, properties.compute_units)
     constants = choose(properties.architecture, head_dim, kv, many)
     blocks = -(-max_queries // constants.queries)
     return kernels.launch(

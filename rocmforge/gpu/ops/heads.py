@@ -1,7 +1,7 @@
 """How lanes share the heads of an op that works head by head: rope, kv_append, rope_kv_append.
 
-Up to 32 neighbouring lanes hold a head in registers, so that partners of a rotation and groups of
-the Q8_0 cache lie in one wave.
+Up to 32 neighbouring lanes hold a head in registers, so that partners of a rotation, and numbers
+that share a scale in the cache, lie in one wave.
 """
 
 from __future__ import annotations
