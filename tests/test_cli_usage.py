@@ -176,7 +176,10 @@ def test_no_driver_is_said_once(kind: str) -> None:
         (["bench", "baseline", "lst"], "; did you mean list?"),
         (["perplexity", "--weight-format", "q4k"], "; did you mean Q4_K?"),
         (["info", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
-        (["generate", "--prompt-file", os.devnull], f"prompt: got an empty text in {os.devnull}, wanted a"),
+        (
+            ["generate", "--prompt-file", os.devnull],
+            f"prompt: got an empty text in {os.devnull}, wanted a",
+        ),
     ],
 )
 def test_what_was_perhaps_meant_is_said(
