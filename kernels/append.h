@@ -41,6 +41,12 @@ DEVICE void store_codes(int8_t* to, const int (&codes)[VECTOR]) {
 DEVICE f16 finite_scale(float scale, float most) {
     return to_f16(scale < infinity() ? minimum(scale, most) : scale);
 }
+// What numbers are multiplied by to become codes; 0, where all codes are to be 0, of a scale that
+// is 0 or not finite.
+DEVICE float inverse_scale(f16 scale) {
+    const float step = to_float(scale);
+    return step > 0.0f && step < infinity() ? 1.0f / step : 0.0f;
+}
 
 // Q8_0: the scale is the largest |x| of 32 dims / 127, rounded to f16; a code is x / scale,
 // rounded. If x holds NaN or an infinity, the scale is not finite, and so the whole group reads as
@@ -48,13 +54,11 @@ DEVICE f16 finite_scale(float scale, float most) {
 DEVICE void store_row(Q8Pages, void* pages, void* scales, u64 at, const float (&x)[VECTOR],
                       bool valid) {
     const f16 scale = finite_scale(largest_size<kGroup / VECTOR>(x) * (1.0f / 127.0f), 515.5f);
-    const float step = to_float(scale);
-    const bool usable = step > 0.0f && step < infinity();
-    const float inverse = usable ? 1.0f / step : 0.0f;
+    const float inverse = inverse_scale(scale);
     int codes[VECTOR];
     UNROLL
     for (int j = 0; j < VECTOR; ++j) {
-        const float code = usable ? round_even(x[j] * inverse) : 0.0f;
+        const float code = inverse > 0.0f ? round_even(x[j] * inverse) : 0.0f;
         codes[j] = static_cast<int>(minimum(maximum(code, -127.0f), 127.0f));
     }
     if (!valid) return;
@@ -93,14 +97,13 @@ DEVICE void append_head<Fp8Pages>(void* pages, void* scales, u64 row, int dims, 
     UNROLL
     for (int i = 0; i < ITEMS * VECTOR; ++i) all[i] = x[i / VECTOR][i % VECTOR];
     const f16 scale = finite_scale(largest_size<SPAN>(all) * (1.0f / 1.75f), 37408.0f);
-    const float step = to_float(scale);
-    const bool usable = step > 0.0f && step < infinity();
-    const float inverse = usable ? 1.0f / step : 0.0f;
+    const float inverse = inverse_scale(scale);
     UNROLL
     for (int i = 0; i < ITEMS; ++i) {
         int codes[VECTOR];
         UNROLL
-        for (int j = 0; j < VECTOR; ++j) codes[j] = usable ? e4m3_code(x[i][j] * inverse) : 0;
+        for (int j = 0; j < VECTOR; ++j)
+            codes[j] = inverse > 0.0f ? e4m3_code(x[i][j] * inverse) : 0;
         if (!valid || head_dim(i) >= dims) continue;
         store_codes(static_cast<int8_t*>(pages) + row * dims + head_dim(i), codes);
         if (head_dim(i) == 0) static_cast<f16*>(scales)[row] = scale;

@@ -17,10 +17,12 @@
 // columns are its queries. It updates the softmax state of each column, which turns the scores into
 // weights, and adds O^T += V^T P^T; as_operand of tile.h makes the weights an operand of that
 // product. While the wave computes, the next keys or values are on their way from memory: to
-// registers, or where DIRECT is 1, to LDS. Grid (H, ceil(most queries of a sequence / kQueries),
-// S). The blocks of the last queries, which see the most tokens, come first; blocks without queries
-// exit at once. Limits: D a multiple of 8 up to 256; P a power of two, at least 16. DIRECT: pages
-// of f16, D a multiple of 16, and a matrix unit that can transpose what it loads (NVIDIA's).
+// registers, or where DIRECT is 1, to LDS.
+//
+// Grid (H, ceil(most queries of a sequence / kQueries), S). The blocks of the last queries, which
+// see the most tokens, come first; blocks without queries exit at once.
+// Limits: D a multiple of 8 up to 256; P a power of two, at least 16. DIRECT: pages of f16, D a
+// multiple of 16, and a matrix unit that can transpose what it loads (NVIDIA's).
 // Launched by rocmforge/gpu/ops/attention_prompt.py.
 #include "output.h"
 #include "pages.h"
@@ -335,7 +337,6 @@ struct SoftmaxState {
     // `largest` grows, the outputs so far are scaled down: seldom, once the first steps are done.
     DEVICE void add_scores(Scores& scores, Outputs& out) {
         const auto max = [](float x, float y) { return maximum(x, y); };
-        constexpr float kBits = 1.44269504089f;  // of e
         float top[kColumns], factor[kColumns];
         bool grown = false;
         UNROLL for (int c = 0; c < kColumns; ++c) top[c] = largest[c];
@@ -350,12 +351,12 @@ struct SoftmaxState {
             grown |= top[c] > largest[c];
             largest[c] = top[c];
             total[c] *= factor[c];
-            top[c] *= kBits;
+            top[c] *= kLog2OfE;
         }
         UNROLL for (int t = 0; t < kKeyTiles; ++t) {
             UNROLL for (int v = 0; v < Map::kValues; ++v) {
                 const int c = Map::column_index(v);
-                scores[t].values[v] = fast_exp2(scores[t].values[v] * kBits - top[c]);
+                scores[t].values[v] = fast_exp2(scores[t].values[v] * kLog2OfE - top[c]);
                 total[c] += scores[t].values[v];
             }
         }

@@ -316,6 +316,8 @@ DEVICE uint32_t pack_halves(float low, float high) {
 // ---- arithmetic
 // ----------------------------------------------------------------------------------
 
+constexpr float kLog2OfE = 1.44269504089f;
+
 #if defined(ROCMFORGE_HOST)
 DEVICE float fast_exp(float x) {
     return __builtin_expf(x);
@@ -353,7 +355,7 @@ DEVICE float fast_exp2(float x) {
     return native_exp2(x);
 }
 DEVICE float fast_exp(float x) {
-    return fast_exp2(x * 1.44269504089f);
+    return fast_exp2(x * kLog2OfE);
 }
 DEVICE float fast_log(float x) {
     return native_log2(x) * 0.69314718056f;

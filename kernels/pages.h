@@ -58,77 +58,61 @@ struct F32Pages {
     }
 };
 
-// Eight codes of a byte each and their scale.
-struct ScaledBytes {
-    u32x2 codes;
-    f16 scale;
-
-    // `pairs` as float, times the scale.
-    DEVICE void scaled(const uint32_t (&pairs)[4], float (&to)[8]) const {
-        const float by = to_float(scale);
+// Eight codes of a byte each and their scale. Codes::pair<k>(word) gives codes 2k and 2k + 1 of a
+// word as f16, to be multiplied by the scale.
+template <class Codes>
+struct BytePages {
+    struct Eight {
+        u32x2 codes;
+        f16 scale;
+    };
+    static DEVICE void widen(const Eight& from, float (&to)[8]) {
+        const u32x4 codes = pairs(from);
+        F16Pages::widen(codes, to);
+        const float scale = to_float(from.scale);
         UNROLL
-        for (int i = 0; i < 4; ++i) {
-            to[2 * i] = by * low_half(pairs[i]);
-            to[2 * i + 1] = by * high_half(pairs[i]);
-        }
+        for (int i = 0; i < 8; ++i) to[i] *= scale;
     }
-    // The same as f16.
-    DEVICE u32x4 scaled(const uint32_t (&pairs)[4]) const {
-        const uint32_t by = scale.bits * 0x10001u;
-        return {multiply_halves(pairs[0], by), multiply_halves(pairs[1], by),
-                multiply_halves(pairs[2], by), multiply_halves(pairs[3], by)};
+    static DEVICE u32x4 halves(const Eight& from) {
+        const u32x4 codes = pairs(from);
+        const uint32_t scale = from.scale.bits * 0x10001u;
+        return {multiply_halves(codes.x, scale), multiply_halves(codes.y, scale),
+                multiply_halves(codes.z, scale), multiply_halves(codes.w, scale)};
+    }
+
+  private:
+    static DEVICE u32x4 pairs(const Eight& from) {
+        return {Codes::template pair<0>(from.codes.x), Codes::template pair<1>(from.codes.x),
+                Codes::template pair<0>(from.codes.y), Codes::template pair<1>(from.codes.y)};
     }
 };
 
-struct Q8Pages {
-    using Eight = ScaledBytes;
+struct Q8Pages : BytePages<Q8Pages> {
     static DEVICE Eight load_eight(const void* pages, const void* scales, u64 row, int dims,
                                    int dim) {
         const u64 at = row * dims + dim;
         return {load<u32x2>(static_cast<const int8_t*>(pages) + at),
                 static_cast<const f16*>(scales)[at / 32]};
     }
-    static DEVICE void widen(const Eight& from, float (&to)[8]) { from.scaled(Pairs(from).of, to); }
-    static DEVICE u32x4 halves(const Eight& from) { return from.scaled(Pairs(from).of); }
-
-  private:
-    // The codes as f16. A code + 128 is a byte without a sign, and 1,152 = 1,024 + 128.
-    struct Pairs {
-        uint32_t of[4];
-        DEVICE explicit Pairs(const Eight& from) {
-            const uint32_t low = from.codes.x ^ 0x80808080u, high = from.codes.y ^ 0x80808080u;
-            const uint32_t zero = pack_halves(-1152.0f, -1152.0f);
-            of[0] = add_halves(bytes_above_1024<0>(low), zero);
-            of[1] = add_halves(bytes_above_1024<1>(low), zero);
-            of[2] = add_halves(bytes_above_1024<0>(high), zero);
-            of[3] = add_halves(bytes_above_1024<1>(high), zero);
-        }
-    };
+    // A code + 128 is a byte without a sign, and 1,152 = 1,024 + 128.
+    template <int kPair>
+    static DEVICE uint32_t pair(uint32_t word) {
+        return add_halves(bytes_above_1024<kPair>(word ^ 0x80808080u),
+                          pack_halves(-1152.0f, -1152.0f));
+    }
 };
 
 // E4M3 has a sign, 4 bits of exponent and 3 of mantissa. Put where an f16 has these, a code is
 // 2^-8 of its number, also where that is subnormal. Scales are those of the f16.
-struct Fp8Pages {
-    using Eight = ScaledBytes;
+struct Fp8Pages : BytePages<Fp8Pages> {
     static DEVICE Eight load_eight(const void* pages, const void* scales, u64 row, int dims,
                                    int dim) {
         return {load<u32x2>(static_cast<const uint8_t*>(pages) + row * dims + dim),
                 static_cast<const f16*>(scales)[row]};
     }
-    static DEVICE void widen(const Eight& from, float (&to)[8]) { from.scaled(Pairs(from).of, to); }
-    static DEVICE u32x4 halves(const Eight& from) { return from.scaled(Pairs(from).of); }
-
-  private:
-    struct Pairs {
-        uint32_t of[4];
-        DEVICE explicit Pairs(const Eight& from) {
-            of[0] = as_halves(bytes_on_top<0>(from.codes.x));
-            of[1] = as_halves(bytes_on_top<1>(from.codes.x));
-            of[2] = as_halves(bytes_on_top<0>(from.codes.y));
-            of[3] = as_halves(bytes_on_top<1>(from.codes.y));
-        }
-        static DEVICE uint32_t as_halves(uint32_t codes) {
-            return (codes & 0x80008000u) | (codes >> 1 & 0x3f803f80u);
-        }
-    };
+    template <int kPair>
+    static DEVICE uint32_t pair(uint32_t word) {
+        const uint32_t codes = bytes_on_top<kPair>(word);
+        return (codes & 0x80008000u) | (codes >> 1 & 0x3f803f80u);
+    }
 };
