@@ -8,6 +8,7 @@
 // blocks of the others exit at once. A window leaves the tokens before it out of the splits.
 #pragma once
 
+#include "four_dims.h"
 #include "output.h"
 #include "pages.h"
 #include "softcap.h"
@@ -31,7 +32,6 @@ constexpr int kThreads = WAVES * WAVE;
 constexpr int kLanes = power_of_two(HEAD_DIM / 8);              // that read one token, 8 dims each
 constexpr int kStep = TILES ? TOKENS : WAVE / kLanes * TOKENS;  // tokens of a wave at a time
 constexpr int kRound = kStep * WAVES;
-constexpr float kLowest = -1e30f;  // the maximum of no scores; finite, so that no difference is NaN
 static_assert(HEAD_DIM % 8 == 0 && kLanes <= WAVE);
 
 // Tokens of a split, in whole steps: the same for all but the last, and at least LEAST rounds. A
@@ -140,19 +140,6 @@ struct BlockStates {
     alignas(16) WaveOutputs outputs;
     WaveStats stats;
     uint32_t arrived;
-};
-
-// Four dims of a softmax state.
-struct FourDims {
-    float largest = kLowest, total = 0.0f, out[4] = {};
-
-    DEVICE void add(float other_largest, float other_total, const float (&other)[4]) {
-        const float top = maximum(largest, other_largest);
-        const float mine = fast_exp(largest - top), theirs = fast_exp(other_largest - top);
-        largest = top;
-        total = mine * total + theirs * other_total;
-        UNROLL for (int i = 0; i < 4; ++i) out[i] = mine * out[i] + theirs * other[i];
-    }
 };
 
 // Dims d to d + 3 of the state that the first kParts states in LDS have together for query h.

@@ -8,8 +8,12 @@
 //   page_table  (S, max_pages) int: the page that holds tokens i * P to i * P + P - 1
 //   lengths     (S,) int: tokens of each sequence, the new ones among them
 //   starts      (S + 1,) int: the row of q at which each sequence begins, and T
+//   outputs     (splits, T, H, D) float: each split's weighted sum of values, not yet divided
+//   stats       (splits, T, H, 2) float: each split's largest score and sum of weights
+//   arrivals    as many counters as blocks of a split, which hold 0, before and after
 //   out         (T, H * D) float or f16, aligned to 16
 // T queries of all sequences, S sequences, H query heads, G KV heads, D dims, P tokens of a page.
+// With one split, outputs, stats and arrivals are not needed.
 //
 // This is flash attention. A block takes kQueries queries of one head, TILES times 16 per wave, and
 // goes through the tokens KEYS at a time. LDS holds the keys of a step row by row, and its values
@@ -19,19 +23,24 @@
 // product. While the wave computes, the next keys or values are on their way from memory: to
 // registers, or where DIRECT is 1, to LDS.
 //
-// Grid (H, ceil(most queries of a sequence / kQueries), S). The blocks of the last queries, which
-// see the most tokens, come first; blocks without queries exit at once.
-// Limits: D a multiple of 8 up to 256; P a power of two, at least 16. DIRECT: pages of f16, D a
-// multiple of 16, and a matrix unit that can transpose what it loads (NVIDIA's).
+// Where few queries give few blocks, several blocks share the tokens that the same queries see, as
+// splits of at least LEAST tokens. The block of the splits that ends last merges what they have.
+//
+// Grid (H, blocks, S * splits) with blocks = ceil(most queries of a sequence / kQueries). The
+// blocks of the last queries, which see the most tokens, come first; blocks without queries or
+// tokens exit at once. Limits: D a multiple of 8 up to 256; P a power of two, at least 16. DIRECT:
+// pages of f16, D a multiple of 16, and a matrix unit that can transpose what it loads (NVIDIA's).
 // Launched by rocmforge/gpu/ops/attention_prompt.py.
+#include "four_dims.h"
 #include "output.h"
 #include "pages.h"
 #include "softcap.h"
 #include "tile.h"
 
 #if !defined(HEAD_DIM) || !defined(KV) || !defined(KEYS) || !defined(WAVES) || !defined(TILES) || \
-    !defined(Q_IN_LDS) || !defined(LOAD_AHEAD) || !defined(DIRECT) || !defined(LDS_BYTES)
-#error "HEAD_DIM, KV, KEYS, WAVES, TILES, Q_IN_LDS, LOAD_AHEAD, DIRECT, LDS_BYTES are missing"
+    !defined(Q_IN_LDS) || !defined(LOAD_AHEAD) || !defined(DIRECT) || !defined(LEAST) ||          \
+    !defined(LDS_BYTES)
+#error "HEAD_DIM, KV, KEYS, WAVES, TILES, Q_IN_LDS, LOAD_AHEAD, DIRECT, LEAST, LDS_BYTES missing"
 #endif
 
 CONSTEXPR int largest_of(int a, int b, int c) {
@@ -59,7 +68,6 @@ constexpr int kLaunchHalves = kStepHalves + (Q_IN_LDS ? kQueryHalves : 0);
 constexpr int kMemoryHalves = kLaunchHalves + WAVES * kExchangeHalves;
 constexpr int kKeyLoads = (KEYS * kEights + kThreads - 1) / kThreads;
 constexpr int kValueLoads = (KEYS / 2 * kEights + kThreads - 1) / kThreads;
-constexpr float kLowest = -1e30f;  // the maximum of no scores; finite, so that no difference is NaN
 static_assert(HEAD_DIM % 8 == 0 && KEYS % 16 == 0 && kLaunchHalves * 2 == LDS_BYTES);
 static_assert(!DIRECT || (kSame<KV, F16Pages> && HEAD_DIM % 16 == 0 && LOAD_AHEAD));
 
@@ -75,9 +83,13 @@ struct AttentionPromptArgs {
     const int* page_table;
     const int* lengths;
     const int* starts;
+    float* outputs;
+    float* stats;
+    uint32_t* arrivals;
     const float* sinks;
     Output out;
-    int heads, kv_heads, page_bits, max_pages, dtype;  // dtype: a number of Dtype
+    int tokens, heads, kv_heads, page_bits, max_pages;
+    int blocks, splits, dtype;  // blocks: of the grid in y; dtype: a number of Dtype
     int window;
     float scale, softcap;
 };
@@ -89,7 +101,7 @@ struct Rows {
 
     DEVICE explicit Rows(const AttentionPromptArgs& a) {
         head = block_x();
-        s = block_z();
+        s = block_z() / a.splits;
         start = a.starts[s];
         count = a.starts[s + 1] - start;
         const int blocks = (count + kQueries - 1) / kQueries;
@@ -113,6 +125,21 @@ struct Reach {
         wave_first = rows.first + static_cast<int>(wave()) * kWaveQueries;
         wave_end =
             wave_first < rows.count ? before + minimum(wave_first + kWaveQueries, rows.count) : 0;
+    }
+};
+
+// The tokens first to last - 1, which a block takes of those that its rows see: split number
+// `index` of `used`. All but the last have the same number of steps.
+struct Split {
+    int index, used, first, last;
+
+    DEVICE Split(const AttentionPromptArgs& a, const Reach& reach) {
+        const int steps = (reach.block_end - reach.begin + KEYS - 1) / KEYS;
+        const int own = maximum((steps + a.splits - 1) / a.splits, (LEAST + KEYS - 1) / KEYS);
+        index = block_z() % a.splits;
+        used = (steps + own - 1) / own;
+        first = reach.begin + index * own * KEYS;
+        last = minimum(first + own * KEYS, reach.block_end);
     }
 };
 
@@ -294,13 +321,14 @@ DEVICE void score(const f16* keys, const f16* queries, QueryTiles& query_tiles,
     }
 }
 
-// Scores of tokens from visible[c] on become -infinity: query c of the lane comes before them. So
-// do those of tokens before its window.
-DEVICE void mask(int at, const int (&visible)[kColumns], int window, Scores& scores) {
+// Scores of tokens that a query must not see become -infinity: those that come after it, and those
+// before its window. Query 0 of the tile sees `visible` tokens, each next one a token more, and
+// none more than `length`.
+DEVICE void mask(int at, int visible, int length, int window, Scores& scores) {
     UNROLL for (int t = 0; t < kKeyTiles; ++t) {
         UNROLL for (int v = 0; v < Map::kValues; ++v) {
             const int token = at + 16 * t + Map::row(lane(), v);
-            const int end = visible[Map::column_index(v)];
+            const int end = minimum(visible + Map::column(lane(), v), length);
             if (token >= end || (window > 0 && token < end - window)) {
                 scores[t].values[v] = -infinity();
             }
@@ -385,11 +413,27 @@ DEVICE void accumulate(const Scores (&weights)[TILES], const f16* values, f16* e
     }
 }
 
+// ---- outputs -----------------------------------------------------------------------------------
+
+// Number of a row of the block's head in q, out and stats, and for split i in outputs.
+DEVICE u64 head_row(const AttentionPromptArgs& a, const Rows& rows, int row, int i = 0) {
+    return (static_cast<u64>(i) * a.tokens + rows.start + row) * a.heads + rows.head;
+}
+
+DEVICE void write_four(const AttentionPromptArgs& a, u64 to, const float (&four)[4], bool valid) {
+    if (a.dtype == static_cast<int>(Dtype::F16)) {
+        store_as<Dtype::F16>(a.out, to, four, valid);
+    } else {
+        store_as<Dtype::F32>(a.out, to, four, valid);
+    }
+}
+
 // Writes the outputs of 16 dims of the 16 rows from `first` on, times `factor`, through the wave's
-// own `lines` in LDS, so that neighbouring lanes write neighbours.
-DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, int first, int i,
-                       const TileC& tile, const float (&factor)[kColumns], float* lines) {
-    const u64 row_stride = static_cast<u64>(a.heads) * HEAD_DIM;
+// own `lines` in LDS, so that neighbouring lanes write neighbours. Those of one split of several go
+// to its part of `outputs`.
+DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, const Split& split,
+                       int first, int i, const TileC& tile, const float (&factor)[kColumns],
+                       float* lines) {
     wave_sync();
     UNROLL for (int v = 0; v < Map::kValues; ++v) {
         lines[Map::column(lane(), v) * kLine + Map::row(lane(), v)] =
@@ -399,14 +443,96 @@ DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, int first
     for (int n = lane(); n < 16 * 4; n += WAVE) {
         const int row = first + n / 4, dim = 16 * i + n % 4 * 4;
         const bool valid = row < rows.count && dim < HEAD_DIM;
-        const u64 to = (rows.start + row) * row_stride + rows.head * HEAD_DIM + dim;
         float four[4];
         load_floats(lines + n / 4 * kLine + n % 4 * 4, four);
-        if (a.dtype == static_cast<int>(Dtype::F16)) {
-            store_as<Dtype::F16>(a.out, to, four, valid);
+        if (split.used > 1) {
+            const u64 to = head_row(a, rows, row, split.index) * HEAD_DIM + dim;
+            if (valid) store_floats(a.outputs + to, four);
         } else {
-            store_as<Dtype::F32>(a.out, to, four, valid);
+            write_four(a, head_row(a, rows, row) * HEAD_DIM + dim, four, valid);
         }
+    }
+}
+
+// Writes the softmax states of the 16 rows from `first` on, of one split of several.
+DEVICE void store_stats(const AttentionPromptArgs& a, const Rows& rows, const Split& split,
+                        int first, const SoftmaxState& state) {
+    if (lane() >= Map::kColumnLanes) return;  // the other lanes hold the same
+    UNROLL for (int v = 0; v < Map::kValues; ++v) {
+        const int c = Map::column_index(v), row = first + Map::column(lane(), v);
+        if (row >= rows.count) continue;
+        float* const to = a.stats + 2 * head_row(a, rows, row, split.index);
+        to[0] = state.largest[c];
+        to[1] = state.total[c];
+    }
+}
+
+// Writes the outputs of the block's rows, from what all splits left.
+DEVICE void merge_splits(const AttentionPromptArgs& a, const Rows& rows, const Split& split) {
+    constexpr int kFours = HEAD_DIM / 4;
+    constexpr int kAtOnce = HEAD_DIM > 128 ? 1 : 8;  // gfx11 would spill with 256 dims
+    const int count = minimum(kQueries, rows.count - rows.first) * kFours;
+    for (int n = thread_x(); n < count; n += kAtOnce * kThreads) {
+        FourDims merged[kAtOnce];
+        const auto place = [&](int i) { return minimum(n + i * kThreads, count - 1); };
+        const auto head = [&](int i, int other) {
+            return head_row(a, rows, rows.first + place(i) / kFours, other);
+        };
+        const auto first = [&](int i, int other) {
+            return head(i, other) * HEAD_DIM + place(i) % kFours * 4;
+        };
+        for (int other = 0; other < split.used; ++other) {
+            UNROLL for (int i = 0; i < kAtOnce; ++i) {
+                const float* const stats = a.stats + 2 * head(i, other);
+                float four[4];
+                load_floats(a.outputs + first(i, other), four);
+                merged[i].add(stats[0], stats[1], four);
+            }
+        }
+        UNROLL for (int i = 0; i < kAtOnce; ++i) {
+            const float nothing[4] = {};
+            if (a.sinks != nullptr) merged[i].add(a.sinks[rows.head], 1.0f, nothing);
+            UNROLL for (int d = 0; d < 4; ++d) merged[i].out[d] /= merged[i].total;
+            write_four(a, first(i, 0), merged[i].out, n + i * kThreads < count);
+        }
+    }
+}
+
+// Writes what the block's waves have; the block that ends last of several splits merges theirs. All
+// threads call it.
+DEVICE void finish(const AttentionPromptArgs& a, SoftmaxState (&states)[TILES],
+                   const Outputs (&out)[TILES], u32x4* memory) {
+    const Rows rows(a);  // computed anew: kept since the start, they would take scarce registers
+    const Reach reach(a, rows);
+    const Split split(a, reach);
+    // Without other splits the sums become factors: out / total is stored.
+    const auto add = [](float x, float y) { return x + y; };
+    float* const lines = reinterpret_cast<float*>(memory) + wave() * 16 * kLine;
+    UNROLL for (int q = 0; q < TILES; ++q) {
+        SoftmaxState& state = states[q];
+        const int first = reach.wave_first + 16 * q;
+        float factor[kColumns];
+        UNROLL for (int c = 0; c < kColumns; ++c) {
+            float total = state.total[c] = over_column(state.total[c], add);
+            factor[c] = 1.0f;
+            if (split.used > 1) continue;
+            if (a.sinks != nullptr) {
+                const float sink = a.sinks[rows.head], top = maximum(state.largest[c], sink);
+                factor[c] = fast_exp(state.largest[c] - top);
+                total = total * factor[c] + fast_exp(sink - top);
+            }
+            factor[c] /= total;
+        }
+        if (split.used > 1) store_stats(a, rows, split, first, state);
+        UNROLL for (int i = 0; i < kDimTiles; ++i) {
+            store_tile(a, rows, split, first, i, out[q][i], factor, lines);
+        }
+    }
+    if (split.used == 1) return;
+    uint32_t* const arrivals =
+        a.arrivals + (static_cast<u64>(rows.s) * a.blocks + block_y()) * a.heads + rows.head;
+    if (last_to_arrive(arrivals, split.used, reinterpret_cast<uint32_t*>(memory))) {
+        merge_splits(a, rows, split);
     }
 }
 
@@ -421,6 +547,8 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
     const Rows rows(a);
     if (rows.first < 0) return;
     const Reach reach(a, rows);
+    const Split split(a, reach);
+    if (split.index >= split.used) return;
     const CacheReader cache = {a.page_table + static_cast<u64>(rows.s) * a.max_pages, reach.length,
                                a.kv_heads, rows.head / (a.heads / a.kv_heads), a.page_bits};
     KeyLoads key_loads;
@@ -442,22 +570,18 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
 
     Outputs out[TILES];
     SoftmaxState states[TILES];
-    int visible[TILES][kColumns];
     UNROLL for (int q = 0; q < TILES; ++q) {
         UNROLL for (int i = 0; i < kDimTiles; ++i) out[q][i].clear();
-        UNROLL for (int v = 0; v < Map::kValues; ++v) {
-            const int c = Map::column_index(v);
-            const int row = reach.wave_first + 16 * q + Map::column(lane(), v);
+        UNROLL for (int c = 0; c < kColumns; ++c) {
             states[q].largest[c] = kLowest;
             states[q].total[c] = 0.0f;
-            visible[q][c] = reach.before + minimum(row, rows.count - 1) + 1;
         }
     }
 
-    key_loads.load(a, cache, reach.begin, keys);
+    key_loads.load(a, cache, split.first, keys);
     key_loads.store(keys);
     block_sync();
-    for (int at = reach.begin; at < reach.block_end; at += KEYS) {
+    for (int at = split.first; at < split.last; at += KEYS) {
         Scores scores[TILES];
         if constexpr (LOAD_AHEAD) value_loads.load(a, cache, at, values);
         if (at < reach.wave_end) {
@@ -465,10 +589,10 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
             if (a.softcap > 0.0f) cap(a.softcap, scores);
             // Only where some token of the step comes after the wave's first query, or lies before
             // the window of its last one.
-            const bool late = at + KEYS > reach.before + reach.wave_first + 1;
-            if (late || (a.window > 0 && at < reach.wave_end - a.window)) {
+            const int visible = reach.before + reach.wave_first + 1;  // to the wave's first query
+            if (at + KEYS > visible || (a.window > 0 && at < reach.wave_end - a.window)) {
                 UNROLL for (int q = 0; q < TILES; ++q) {
-                    mask(at, visible[q], a.window, scores[q]);
+                    mask(at, visible + 16 * q, reach.length, a.window, scores[q]);
                 }
             }
             UNROLL for (int q = 0; q < TILES; ++q) states[q].add_scores(scores[q], out[q]);
@@ -482,23 +606,5 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
         key_loads.store(keys);
         block_sync();
     }
-
-    // The sums become factors: out / total is stored.
-    const auto add = [](float x, float y) { return x + y; };
-    float* const lines = reinterpret_cast<float*>(memory) + wave() * 16 * kLine;
-    UNROLL for (int q = 0; q < TILES; ++q) {
-        SoftmaxState& state = states[q];
-        UNROLL for (int c = 0; c < kColumns; ++c) {
-            float total = over_column(state.total[c], add), factor = 1.0f;
-            if (a.sinks != nullptr) {
-                const float sink = a.sinks[rows.head], top = maximum(state.largest[c], sink);
-                factor = fast_exp(state.largest[c] - top);
-                total = total * factor + fast_exp(sink - top);
-            }
-            state.total[c] = factor / total;
-        }
-        UNROLL for (int i = 0; i < kDimTiles; ++i) {
-            store_tile(a, rows, reach.wave_first + 16 * q, i, out[q][i], state.total, lines);
-        }
-    }
+    finish(a, states, out, memory);
 }

@@ -11,6 +11,10 @@ from rocmforge.plan.operands import Tensor
 
 LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for more than a few
 
+DEEP = 4096
+"""Tokens behind which attention of some prompts is cut in another way: `attention_prompt.are_many`.
+"""
+
 NORMED_ROWS = 4
 """Most rows of `matmul_rmsnorm`. With 8 a step of 7B took 1.00 (Q4_K_M) and 1.12 (Q8_0) of its time
 on an H200, with 1 to 4 it took 0.94 to 0.99."""
@@ -30,6 +34,8 @@ class BatchShape:
         Whether every sequence has one new token.
     longest
         Most new tokens of one sequence.
+    deep
+        Whether the sequences of a prompt have `DEEP` tokens before it, on average.
     """
 
     tokens: int
@@ -37,6 +43,7 @@ class BatchShape:
     outputs: tuple[int, ...] | None
     single: bool
     longest: int
+    deep: bool = False
 
     @property
     def output_rows(self) -> int:
@@ -48,8 +55,18 @@ class BatchShape:
         return self.tokens if tensor.rows == "tokens" else self.output_rows
 
 
-def batch_shape(counts: Sequence[int], rows: Ints) -> BatchShape:
-    """Return the shape of a batch by its sequences' new tokens and the rows of wanted logits."""
+def batch_shape(counts: Sequence[int], rows: Ints, before: int) -> BatchShape:
+    """Return the shape of a batch.
+
+    Parameters
+    ----------
+    counts
+        New tokens of each sequence.
+    rows
+        Of the tokens whose logits are wanted.
+    before
+        Tokens that the sequences had, together.
+    """
     tokens = sum(counts)
     return BatchShape(
         tokens=tokens,
@@ -57,6 +74,7 @@ def batch_shape(counts: Sequence[int], rows: Ints) -> BatchShape:
         outputs=None if rows.size == tokens else tuple(rows.tolist()),  # each comes once, in order
         single=max(counts) == 1,
         longest=max(counts),
+        deep=max(counts) > 1 and before >= DEEP * len(counts),
     )
 
 
@@ -70,6 +88,7 @@ def room_of(shape: BatchShape) -> BatchShape:
         sequences=tokens if shape.single else 1,
         outputs=None if outputs == tokens else tuple(range(outputs)),
         longest=1,
+        deep=False,
     )
 
 

@@ -256,6 +256,19 @@ class GpuExecutor:
                 self._runtime.copy_to_host(wrong, running.kept.scores + row * wrong.nbytes)
                 chosen[row] = choose(wrong, running.draws[row])
 
+    def _shape(
+        self,
+        sequences: Sequence[int],
+        counts: Sequence[int],
+        rows: Ints,
+        stage: StageInput | None,
+    ) -> BatchShape:
+        if stage is None:
+            before = sum(self.cache.table.length(sequence) for sequence in sequences)
+        else:
+            before = int(stage.batch.lengths.sum()) - sum(counts)
+        return batch_shape(counts, rows, before)
+
     def _start(
         self,
         tokens: NDArray[np.int64],
@@ -269,7 +282,7 @@ class GpuExecutor:
         watch = None if self.observer is None else self._watch
         if watch is not None:
             watch.begin()
-        shape = batch_shape(counts, rows)
+        shape = self._shape(sequences, counts, rows, stage)
         if self._slots[0].inputs.needs_more(tokens.size, len(counts)):
             self._forget()
             grow(self._slots, tokens.size, len(counts))
@@ -394,7 +407,7 @@ class GpuExecutor:
     ) -> GpuTimedPass:
         """Run new tokens, and return their pass for timing; see `Executor.timed_pass`."""
         alone(self._settle())
-        shape = batch_shape(counts, rows)
+        shape = self._shape(sequences, counts, rows, stage)
         self.cache.grow(self.cache.n_pages)  # the pass keeps its addresses, whatever runs later
         given = stage or StageInput(extend(self.cache.table, sequences, counts), None)
         return GpuTimedPass(

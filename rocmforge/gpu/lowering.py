@@ -20,7 +20,14 @@ from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
-from rocmforge.gpu.ops import attention, experts, experts_batch, matmul_batch, matmul_f16
+from rocmforge.gpu.ops import (
+    attention,
+    attention_prompt,
+    experts,
+    experts_batch,
+    matmul_batch,
+    matmul_f16,
+)
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
 from rocmforge.gpu.peers import NO_PEERS, Peers
@@ -236,13 +243,23 @@ class Lowering:
         )
 
     def _attention_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
-        if not shape.single:
-            return 0
         ops = dict.fromkeys(
             (op.heads, op.kv_heads, op.head_dim)
             for op in (step.op for step in steps)
             if isinstance(op, Attention | RopeAttention)
         )
+        if not shape.single:
+            properties, kv = self.kernels.runtime.properties, self.cache.dtype
+            units, tokens = properties.compute_units, shape.tokens
+            return max(
+                (
+                    attention_prompt.scratch_bytes(
+                        properties.architecture, units, tokens, heads, head_dim, kv
+                    )
+                    for heads, _, head_dim in ops
+                ),
+                default=0,
+            )
         return max(
             (
                 attention.scratch_bytes(

@@ -598,6 +598,9 @@ class PassLowering:
             starts=self._batch.starts,
             tokens=self._shape.tokens,
             max_queries=self._shape.longest,
+            deep=self._shape.deep,
+            scratch=self._scratch,
+            arrivals=self._lowering.arrivals(),
             **self._queried(op, out),
         )
 

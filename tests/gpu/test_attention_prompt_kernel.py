@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.ops import attention_prompt as op
+from rocmforge.gpu.ops.attention import MAX_ARRIVALS
 from rocmforge.ops import cases, reference
 from rocmforge.ops.cases import AttentionCase, AttentionInputs
 
@@ -43,6 +44,16 @@ def attend(
     given, cache, _ = data(case, kv)
     tokens = given.q.shape[0]
     out = dtype(gpu.empty(given.q.size * (4 if dtype is F32 else 2)))
+    properties = gpu.runtime.properties
+    scratch = op.scratch_bytes(
+        properties.architecture,
+        properties.compute_units,
+        tokens,
+        case.heads,
+        case.head_dim,
+        kv,
+    )
+    arrivals = gpu.upload(np.zeros(MAX_ARRIVALS, np.uint32))
     gpu.run(
         op.attention_prompt(
             gpu.kernels,
@@ -54,10 +65,13 @@ def attend(
             page_table=gpu.upload(given.page_table),
             lengths=gpu.upload(given.lengths),
             starts=gpu.upload(given.starts),
+            scratch=gpu.empty(scratch),
+            arrivals=arrivals,
             out=out,
             tokens=tokens,
             sequences=len(case.lengths),
             max_queries=max(case.queries) + extra_queries,
+            deep=False,
             heads=case.heads,
             kv_heads=case.kv_heads,
             head_dim=case.head_dim,
@@ -68,6 +82,7 @@ def attend(
             **how,
         )
     )
+    assert not gpu.download(arrivals, (MAX_ARRIVALS,), np.uint32).any()
     got = gpu.download(out.address, given.q.shape, np.float32 if dtype is F32 else np.float16)
     return got.astype(np.float32)
 
@@ -153,6 +168,54 @@ def test_pages_may_be_copied_straight_to_lds(
     assert cases.relative_rms(got, wanted) <= TOLERANCE
 
 
+LONG = AttentionCase((900, 300, 520), (70, 1, 33), 4, 2, 64, 32)
+
+
+@pytest.mark.parametrize("most", [2, 3, 8])
+@pytest.mark.parametrize("kv", ["f16", "q8_0"])
+@pytest.mark.parametrize("how", [{}, {"window": 300}, {"softcap": 2.0, "sinks": True}], ids=str)
+def test_blocks_share_the_tokens_of_the_same_queries(
+    gpu: Gpu, most: int, kv: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sequence has fewer splits than another, and a window leaves some of them nothing."""
+    rows = most * sum(LONG.queries) * LONG.heads
+    monkeypatch.setattr(op, "choose_splits", lambda *_: most)
+    monkeypatch.setattr(op, "scratch_bytes", lambda *_: 4 * rows * (LONG.head_dim + 2))
+    last = np.linspace(-2, 3, LONG.heads).astype(np.float32) if how.get("sinks") else None
+    given = {**how, "sinks": None if last is None else gpu.upload(last)}
+    got = attend(gpu, LONG, kv, **given)
+    np.testing.assert_array_equal(got, attend(gpu, LONG, kv, **given))
+    with np.errstate(invalid="ignore"):
+        wanted = reference.attention(
+            *data(LONG, kv)[0].arguments, how.get("window"), how.get("softcap"), last
+        )
+    assert cases.relative_rms(got, wanted) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("blocks", "splits"), [(1, 8), (32, 4), (64, 2), (100, 1), (132, 1), (133, 1), (5000, 1)]
+)
+def test_splits_give_each_compute_unit_a_block(blocks: int, splits: int) -> None:
+    assert op.choose_splits(132, blocks) == splits
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "gfx1100", "gfx90a"])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_the_scratch_has_room_for_every_batch_of_so_many_queries(
+    architecture: str, head_dim: int
+) -> None:
+    for tokens in (2, 17, 128, 512, 700, 2048):
+        for sequences in (1, 2, 3, 8, 100):
+            for heads in (1, 8, 28, 32, 64):
+                longest = min(tokens, -(-tokens // sequences) + 5)
+                for many in (False, True):
+                    queries = op.choose(architecture, head_dim, "f16", many).queries
+                    splits = op.choose_splits(96, heads * sequences * -(-longest // queries))
+                    used = 4 * splits * tokens * heads * (head_dim + 2) if splits > 1 else 0
+                    room = op.scratch_bytes(architecture, 96, tokens, heads, head_dim, "f16")
+                    assert used <= room
+
+
 def test_blocks_of_many_queries_are_larger_on_nvidia_alone() -> None:
     few, many = (op.choose("sm_90", 128, "f16", many) for many in (False, True))
     assert few.DIRECT == many.DIRECT == 1
@@ -168,8 +231,20 @@ def test_blocks_of_many_queries_are_larger_on_nvidia_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "sequences", "many"),
-    [(2048, 1, True), (512, 1, False), (2048, 4, True), (519, 8, False), (4096, 64, False)],
+    ("tokens", "sequences", "deep", "many"),
+    [
+        (2048, 1, False, True),
+        (1024, 1, False, False),
+        (1024, 1, True, True),
+        (512, 1, False, False),
+        (512, 1, True, True),
+        (300, 1, True, False),
+        (2048, 4, False, True),
+        (519, 8, True, False),
+        (4096, 64, False, False),
+    ],
 )
-def test_two_tiles_a_wave_are_for_long_prompts(tokens: int, sequences: int, many: bool) -> None:
-    assert op.are_many(tokens, sequences, 32, 132) == many
+def test_two_tiles_a_wave_are_for_blocks_that_fill_the_device(
+    tokens: int, sequences: int, deep: bool, many: bool
+) -> None:
+    assert op.are_many(tokens, sequences, 32, 132, deep) == many

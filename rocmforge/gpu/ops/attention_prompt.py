@@ -12,11 +12,15 @@ from dataclasses import asdict, dataclass
 from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.ops.attention import HEAD_DIMS, PAGES, dtypes_of
+from rocmforge.gpu.ops.attention import HEAD_DIMS, MAX_ARRIVALS, PAGES, dtypes_of, even_splits
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 
 FILE = "attention_prompt.hip"
-LAYOUTS = {"attention_prompt": "PPPPPPPPPPPPiiiiiiff"}
+LAYOUTS = {"attention_prompt": "PPPPPPPPPPPPPPPiiiiiiiiiff"}
+
+LEAST = 256
+"""Tokens of a split, at least."""
+MOST_SPLITS = 8
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Constants:
         1 where the next keys or values are on their way while the block computes.
     DIRECT
         1 where these go straight to LDS. A launch may need more than 48 KB of it.
+    LEAST
+        Tokens of a split, at least.
     """
 
     HEAD_DIM: int
@@ -49,6 +55,7 @@ class Constants:
     Q_IN_LDS: int
     LOAD_AHEAD: int
     DIRECT: int
+    LEAST: int = LEAST
 
     @property
     def queries(self) -> int:
@@ -93,14 +100,39 @@ def choose(architecture: str, head_dim: int, kv: str, many: bool) -> Constants:
     return Constants(head_dim, pages, 16, 2, 1, 1, 0, 0)
 
 
-def are_many(tokens: int, sequences: int, heads: int, compute_units: int) -> bool:
-    """Whether blocks of 256 queries are enough to fill NVIDIA's GPU, for sequences alike in length.
+def are_many(tokens: int, sequences: int, heads: int, compute_units: int, deep: bool) -> bool:
+    """Whether blocks of 256 queries serve NVIDIA's GPU, for sequences alike in length.
 
-    H100 of 132 multiprocessors, 32 heads of 128 dims, one tile of queries a wave and two, µs: 512
-    queries behind 32,768 tokens 1,408 and 2,072; 2,048 behind 8,192 1,577 and 1,181. Nothing
-    between was measured.
+    They do if they more than fill it, and behind many tokens if each has as many queries. H100 of
+    132 multiprocessors, 32 heads of 128 dims, one tile of queries a wave and two, µs: 2,048 queries
+    behind 8,192 tokens 1,577 and 1,181; 1,024 behind none 68 and 81, behind 8,192 731 and 603; 512
+    behind none 31 and 49, behind 4,096 202 and 185, behind 32,768 1,390 and 1,090.
     """
-    return heads * sequences * (tokens // sequences // 256) > compute_units
+    queries = tokens // sequences
+    return heads * sequences * (queries // 256) > compute_units or (deep and queries >= 512)
+
+
+def choose_splits(compute_units: int, blocks: int) -> int:
+    """Most blocks that share the tokens of the same queries, for so many blocks without splits.
+
+    As many as give each compute unit one block, or two. Which of them have work, the kernel decides
+    by the lengths of the sequences.
+    """
+    if blocks > min(compute_units, MAX_ARRIVALS):
+        return 1
+    return min(even_splits(blocks, compute_units, rounds=2), MOST_SPLITS)
+
+
+def scratch_bytes(
+    architecture: str, compute_units: int, tokens: int, heads: int, head_dim: int, kv: str
+) -> int:
+    """Memory for the splits' results of up to T queries, of one sequence or several.
+
+    Splits times blocks are at most two for each compute unit.
+    """
+    most = max(choose(architecture, head_dim, kv, many).queries for many in (False, True))
+    rows = min(2 * compute_units * most, MOST_SPLITS * tokens * heads)
+    return 4 * rows * (head_dim + 2)
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -124,10 +156,13 @@ def attention_prompt(
     page_table: int,
     lengths: int,
     starts: int,
+    scratch: int,
+    arrivals: int,
     out: F32 | F16,
     tokens: int,
     sequences: int,
     max_queries: int,
+    deep: bool,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -151,10 +186,16 @@ def attention_prompt(
         float16: (pages, G, P, D / 32) for q8_0, (pages, G, P) for fp8_e4m3; else 0.
     page_table, lengths, starts
         (S, max_pages), (S,) and (S + 1,) int32.
+    scratch
+        `scratch_bytes`, aligned to 16.
+    arrivals
+        MAX_ARRIVALS uint32 that are 0, and will be again.
     out
         (T, H · D).
     max_queries
         The most queries of one sequence.
+    deep
+        Whether thousands of tokens come before the queries. The result is the same.
     kv
         A dtype of `attention.PAGES`.
     window, softcap
@@ -163,18 +204,22 @@ def attention_prompt(
         (H,) float32, or None.
     """
     properties = kernels.runtime.properties
-    many = are_many(tokens, sequences, heads, properties.compute_units)
+    units = properties.compute_units
+    many = are_many(tokens, sequences, heads, units, deep)
     constants = choose(properties.architecture, head_dim, kv, many)
     blocks = -(-max_queries // constants.queries)
+    splits = choose_splits(units, heads * blocks * sequences)
+    stats = scratch + 4 * splits * tokens * heads * head_dim
     return kernels.launch(
         FILE,
         "attention_prompt",
         constants.defines,
-        (heads, blocks, sequences),
+        (heads, blocks, sequences * splits),
         constants.WAVES * properties.wave_size,
         LAYOUTS["attention_prompt"],
-        *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, starts, sinks or 0),
-        *(*addresses(out), heads, kv_heads, page_size.bit_length() - 1, max_pages),
-        *(DTYPES.index(dtype(out)), window or 0, scale, softcap or 0.0),
+        *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, starts),
+        *(scratch, stats, arrivals, sinks or 0, *addresses(out), tokens, heads, kv_heads),
+        *(page_size.bit_length() - 1, max_pages, blocks, splits, DTYPES.index(dtype(out))),
+        *(window or 0, scale, softcap or 0.0),
         lds_bytes=constants.lds_bytes if properties.architecture.startswith("sm_") else 0,
     )
