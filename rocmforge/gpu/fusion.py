@@ -96,7 +96,11 @@ def fills(op: Matmul, tokens: int, properties: DeviceProperties) -> bool:
     """
     weight, rows = op.weights[0], op.outs[0].columns
     constants = choose(
-        properties.architecture, weight.kernel_format, rows, tokens, "matmul_rmsnorm"
+        properties.architecture,
+        weight.kernel_format,
+        (rows, op.x.columns),
+        tokens,
+        "matmul_rmsnorm",
     )
     blocks = rows // constants.group_rows(properties.wave_size)
     return op.x.columns <= rows or blocks >= 0.9 * properties.compute_units

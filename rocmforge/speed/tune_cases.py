@@ -161,7 +161,7 @@ def gemv_cases(properties: DeviceProperties) -> Iterator[Case]:
     classes = [(op, one) for op in GEMVS for one in row_classes(architecture, op)]
     for (op, one), (kind, name), tokens in itertools.product(classes, KINDS.items(), TOKENS):
         rows, columns = one.shape
-        chosen = dot_rows.choose(architecture, name, rows, tokens, op)
+        chosen = dot_rows.choose(architecture, name, one.shape, tokens, op)
         own = {"WAVES": chosen.WAVES, "ROWS": chosen.ROWS, "UNITS": chosen.UNITS}
         tried = [
             dict(zip(own, found, strict=True))

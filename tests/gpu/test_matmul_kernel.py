@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,15 @@ from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DENSE, LAYOUTS
 from rocmforge.gpu.ops import matmul as op
 from rocmforge.gpu.ops import products
-from rocmforge.gpu.ops.dot_rows import COMMON, KERNEL_FORMATS, MAX_TOKENS, choose, defines
+from rocmforge.gpu.ops.dot_rows import (
+    COMMON,
+    KERNEL_FORMATS,
+    MAX_TOKENS,
+    Constants,
+    choose,
+    defines,
+)
+from rocmforge.gpu.ops.gemv_constants import row_classes
 from rocmforge.ops import Matrix
 
 EXACT = 2e-6
@@ -129,6 +139,36 @@ def test_matmul_of_two_to_four_tokens(gpu: Gpu, name: str) -> None:
     """Builds that are for fewer tokens; they unpack as those above do."""
     for tokens, rows, blocks in ((2, 5, 5), (3, 33, 2), (4, 7, 7)):
         check_matmul(gpu, name, tokens, rows, blocks)
+
+
+CUT = (  # waves, rows, units, lanes; and tokens: what classes of NVIDIA's constants have
+    (16, 2, 4, 16, 1),
+    (4, 2, 2, 16, 1),
+    (8, 1, 4, 16, 1),
+    (4, 2, 1, 16, 8),
+    (4, 1, 6, 32, 1),
+    (16, 2, 4, 32, 2),
+    (8, 4, 2, 32, 4),
+)
+
+
+@pytest.mark.parametrize("cut", CUT, ids=str)
+@pytest.mark.parametrize("name", ["Q4_K", "Q4_0", "MXFP4", "Q8_0"])
+def test_rows_may_be_cut_in_other_ways(
+    gpu: Gpu, name: str, cut: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lanes, units and rows beyond those of the architecture's own constants."""
+    waves, rows, units, lanes, tokens = cut
+    own = op.choose
+
+    def chosen(*given: Any, **named: Any) -> Constants:
+        constants = own(*given, **named)
+        return replace(constants, WAVES=waves, ROWS=rows, UNITS=units, LANES=lanes)
+
+    monkeypatch.setattr(op, "choose", chosen)
+    for blocks in (1, 12):
+        check_matmul(gpu, name, tokens, 37, blocks)
+    check_gate_up(gpu, (name, name), tokens, 96, columns_of(name, 3), Q8)
 
 
 def check_matmul(gpu: Gpu, name: str, tokens: int, rows: int, blocks: int) -> None:
@@ -391,10 +431,12 @@ OPS = ("matmul", "gate_up_swiglu", "matmul_rmsnorm")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_constants_keep_to_the_kernels_limits(architecture: str) -> None:
     wave = wave_size(architecture)
-    for name, tokens, rows, kind in itertools.product(
-        KERNEL_FORMATS, range(1, MAX_TOKENS + 1), (1, 4096, 32000), OPS
+    classes = [one for kind in OPS for one in row_classes(architecture, kind)]
+    shapes = ((1, 32), (32000, 4096), *(one.shape for one in classes))
+    for name, tokens, shape, kind in itertools.product(
+        KERNEL_FORMATS, range(1, MAX_TOKENS + 1), shapes, OPS
     ):
-        c = choose(architecture, name, rows, tokens, kind)
+        c = choose(architecture, name, shape, tokens, kind)
         assert tokens <= c.TOKENS
         assert c.WAVES * wave <= 1024
         assert c.TOKENS * c.ROWS <= c.LANES <= wave
@@ -410,7 +452,7 @@ def test_common_formats_are_compiled_ahead_for_any_number_of_tokens() -> None:
         listed = [(b.file, dict(b.defines or {})) for b in op.builds(architecture)]
         assert len(listed) == len({str(entry) for entry in listed})
         for name, tokens, rows in itertools.product(COMMON, (1, 2, 3, 8), (512, 22016)):
-            constants = choose(architecture, name, rows, tokens)
+            constants = choose(architecture, name, (rows, 4096), tokens)
             macros = defines(constants, [name] * products.MOST)
             for scale in (0,) if name in DENSE else (0, 1):
                 assert (op.FILE, {**macros, "SCALED": scale}) in listed

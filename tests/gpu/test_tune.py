@@ -194,7 +194,7 @@ def test_the_command_writes_a_table_that_later_devices_take(
     assert document["table"] == str(path)
     assert any(one["changed"] for one in document["found"])
     architecture = kernels.runtime.properties.architecture
-    key = f"gemv {class_of(architecture, 'matmul', 64).name} nibbles 1"
+    key = f"gemv {class_of(architecture, 'matmul', (64, 256)).name} nibbles 1"
     assert load_tuning(kernels.runtime.properties).get(key)["WAVES"] == 4
     assert main(["devices"]) == 0
     assert "tuned 20" in capsys.readouterr().out

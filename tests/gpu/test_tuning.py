@@ -78,8 +78,8 @@ def test_a_variable_sets_the_table_aside_or_names_another(
 
 def test_choosers_take_what_a_table_says_and_nothing_else_changes() -> None:
     architecture = CARD.architecture
-    own = dot_rows.choose(architecture, "Q4_K", 22016, 1)
-    tuned = dot_rows.choose(architecture, "Q4_K", 22016, 1, tuning=TABLE)
+    own = dot_rows.choose(architecture, "Q4_K", (22016, 4096), 1)
+    tuned = dot_rows.choose(architecture, "Q4_K", (22016, 4096), 1, tuning=TABLE)
     assert tuned == replace(own, WAVES=16, ROWS=1, UNITS=4) != own
     for name, rows, tokens, op in (
         ("Q6_K", 22016, 1, "matmul"),
@@ -87,8 +87,8 @@ def test_choosers_take_what_a_table_says_and_nothing_else_changes() -> None:
         ("Q4_K", 22016, 2, "matmul"),
         ("Q4_K", 22016, 1, "gate_up_swiglu"),
     ):
-        same = dot_rows.choose(architecture, name, rows, tokens, op, TABLE)
-        assert same == dot_rows.choose(architecture, name, rows, tokens, op)
+        same = dot_rows.choose(architecture, name, (rows, 4096), tokens, op, TABLE)
+        assert same == dot_rows.choose(architecture, name, (rows, 4096), tokens, op)
     batch = matmul_batch.choose(architecture, "Q4_K", 12, TABLE)
     assert (batch.ROW_WAVES, batch.TOKENS, batch.COLUMNS) == (8, 16, 128)
     assert matmul_batch.choose(architecture, "Q4_K", 32, TABLE).ROW_WAVES == 4
@@ -170,15 +170,18 @@ def test_each_class_of_rows_has_constants_that_can_be(architecture: str, op: str
     classes = row_classes(architecture, op)
     assert classes[0].first == 1
     for one in classes:
-        assert class_of(architecture, op, one.first) is one
-        assert class_of(architecture, op, one.shape[0]) is one
-        assert one.first == 1 or class_of(architecture, op, one.first - 1) is not one
+        columns = one.shape[1]
+        assert class_of(architecture, op, (one.first, columns)) is one
+        assert class_of(architecture, op, one.shape) is one
+        assert one.first == 1 or class_of(architecture, op, (one.first - 1, columns)) is not one
+        if one.columns is not None:
+            assert class_of(architecture, op, (one.first, one.columns + 1)) is not one
         assert set(one.chosen) - {"short blocks"} == {"nibbles", "planes", "bytes", "dense"}
         assert one.constants("short blocks") == one.chosen.get(
             "short blocks", one.chosen["nibbles"]
         )
         for chosen in one.chosen.values():
-            for tokens, (waves, rows, units) in zip(TOKENS, chosen, strict=True):
-                assert tokens * rows <= 32  # a lane for each result
+            for tokens, (waves, rows, units, *lanes) in zip(TOKENS, chosen, strict=True):
+                assert tokens * rows <= (lanes[0] if lanes else 32)  # a lane for each result
                 assert 32 * waves <= 1024
-                assert rows * units <= 4  # what registers hold
+                assert rows * units <= 8  # what registers hold

@@ -69,7 +69,7 @@ class Constants:
 def choose(
     architecture: str,
     name: str,
-    rows: int,
+    shape: tuple[int, int],
     tokens: int,
     op: str = "matmul",
     tuning: Tuning = UNTUNED,
@@ -82,8 +82,8 @@ def choose(
         "gfx…" or "sm_…".
     name
         Format of the matrix, or of the first of several.
-    rows
-        N of all matrices together.
+    shape
+        N of all matrices together, and K.
     tokens
         T, 1 to MAX_TOKENS.
     op
@@ -93,19 +93,20 @@ def choose(
     """
     at = next(i for i, held in enumerate(TOKENS) if held >= tokens)
     held = TOKENS[at]
-    row_class, kind = class_of(architecture, op, rows), kind_of(name)
-    waves, row_sets, units = row_class.constants(kind)[at]
+    row_class, kind = class_of(architecture, op, shape), kind_of(name)
+    waves, row_sets, units, *lanes = row_class.constants(kind)[at]
     # A compute unit of AMD has 64 KB of LDS for all its blocks.
     few, many = (512, 896) if architecture.startswith("sm_") else (256, 512)
-    constants = Constants(held, 32, row_sets, units, waves, few if held == 1 else many)
+    slots = few if held == 1 else many
+    constants = Constants(held, lanes[0] if lanes else 32, row_sets, units, waves, slots)
     return replace(constants, **tuning.get("gemv", row_class.name, kind, held))
 
 
 def all_constants(architecture: str, name: str, op: str) -> Iterable[Constants]:
     """Constants of a format to compile ahead: one and eight tokens, and all for common formats."""
     tokens = TOKENS if name in COMMON else (TOKENS[0], TOKENS[-1])
-    firsts = [row_class.first for row_class in row_classes(architecture, op)]
-    return dict.fromkeys(choose(architecture, name, n, t, op) for t in tokens for n in firsts)
+    shapes = [row_class.shape for row_class in row_classes(architecture, op)]
+    return dict.fromkeys(choose(architecture, name, s, t, op) for t in tokens for s in shapes)
 
 
 def batch(x: Q8 | F32, columns: int, tokens: int) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ CUDA: Mapping[tuple[ExpertOp, bool], _Chosen] = MappingProxyType(
         ("expert_gate_up", False): {"nibbles": ((1, 8, 2, 3), (8192, 8, 1, 3))},
         ("expert_gate_up", True): {"nibbles": ((1, 8, 1, 4),)},
         ("expert_matmul", False): {"nibbles": ((1, 8, 2, 3),), "planes": ((1, 8, 1, 3),)},
-        ("expert_matmul", True): {"nibbles": ((1, 8, 4, 2),), "planes": ((1, 4, 1, 8),)},
+        ("expert_matmul", True): {"nibbles": ((1, 4, 2, 4),), "planes": ((1, 4, 1, 8),)},
     }
 )
 """From so many rows of all experts of a token on: WAVES, ROWS and BLOCKS of one token, for short
@@ -97,9 +97,11 @@ def choose(
     rows, columns = shape
     short = columns < SHORT_ROW and tokens == 1 and name not in DENSE
     dense_op = "matmul" if op == "expert_matmul" else "gate_up_swiglu"
-    found = dot_rows.choose(architecture, name, rows, tokens, dense_op, tuning)
+    found = dot_rows.choose(architecture, name, shape, tokens, dense_op, tuning)
     if short:
         found = replace(found, LANES=8, ROWS=4, UNITS=1)
+    elif tokens == 1:
+        found = replace(found, LANES=32)
     tables = CUDA[op, short] if architecture.startswith("sm_") else {}
     table = tables.get(held_kind(tables, kind_of(name)))
     if table is None or tokens > 1:

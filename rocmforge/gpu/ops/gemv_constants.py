@@ -12,13 +12,13 @@ from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 TOKENS = (1, 2, 4, 8)
 """What kernels are compiled for; one for more serves fewer."""
 
-Chosen = Mapping[str, tuple[tuple[int, int, int], ...]]
-"""WAVES, ROWS and UNITS for each of TOKENS, by kind of format."""
+Chosen = Mapping[str, tuple[tuple[int, ...], ...]]
+"""WAVES, ROWS and UNITS for each of TOKENS, and LANES where they are not 32, by kind of format."""
 
 
 @dataclass(frozen=True)
 class RowClass:
-    """Matrices of so many rows that the same constants are best for them.
+    """Matrices of so many rows, and at most so many columns, that share their best constants.
 
     Parameters
     ----------
@@ -30,19 +30,53 @@ class RowClass:
         Rows and columns that stand for it in `rocmforge tune`.
     chosen
         The constants, by `held_kind`.
+    columns
+        The most columns of a row; None: any number.
     """
 
     name: str
     first: int
     shape: tuple[int, int]
     chosen: Chosen
+    columns: int | None = None
 
-    def constants(self, kind: str) -> tuple[tuple[int, int, int], ...]:
+    def holds(self, shape: tuple[int, int]) -> bool:
+        """Whether a matrix of these rows and columns is in it, or in a later class."""
+        rows, columns = shape
+        return rows >= self.first and (self.columns is None or columns <= self.columns)
+
+    def constants(self, kind: str) -> tuple[tuple[int, ...], ...]:
         """Return the constants of a kind, for each of TOKENS."""
         return self.chosen[held_kind(self.chosen, kind)]
 
 
 _CUDA_DENSE_MANY = ((16, 1, 4), (8, 2, 2), (8, 2, 2), (16, 4, 1))
+_CUDA_FEWEST: Chosen = {
+    "nibbles": ((4, 1, 6), (8, 1, 2), (8, 2, 2), (8, 2, 1)),
+    "planes": ((8, 1, 4), (8, 1, 2), (8, 2, 2), (8, 2, 1)),
+    "bytes": ((16, 2, 4), (16, 1, 4), (8, 1, 4), (8, 2, 2)),
+    "dense": ((16, 1, 4), (16, 1, 4), (8, 2, 2), (8, 2, 2)),
+}
+_CUDA_FEW: Chosen = {
+    "nibbles": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 1)),
+    "short blocks": ((16, 2, 4), (8, 2, 2), (8, 2, 2), (16, 2, 1)),
+    "planes": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 1)),
+    "bytes": ((16, 2, 4), (8, 2, 2), (8, 2, 2), (8, 2, 2)),
+    "dense": ((16, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+}
+_CUDA_SOME: Chosen = {
+    "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+    "short blocks": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+    "planes": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+    "bytes": ((4, 1, 4), (4, 1, 4), (4, 2, 2), (4, 4, 1)),
+    "dense": _CUDA_DENSE_MANY,
+}
+_CUDA_MORE: Chosen = {
+    "nibbles": ((8, 4, 1), (8, 4, 1), (16, 4, 1), (4, 4, 1)),
+    "planes": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+    "bytes": ((8, 1, 4), (8, 4, 1), (8, 4, 1), (8, 4, 1)),
+    "dense": _CUDA_DENSE_MANY,
+}
 _CUDA_RMSNORM_FEW: Chosen = {
     "nibbles": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
     "planes": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
@@ -51,10 +85,10 @@ _CUDA_RMSNORM_FEW: Chosen = {
 }
 _CUDA_RMSNORM_MANY: Chosen = {
     **_CUDA_RMSNORM_FEW,
-    "nibbles": ((16, 1, 4), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
-    "short blocks": ((16, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
+    "nibbles": ((16, 2, 4), (16, 2, 4), (16, 2, 1), (16, 2, 1)),
+    "short blocks": ((16, 2, 4), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
     "planes": ((16, 1, 4), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
-    "bytes": ((16, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+    "bytes": ((16, 2, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
 }
 _CUDA_RMSNORM_MOST: Chosen = {
     **_CUDA_RMSNORM_FEW,
@@ -66,60 +100,52 @@ _CUDA_RMSNORM_MOST: Chosen = {
 CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
     {
         "matmul": (
+            RowClass("fewest rows", 1, (2048, 5632), _CUDA_FEWEST),
             RowClass(
-                "fewest rows",
+                "fewest rows, few columns",
                 1,
-                (2048, 5632),
-                {
-                    "nibbles": ((8, 1, 2), (8, 1, 2), (8, 2, 2), (8, 2, 1)),
-                    "planes": ((8, 1, 2), (8, 1, 2), (8, 2, 2), (8, 2, 1)),
-                    "bytes": ((8, 1, 4), (16, 1, 4), (8, 1, 4), (8, 2, 2)),
-                    "dense": ((16, 1, 4), (16, 1, 4), (8, 2, 2), (8, 2, 2)),
-                },
+                (2048, 4096),
+                {**_CUDA_FEWEST, "nibbles": ((16, 2, 4), (8, 1, 2), (8, 2, 2), (8, 2, 1))},
+                columns=4096,
             ),
             RowClass(
-                "few rows",
+                "fewer rows",
                 2113,
-                (4096, 4096),
+                (2560, 2048),
                 {
-                    "nibbles": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (16, 2, 1)),
-                    "planes": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 1)),
-                    "bytes": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 2)),
-                    "dense": ((16, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+                    **_CUDA_FEW,
+                    "short blocks": ((8, 2, 4, 16), (8, 2, 2), (8, 2, 2), (16, 2, 1)),
                 },
             ),
+            RowClass("few rows", 2721, (4096, 4096), _CUDA_FEW),
+            RowClass("some rows", 4225, (5120, 8192), _CUDA_SOME),
             RowClass(
-                "some rows",
+                "some rows, few columns",
                 4225,
-                (5120, 8192),
+                (5120, 2048),
                 {
-                    "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "short blocks": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "planes": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "bytes": ((4, 1, 4), (4, 1, 4), (4, 2, 2), (4, 4, 1)),
-                    "dense": _CUDA_DENSE_MANY,
+                    **_CUDA_SOME,
+                    "nibbles": ((16, 2, 4, 16), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "short blocks": ((4, 2, 2, 16), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
                 },
+                columns=4096,
             ),
             RowClass(
-                "more rows",
+                "rather many rows",
                 5633,
-                (8192, 4096),
-                {
-                    "nibbles": ((8, 4, 1), (8, 4, 1), (16, 4, 1), (4, 4, 1)),
-                    "planes": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "bytes": ((8, 1, 4), (8, 4, 1), (8, 4, 1), (8, 4, 1)),
-                    "dense": _CUDA_DENSE_MANY,
-                },
+                (6144, 4096),
+                {**_CUDA_MORE, "nibbles": ((4, 4, 1), (8, 4, 1), (16, 4, 1), (4, 4, 1))},
             ),
+            RowClass("more rows", 7169, (8192, 4096), _CUDA_MORE),
             RowClass(
                 "many rows",
                 9216,
                 (12288, 4096),
                 {
-                    "nibbles": ((4, 2, 2), (8, 2, 2), (4, 4, 1), (4, 4, 1)),
-                    "short blocks": ((4, 2, 2), (8, 2, 2), (8, 2, 2), (4, 4, 1)),
+                    "nibbles": ((4, 2, 4, 16), (8, 2, 2), (4, 4, 1), (4, 4, 1)),
+                    "short blocks": ((4, 2, 4, 16), (8, 2, 2), (8, 2, 2), (4, 4, 1)),
                     "planes": ((4, 2, 2), (4, 2, 2), (4, 4, 1), (4, 4, 1)),
-                    "bytes": ((4, 1, 4), (8, 1, 4), (8, 2, 2), (4, 4, 1)),
+                    "bytes": ((4, 2, 4), (8, 1, 4), (8, 2, 2), (4, 4, 1)),
                     "dense": _CUDA_DENSE_MANY,
                 },
             ),
@@ -142,7 +168,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (5632, 2048),
                 {
                     "nibbles": ((8, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "short blocks": ((16, 4, 1), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "short blocks": ((8, 1, 4, 16), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
                     "planes": ((8, 1, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
                     "bytes": ((8, 4, 1), (8, 4, 1), (8, 1, 4), (8, 2, 1)),
                     "dense": ((8, 2, 2), (16, 1, 2), (8, 2, 2), (8, 2, 2)),
@@ -153,10 +179,10 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 9216,
                 (11008, 4096),
                 {
-                    "nibbles": ((16, 2, 2), (4, 2, 2), (4, 2, 2), (4, 4, 1)),
-                    "short blocks": ((16, 1, 4), (16, 1, 4), (4, 1, 4), (4, 4, 1)),
+                    "nibbles": ((4, 1, 4), (4, 1, 4), (4, 1, 4), (4, 2, 1, 16)),
+                    "short blocks": ((4, 2, 4), (16, 1, 4), (4, 1, 4), (4, 4, 1)),
                     "planes": ((4, 1, 4), (4, 2, 1), (4, 2, 1), (4, 2, 1)),
-                    "bytes": ((16, 1, 4), (16, 2, 2), (4, 4, 1), (4, 4, 1)),
+                    "bytes": ((4, 2, 4), (16, 2, 2), (4, 4, 1), (4, 4, 1)),
                     "dense": ((4, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
                 },
             ),
@@ -165,7 +191,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 12288,
                 (14336, 4096),
                 {
-                    "nibbles": ((8, 1, 4), (8, 1, 4), (8, 1, 4), (4, 4, 1)),
+                    "nibbles": ((8, 1, 4), (8, 1, 4), (4, 2, 4), (4, 4, 1)),
                     "planes": ((16, 2, 2), (16, 1, 4), (16, 1, 4), (4, 4, 1)),
                     "bytes": ((8, 1, 4), (16, 1, 4), (16, 1, 4), (8, 2, 1)),
                     "dense": ((8, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
@@ -184,7 +210,12 @@ start early, over the shapes of a class: 2048 to 128256 rows, 2048 to 28672 colu
 Q6_K and Q8_0 with 1, 2, 4 and 8 tokens, F16 with one. What differed by less than 2 % is still as it
 was chosen on an H200, as is F16 with more tokens. What counts is how the blocks fill the 132
 multiprocessors, so a class of more rows may have smaller blocks. From 4,225 rows on, a class ends
-halfway to the next rows that were measured: 5,120, 6,144 and 8,192, 10,240 and 12,288, 16,000."""
+halfway to the next rows that were measured: 5,120, 6,144 and 8,192, 10,240 and 12,288, 16,000.
+
+Those of one token for the shapes of 7B, 8B, 1.1B, 30B-A3B and gpt-oss-20B, and some of two to eight
+tokens, are the ones with which decode steps took the least time on an H100 (2026-11-26): a kernel
+that is the fastest by itself may leave less room for the next one to start early. EXPERIMENTS has
+the figures."""
 
 _AMD_FEW: Chosen = {
     "nibbles": ((8, 1, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),
@@ -223,9 +254,9 @@ def row_classes(architecture: str, op: str) -> tuple[RowClass, ...]:
     return (CUDA if architecture.startswith("sm_") else AMD)[op]
 
 
-def class_of(architecture: str, op: str, rows: int) -> RowClass:
-    """Return the class of a matrix of some rows, or of all matrices of a launch together."""
-    return [one for one in row_classes(architecture, op) if rows >= one.first][-1]
+def class_of(architecture: str, op: str, shape: tuple[int, int]) -> RowClass:
+    """Return the class of a matrix of these rows, all of a launch together, and columns."""
+    return [one for one in row_classes(architecture, op) if one.holds(shape)][-1]
 
 
 def held_kind(table: Container[str], kind: str) -> str:

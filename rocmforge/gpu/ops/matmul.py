@@ -82,7 +82,11 @@ def matmul(
     properties = kernels.runtime.properties
     rows = sum(w.rows for w in weights)
     constants = choose(
-        properties.architecture, first.kernel_format, rows, tokens, tuning=kernels.tuning
+        properties.architecture,
+        first.kernel_format,
+        (rows, first.columns),
+        tokens,
+        tuning=kernels.tuning,
     )
     block_rows = constants.pass_rows(properties.wave_size)
     members, blocks = products.products(weights, biases, outs, block_rows)
@@ -134,7 +138,7 @@ def matmul_rmsnorm(
     constants = choose(
         properties.architecture,
         weight.kernel_format,
-        weight.rows,
+        (weight.rows, weight.columns),
         tokens,
         "matmul_rmsnorm",
         kernels.tuning,
@@ -180,7 +184,7 @@ def gate_up_swiglu(
     constants = choose(
         properties.architecture,
         gate.kernel_format,
-        gate.rows,
+        (gate.rows, gate.columns),
         tokens,
         "gate_up_swiglu",
         kernels.tuning,
