@@ -162,6 +162,6 @@ def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> 
 def test_slices_use_what_the_device_runs_at_a_time() -> None:
     assert op.slices(tiles=86, steps=32, compute_units=132, resident=1) == 3
     assert op.slices(tiles=125, steps=32, compute_units=132, resident=1) == 1
-    assert op.slices(tiles=16, steps=32, compute_units=132, resident=1) == 7
+    assert op.slices(tiles=16, steps=32, compute_units=132, resident=1) == 8
     assert op.slices(tiles=96, steps=32, compute_units=132, resident=3) == 4
     assert op.slices(tiles=1, steps=1, compute_units=132, resident=2) == 1

@@ -154,9 +154,9 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
 def slices(tiles: int, steps: int, compute_units: int, resident: int) -> int:
     """How many blocks share the steps of a tile of rows, so that all of them take least time.
 
-    Fitted to times of nine shapes on an H200 (2026-11-24) and of four on an H100 (2026-11-26), and
-    not measured elsewhere: a block's start and end cost as much as eight steps. With n blocks on a
-    compute unit, a step takes 0.6 + 0.4 n. Each slice adds 0.6 steps.
+    Fitted to times of nine shapes on an H200 (2026-11-24), and not measured elsewhere: a block's
+    start and end cost as much as eight steps. With n blocks on a compute unit, a step takes
+    0.6 + 0.4 n. Each slice adds 0.35 steps.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def slices(tiles: int, steps: int, compute_units: int, resident: int) -> int:
         blocks = -(-tiles * count // compute_units)  # of the busiest unit
         full, rest = divmod(blocks, resident)
         rounds = [resident] * full + [rest] * (rest > 0)
-        return sum(8 + steps / count * (0.6 + 0.4 * n) for n in rounds) + 0.6 * count
+        return sum(8 + steps / count * (0.6 + 0.4 * n) for n in rounds) + 0.35 * count
 
     return min(range(1, max(1, min(MOST_SLICES, steps // 2)) + 1), key=time)
 
