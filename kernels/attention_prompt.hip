@@ -8,9 +8,11 @@
 //   page_table  (S, max_pages) int: the page that holds tokens i * P to i * P + P - 1
 //   lengths     (S,) int: tokens of each sequence, the new ones among them
 //   starts      (S + 1,) int: the row of q at which each sequence begins, and T
-//   outputs     (splits, T, H, D) float: each split's weighted sum of values, not yet divided
+//   outputs     (splits, T, H, D) float, aligned to 16: each split's weighted sum of values, not
+//   yet
+//               divided
 //   stats       (splits, T, H, 2) float: each split's largest score and sum of weights
-//   arrivals    as many counters as blocks of a split, which hold 0, before and after
+//   arrivals    (S, blocks, H) counters that hold 0, before and after
 //   out         (T, H * D) float or f16, aligned to 16
 // T queries of all sequences, S sequences, H query heads, G KV heads, D dims, P tokens of a page.
 // With one split, outputs, stats and arrivals are not needed.
@@ -415,7 +417,7 @@ DEVICE void accumulate(const Scores (&weights)[TILES], const f16* values, f16* e
 
 // ---- outputs -----------------------------------------------------------------------------------
 
-// Number of a row of the block's head in q, out and stats, and for split i in outputs.
+// Number of a row of the block's head in q and out, and for split i in outputs and stats.
 DEVICE u64 head_row(const AttentionPromptArgs& a, const Rows& rows, int row, int i = 0) {
     return (static_cast<u64>(i) * a.tokens + rows.start + row) * a.heads + rows.head;
 }
@@ -475,17 +477,17 @@ DEVICE void merge_splits(const AttentionPromptArgs& a, const Rows& rows, const S
     for (int n = thread_x(); n < count; n += kAtOnce * kThreads) {
         FourDims merged[kAtOnce];
         const auto place = [&](int i) { return minimum(n + i * kThreads, count - 1); };
-        const auto head = [&](int i, int other) {
+        const auto row_of = [&](int i, int other) {
             return head_row(a, rows, rows.first + place(i) / kFours, other);
         };
-        const auto first = [&](int i, int other) {
-            return head(i, other) * HEAD_DIM + place(i) % kFours * 4;
+        const auto four_of = [&](int i, int other) {
+            return row_of(i, other) * HEAD_DIM + place(i) % kFours * 4;
         };
         for (int other = 0; other < split.used; ++other) {
             UNROLL for (int i = 0; i < kAtOnce; ++i) {
-                const float* const stats = a.stats + 2 * head(i, other);
+                const float* const stats = a.stats + 2 * row_of(i, other);
                 float four[4];
-                load_floats(a.outputs + first(i, other), four);
+                load_floats(a.outputs + four_of(i, other), four);
                 merged[i].add(stats[0], stats[1], four);
             }
         }
@@ -493,7 +495,7 @@ DEVICE void merge_splits(const AttentionPromptArgs& a, const Rows& rows, const S
             const float nothing[4] = {};
             if (a.sinks != nullptr) merged[i].add(a.sinks[rows.head], 1.0f, nothing);
             UNROLL for (int d = 0; d < 4; ++d) merged[i].out[d] /= merged[i].total;
-            write_four(a, first(i, 0), merged[i].out, n + i * kThreads < count);
+            write_four(a, four_of(i, 0), merged[i].out, n + i * kThreads < count);
         }
     }
 }

@@ -5,7 +5,7 @@
 //   W         (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, packed (packed.h)
 //   bias      (N,) float, or null
 //   out       (T, N) float; with `accumulate` it is added to
-//   partials  kTileFloats floats for each block, where there is more than one slice
+//   partials  kTileFloats floats for each block, aligned to 16, where there is more than one slice
 //   arrivals  as many counters as blocks of a slice, which hold 0, where there is more than one
 //
 // Threads: a block takes TOKENS tokens and kRows rows of one matrix (batch_rows.h, products.h).

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rocmforge.array_types import Ints
+from rocmforge.gpu.ops.attention_prompt import is_deep
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS as GEMV_ROWS
 from rocmforge.plan.operands import Tensor
 
 LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for more than a few
-
-DEEP = 4096
-"""Tokens behind which attention of some prompts is cut in another way: `attention_prompt.are_many`.
-"""
 
 NORMED_ROWS = 4
 """Most rows of `matmul_rmsnorm`. With 8 a step of 7B took 1.00 (Q4_K_M) and 1.12 (Q8_0) of its time
@@ -35,7 +32,7 @@ class BatchShape:
     longest
         Most new tokens of one sequence.
     deep
-        Whether the sequences of a prompt have `DEEP` tokens before it, on average.
+        Of `attention_prompt.is_deep`.
     """
 
     tokens: int
@@ -65,7 +62,7 @@ def batch_shape(counts: Sequence[int], rows: Ints, before: int) -> BatchShape:
     rows
         Of the tokens whose logits are wanted.
     before
-        Tokens that the sequences had, together.
+        Tokens that the sequences had, together; for single tokens it does not matter.
     """
     tokens = sum(counts)
     return BatchShape(
@@ -74,7 +71,7 @@ def batch_shape(counts: Sequence[int], rows: Ints, before: int) -> BatchShape:
         outputs=None if rows.size == tokens else tuple(rows.tolist()),  # each comes once, in order
         single=max(counts) == 1,
         longest=max(counts),
-        deep=max(counts) > 1 and before >= DEEP * len(counts),
+        deep=max(counts) > 1 and is_deep(tokens, before, len(counts)),
     )
 
 

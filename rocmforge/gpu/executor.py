@@ -28,6 +28,7 @@ from rocmforge.gpu.fusion import Fusion, pass_steps, wanted_fusions
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.observation import PassWatch, activation_bytes, facts
+from rocmforge.gpu.ops.attention_prompt import DEEP_TOKENS, is_deep
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.passes import CapturedPass, Key, Plan, Running, sampling
 from rocmforge.gpu.peers import NO_PEERS, Peers
@@ -165,8 +166,10 @@ class GpuExecutor:
         batch = self._slots[0].inputs.addresses()
         for tokens in sizes:
             outputs = None if tokens == 1 else (tokens - 1,)
-            shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens)
-            PassLowering(lowering, shape, batch, lambda place: 0, 0).launches(self._steps(shape))
+            for deep in (False, True) if is_deep(tokens, DEEP_TOKENS, 1) else (False,):
+                shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens, deep)
+                recorded = PassLowering(lowering, shape, batch, lambda place: 0, 0)
+                recorded.launches(self._steps(shape))
         return recorder.builds
 
     def forward(
@@ -263,9 +266,11 @@ class GpuExecutor:
         rows: Ints,
         stage: StageInput | None,
     ) -> BatchShape:
-        if stage is None:
+        """Return the shape of a pass. The sequences of a stage have their new tokens already."""
+        before = 0
+        if max(counts) > 1 and stage is None:
             before = sum(self.cache.table.length(sequence) for sequence in sequences)
-        else:
+        elif max(counts) > 1 and stage is not None:
             before = int(stage.batch.lengths.sum()) - sum(counts)
         return batch_shape(counts, rows, before)
 

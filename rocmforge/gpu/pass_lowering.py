@@ -599,8 +599,6 @@ class PassLowering:
             tokens=self._shape.tokens,
             max_queries=self._shape.longest,
             deep=self._shape.deep,
-            scratch=self._scratch,
-            arrivals=self._lowering.arrivals(),
             **self._queried(op, out),
         )
 
@@ -624,6 +622,8 @@ class PassLowering:
             "page_table": batch.window_table if self._windowed(op) else batch.page_table,
             "max_pages": batch.max_pages,
             "lengths": batch.lengths,
+            "scratch": self._scratch,
+            "arrivals": self._lowering.arrivals(),
             "out": out,
             "sequences": self._shape.sequences,
             "heads": op.heads,
@@ -640,8 +640,6 @@ class PassLowering:
             "splits": self._lowering.splits(
                 op.heads, op.kv_heads, op.head_dim, self._shape.sequences
             ),
-            "scratch": self._scratch,
-            "arrivals": self._lowering.arrivals(),
         }
 
     def _rotation(self, rotation: Rotation) -> dict[str, Any]:

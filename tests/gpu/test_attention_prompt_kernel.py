@@ -4,6 +4,7 @@ beside page, query tile and step edges, several sequences, a prompt's second hal
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import attention_cache
@@ -177,7 +178,7 @@ LONG = AttentionCase((900, 300, 520), (70, 1, 33), 4, 2, 64, 32)
 def test_blocks_share_the_tokens_of_the_same_queries(
     gpu: Gpu, most: int, kv: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sequence has fewer splits than another, and a window leaves some of them nothing."""
+    """Sequences have different numbers of splits, and a window leaves some of them nothing."""
     rows = most * sum(LONG.queries) * LONG.heads
     monkeypatch.setattr(op, "choose_splits", lambda *_: most)
     monkeypatch.setattr(op, "scratch_bytes", lambda *_: 4 * rows * (LONG.head_dim + 2))
@@ -192,8 +193,31 @@ def test_blocks_share_the_tokens_of_the_same_queries(
     assert cases.relative_rms(got, wanted) <= TOLERANCE
 
 
+SHORT = (
+    AttentionCase((90, 40, 77), (40, 1, 33), 4, 2, 64, 32),
+    AttentionCase((150,), (40,), 3, 1, 80, 32),
+    AttentionCase((120, 33), (20, 0), 2, 1, 256, 32),
+)
+
+
+@pytest.mark.parametrize("case", SHORT, ids=str)
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_splits_may_be_short(
+    gpu: Gpu, case: AttentionCase, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads that merge in other pieces, a sequence without queries, blocks without work."""
+    own = op.choose
+    rows = 5 * sum(case.queries) * case.heads
+    monkeypatch.setattr(op, "choose", lambda *given: replace(own(*given), LEAST=32))
+    monkeypatch.setattr(op, "choose_splits", lambda *_: 5)
+    monkeypatch.setattr(op, "scratch_bytes", lambda *_: 4 * rows * (case.head_dim + 2))
+    got = attend(gpu, case, "f16", dtype, extra_queries=100)
+    assert cases.relative_rms(got, data(case, "f16")[2]) <= TOLERANCE
+
+
 @pytest.mark.parametrize(
-    ("blocks", "splits"), [(1, 8), (32, 4), (64, 2), (100, 1), (132, 1), (133, 1), (5000, 1)]
+    ("blocks", "splits"),
+    [(1, 8), (32, 4), (64, 2), (80, 3), (100, 1), (132, 1), (133, 1), (5000, 1)],
 )
 def test_splits_give_each_compute_unit_a_block(blocks: int, splits: int) -> None:
     assert op.choose_splits(132, blocks) == splits
@@ -231,20 +255,20 @@ def test_blocks_of_many_queries_are_larger_on_nvidia_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "sequences", "deep", "many"),
+    ("tokens", "sequences", "head_dim", "deep", "many"),
     [
-        (2048, 1, False, True),
-        (1024, 1, False, False),
-        (1024, 1, True, True),
-        (512, 1, False, False),
-        (512, 1, True, True),
-        (300, 1, True, False),
-        (2048, 4, False, True),
-        (519, 8, True, False),
-        (4096, 64, False, False),
+        (2048, 1, 128, False, True),
+        (1024, 1, 128, False, False),
+        (1024, 1, 128, True, True),
+        (512, 1, 128, False, False),
+        (512, 1, 128, True, True),
+        (512, 1, 64, True, False),
+        (2048, 4, 128, False, True),
+        (519, 8, 128, False, False),
+        (4096, 64, 128, False, False),
     ],
 )
-def test_two_tiles_a_wave_are_for_blocks_that_fill_the_device(
-    tokens: int, sequences: int, deep: bool, many: bool
+def test_two_tiles_a_wave_are_for_long_prompts(
+    tokens: int, sequences: int, head_dim: int, deep: bool, many: bool
 ) -> None:
-    assert op.are_many(tokens, sequences, 32, 132, deep) == many
+    assert op.are_many(tokens, sequences, 32, head_dim, 132, deep) == many

@@ -22,7 +22,15 @@ from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.plan.fusion import fuse
 from rocmforge.plan.graph import Op
 from rocmforge.plan.operands import Embedding, Tensor
-from rocmforge.plan.records import Embed, ExpertGateUp, ExpertMatmul, Matmul, Rmsnorm, Swiglu
+from rocmforge.plan.records import (
+    Attention,
+    Embed,
+    ExpertGateUp,
+    ExpertMatmul,
+    Matmul,
+    Rmsnorm,
+    Swiglu,
+)
 
 H, GATE, UP, X = (
     Tensor(name, columns) for name, columns in (("h", 256), ("g", 512), ("u", 512), ("x", 256))
@@ -104,6 +112,28 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
         names = [launch.name for launch in launches(without, shape, ops)]
         assert names == (packed if wanted == unpacked else wanted)
         assert without.unpacked_bytes(lower(ops, reading, writing), shape) == 0
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "gfx1100"])
+def test_scratch_holds_what_splits_of_a_prompt_leave(architecture: str) -> None:
+    """The room of a plan holds it for every shape that shares the plan."""
+    heads, head_dim = 4, 64
+    cache: Any = SimpleNamespace(
+        dtype="f16", windowed=(), page_size=32, pages=lambda _: (0, 0), scales=lambda _: (0, 0)
+    )
+    found = replace(lowering(architecture), cache=cache)
+    op = Attention(H, 0, X, 1.0, heads, head_dim)
+    for tokens in (2, 8, 9, 64, 500, 512, 2048):
+        for deep in (False, True):
+            shape = BatchShape(tokens, 1, (tokens - 1,), False, tokens, deep)
+            room = room_of(shape)
+            steps = lower([op], found.reading(room), found.writing(room))
+            made = PassLowering(found, shape, BatchAddresses(), lambda _: 0, 0).launches(steps)
+            (launch,) = [one for one in made if one.name == "attention_prompt"]
+            splits = launch.grid[2]
+            assert splits > 1 or tokens > 700
+            nbytes = 4 * splits * tokens * heads * (head_dim + 2)
+            assert splits == 1 or nbytes <= found.scratch_bytes(steps, room)
 
 
 def experts(names: tuple[str, str, str], width: int, count: int, chosen: int) -> list[Op]:

@@ -32,7 +32,7 @@ from rocmforge.gpu.ops.dot_rows import (
     choose,
     defines,
 )
-from rocmforge.gpu.ops.gemv_constants import row_classes
+from rocmforge.gpu.ops.gemv_constants import TOKENS, Cut, row_classes
 from rocmforge.ops import Matrix
 
 EXACT = 2e-6
@@ -141,34 +141,36 @@ def test_matmul_of_two_to_four_tokens(gpu: Gpu, name: str) -> None:
         check_matmul(gpu, name, tokens, rows, blocks)
 
 
-CUT = (  # waves, rows, units, lanes; and tokens: what classes of NVIDIA's constants have
-    (16, 2, 4, 16, 1),
-    (4, 2, 2, 16, 1),
-    (8, 1, 4, 16, 1),
-    (4, 2, 1, 16, 8),
-    (4, 1, 6, 32, 1),
-    (16, 2, 4, 32, 2),
-    (8, 4, 2, 32, 4),
+FORMAT_OF = {"nibbles": "Q4_K", "short blocks": "MXFP4", "bytes": "Q8_0", "planes": "Q6_K"}
+CUTS = sorted(  # of NVIDIA's constants, those that AMD has nothing like
+    {
+        (op_name, FORMAT_OF[kind], tokens, cut)
+        for op_name in ("matmul", "gate_up_swiglu")
+        for one in row_classes("sm_90", op_name)
+        for kind in FORMAT_OF
+        for tokens, cut in zip(TOKENS, one.constants(kind), strict=True)
+        if cut.lanes != 32 or cut.rows * cut.units > 4
+    }
 )
 
 
-@pytest.mark.parametrize("cut", CUT, ids=str)
-@pytest.mark.parametrize("name", ["Q4_K", "Q4_0", "MXFP4", "Q8_0"])
+@pytest.mark.parametrize(("op_name", "name", "tokens", "cut"), CUTS, ids=str)
 def test_rows_may_be_cut_in_other_ways(
-    gpu: Gpu, name: str, cut: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu, op_name: str, name: str, tokens: int, cut: Cut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lanes, units and rows beyond those of the architecture's own constants."""
-    waves, rows, units, lanes, tokens = cut
     own = op.choose
 
     def chosen(*given: Any, **named: Any) -> Constants:
         constants = own(*given, **named)
+        waves, rows, units, lanes = cut
         return replace(constants, WAVES=waves, ROWS=rows, UNITS=units, LANES=lanes)
 
     monkeypatch.setattr(op, "choose", chosen)
     for blocks in (1, 12):
-        check_matmul(gpu, name, tokens, 37, blocks)
-    check_gate_up(gpu, (name, name), tokens, 96, columns_of(name, 3), Q8)
+        if op_name == "matmul":
+            check_matmul(gpu, name, tokens, 37, blocks)
+        else:
+            check_gate_up(gpu, (name, name), tokens, 96, columns_of(name, blocks), Q8)
 
 
 def check_matmul(gpu: Gpu, name: str, tokens: int, rows: int, blocks: int) -> None:
@@ -451,8 +453,9 @@ def test_common_formats_are_compiled_ahead_for_any_number_of_tokens() -> None:
     for architecture in ("gfx1100", "gfx942", "sm_90"):
         listed = [(b.file, dict(b.defines or {})) for b in op.builds(architecture)]
         assert len(listed) == len({str(entry) for entry in listed})
-        for name, tokens, rows in itertools.product(COMMON, (1, 2, 3, 8), (512, 22016)):
-            constants = choose(architecture, name, (rows, 4096), tokens)
+        shapes = [one.shape for one in row_classes(architecture, "matmul")]
+        for name, tokens, shape in itertools.product(COMMON, (1, 2, 3, 8), shapes):
+            constants = choose(architecture, name, shape, tokens)
             macros = defines(constants, [name] * products.MOST)
             for scale in (0,) if name in DENSE else (0, 1):
                 assert (op.FILE, {**macros, "SCALED": scale}) in listed

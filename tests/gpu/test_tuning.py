@@ -13,7 +13,7 @@ import pytest
 from rocmforge.gpu.fusion import FUSIONS, wanted_fusions
 from rocmforge.gpu.kernel_files import kernels_digest
 from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_f16, matmul_prompt
-from rocmforge.gpu.ops.gemv_constants import TOKENS, class_of, row_classes
+from rocmforge.gpu.ops.gemv_constants import TOKENS, Cut, class_of, row_classes
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import UNTUNED, Tuning, load_tuning, save_tuning, tuning_file
 
@@ -177,11 +177,10 @@ def test_each_class_of_rows_has_constants_that_can_be(architecture: str, op: str
         if one.columns is not None:
             assert class_of(architecture, op, (one.first, one.columns + 1)) is not one
         assert set(one.chosen) - {"short blocks"} == {"nibbles", "planes", "bytes", "dense"}
-        assert one.constants("short blocks") == one.chosen.get(
-            "short blocks", one.chosen["nibbles"]
-        )
+        short = one.chosen.get("short blocks", one.chosen["nibbles"])
+        assert one.constants("short blocks") == tuple(Cut(*each) for each in short)
         for chosen in one.chosen.values():
-            for tokens, (waves, rows, units, *lanes) in zip(TOKENS, chosen, strict=True):
-                assert tokens * rows <= (lanes[0] if lanes else 32)  # a lane for each result
-                assert 32 * waves <= 1024
-                assert rows * units <= 8  # what registers hold
+            for tokens, cut in zip(TOKENS, (Cut(*each) for each in chosen), strict=True):
+                assert tokens * cut.rows <= cut.lanes  # a lane for each result
+                assert 32 * cut.waves <= 1024
+                assert cut.rows * cut.units <= 8  # what registers hold

@@ -18,9 +18,9 @@ from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
 FILE = "attention_prompt.hip"
 LAYOUTS = {"attention_prompt": "PPPPPPPPPPPPPPPiiiiiiiiiff"}
 
-LEAST = 256
-"""Tokens of a split, at least."""
 MOST_SPLITS = 8
+DEEP_TOKENS, DEEP_QUERIES = 4096, 512
+"""From so many tokens before so many queries of a sequence on, `are_many` chooses large blocks."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Constants:
     Q_IN_LDS: int
     LOAD_AHEAD: int
     DIRECT: int
-    LEAST: int = LEAST
+    LEAST: int = 256
 
     @property
     def queries(self) -> int:
@@ -100,23 +100,39 @@ def choose(architecture: str, head_dim: int, kv: str, many: bool) -> Constants:
     return Constants(head_dim, pages, 16, 2, 1, 1, 0, 0)
 
 
-def are_many(tokens: int, sequences: int, heads: int, compute_units: int, deep: bool) -> bool:
-    """Whether blocks of 256 queries serve NVIDIA's GPU, for sequences alike in length.
+def is_deep(queries: int, before: int, sequences: int) -> bool:
+    """Whether the sequences of a prompt have so many tokens before it that large blocks pay.
 
-    They do if they more than fill it, and behind many tokens if each has as many queries. H100 of
-    132 multiprocessors, 32 heads of 128 dims, one tile of queries a wave and two, µs: 2,048 queries
-    behind 8,192 tokens 1,577 and 1,181; 1,024 behind none 68 and 81, behind 8,192 731 and 603; 512
-    behind none 31 and 49, behind 4,096 202 and 185, behind 32,768 1,390 and 1,090.
+    Parameters
+    ----------
+    queries, before
+        New tokens and earlier tokens of all sequences together.
+    sequences
+        How many sequences.
     """
-    queries = tokens // sequences
-    return heads * sequences * (queries // 256) > compute_units or (deep and queries >= 512)
+    return queries >= DEEP_QUERIES * sequences and before >= DEEP_TOKENS * sequences
+
+
+def are_many(
+    tokens: int, sequences: int, heads: int, head_dim: int, compute_units: int, deep: bool
+) -> bool:
+    """Whether blocks with two tiles of queries a wave are faster on NVIDIA's GPU.
+
+    They are if blocks of 256 queries more than fill it, for sequences alike in length, or if
+    `is_deep`. H100 of 132 multiprocessors, 32 heads of 128 dims, one tile and two, µs: 2,048
+    queries behind 8,192 tokens 1,577 and 1,181; 1,024 behind none 68 and 81, behind 8,192 731 and
+    603; 512 behind none 31 and 49, behind 4,096 202 and 185, behind 32,768 1,390 and 1,090. Heads
+    of 64 dims were not measured behind so many tokens.
+    """
+    full = heads * sequences * (tokens // sequences // 256) > compute_units
+    return full or (deep and head_dim > 64)
 
 
 def choose_splits(compute_units: int, blocks: int) -> int:
     """Most blocks that share the tokens of the same queries, for so many blocks without splits.
 
-    As many as give each compute unit one block, or two. Which of them have work, the kernel decides
-    by the lengths of the sequences.
+    As many as give each compute unit one block, or two: measured on an H100, not on AMD's GPUs.
+    Which of them have work, the kernel decides by the lengths of the sequences.
     """
     if blocks > min(compute_units, MAX_ARRIVALS):
         return 1
@@ -195,7 +211,7 @@ def attention_prompt(
     max_queries
         The most queries of one sequence.
     deep
-        Whether thousands of tokens come before the queries. The result is the same.
+        Of `is_deep`. It does not change the result.
     kv
         A dtype of `attention.PAGES`.
     window, softcap
@@ -205,7 +221,7 @@ def attention_prompt(
     """
     properties = kernels.runtime.properties
     units = properties.compute_units
-    many = are_many(tokens, sequences, heads, units, deep)
+    many = are_many(tokens, sequences, heads, head_dim, units, deep)
     constants = choose(properties.architecture, head_dim, kv, many)
     blocks = -(-max_queries // constants.queries)
     splits = choose_splits(units, heads * blocks * sequences)

@@ -94,11 +94,11 @@ def choose(
     at = next(i for i, held in enumerate(TOKENS) if held >= tokens)
     held = TOKENS[at]
     row_class, kind = class_of(architecture, op, shape), kind_of(name)
-    waves, row_sets, units, *lanes = row_class.constants(kind)[at]
+    cut = row_class.constants(kind)[at]
     # A compute unit of AMD has 64 KB of LDS for all its blocks.
     few, many = (512, 896) if architecture.startswith("sm_") else (256, 512)
     slots = few if held == 1 else many
-    constants = Constants(held, lanes[0] if lanes else 32, row_sets, units, waves, slots)
+    constants = Constants(held, cut.lanes, cut.rows, cut.units, cut.waves, slots)
     return replace(constants, **tuning.get("gemv", row_class.name, kind, held))
 
 

@@ -98,10 +98,9 @@ def choose(
     short = columns < SHORT_ROW and tokens == 1 and name not in DENSE
     dense_op = "matmul" if op == "expert_matmul" else "gate_up_swiglu"
     found = dot_rows.choose(architecture, name, shape, tokens, dense_op, tuning)
+    found = replace(found, LANES=8 if short else 32)  # what experts were measured with
     if short:
-        found = replace(found, LANES=8, ROWS=4, UNITS=1)
-    elif tokens == 1:
-        found = replace(found, LANES=32)
+        found = replace(found, ROWS=4, UNITS=1)
     tables = CUDA[op, short] if architecture.startswith("sm_") else {}
     table = tables.get(held_kind(tables, kind_of(name)))
     if table is None or tokens > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
@@ -12,8 +13,18 @@ from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 TOKENS = (1, 2, 4, 8)
 """What kernels are compiled for; one for more serves fewer."""
 
+
+class Cut(NamedTuple):
+    """WAVES, ROWS, UNITS and LANES of `dot_rows.Constants`."""
+
+    waves: int
+    rows: int
+    units: int
+    lanes: int = 32
+
+
 Chosen = Mapping[str, tuple[tuple[int, ...], ...]]
-"""WAVES, ROWS and UNITS for each of TOKENS, and LANES where they are not 32, by kind of format."""
+"""Members of `Cut` for each of TOKENS, by kind of format."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,8 @@ class RowClass:
     name
         Part of the key in a table of tuned constants.
     first
-        The least rows, of all matrices of a launch together; the next class begins where this ends.
+        The least rows, of all matrices of a launch together. Of the classes that reach a matrix,
+        the last one holds.
     shape
         Rows and columns that stand for it in `rocmforge tune`.
     chosen
@@ -40,14 +52,14 @@ class RowClass:
     chosen: Chosen
     columns: int | None = None
 
-    def holds(self, shape: tuple[int, int]) -> bool:
-        """Whether a matrix of these rows and columns is in it, or in a later class."""
+    def reaches(self, shape: tuple[int, int]) -> bool:
+        """Whether a matrix of (rows, columns) has rows enough, and no more columns."""
         rows, columns = shape
         return rows >= self.first and (self.columns is None or columns <= self.columns)
 
-    def constants(self, kind: str) -> tuple[tuple[int, ...], ...]:
+    def constants(self, kind: str) -> tuple[Cut, ...]:
         """Return the constants of a kind, for each of TOKENS."""
-        return self.chosen[held_kind(self.chosen, kind)]
+        return tuple(Cut(*each) for each in self.chosen[held_kind(self.chosen, kind)])
 
 
 _CUDA_DENSE_MANY = ((16, 1, 4), (8, 2, 2), (8, 2, 2), (16, 4, 1))
@@ -100,16 +112,16 @@ _CUDA_RMSNORM_MOST: Chosen = {
 CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
     {
         "matmul": (
-            RowClass("fewest rows", 1, (2048, 5632), _CUDA_FEWEST),
+            RowClass("up to 2,112 rows", 1, (2048, 5632), _CUDA_FEWEST),
             RowClass(
-                "fewest rows, few columns",
+                "up to 2,112 rows of 4,096 columns",
                 1,
                 (2048, 4096),
                 {**_CUDA_FEWEST, "nibbles": ((16, 2, 4), (8, 1, 2), (8, 2, 2), (8, 2, 1))},
                 columns=4096,
             ),
             RowClass(
-                "fewer rows",
+                "from 2,113 rows",
                 2113,
                 (2560, 2048),
                 {
@@ -117,10 +129,10 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                     "short blocks": ((8, 2, 4, 16), (8, 2, 2), (8, 2, 2), (16, 2, 1)),
                 },
             ),
-            RowClass("few rows", 2721, (4096, 4096), _CUDA_FEW),
-            RowClass("some rows", 4225, (5120, 8192), _CUDA_SOME),
+            RowClass("from 2,721 rows", 2721, (4096, 4096), _CUDA_FEW),
+            RowClass("from 4,225 rows", 4225, (5120, 8192), _CUDA_SOME),
             RowClass(
-                "some rows, few columns",
+                "from 4,225 rows of 4,096 columns",
                 4225,
                 (5120, 2048),
                 {
@@ -131,14 +143,14 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 columns=4096,
             ),
             RowClass(
-                "rather many rows",
+                "from 5,633 rows",
                 5633,
                 (6144, 4096),
                 {**_CUDA_MORE, "nibbles": ((4, 4, 1), (8, 4, 1), (16, 4, 1), (4, 4, 1))},
             ),
-            RowClass("more rows", 7169, (8192, 4096), _CUDA_MORE),
+            RowClass("from 7,169 rows", 7169, (8192, 4096), _CUDA_MORE),
             RowClass(
-                "many rows",
+                "from 9,216 rows",
                 9216,
                 (12288, 4096),
                 {
@@ -150,7 +162,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 },
             ),
             RowClass(
-                "most rows",
+                "from 14,336 rows",
                 14336,
                 (32000, 4096),
                 {
@@ -210,7 +222,8 @@ start early, over the shapes of a class: 2048 to 128256 rows, 2048 to 28672 colu
 Q6_K and Q8_0 with 1, 2, 4 and 8 tokens, F16 with one. What differed by less than 2 % is still as it
 was chosen on an H200, as is F16 with more tokens. What counts is how the blocks fill the 132
 multiprocessors, so a class of more rows may have smaller blocks. From 4,225 rows on, a class ends
-halfway to the next rows that were measured: 5,120, 6,144 and 8,192, 10,240 and 12,288, 16,000.
+halfway to the next rows that were measured: 5,120, 6,144, 8,192, 10,240 and 12,288, 16,000. So do
+those from 2,113 and 2,721 rows on, for 2,560, 2,880 and 4,096.
 
 Those of one token for the shapes of 7B, 8B, 1.1B, 30B-A3B and gpt-oss-20B, and some of two to eight
 tokens, are the ones with which decode steps took the least time on an H100 (2026-11-26): a kernel
@@ -256,7 +269,7 @@ def row_classes(architecture: str, op: str) -> tuple[RowClass, ...]:
 
 def class_of(architecture: str, op: str, shape: tuple[int, int]) -> RowClass:
     """Return the class of a matrix of these rows, all of a launch together, and columns."""
-    return [one for one in row_classes(architecture, op) if one.holds(shape)][-1]
+    return [one for one in row_classes(architecture, op) if one.reaches(shape)][-1]
 
 
 def held_kind(table: Container[str], kind: str) -> str:

@@ -199,7 +199,7 @@ class Scratch:
     Parameters
     ----------
     partials
-        Address of `scratch_bytes`.
+        Address of `scratch_bytes`, aligned to 16.
     arrivals
         Address of counters that hold 0.
     """
