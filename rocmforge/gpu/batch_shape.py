@@ -71,7 +71,7 @@ def batch_shape(counts: Sequence[int], rows: Ints, before: int) -> BatchShape:
         outputs=None if rows.size == tokens else tuple(rows.tolist()),  # each comes once, in order
         single=max(counts) == 1,
         longest=max(counts),
-        deep=max(counts) > 1 and is_deep(tokens, before, len(counts)),
+        deep=is_deep(tokens, before, len(counts)),
     )
 
 

@@ -28,7 +28,7 @@ from rocmforge.gpu.fusion import Fusion, pass_steps, wanted_fusions
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.observation import PassWatch, activation_bytes, facts
-from rocmforge.gpu.ops.attention_prompt import DEEP_TOKENS, is_deep
+from rocmforge.gpu.ops.attention_prompt import DEEP_QUERIES
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.passes import CapturedPass, Key, Plan, Running, sampling
 from rocmforge.gpu.peers import NO_PEERS, Peers
@@ -43,6 +43,7 @@ from rocmforge.plan.lockstep import BARRIER, TURN, Work, alone
 from rocmforge.plan.observation import Observer
 from rocmforge.plan.operands import Rotation
 from rocmforge.plan.protocols import ExecutorMemory, Progress, StageInput
+from rocmforge.plan.records import Attention
 from rocmforge.sampling import choose
 
 PASSES = 64  # whose launches are kept; a shape has up to four
@@ -166,10 +167,13 @@ class GpuExecutor:
         batch = self._slots[0].inputs.addresses()
         for tokens in sizes:
             outputs = None if tokens == 1 else (tokens - 1,)
-            for deep in (False, True) if is_deep(tokens, DEEP_TOKENS, 1) else (False,):
-                shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens, deep)
-                recorded = PassLowering(lowering, shape, batch, lambda place: 0, 0)
-                recorded.launches(self._steps(shape))
+            shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens)
+            steps = self._steps(shape)
+            PassLowering(lowering, shape, batch, lambda place: 0, 0).launches(steps)
+            if tokens >= DEEP_QUERIES:
+                deep = replace(shape, deep=True)
+                attended = [step for step in steps if isinstance(step.op, Attention)]
+                PassLowering(lowering, deep, batch, lambda place: 0, 0).launches(attended)
         return recorder.builds
 
     def forward(
@@ -267,10 +271,11 @@ class GpuExecutor:
         stage: StageInput | None,
     ) -> BatchShape:
         """Return the shape of a pass. The sequences of a stage have their new tokens already."""
-        before = 0
-        if max(counts) > 1 and stage is None:
+        if max(counts) == 1:
+            before = 0
+        elif stage is None:
             before = sum(self.cache.table.length(sequence) for sequence in sequences)
-        elif max(counts) > 1 and stage is not None:
+        else:
             before = int(stage.batch.lengths.sum()) - sum(counts)
         return batch_shape(counts, rows, before)
 

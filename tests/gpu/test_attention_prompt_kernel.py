@@ -169,6 +169,13 @@ def test_pages_may_be_copied_straight_to_lds(
     assert cases.relative_rms(got, wanted) <= TOLERANCE
 
 
+def split_into(splits: int, case: AttentionCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have so many splits at most, with room for what they leave."""
+    nbytes = 4 * splits * sum(case.queries) * case.heads * (case.head_dim + 2)
+    monkeypatch.setattr(op, "choose_splits", lambda *_: splits)
+    monkeypatch.setattr(op, "scratch_bytes", lambda *_: nbytes)
+
+
 LONG = AttentionCase((900, 300, 520), (70, 1, 33), 4, 2, 64, 32)
 
 
@@ -179,9 +186,7 @@ def test_blocks_share_the_tokens_of_the_same_queries(
     gpu: Gpu, most: int, kv: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sequences have different numbers of splits, and a window leaves some of them nothing."""
-    rows = most * sum(LONG.queries) * LONG.heads
-    monkeypatch.setattr(op, "choose_splits", lambda *_: most)
-    monkeypatch.setattr(op, "scratch_bytes", lambda *_: 4 * rows * (LONG.head_dim + 2))
+    split_into(most, LONG, monkeypatch)
     last = np.linspace(-2, 3, LONG.heads).astype(np.float32) if how.get("sinks") else None
     given = {**how, "sinks": None if last is None else gpu.upload(last)}
     got = attend(gpu, LONG, kv, **given)
@@ -207,10 +212,8 @@ def test_splits_may_be_short(
 ) -> None:
     """Heads that merge in other pieces, a sequence without queries, blocks without work."""
     own = op.choose
-    rows = 5 * sum(case.queries) * case.heads
     monkeypatch.setattr(op, "choose", lambda *given: replace(own(*given), LEAST=32))
-    monkeypatch.setattr(op, "choose_splits", lambda *_: 5)
-    monkeypatch.setattr(op, "scratch_bytes", lambda *_: 4 * rows * (case.head_dim + 2))
+    split_into(5, case, monkeypatch)
     got = attend(gpu, case, "f16", dtype, extra_queries=100)
     assert cases.relative_rms(got, data(case, "f16")[2]) <= TOLERANCE
 
