@@ -10,8 +10,8 @@
 #include "packed.h"
 
 #if !defined(TOKENS) || !defined(LANES) || !defined(ROWS) || !defined(UNITS) || !defined(WAVES) || \
-    !defined(SLOTS)
-#error "TOKENS, LANES, ROWS, UNITS, WAVES and SLOTS have to be passed by the build"
+    !defined(SLOTS) || !defined(BUFFERS)
+#error "TOKENS, LANES, ROWS, UNITS, WAVES, SLOTS and BUFFERS have to be passed by the build"
 #endif
 
 constexpr int kThreads = WAVES * WAVE;

@@ -7,8 +7,8 @@
 #include "warpgroup.h"
 
 #if !defined(TOKENS) || !defined(ROW_WAVES) || !defined(SPLITS) || !defined(COLUMNS) || \
-    !defined(STAGES) || !defined(DEPTH) || !defined(BLOCKS)
-#error "TOKENS, ROW_WAVES, SPLITS, COLUMNS, STAGES, DEPTH and BLOCKS have to be passed by the build"
+    !defined(STAGES) || !defined(DEPTH) || !defined(BLOCKS) || !defined(EVEN)
+#error "the build has to pass TOKENS, ROW_WAVES, SPLITS, COLUMNS, STAGES, DEPTH, BLOCKS and EVEN"
 #endif
 
 constexpr int kLinesA = TileShare::kLinesA, kLinesB = TileShare::kLinesB;
@@ -25,12 +25,13 @@ constexpr int kTileFloats = kWaveFloats * ROW_WAVES;
 static_assert(kUnrolled % DEPTH == 0 && kUnrolled % kRounds == 0);
 static_assert(TOKENS % 16 == 0 && kRounds * kRound == COLUMNS);
 
-// Where the activations are, how many, and how the work is cut.
+// Where the activations are, how many, and how the work is cut into tiles of kRows rows of all
+// matrices, and into blocks: of each tile, or of all tiles if EVEN is 1 (each_part).
 struct Batch {
     const f16* x;
     float* partials;
     uint32_t* arrivals;
-    int tokens, columns, slices;
+    int tokens, columns, tiles, blocks;
 };
 
 // The rows of one tile of 16.
@@ -133,17 +134,67 @@ struct Share {
     }
 };
 
-// The block's first token, its tile of rows, and its slice of the steps. Blocks that share weights
-// follow one another.
+// The block's first token. Blocks that share weights follow one another.
 DEVICE int first_token() {
     return block_x() * TOKENS;
 }
-DEVICE int row_tile() {
-    return block_y();
+
+// Steps begin to end - 1 of a tile of rows: what a block computes at a time.
+struct Part {
+    int tile, begin, end;
+};
+
+DEVICE int steps_of(int columns) {
+    return (columns + kStep - 1) / kStep;
 }
-DEVICE int slice() {
-    return block_z();
+
+// x / y of numbers that are not negative. Unsigned numbers need half of the instructions.
+DEVICE int quotient(int x, int y) {
+    return static_cast<int>(static_cast<unsigned>(x) / static_cast<unsigned>(y));
 }
+
+// The number of this block among those of all tiles, in their order.
+DEVICE int own_block(const Batch& b) {
+    return EVEN ? block_y() : block_y() * b.blocks + block_z();
+}
+
+// Calls f(part) for each part of this block. Without EVEN, the blocks of a tile share its steps:
+// grid (tiles of tokens, tiles of rows, blocks). With EVEN, all blocks together walk along the
+// steps of one tile after another, each as far as the others, so that a block may have the end of a
+// tile and the beginning of the next: grid (tiles of tokens, blocks).
+template <class Function>
+DEVICE void each_part(const Batch& b, Function f) {
+    const int steps = steps_of(b.columns);
+    if constexpr (!EVEN) {
+        const int number = block_z();
+        f(Part{static_cast<int>(block_y()), steps * number / b.blocks,
+               steps * (number + 1) / b.blocks});
+    } else {
+        const int all = steps * b.tiles, own = own_block(b);
+        const int end = quotient(all * (own + 1), b.blocks);
+        for (int at = quotient(all * own, b.blocks);;) {
+            const int tile = quotient(at, steps), start = tile * steps;
+            const int stop = minimum(end, start + steps);
+            f(Part{tile, at - start, stop - start});
+            at = stop;
+            if (at >= end) return;
+            block_sync();  // LDS is free again
+        }
+    }
+}
+
+// The blocks that share a tile follow one another: from `first` on, `count` of them.
+struct Sharers {
+    int first, count;
+
+    DEVICE Sharers(const Batch& b, int tile) : first(tile * b.blocks), count(b.blocks) {
+        if constexpr (EVEN) {
+            const int steps = steps_of(b.columns), all = steps * b.tiles, start = tile * steps;
+            first = quotient((start + 1) * b.blocks - 1, all);
+            count = quotient((start + steps) * b.blocks - 1, all) + 1 - first;
+        }
+    }
+};
 
 // Which row of x each token of a block is: they follow one another.
 struct Neighbours {

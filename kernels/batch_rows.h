@@ -10,7 +10,8 @@
 // A block has ROW_WAVES times two tiles. SPLITS waves share two tiles: each takes COLUMNS columns
 // of a step, and their sums meet in LDS. Registers hold the weights of DEPTH rounds, and LDS the
 // activations of STAGES steps: one in use, the others on their way. Several blocks may share the
-// steps of the same rows, as slices. The last slice to end adds the sums of all, in their order.
+// steps of the same rows (each_part of batch.h). The last one to end adds the sums of all, in their
+// order.
 #pragma once
 
 #include "batch.h"
@@ -26,16 +27,14 @@ DEVICE int split() {
     return SPLITS == 1 ? 0 : static_cast<int>(wave()) / ROW_WAVES;
 }
 
-// The block's share of the steps, summed over its waves and over all slices, for tokens whose rows
+// The sums of a part, over the block's waves and over all parts of its tile, for tokens whose rows
 // of x `tokens` tells (as Neighbours). Weights have `rows` rows. Returns whether this wave has sums
 // to store.
 template <class Format, class Tokens>
-DEVICE bool compute(const Batch& b, const Tokens& tokens, const TileSource (&from)[kTiles],
-                    int rows, Sums& sums, u32x4* lds) {
+DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens,
+                    const TileSource (&from)[kTiles], int rows, Sums& sums, u32x4* lds) {
     SHARED uint32_t word;
-    const int steps = (b.columns + kStep - 1) / kStep, slices = b.slices;
-    const int begin = steps * slice() / slices, end = steps * (slice() + 1) / slices;
-    const int count = end - begin;
+    const int begin = part.begin, count = part.end - begin;
     // Past the last one, the last one comes again.
     const auto step_of = [&](int i) { return begin + minimum(i, count - 1); };
     const auto round_of = [&](int i) {
@@ -67,7 +66,8 @@ DEVICE bool compute(const Batch& b, const Tokens& tokens, const TileSource (&fro
             if (u % kRounds == kRounds - 1) x.arrive(stage_of(step + 1));
         }
     }
-    if constexpr (SPLITS > 1) Transfer::wait<0>();  // past the last step: sums go where they lie
+    // Of steps past the last one: sums or the next part's activations go where they lie.
+    if constexpr (SPLITS > 1 || EVEN) Transfer::wait<0>();
     block_sync();
     float* floats = reinterpret_cast<float*>(lds);
     const int row_wave = wave() % ROW_WAVES;
@@ -81,15 +81,18 @@ DEVICE bool compute(const Batch& b, const Tokens& tokens, const TileSource (&fro
             }
         }
     }
-    if (slices > 1) {
-        const int tile = row_tile() * ((b.tokens + TOKENS - 1) / TOKENS) + block_x();
-        float* own =
-            b.partials + static_cast<u64>(tile) * slices * kTileFloats + row_wave * kWaveFloats;
-        if (split() == 0) sums.write(own + slice() * kTileFloats);
-        if (!last_to_arrive(b.arrivals + tile, slices, &word)) return false;
+    if (count < steps_of(b.columns)) {
+        // From a block to the next one, or from a tile to the next one, the places for sums go on.
+        const Sharers sharers(b, part.tile);
+        const u64 token_tiles = (b.tokens + TOKENS - 1) / TOKENS, place = token_tiles * kTileFloats;
+        float* const own = b.partials + block_x() * kTileFloats + row_wave * kWaveFloats;
+        if (split() == 0) sums.write(own + (part.tile + own_block(b)) * place);
+        uint32_t* const arrivals = b.arrivals + part.tile * token_tiles + block_x();
+        if (!last_to_arrive(arrivals, sharers.count, &word)) return false;
         if (split() == 0) {
+            const float* const first = own + (part.tile + sharers.first) * place;
             sums.clear();
-            for (int i = 0; i < slices; ++i) sums.add(own + i * kTileFloats);
+            for (int i = 0; i < sharers.count; ++i) sums.add(first + i * place);
         }
     }
     return split() == 0;

@@ -5,7 +5,8 @@
 // LANES neighbouring lanes are a group. In a pass, a group takes ROWS rows of each matrix. A block
 // of WAVES waves has WAVES * WAVE / LANES groups, on neighbouring rows, and may make several
 // passes. Lane i of a group takes units i, i + LANES, … of its rows (packed.h) and has UNITS of
-// each row in flight. At the end of a row, lanes without a unit load the row's last one again and
+// each row in flight. With BUFFERS 2, and where they are few, the next ones are loaded before these
+// are used. At the end of a row, lanes without a unit load the row's last one again and
 // multiply it with activations of zero.
 //
 // The loads of the first weights are issued before the activations are read (activations.h), those
@@ -153,8 +154,7 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
                      const Staged& staged) {
     using P = Packed<Format>;
     constexpr int kRows = kMatrices * ROWS, kChunk = Activations<Format>::kChunk;
-    // With so few weights in flight, the next ones are loaded before these are used.
-    constexpr bool kAhead = TOKENS == 1 && kRows * UNITS <= 2;
+    constexpr bool kAhead = BUFFERS == 2 || (TOKENS == 1 && kRows * UNITS <= 2);
     const Activations<Format> x{lds};
     const int columns = batch.columns;
     const int units = (columns + P::kColumns - 1) / P::kColumns;

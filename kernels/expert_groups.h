@@ -49,6 +49,8 @@ DEVICE bool compute_group(const f16* x, int columns, const ExpertGroups& experts
                           u32x4* lds) {
     SHARED int rows[TOKENS];
     const GroupRows tokens(experts, group, rows);
-    const Batch batch = {x, nullptr, nullptr, group.count, columns, 1};
-    return compute<FORMAT_0>(batch, tokens, from, (group.expert + 1) * experts.rows, sums, lds);
+    const Batch batch = {x, nullptr, nullptr, group.count, columns, 1, 1};
+    const Part whole = {0, 0, steps_of(columns)};
+    const int rows_end = (group.expert + 1) * experts.rows;
+    return compute<FORMAT_0>(batch, whole, tokens, from, rows_end, sums, lds);
 }

@@ -6,9 +6,9 @@
 //   out       (T, N) f16, kept finite
 //   partials, arrivals  as for matmul_batch.hip
 //
-// Threads: a block takes kRows / 2 rows, the same ones of gate and of up (batch_rows.h). A wave has
-// a tile of 16 rows of gate and the same rows of up. Grid (ceil(T / TOKENS),
-// ceil(N / (kRows / 2)), slices).
+// Threads: a block takes its share of the steps of all tiles, which have kRows / 2 rows, the same
+// ones of gate and of up (batch_rows.h). A wave has a tile of 16 rows of gate and the same rows of
+// up. Grid: of batch.h.
 // Limits: as for matmul_batch.hip.
 // Launched by rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"
@@ -21,14 +21,13 @@ struct GateUpBatchArgs {
     int rows;
 };
 
-// A wave has 16 rows of gate, and the same ones of up.
-KERNEL_RESIDENT(gate_up_swiglu_batch, GateUpBatchArgs, kThreads, BLOCKS) {
-    SHARED u32x4 lds[kLds];
-    const int first = static_cast<int>(row_tile() * (kRows / 2) + wave() % ROW_WAVES * 16);
+// Computes a part of a tile. A wave has 16 rows of gate, and the same ones of up.
+DEVICE void run(const GateUpBatchArgs& a, const Part& part, u32x4* lds) {
+    const int first = static_cast<int>(part.tile * (kRows / 2) + wave() % ROW_WAVES * 16);
     const TileSource from[kTiles] = {{a.gate, first}, {a.up, first}};
     Sums sums;
     const Neighbours tokens = {a.batch.tokens};
-    if (!compute<FORMAT_0>(a.batch, tokens, from, a.rows, sums, lds)) return;
+    if (!compute<FORMAT_0>(a.batch, part, tokens, from, a.rows, sums, lds)) return;
     UNROLL
     for (int t = 0; t < kTokenTiles; ++t) {
         float ups[TileC::Map::kValues];
@@ -41,4 +40,9 @@ KERNEL_RESIDENT(gate_up_swiglu_batch, GateUpBatchArgs, kThreads, BLOCKS) {
             a.out[static_cast<u64>(token) * a.rows + row] = to_finite_f16(swiglu(y, up));
         });
     }
+}
+
+KERNEL_RESIDENT(gate_up_swiglu_batch, GateUpBatchArgs, kThreads, BLOCKS) {
+    SHARED u32x4 lds[kLds];
+    each_part(a.batch, [&](const Part& part) { run(a, part, lds); });
 }

@@ -5,12 +5,14 @@
 //   W         (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, packed (packed.h)
 //   bias      (N,) float, or null
 //   out       (T, N) float; with `accumulate` it is added to
-//   partials  kTileFloats floats for each block, aligned to 16, where there is more than one slice
-//   arrivals  as many counters as blocks of a slice, which hold 0, where there is more than one
+//   partials  kTileFloats floats for each block and each tile, aligned to 16, if blocks share tiles
+//   arrivals  a counter for each tile, which holds 0, if blocks share tiles
 //
-// Threads: a block takes TOKENS tokens and kRows rows of one matrix (batch_rows.h, products.h).
-// Grid (ceil(T / TOKENS), ends[2], slices). Limits: K a multiple of 32; slices at most
-// ceil(K / kStep). Rows past the end are computed from the data of the last one and not stored.
+// Threads: a block takes TOKENS tokens and its share of the steps of all tiles, which have kRows
+// rows of one matrix (batch_rows.h, products.h). Grid: of batch.h. Limits: K a
+// multiple of 32; at least as many blocks as tiles of rows, at most as many as steps of all tiles,
+// and the product of blocks and steps below 2^31. Rows past the end are computed from the data of
+// the last one and not stored.
 // Launched by rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"
 #include "products.h"
@@ -24,6 +26,7 @@ struct MatmulBatchArgs {
 // Computes kRows rows of a matrix of `rows` rows.
 struct RowProducts {
     const MatmulBatchArgs& a;
+    const Part& part;
     u32x4* lds;
 
     // Calls f(where it goes, its row, sum) for the sums that have a place.
@@ -45,7 +48,7 @@ struct RowProducts {
         const TileSource from[kTiles] = {{p.matrix, first}, {p.matrix, first + 16}};
         Sums sums;
         const Neighbours tokens = {a.batch.tokens};
-        if (!compute<Format>(a.batch, tokens, from, rows, sums, lds)) return;
+        if (!compute<Format>(a.batch, part, tokens, from, rows, sums, lds)) return;
         // All loads come before the first store, so that none waits for another.
         if (a.accumulate) {
             each(p, rows, first, sums, [](const float* out, int, float& y) { y += *out; });
@@ -60,5 +63,7 @@ struct RowProducts {
 
 KERNEL_RESIDENT(matmul_batch, MatmulBatchArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kLds];
-    own_product(a.products, row_tile(), RowProducts{a, lds});
+    each_part(a.batch, [&](const Part& part) {
+        own_product(a.products, part.tile, RowProducts{a, part, lds});
+    });
 }

@@ -124,11 +124,16 @@ def test_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [9, 32, 64, 97])
-def test_slices_leave_counters_at_zero_and_give_the_same_every_time(gpu: Gpu, tokens: int) -> None:
-    case = data(tokens, 64, 2048, "Q4_K")
+@pytest.mark.parametrize("count", [4, 5, 6, 8])  # blocks for three tiles
+def test_shared_tiles_leave_counters_at_zero_and_give_the_same_every_time(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, count: int
+) -> None:
+    rows = 3 * op.choose(gpu.kernels.runtime.properties.architecture, "Q4_K", tokens).rows - 5
+    case = data(tokens, rows, 1536, "Q4_K")
+    monkeypatch.setattr(op, "blocks", lambda *_, **__: count)
     own = scratch(gpu)
     x, weight = F16(gpu.upload(case.x)), upload(gpu, case.matrix)
-    out = gpu.empty(4 * tokens * 64)
+    out = gpu.empty(4 * tokens * rows)
     launch = op.matmul_batch(
         gpu.kernels,
         x=x,
@@ -138,11 +143,11 @@ def test_slices_leave_counters_at_zero_and_give_the_same_every_time(gpu: Gpu, to
         tokens=tokens,
         scratch=own,
     )
-    assert launch.grid[2] > 1
+    assert count in (launch.grid[1], launch.grid[1] * launch.grid[2])
     results = []
     for _ in range(2):
         gpu.run(launch)
-        results.append(gpu.download(out, (tokens, 64), np.float32))
+        results.append(gpu.download(out, (tokens, rows), np.float32))
     np.testing.assert_array_equal(results[0], results[1])
     assert relative_rms(results[0], case.wanted) < TOLERANCE
     assert not gpu.download(own.arrivals, (4096,), np.uint32).any()
@@ -159,9 +164,11 @@ def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> 
         assert constants.TOKENS % (constants.ROW_WAVES * constants.SPLITS) == 0
 
 
-def test_slices_use_what_the_device_runs_at_a_time() -> None:
-    assert op.slices(tiles=86, steps=32, compute_units=132, resident=1) == 3
-    assert op.slices(tiles=125, steps=32, compute_units=132, resident=1) == 1
-    assert op.slices(tiles=16, steps=32, compute_units=132, resident=1) == 8
-    assert op.slices(tiles=96, steps=32, compute_units=132, resident=3) == 4
-    assert op.slices(tiles=1, steps=1, compute_units=132, resident=2) == 1
+def test_blocks_are_as_many_as_take_least_time() -> None:
+    h200 = {"token_tiles": 1, "compute_units": 132, "even": True}
+    assert op.blocks(16, 32, resident=1, **h200) == 8 * 16
+    assert op.blocks(96, 32, resident=3, **h200) == 4 * 96
+    assert op.blocks(86, 32, resident=1, **h200) == 132
+    assert op.blocks(86, 32, resident=1, **{**h200, "even": False}) == 3 * 86
+    assert op.blocks(501, 32, resident=1, **h200) == 501
+    assert op.blocks(1, 1, resident=2, **h200) == 1

@@ -149,7 +149,7 @@ CUTS = sorted(  # of NVIDIA's constants, those that AMD has nothing like
         for one in row_classes("sm_90", op_name)
         for kind in FORMAT_OF
         for tokens, cut in zip(TOKENS, one.constants(kind), strict=True)
-        if cut.lanes != 32 or cut.rows * cut.units > 4
+        if cut.lanes != 32 or cut.rows * cut.units > 4 or cut.buffers > 1
     }
 )
 
@@ -162,8 +162,9 @@ def test_rows_may_be_cut_in_other_ways(
 
     def chosen(*given: Any, **named: Any) -> Constants:
         constants = own(*given, **named)
-        waves, rows, units, lanes = cut
-        return replace(constants, WAVES=waves, ROWS=rows, UNITS=units, LANES=lanes)
+        waves, rows, units, lanes, buffers = cut
+        cuts = {"WAVES": waves, "ROWS": rows, "UNITS": units, "LANES": lanes}
+        return replace(constants, BUFFERS=buffers, **cuts)
 
     monkeypatch.setattr(op, "choose", chosen)
     for blocks in (1, 12):

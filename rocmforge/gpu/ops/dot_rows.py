@@ -48,6 +48,9 @@ class Constants:
         Waves of a block.
     SLOTS
         Groups of 32 activations in LDS, or of 8 where they are float32, of all tokens together.
+    BUFFERS
+        Sets of weights in a lane's registers: with 2, the next ones are loaded before these are
+        used.
     """
 
     TOKENS: int
@@ -56,6 +59,7 @@ class Constants:
     UNITS: int
     WAVES: int
     SLOTS: int
+    BUFFERS: int
 
     def pass_rows(self, wave: int) -> int:
         """Rows of each matrix that a block computes at a time."""
@@ -98,7 +102,7 @@ def choose(
     # A compute unit of AMD has 64 KB of LDS for all its blocks.
     few, many = (512, 896) if architecture.startswith("sm_") else (256, 512)
     slots = few if held == 1 else many
-    constants = Constants(held, cut.lanes, cut.rows, cut.units, cut.waves, slots)
+    constants = Constants(held, cut.lanes, cut.rows, cut.units, cut.waves, slots, cut.buffers)
     return replace(constants, **tuning.get("gemv", row_class.name, kind, held))
 
 

@@ -98,7 +98,8 @@ def choose(
     short = columns < SHORT_ROW and tokens == 1 and name not in DENSE
     dense_op = "matmul" if op == "expert_matmul" else "gate_up_swiglu"
     found = dot_rows.choose(architecture, name, shape, tokens, dense_op, tuning)
-    found = replace(found, LANES=8 if short else 32)  # what experts were measured with
+    # What experts were measured with.
+    found = replace(found, LANES=8 if short else 32, BUFFERS=1)
     if short:
         found = replace(found, ROWS=4, UNITS=1)
     tables = CUDA[op, short] if architecture.startswith("sm_") else {}

@@ -8,7 +8,7 @@ For fewer tokens a job, or up to eight, is a GEMV: experts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.compiler import Build
@@ -17,7 +17,7 @@ from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.experts import GROUPED_TOKENS, Groups, Jobs
-from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants
+from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants, defines
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
 from rocmforge.plan.operands import Activation
@@ -76,7 +76,7 @@ def builds(architecture: str) -> Iterator[Build]:
         return
     for name in FORMATS:
         for size in TOKENS if name in COMMON else TOKENS[-1:]:
-            macros = {**asdict(choose(architecture, name, size)), "FORMAT_0": name}
+            macros = {**defines(choose(architecture, name, size)), "FORMAT_0": name}
             yield Build(MATMUL_FILE, MATMUL_LAYOUTS, macros)
             yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, macros)
 
@@ -159,7 +159,7 @@ def _launches(
     product = groups.kernels.launch(
         file,
         name,
-        {**asdict(constants), "FORMAT_0": kernel_format},
+        {**defines(constants), "FORMAT_0": kernel_format},
         (-(-len(weights) * rows // constants.rows), groups.most, 1),
         constants.threads(properties.wave_size),
         layout,

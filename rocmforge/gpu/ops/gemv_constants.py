@@ -15,12 +15,13 @@ TOKENS = (1, 2, 4, 8)
 
 
 class Cut(NamedTuple):
-    """WAVES, ROWS, UNITS and LANES of `dot_rows.Constants`."""
+    """WAVES, ROWS, UNITS, LANES and BUFFERS of `dot_rows.Constants`."""
 
     waves: int
     rows: int
     units: int
     lanes: int = 32
+    buffers: int = 1
 
 
 Chosen = Mapping[str, tuple[tuple[int, ...], ...]]
@@ -191,7 +192,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 9216,
                 (11008, 4096),
                 {
-                    "nibbles": ((4, 1, 4), (4, 1, 4), (4, 1, 4), (4, 2, 1, 16)),
+                    "nibbles": ((4, 1, 4, 32, 2), (4, 1, 4), (4, 1, 4), (4, 2, 1, 16)),
                     "short blocks": ((4, 2, 4), (16, 1, 4), (4, 1, 4), (4, 4, 1)),
                     "planes": ((4, 1, 4), (4, 2, 1), (4, 2, 1), (4, 2, 1)),
                     "bytes": ((4, 2, 4), (16, 2, 2), (4, 4, 1), (4, 4, 1)),

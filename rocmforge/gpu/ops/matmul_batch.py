@@ -21,7 +21,7 @@ from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 FILE = "matmul_batch.hip"
-_BATCH = "PPPiii"
+_BATCH = "PPPiiii"
 LAYOUTS = {"matmul_batch": _BATCH + products.LAYOUT + "i"}
 GATE_UP_FILE = "gate_up_swiglu_batch.hip"
 GATE_UP_LAYOUTS = {"gate_up_swiglu_batch": _BATCH + "PPPP" * 2 + "Pi"}
@@ -31,7 +31,7 @@ TOKENS = (16, 32, 64)
 
 WAVE_ROWS = 32
 MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
-MOST_SLICES = 16
+MOST_PARTS = 16  # of a tile of rows
 FORMATS = (*STREAMS, *dict.fromkeys(DENSE.values()))
 """The types of kernels/packed.h that it multiplies with."""
 
@@ -151,33 +151,79 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
     return replace(constants, **tuning.get("batch", held))
 
 
-def slices(tiles: int, steps: int, compute_units: int, resident: int) -> int:
-    """How many blocks share the steps of a tile of rows, so that all of them take least time.
+def blocks(
+    tiles: int,
+    steps: int,
+    *,
+    token_tiles: int,
+    compute_units: int,
+    resident: int,
+    even: bool,
+) -> int:
+    """How many blocks share the steps of all tiles of rows, so that it takes least time.
 
-    Fitted to times of nine shapes on an H200 (2026-11-24), and not measured elsewhere: a block's
-    start and end cost as much as eight steps. With n blocks on a compute unit, a step takes
-    0.6 + 0.4 n. Each slice adds 0.35 steps.
+    Either each tile has one or more blocks of its own. Or there are more blocks than tiles, and as
+    many as run at a time: most have the end of a tile and the beginning of the next. Fitted to
+    times of nine shapes on an H200 (2026-11-24, of the second way 2026-11-26), and not measured
+    elsewhere. A block's start and end cost as much as eight steps, another beginning as three. With
+    n blocks on a compute unit, a step takes 0.6 + 0.4 n. Each part of a tile adds 0.35 steps.
 
     Parameters
     ----------
     tiles
-        Tiles of rows of all matrices, times tiles of tokens.
+        Tiles of rows of all matrices.
     steps
         Of a block that has all columns.
+    token_tiles
+        Tiles of tokens; each has as many blocks.
     compute_units
         Of the device.
     resident
         Blocks that a compute unit runs at a time.
+    even
+        Whether a block may have parts of two tiles.
     """
+    all_steps = tiles * steps
+    most = max(1, min(MOST_PARTS, steps // 2))
 
     def time(count: int) -> float:
         """In steps of a block that has a compute unit for itself."""
-        blocks = -(-tiles * count // compute_units)  # of the busiest unit
-        full, rest = divmod(blocks, resident)
+        busiest = -(-token_tiles * count // compute_units)
+        full, rest = divmod(busiest, resident)
         rounds = [resident] * full + [rest] * (rest > 0)
-        return sum(8 + steps / count * (0.6 + 0.4 * n) for n in rounds) + 0.35 * count
+        more = count % tiles > 0  # parts of a block, and of a tile
+        start, own = 8 + 3 * more, all_steps / count
+        parts = count / tiles + more
+        return sum(start + own * (0.6 + 0.4 * n) for n in rounds) + 0.35 * parts
 
-    return min(range(1, max(1, min(MOST_SLICES, steps // 2)) + 1), key=time)
+    counts = [tiles * parts for parts in range(1, most + 1)]
+    if even:
+        all_at_once = (n * compute_units // token_tiles for n in range(1, resident + 1))
+        counts += [
+            count
+            for count in all_at_once
+            if tiles < count <= most * tiles and _countable(all_steps, count)
+        ]
+    return min(counts, key=time)
+
+
+def _countable(all_steps: int, count: int) -> bool:
+    """Whether a kernel can tell which steps of all are a block's: it multiplies two int."""
+    return all_steps * count < 1 << 31
+
+
+def can_be_even(architecture: str) -> bool:
+    """Whether blocks may have parts of two tiles.
+
+    On AMD that is not measured, and takes up to 32 registers more; gate and up of 64 tokens would
+    then spill on gfx1100.
+    """
+    return architecture.startswith("sm_")
+
+
+def defines(constants: Constants, *, even: bool = False) -> dict[str, int | str]:
+    """Macros of kernels/batch.h; `even`: blocks share all tiles together, not each tile alone."""
+    return {**asdict(constants), "EVEN": int(even)}
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -185,16 +231,18 @@ def builds(architecture: str) -> Iterator[Build]:
     if not has_matrix_units(architecture):
         return
     for name in FORMATS:
-        for tokens in TOKENS if name in COMMON else TOKENS[-1:]:
-            constants = asdict(choose(architecture, name, tokens))
-            same = {f"FORMAT_{i}": name for i in range(products.MOST)}
-            yield Build(FILE, LAYOUTS, {**constants, **same})
-            yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**constants, "FORMAT_0": name})
+        common = name in COMMON
+        for tokens in TOKENS if common else TOKENS[-1:]:
+            for even in (False, True) if common and can_be_even(architecture) else (False,):
+                macros = defines(choose(architecture, name, tokens), even=even)
+                same = {f"FORMAT_{i}": name for i in range(products.MOST)}
+                yield Build(FILE, LAYOUTS, {**macros, **same})
+                yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**macros, "FORMAT_0": name})
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """What slices need, in device memory.
+    """What blocks that share tiles need, in device memory.
 
     Parameters
     ----------
@@ -215,20 +263,33 @@ class _Cut:
     constants: Constants
     row_tiles: int
     token_tiles: int
-    slices: int
+    blocks: int
+    even: bool
+
+    @property
+    def defines(self) -> dict[str, int | str]:
+        """Macros of the kernel."""
+        return defines(self.constants, even=self.even)
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Blocks that share weights first."""
-        return self.token_tiles, self.row_tiles, self.slices
+        if self.even:
+            return self.token_tiles, self.blocks, 1
+        return self.token_tiles, self.row_tiles, self.tile_blocks
+
+    @property
+    def tile_blocks(self) -> int:
+        """Blocks of a tile, or of all tiles if they share them together."""
+        return self.blocks if self.even else self.blocks // self.row_tiles
 
     @property
     def partial_bytes(self) -> int:
-        """Memory in which slices leave their sums."""
-        if self.slices == 1:
+        """Memory in which blocks leave the sums of tiles that they share."""
+        if self.blocks == self.row_tiles:
             return 0
-        tiles = self.row_tiles * self.token_tiles
-        return 4 * self.constants.rows * self.constants.TOKENS * tiles * self.slices
+        tile = 4 * self.constants.rows * self.constants.TOKENS * self.token_tiles
+        return tile * (self.blocks + self.row_tiles)
 
 
 def _cut(
@@ -242,9 +303,20 @@ def _cut(
     constants = choose(properties.architecture, name, tokens, kernels.tuning)
     row_tiles = sum(-(-n // constants.rows) for n in rows)
     token_tiles = -(-tokens // constants.TOKENS)
-    tiles, steps = row_tiles * token_tiles, constants.steps(columns)
-    count = slices(tiles, steps, properties.compute_units, constants.BLOCKS)
-    return _Cut(constants, row_tiles, token_tiles, count)
+    possible = can_be_even(properties.architecture)
+    steps = constants.steps(columns)
+    count = blocks(
+        row_tiles,
+        steps,
+        token_tiles=token_tiles,
+        compute_units=properties.compute_units,
+        resident=constants.BLOCKS,
+        even=possible,
+    )
+    # For more than 16 tokens CUDA's compiler makes shorter code of the other kernel.
+    shorter = possible and constants.TOKENS > 16 and _countable(row_tiles * steps, count)
+    even = count % row_tiles > 0 or shorter
+    return _Cut(constants, row_tiles, token_tiles, count, even)
 
 
 def scratch_bytes(
@@ -295,11 +367,11 @@ def matmul_batch(
     return kernels.launch(
         FILE,
         "matmul_batch",
-        {**asdict(cut.constants), **products.formats(weights)},
+        {**cut.defines, **products.formats(weights)},
         cut.grid,
         cut.constants.threads(kernels.runtime.properties.wave_size),
         LAYOUTS["matmul_batch"],
-        *_batch(x, scratch, tokens, first.columns, cut.slices),
+        *_batch(x, scratch, tokens, first.columns, cut),
         *(*members, int(accumulate)),
     )
 
@@ -333,15 +405,16 @@ def gate_up_swiglu_batch(
     return kernels.launch(
         GATE_UP_FILE,
         "gate_up_swiglu_batch",
-        {**asdict(cut.constants), "FORMAT_0": gate.kernel_format},
+        {**cut.defines, "FORMAT_0": gate.kernel_format},
         cut.grid,
         cut.constants.threads(kernels.runtime.properties.wave_size),
         GATE_UP_LAYOUTS["gate_up_swiglu_batch"],
-        *_batch(x, scratch, tokens, gate.columns, cut.slices),
+        *_batch(x, scratch, tokens, gate.columns, cut),
         *(*gate.addresses, *up.addresses, out.address, gate.rows),
     )
 
 
-def _batch(x: F16, scratch: Scratch, tokens: int, columns: int, count: int) -> tuple[int, ...]:
-    """Members of `Batch` in kernels/batch_rows.h."""
-    return x.address, scratch.partials, scratch.arrivals, tokens, columns, count
+def _batch(x: F16, scratch: Scratch, tokens: int, columns: int, cut: _Cut) -> tuple[int, ...]:
+    """Members of `Batch` in kernels/batch.h."""
+    addresses = (x.address, scratch.partials, scratch.arrivals)
+    return *addresses, tokens, columns, cut.row_tiles, cut.tile_blocks
