@@ -23,6 +23,7 @@ from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.observation import activation_bytes, step_cost
 from rocmforge.gpu.ops.sample import parts_bytes
 from rocmforge.gpu.pass_lowering import PassLowering
+from rocmforge.gpu.pass_memory import PassMemory
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.synthetic import ModelPlan, plan_model
@@ -133,7 +134,7 @@ def planned_pass(
     graph = _graph(plan)
     token_bytes = 2 * 2 * config.n_kv_heads * config.head_dim  # keys and values of a layer
     costs = Costs([tokens], [depth + tokens], 1, token_bytes, activation_bytes)
-    run = PassLowering(lowering, shape, BatchAddresses(), lambda place: 0, 0)
+    run = PassLowering(PassMemory(lowering, shape, BatchAddresses(), lambda place: 0, 0))
     steps = []
     for step in pass_steps((*graph.ops, _sample(graph.result)), lowering, shape):
         launches = run.launches([step])

@@ -35,6 +35,7 @@ from rocmforge.gpu.ops.peaks import ELEMENT, PeakLaunch, blocks, peak_products, 
 from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.softmax import softmax
 from rocmforge.gpu.pass_lowering import PassLowering
+from rocmforge.gpu.pass_memory import PassMemory
 from rocmforge.gpu.peers import NO_PEERS, Peers
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.replay import Replay
@@ -440,12 +441,9 @@ class GpuBackend:
             base = memory.empty(total + max(scratch))
             for tensor, array in reads.items():
                 self._runtime.copy_to_device(base + offsets[tensor, F32], array)
+            batch = BatchAddresses(**addresses)
             run = PassLowering(
-                lowering,
-                shape,
-                BatchAddresses(**addresses),
-                lambda place: base + offsets[place],
-                base + total,
+                PassMemory(lowering, shape, batch, lambda at: base + offsets[at], base + total)
             )
             given = next(i for i, step in enumerate(steps) if not isinstance(step.op, Convert))
             self._enqueue(run.launches(steps[:given]), timed=False)

@@ -30,6 +30,7 @@ from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.observation import PassWatch, activation_bytes, facts
 from rocmforge.gpu.ops.attention_prompt import DEEP_QUERIES
 from rocmforge.gpu.pass_lowering import PassLowering
+from rocmforge.gpu.pass_memory import PassMemory
 from rocmforge.gpu.passes import CapturedPass, Key, Plan, Running, sampling
 from rocmforge.gpu.peers import NO_PEERS, Peers
 from rocmforge.gpu.release import release_all
@@ -169,11 +170,12 @@ class GpuExecutor:
             outputs = None if tokens == 1 else (tokens - 1,)
             shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens)
             steps = self._steps(shape)
-            PassLowering(lowering, shape, batch, lambda place: 0, 0).launches(steps)
+            nowhere = PassMemory(lowering, shape, batch, lambda place: 0, 0)
+            PassLowering(nowhere).launches(steps)
             if tokens >= DEEP_QUERIES:
-                deep = replace(shape, deep=True)
+                deep = replace(nowhere, shape=replace(shape, deep=True))
                 attended = [step for step in steps if isinstance(step.op, Attention)]
-                PassLowering(lowering, deep, batch, lambda place: 0, 0).launches(attended)
+                PassLowering(deep).launches(attended)
         return recorder.builds
 
     def forward(
@@ -553,7 +555,8 @@ class GpuExecutor:
         batch = own.inputs.addresses()
         if chooses:
             batch = replace(batch, chosen=own.result(shape.output_rows, 1).ctypes.data)
-        lowering = PassLowering(self._lowering, shape, batch, address, base + plan.nbytes)
+        memory = PassMemory(self._lowering, shape, batch, address, base + plan.nbytes)
+        lowering = PassLowering(memory)
         wanted = plan.steps if chooses else self._unsampled(plan.steps)
         steps = [(step, lowering.launches([step])) for step in wanted]
         scores = address((self._graph.result, F32))

@@ -23,6 +23,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering
 from rocmforge.gpu.observation import activation_bytes, step_cost
 from rocmforge.gpu.pass_lowering import PassLowering
+from rocmforge.gpu.pass_memory import PassMemory
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.replay import Replay
 from rocmforge.gpu.runtime import Runtime
@@ -217,8 +218,9 @@ class GpuTimedPass:
         def address(place: Place) -> int:
             return base + offsets[place]
 
-        inputs, scratch_at = self._inputs.addresses(), base + end
-        lowering = PassLowering(self._lowering, self._shape, inputs, address, scratch_at)
+        inputs = self._inputs.addresses()
+        memory = PassMemory(self._lowering, self._shape, inputs, address, base + end)
+        lowering = PassLowering(memory)
         self._launches = [lowering.launches([step]) for step in steps]
         return address
 

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rocmforge.engine import Engine
-from rocmforge.gpu import pass_lowering
+from rocmforge.gpu import expert_launches, product_launches
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.fusion import FUSIONS, Fusion
 from rocmforge.gpu.launch import Launch
@@ -63,7 +63,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the feed-forward kernels and of norms that passes consist of, as they are made."""
     names: list[str] = []
     for name in ("gate_up_swiglu", "swiglu", "matmul_rmsnorm"):
-        monkeypatch.setattr(pass_lowering, name, watched(getattr(pass_lowering, name), names))
+        right = getattr(product_launches, name)
+        monkeypatch.setattr(product_launches, name, watched(right, names))
     return names
 
 
@@ -134,10 +135,10 @@ def test_rules_of_experts_give_right_logits(
     wanted = reference_logits(path, IDS)
     made: list[str] = []
     for of, name in (
-        (pass_lowering, "rmsnorm_route"),
-        (pass_lowering.experts, "route"),
-        (pass_lowering.experts, "add_experts"),
-        (pass_lowering.experts, "add_experts_rmsnorm"),
+        (expert_launches, "rmsnorm_route"),
+        (expert_launches.experts, "route"),
+        (expert_launches.experts, "add_experts"),
+        (expert_launches.experts, "add_experts_rmsnorm"),
     ):
         monkeypatch.setattr(of, name, watched(getattr(of, name), made))
     choices: Sequence[tuple[tuple[Fusion, ...], list[str]]] = (

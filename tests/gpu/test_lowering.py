@@ -18,6 +18,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.pass_lowering import PassLowering
+from rocmforge.gpu.pass_memory import PassMemory
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.plan.fusion import fuse
 from rocmforge.plan.graph import Op
@@ -70,7 +71,8 @@ def test_mixed_gate_and_up_are_launched_with_swiglu_between_the_matmuls() -> Non
 
 def launches(found: Lowering, shape: BatchShape, ops: list[Op]) -> list[Launch]:
     steps = lower(ops, found.reading(shape), found.writing(shape))
-    return PassLowering(found, shape, BatchAddresses(), lambda place: 0, 0).launches(steps)
+    memory = PassMemory(found, shape, BatchAddresses(), lambda _: 0, 0)
+    return PassLowering(memory).launches(steps)
 
 
 def test_launches_of_a_few_rows_start_early_but_those_behind_a_copy() -> None:
@@ -128,7 +130,8 @@ def test_scratch_holds_what_splits_of_a_prompt_leave(architecture: str) -> None:
             shape = BatchShape(tokens, 1, (tokens - 1,), False, tokens, deep)
             room = room_of(shape)
             steps = lower([op], found.reading(room), found.writing(room))
-            made = PassLowering(found, shape, BatchAddresses(), lambda _: 0, 0).launches(steps)
+            memory = PassMemory(found, shape, BatchAddresses(), lambda _: 0, 0)
+            made = PassLowering(memory).launches(steps)
             (launch,) = [one for one in made if one.name == "attention_prompt"]
             splits = launch.grid[2]
             assert splits > 1 or tokens > 700
@@ -179,7 +182,8 @@ def test_passes_of_a_plan_read_experts_in_the_dtypes_of_the_plan(
                 assert place in written or place[0].name in ("h", "experts"), place
                 return 0
 
-            made = PassLowering(found, shape, BatchAddresses(), address, 0).launches(steps)
+            memory = PassMemory(found, shape, BatchAddresses(), address, 0)
+            made = PassLowering(memory).launches(steps)
             assert any(launch.name.startswith("expert_matmul") for launch in made)
 
 

@@ -12,7 +12,7 @@ import pytest
 from suite_caches import nothing_prepared
 
 from rocmforge.errors import MeasurementError
-from rocmforge.gpu import pass_lowering, replay
+from rocmforge.gpu import product_launches, replay
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.fusion import FUSIONS
 from rocmforge.gpu.launch import Launch
@@ -146,12 +146,12 @@ def test_every_rule_of_a_gpu_has_a_suite(suites: dict[str, Any]) -> None:
 def test_a_wrong_kernel_of_either_way_is_not_timed(
     suites: dict[str, Any], kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right: Callable[..., Launch] = getattr(pass_lowering, kernel)
+    right: Callable[..., Launch] = getattr(product_launches, kernel)
 
     def wrong(*given: Any, **options: Any) -> Launch:
         """Take the gate for both."""
         return right(*given, **{**options, "up": options["gate"]})
 
-    monkeypatch.setattr(pass_lowering, kernel, wrong)
+    monkeypatch.setattr(product_launches, kernel, wrong)
     with pytest.raises(MeasurementError, match="gate_up_swiglu Q4_0, 1 tokens"):
         suites["fusion"].GateUpSwiglu().setup("Q4_0", 1, "unfused", "gpu")
