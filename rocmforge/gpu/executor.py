@@ -7,7 +7,7 @@ it.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,36 +18,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats, Ints
-from rocmforge.errors import CompileError, DeviceError, OutOfMemoryError
+from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu.batch_shape import LEAST_ROOM, BatchShape, batch_shape, room_of
 from rocmforge.gpu.cache import DeviceKVCache
-from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
+from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.constants import Constants
-from rocmforge.gpu.dtypes import F32, Place, Step, lifetimes
-from rocmforge.gpu.fusion import Fusion, pass_steps, wanted_fusions
+from rocmforge.gpu.fusion import Fusion, wanted_fusions
 from rocmforge.gpu.input_block import InputBlock
+from rocmforge.gpu.kept_passes import KeptPasses
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.observation import PassWatch, activation_bytes, facts
-from rocmforge.gpu.ops.attention_prompt import DEEP_QUERIES
-from rocmforge.gpu.pass_lowering import PassLowering
-from rocmforge.gpu.pass_memory import PassMemory
-from rocmforge.gpu.passes import CapturedPass, Key, Plan, Running, sampling
+from rocmforge.gpu.passes import Running, sampling
 from rocmforge.gpu.peers import NO_PEERS, Peers
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.slot import Slot, grow, memory
 from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.kv.batch import Batch, extend, step_ahead
-from rocmforge.plan.arena import assign
 from rocmforge.plan.cost import Costs
 from rocmforge.plan.graph import Graph
 from rocmforge.plan.lockstep import BARRIER, TURN, Work, alone
 from rocmforge.plan.observation import Observer
-from rocmforge.plan.operands import Rotation
 from rocmforge.plan.protocols import ExecutorMemory, Progress, StageInput
-from rocmforge.plan.records import Attention
 from rocmforge.sampling import choose
 
-PASSES = 64  # whose launches are kept; a shape has up to four
 PREPARED = (1, 32, 512)  # tokens of the passes whose kernels are compiled ahead
 CHUNKS = (2048, 1024)  # tokens of a prompt in one pass, where the arena has room for them
 ARENA_SHARE = 0.02  # of the device's memory, at most, for chunks above LEAST_ROOM
@@ -86,13 +79,11 @@ class GpuExecutor:
         self.cache = cache
         self._graph = graph
         self._runtime = kernels.runtime
-        self._fused = wanted_fusions(kernels.tuning) if fused is None else fused
         self._constants = Constants(self._runtime, ctx)
         self._ctx = ctx
         self._max_pages = -(-ctx // cache.page_size)
-        self._sampling = sampling(graph.result)
-        self._received = graph.received
-        whole = self._received is None and len(self._sampling) > 0  # a stage has no step behind it
+        # A stage of several devices has no step behind it.
+        whole = graph.received is None and len(sampling(graph.result)) > 0
         self._slots = tuple(
             Slot(
                 self._runtime,
@@ -107,16 +98,12 @@ class GpuExecutor:
         self._busy = False  # whether anything may be on a stream
         self._kernels = kernels
         constants = self._constants
-        self._lowering = Lowering(
-            kernels, cache, ctx, constants.address, constants.table, peers=peers
-        )
+        lowering = Lowering(kernels, cache, ctx, constants.address, constants.table, peers=peers)
+        rules = wanted_fusions(kernels.tuning) if fused is None else fused
+        self._passes = KeptPasses(graph, lowering, cache, rules, self._slots)
         self._grouped = peers.ranks > 1
         # What a step that is only queued may fail with: alone, a device runs it later.
         self._forgiven = () if self._grouped else (CompileError, DeviceError)
-        self._plans: dict[BatchShape, Plan] = {}
-        self._passes: OrderedDict[Key, CapturedPass] = OrderedDict()
-        self._moves = cache.moves
-        self._arena = (0, 0)
         self._copies: Any = self._runtime.create_stream()  # of inputs, while a step runs
         self._stream: Any = self._runtime.create_stream()  # None: closed
         self._watch = PassWatch(self._runtime, self._stream)
@@ -128,7 +115,8 @@ class GpuExecutor:
         """Most tokens of a prompt to run in one pass: longer ones fill the device better."""
         most = ARENA_SHARE * self._runtime.memory_info()[1]
         shapes = (BatchShape(tokens, 1, (tokens - 1,), False, tokens) for tokens in CHUNKS)
-        fitting = (shape.tokens for shape in shapes if self._plan(room_of(shape)).nbytes <= most)
+        plan = self._passes.plan
+        fitting = (shape.tokens for shape in shapes if plan(room_of(shape)).nbytes <= most)
         return next(fitting, LEAST_ROOM)
 
     def prepare(self, progress: Progress | None = None) -> None:
@@ -148,35 +136,13 @@ class GpuExecutor:
             A kernel does not compile.
         """
         address, table = self._constants.address, self._constants.table
-        decode = self._builds((1,), address, table)  # which every constant is for
+        decode = self._passes.builds((1,), address, table)  # which every constant is for
         self._kernels.prepare(decode, progress)
 
     def builds(self) -> list[Build]:
         """Return what most passes need compiled; nothing is uploaded."""
         sizes = (*PREPARED, self.prefill_chunk)
-        return self._builds(sizes, lambda array: 0, lambda rotation: (0, 0))
-
-    def _builds(
-        self,
-        sizes: Sequence[int],
-        constant: Callable[[Any], int],
-        table: Callable[[Rotation], tuple[int, int]],
-    ) -> list[Build]:
-        """Kernels of passes of so many tokens; `constant` and `table` as of `Lowering`."""
-        recorder = BuildRecorder(self._runtime, self._kernels.tuning)
-        lowering = replace(self._lowering, kernels=recorder, constant=constant, table=table)
-        batch = self._slots[0].inputs.addresses()
-        for tokens in sizes:
-            outputs = None if tokens == 1 else (tokens - 1,)
-            shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens)
-            steps = self._steps(shape)
-            nowhere = PassMemory(lowering, shape, batch, lambda place: 0, 0)
-            PassLowering(nowhere).launches(steps)
-            if tokens >= DEEP_QUERIES:
-                deep = replace(nowhere, shape=replace(shape, deep=True))
-                attended = [step for step in steps if isinstance(step.op, Attention)]
-                PassLowering(deep).launches(attended)
-        return recorder.builds
+        return self._passes.builds(sizes, lambda array: 0, lambda rotation: (0, 0))
 
     def forward(
         self,
@@ -254,7 +220,7 @@ class GpuExecutor:
         """Let the host choose where the device could not: it says what is wrong with the logits."""
         if self._queued is not None:  # its logits have taken the place of these
             yield from self._settle()
-            rerun = replace(running, kept=self._pass((running.shape, True, 0, False)))
+            rerun = replace(running, kept=self._passes.get((running.shape, True, 0, False)))
             yield from self._launch(rerun, None)
             yield BARRIER
             yield from self._settle()
@@ -296,16 +262,16 @@ class GpuExecutor:
             watch.begin()
         shape = self._shape(sequences, counts, rows, stage)
         if self._slots[0].inputs.needs_more(tokens.size, len(counts)):
-            self._forget()
+            self._passes.forget()
             grow(self._slots, tokens.size, len(counts))
         columns = 1 if draws is not None else self._graph.result.columns
-        self._reserve_room(shape, columns)
+        self._passes.reserve_room(shape, columns)
         key = shape, draws is not None, 0, False
-        kept = self._pass(key)
+        kept = self._passes.get(key)
         # Nothing can fail from here on that leaves sequences longer than what was written.
         batch = extend(self.cache.table, sequences, counts) if stage is None else stage.batch
-        if self._moves != self.cache.moves:  # the same launches with the cache's new addresses
-            kept = self._pass(key)
+        if self._passes.outdated:  # the same launches with the cache's new addresses
+            kept = self._passes.get(key)
         result = self._slots[0].result(shape.output_rows, columns)
         received = None if stage is None else self._slots[0].receive(stage.received)
         running = Running(kept, shape, tuple(sequences), tokens, draws, batch, result, received)
@@ -344,7 +310,7 @@ class GpuExecutor:
         slot = 1 - running.kept.slot
         self._runtime.record_event(self._slots[running.kept.slot].done, self._stream)
         yield BARRIER  # all have what the step before waits for
-        kept = self._pass((running.shape, True, slot, True))
+        kept = self._passes.get((running.shape, True, slot, True))
         result = self._slots[slot].result(running.shape.output_rows, 1)
         queued = replace(running, kept=kept, draws=draws, batch=batch, result=result)
         yield from self._launch(queued, None)
@@ -363,7 +329,7 @@ class GpuExecutor:
             return False
         if tuple(sequences) != queued.sequences or tokens.tolist() != self._chosen:
             return False
-        if draws.tobytes() != queued.draws.tobytes() or self._moves != self.cache.moves:
+        if draws.tobytes() != queued.draws.tobytes() or self._passes.outdated:
             return False
         batch = step_ahead(self.cache.table, sequences) if stage is None else stage.batch
         return batch is not None and batch.same_places(queued.batch)
@@ -407,7 +373,8 @@ class GpuExecutor:
 
     def memory(self) -> ExecutorMemory:
         """Return what it holds now; see `Executor.memory`."""
-        return ExecutorMemory(self._arena[1], self._constants.nbytes, *memory(self._slots))
+        arena, constants = self._passes.arena_bytes, self._constants.nbytes
+        return ExecutorMemory(arena, constants, *memory(self._slots))
 
     def timed_pass(
         self,
@@ -423,11 +390,11 @@ class GpuExecutor:
         self.cache.grow(self.cache.n_pages)  # the pass keeps its addresses, whatever runs later
         given = stage or StageInput(extend(self.cache.table, sequences, counts), None)
         return GpuTimedPass(
-            self._lowering,
+            self._passes.lowering,
             shape,
             tokens,
             given,
-            self._unsampled(self._steps(room_of(shape))),
+            self._passes.unsampled(self._passes.steps(room_of(shape))),
             self._graph,
             self._max_pages,
             self.cache.bytes_per_token // self.cache.n_layers,
@@ -442,15 +409,11 @@ class GpuExecutor:
         if stream is None:
             return
         self._stream = None
-        passes, self._passes = self._passes, OrderedDict()
-        (arena, _), self._arena = self._arena, (0, 0)
         releases: list[Callable[[], None]] = [runtime.synchronize]
         releases += [slot.close for slot in self._slots]
         releases.append(self._watch.close)
-        releases += [partial(self._drop, kept) for kept in passes.values()]
+        releases += self._passes.releases()
         releases += self._constants.releases()
-        if arena:
-            releases.append(partial(runtime.free, arena))
         streams = self._copies, stream
         release_all(*releases, *(partial(runtime.destroy_stream, one) for one in streams))
 
@@ -516,99 +479,6 @@ class GpuExecutor:
         if running.draws is None:  # chosen tokens are there already
             runtime.copy_to_host(running.result, kept.scores, stream)
         mark("device_to_host")
-
-    def _pass(self, key: Key) -> CapturedPass:
-        """Return the pass of a key, built where there is none."""
-        if self._moves != self.cache.moves:
-            self._forget()
-            self._moves = self.cache.moves
-        kept = self._passes.get(key)
-        if kept is None:
-            kept = self._build(*key)
-            self._passes[key] = kept
-            if len(self._passes) > PASSES:
-                self._drop(self._passes.popitem(last=False)[1])
-        self._passes.move_to_end(key)
-        return kept
-
-    def _build(self, shape: BatchShape, chooses: bool, slot: int, chained: bool) -> CapturedPass:
-        room = room_of(shape)
-        if room not in self._plans:
-            self._plans[room] = self._plan(room)
-        plan = self._plans[room]
-        unpacked = self._lowering.unpacked_bytes(plan.steps, shape)
-        try:
-            base = self._reserve(plan.nbytes + max(plan.scratch, unpacked))
-        except OutOfMemoryError:
-            if unpacked <= plan.scratch:
-                raise
-            self._lowering = replace(self._lowering, unpacks=False)  # slower prompts need less
-            base = self._reserve(plan.nbytes + plan.scratch)
-
-        chosen = (self._sampling[0].token, F32) if chooses else None
-        behind = self._slots[slot - 1].inputs.addresses()  # of the pass that goes on with them
-
-        def address(place: Place) -> int:
-            return behind.tokens if place == chosen else base + plan.offsets[place]
-
-        own = self._slots[slot]
-        batch = own.inputs.addresses()
-        if chooses:
-            batch = replace(batch, chosen=own.result(shape.output_rows, 1).ctypes.data)
-        memory = PassMemory(self._lowering, shape, batch, address, base + plan.nbytes)
-        lowering = PassLowering(memory)
-        wanted = plan.steps if chooses else self._unsampled(plan.steps)
-        steps = [(step, lowering.launches([step])) for step in wanted]
-        scores = address((self._graph.result, F32))
-        received = address((self._received, F32)) if self._received else 0
-        return CapturedPass(steps, scores, received, slot, chained)
-
-    def _steps(self, room: BatchShape) -> list[Step]:
-        """Return the steps of a pass; where it is for logits, the last one chooses the tokens."""
-        return pass_steps((*self._graph.ops, *self._sampling), self._lowering, room, self._fused)
-
-    def _unsampled(self, steps: list[Step]) -> list[Step]:
-        """The steps without the one that chooses the tokens."""
-        return steps[: len(steps) - len(self._sampling)]
-
-    def _plan(self, room: BatchShape) -> Plan:
-        lowering = self._lowering
-        steps = self._steps(room)
-        held = lifetimes(steps, lambda place: lowering.nbytes(place, room))
-        held[self._graph.result, F32].read(len(steps))  # copied to the host after the last step
-        for sample in self._sampling:  # its tokens go to the inputs of a pass
-            del held[sample.token, F32]
-        offsets, total = assign(held)
-        return Plan(steps, offsets, total, lowering.scratch_bytes(steps, room))
-
-    def _reserve(self, nbytes: int) -> int:
-        """Address of the arena, at least so large; passes made for a smaller one are dropped."""
-        address, size = self._arena
-        if size < nbytes:
-            self._forget()
-            self._arena = (0, 0)
-            if address:
-                self._runtime.free(address)
-            self._arena = (self._runtime.allocate(nbytes), nbytes)
-        return self._arena[0]
-
-    def _reserve_room(self, shape: BatchShape, columns: int) -> None:
-        """Give each slot room for result and input; passes that copy to an older place go."""
-        width = self._received.columns if self._received else 0
-        wanted = 4 * shape.output_rows * columns, 4 * shape.tokens * width
-        for slot in self._slots:
-            if not slot.has_room(*wanted):
-                self._forget()
-                slot.make_room(*wanted)
-
-    def _forget(self) -> None:
-        """Drop all passes: an address that they hold is about to change."""
-        while self._passes:
-            self._drop(self._passes.popitem()[1])
-
-    def _drop(self, kept: CapturedPass) -> None:
-        if kept.graph is not None:
-            self._runtime.destroy_graph(kept.graph)
 
 
 def _all(work: Work[None]) -> None:

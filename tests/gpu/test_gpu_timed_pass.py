@@ -96,7 +96,7 @@ def test_every_launch_of_a_pass_is_in_one_step(
     assert Counter((one.name, one.grid, one.threads) for one in launches) == wanted
     executor = engine._executor
     assert isinstance(executor, GpuExecutor)
-    steps = executor._steps(timed._shape)[:-1]  # all but the choice of a token
+    steps = executor._passes.steps(timed._shape)[:-1]  # all but the choice of a token
     assert sum(step.calls for step in timed.steps) == len(steps)
     timed.close()
 
@@ -120,7 +120,7 @@ def test_steps_are_named_after_ops_and_count_the_layers(engine: Engine) -> None:
     }
     executor = engine._executor
     assert isinstance(executor, GpuExecutor)
-    ops = [step.op for step in executor._steps(timed._shape)]
+    ops = [step.op for step in executor._passes.steps(timed._shape)]
     matrices = [w for op in ops if isinstance(op, Matmul) for w in op.weights]
     normed = [op for op in ops if isinstance(op, MatmulRmsnorm)]
     matrices += [op.weight for op in normed]

@@ -20,7 +20,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu import product_launches
 from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.compiler import Kernels, wave_size
-from rocmforge.gpu.executor import GpuExecutor
+from rocmforge.gpu.kept_passes import KeptPasses
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import matmul_f16 as op
@@ -194,17 +194,17 @@ def test_without_memory_for_it_weights_are_multiplied_as_they_are(
 ) -> None:
     path = make_model(tmp_path / "m.gguf", "tiny", "Q8_0", seed=5, layers=2)
     ids, refused = [3 + 7 * i % 200 for i in range(21)], []
-    reserve = GpuExecutor._reserve
+    reserve = KeptPasses._reserve
 
-    def full(self: GpuExecutor, nbytes: int) -> int:
-        if self._lowering.unpacks:
+    def full(self: KeptPasses, nbytes: int) -> int:
+        if self.lowering.unpacks:
             refused.append(nbytes)
             raise OutOfMemoryError("no memory")
         return reserve(self, nbytes)
 
     device = f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
     with Engine.from_gguf(path, device, ctx=64) as engine:
-        monkeypatch.setattr(GpuExecutor, "_reserve", full)
+        monkeypatch.setattr(KeptPasses, "_reserve", full)
         assert relative_rms(engine.logits(ids), reference_logits(path, ids)) <= PROMPT_BOUND
         assert relative_rms(engine.logits(ids), reference_logits(path, ids)) <= PROMPT_BOUND
     assert len(refused) == 1

@@ -248,7 +248,7 @@ def test_what_stages_tell_names_their_devices(device: str, llama: Path) -> None:
         finally:
             timed.close()
         split: Any = engine._executor
-        _, step = [kept for kept in split._executors[1]._passes.values() if kept.ran]
+        _, step = [kept for kept in split._executors[1]._passes._kept.values() if kept.ran]
         first, *others = [launch for _, launches in step.steps for launch in launches]
         assert not first.early  # it waits for the copy of what is received
         assert any(launch.early for launch in others)

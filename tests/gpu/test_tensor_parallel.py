@@ -97,7 +97,7 @@ def test_parts_of_unequal_widths(alike: Names, count: int, tmp_path: Path) -> No
 def launched(engine: Engine) -> set[str]:
     """Kernels of the passes that the first device keeps."""
     split: Any = engine._executor
-    passes = split._executors[0]._passes.values()
+    passes = split._executors[0]._passes._kept.values()
     return {one.name for kept in passes for _, launches in kept.steps for one in launches}
 
 
