@@ -29,6 +29,7 @@ from rocmforge.gpu.fusion import Fusion
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.op_memory import NO_PAGES, OpMemory, OpPages
 from rocmforge.gpu.ops.dequantize import dequantize
 from rocmforge.gpu.ops.pack import is_needed, pack
 from rocmforge.gpu.ops.peaks import ELEMENT, PeakLaunch, blocks, peak_products, peak_reads
@@ -39,7 +40,6 @@ from rocmforge.gpu.pass_memory import PassMemory
 from rocmforge.gpu.peers import NO_PEERS, Peers
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.replay import Replay
-from rocmforge.gpu.runtime import Runtime
 from rocmforge.gpu.upload import Uploader
 from rocmforge.kv.batch import Queries, Slots
 from rocmforge.plan.arena import assign
@@ -49,8 +49,6 @@ from rocmforge.plan.protocols import MatrixShape, Precision, wanted_gpu_head_dim
 from rocmforge.plan.records import Attention, KvAppend, Matmul, Rmsnorm, Swiglu
 
 MOST_READ = 1 << 30  # bytes that a ceiling is read from; no cache holds them
-
-NO_PAGES = np.empty((0, 1, 16, 16), np.float16)
 
 
 class GpuBackend:
@@ -316,7 +314,7 @@ class GpuBackend:
         tokens, kv_heads, head_dim = k.shape
         keys, values = (Tensor(name, kv_heads * head_dim) for name in ("k", "v"))
         with self._memory() as memory:
-            cache = _Pages(memory, k_pages, v_pages)
+            cache = OpPages(memory, k_pages, v_pages)
             self._run(
                 KvAppend(keys, values, 0, head_dim),
                 {keys: k.reshape(tokens, -1), values: v.reshape(tokens, -1)},
@@ -346,7 +344,7 @@ class GpuBackend:
                 {queried: q.reshape(tokens, -1)},
                 {mixed: out.reshape(tokens, -1)},
                 vars(queries),
-                _Pages(memory, k_pages, v_pages),
+                OpPages(memory, k_pages, v_pages),
             )
 
     def read_rates(self, working_set: int) -> Generator[float, None, None]:
@@ -414,7 +412,7 @@ class GpuBackend:
         reads: Mapping[Tensor, Floats],
         writes: Mapping[Tensor, Floats],
         described: Mapping[str, NDArray[Any]] | None = None,
-        cache: _Pages | None = None,
+        cache: OpPages | None = None,
     ) -> None:
         """Run one record: tensors up, its launches, tensors down."""
         described = described or {}
@@ -428,7 +426,7 @@ class GpuBackend:
                 rows, len(counts), None, bool((counts == 1).all()), int(counts.max(initial=1))
             )
             ctx = int(described["lengths"].max()) if "lengths" in described else 1
-            pages = cache or _Pages(memory, NO_PAGES, NO_PAGES)
+            pages = cache or OpPages(memory, NO_PAGES, NO_PAGES)
             lowering = Lowering(self.kernels, pages, ctx, memory.upload, lambda _: (0, 0))
             steps = lower([op], lowering.reading(shape), lowering.writing(shape))
             held = lifetimes(
@@ -451,9 +449,9 @@ class GpuBackend:
             for tensor, array in writes.items():
                 self._runtime.copy_to_host(array, base + offsets[tensor, F32])
 
-    def _memory(self) -> _Memory:
+    def _memory(self) -> OpMemory:
         """Memory for one op; what `timed` collects keeps it."""
-        return _Memory(self._runtime, None if self._timed is None else self._timed.held)
+        return OpMemory(self._runtime, None if self._timed is None else self._timed.held)
 
     def _enqueue(self, launches: Sequence[Launch], timed: bool = True) -> None:
         """Run launches between two events and wait for them."""
@@ -474,64 +472,3 @@ class _Timed:
 
     launches: list[Launch]
     held: list[int]
-
-
-class _Memory:
-    """Device memory that is given back at the end of a `with`, or then belongs to `keeper`."""
-
-    def __init__(self, runtime: Runtime, keeper: list[int] | None) -> None:
-        self._runtime = runtime
-        self._keeper = keeper
-        self._held: list[int] = []
-
-    def __enter__(self) -> _Memory:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._keeper is not None:
-            self._keeper += self._held
-            return
-        release_all(*(partial(self._runtime.free, address) for address in self._held))
-
-    def empty(self, nbytes: int) -> int:
-        """Address of new memory, of at least one byte."""
-        self._held.append(self._runtime.allocate(max(1, nbytes)))
-        return self._held[-1]
-
-    def upload(self, array: NDArray[Any]) -> int:
-        """Address of a copy."""
-        address = self.empty(array.nbytes)
-        if array.size:
-            self._runtime.copy_to_device(address, np.ascontiguousarray(array))
-        return address
-
-    def download(self, target: NDArray[Any], source: int) -> None:
-        """Fill a C-contiguous array."""
-        self._runtime.copy_to_host(target, source)
-
-
-class _Pages:
-    """One layer's pages of the host, (n, G, D, P) and (n, G, P, D), as the device lays them out."""
-
-    windowed = ()
-
-    def __init__(self, memory: _Memory, k: NDArray[Any], v: NDArray[Any]) -> None:
-        self._memory = memory
-        self.dtype = "f16" if v.dtype == np.float16 else "f32"
-        self.page_size = v.shape[2]
-        self._addresses = memory.upload(k.transpose(0, 1, 3, 2)), memory.upload(v)
-
-    def pages(self, layer: int) -> tuple[int, int]:
-        """Addresses of the keys and values."""
-        return self._addresses
-
-    def scales(self, layer: int) -> tuple[int, int]:
-        """None."""
-        return 0, 0
-
-    def download(self, k: NDArray[Any], v: NDArray[Any]) -> None:
-        """Bring back what the device wrote."""
-        turned = np.empty_like(v)
-        self._memory.download(turned, self._addresses[0])
-        k[:] = turned.transpose(0, 1, 3, 2)
-        self._memory.download(v, self._addresses[1])
