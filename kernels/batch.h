@@ -21,17 +21,17 @@ constexpr int kUnrolled = DEPTH > kRounds ? DEPTH : kRounds;
 constexpr int kStep = COLUMNS * SPLITS;
 constexpr int kLaneFloats = kTiles * kTokenTiles * TileC::Map::kValues;
 constexpr int kWaveFloats = kLaneFloats * WAVE;
-constexpr int kTileFloats = kWaveFloats * ROW_WAVES;
+constexpr int kBandFloats = kWaveFloats * ROW_WAVES;
 static_assert(kUnrolled % DEPTH == 0 && kUnrolled % kRounds == 0);
 static_assert(TOKENS % 16 == 0 && kRounds * kRound == COLUMNS);
 
-// Where the activations are, how many, and how the work is cut into tiles of kRows rows of all
-// matrices, and into blocks: of each tile, or of all tiles if EVEN is 1 (each_part).
+// Where the activations are, how many, and how the work is cut: into bands of kRows rows of all
+// matrices, and into blocks: of each band, or of all bands if EVEN is 1 (each_part).
 struct Batch {
     const f16* x;
     float* partials;
     uint32_t* arrivals;
-    int tokens, columns, tiles, blocks;
+    int tokens, columns, bands, blocks;
 };
 
 // The rows of one tile of 16.
@@ -139,9 +139,9 @@ DEVICE int first_token() {
     return block_x() * TOKENS;
 }
 
-// Steps begin to end - 1 of a tile of rows: what a block computes at a time.
+// Steps begin to end - 1 of a band: what a block computes at a time.
 struct Part {
-    int tile, begin, end;
+    int band, begin, end;
 };
 
 DEVICE int steps_of(int columns) {
@@ -153,15 +153,10 @@ DEVICE int quotient(int x, int y) {
     return static_cast<int>(static_cast<unsigned>(x) / static_cast<unsigned>(y));
 }
 
-// The number of this block among those of all tiles, in their order.
-DEVICE int own_block(const Batch& b) {
-    return EVEN ? block_y() : block_y() * b.blocks + block_z();
-}
-
-// Calls f(part) for each part of this block. Without EVEN, the blocks of a tile share its steps:
-// grid (tiles of tokens, tiles of rows, blocks). With EVEN, all blocks together walk along the
-// steps of one tile after another, each as far as the others, so that a block may have the end of a
-// tile and the beginning of the next: grid (tiles of tokens, blocks).
+// Calls f(part) for each part of this block. Without EVEN, the blocks of a band share its steps:
+// grid (tiles of tokens, bands, blocks). With EVEN, all blocks together walk along the
+// steps of one band after another, each as far as the others, so that a block may have the end of a
+// band and the beginning of the next: grid (tiles of tokens, blocks).
 template <class Function>
 DEVICE void each_part(const Batch& b, Function f) {
     const int steps = steps_of(b.columns);
@@ -170,28 +165,35 @@ DEVICE void each_part(const Batch& b, Function f) {
         f(Part{static_cast<int>(block_y()), steps * number / b.blocks,
                steps * (number + 1) / b.blocks});
     } else {
-        const int all = steps * b.tiles, own = own_block(b);
+        const int all = steps * b.bands, own = block_y();
         const int end = quotient(all * (own + 1), b.blocks);
         for (int at = quotient(all * own, b.blocks);;) {
-            const int tile = quotient(at, steps), start = tile * steps;
+            const int band = quotient(at, steps), start = band * steps;
             const int stop = minimum(end, start + steps);
-            f(Part{tile, at - start, stop - start});
+            f(Part{band, at - start, stop - start});
             at = stop;
-            if (at >= end) return;
-            block_sync();  // LDS is free again
+            if (at >= end) return;  // else this part was shared: its end was a barrier
         }
     }
 }
 
-// The blocks that share a tile follow one another: from `first` on, `count` of them.
+// The blocks that share a band, `count` of them, follow one another. Places for their sums do, too:
+// `first` and `own` are those of the first one and of this one. With EVEN they go on from a block
+// to the next, and from a band to the next.
 struct Sharers {
-    int first, count;
+    int count, first, own;
 
-    DEVICE Sharers(const Batch& b, int tile) : first(tile * b.blocks), count(b.blocks) {
-        if constexpr (EVEN) {
-            const int steps = steps_of(b.columns), all = steps * b.tiles, start = tile * steps;
-            first = quotient((start + 1) * b.blocks - 1, all);
-            count = quotient((start + steps) * b.blocks - 1, all) + 1 - first;
+    DEVICE Sharers(const Batch& b, int band) {
+        if constexpr (!EVEN) {
+            count = b.blocks;
+            first = band * b.blocks;
+            own = first + static_cast<int>(block_z());
+        } else {
+            const int steps = steps_of(b.columns), all = steps * b.bands, start = band * steps;
+            const int block = quotient((start + 1) * b.blocks - 1, all);
+            count = quotient((start + steps) * b.blocks - 1, all) + 1 - block;
+            first = band + block;
+            own = band + static_cast<int>(block_y());
         }
     }
 };

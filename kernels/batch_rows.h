@@ -21,13 +21,13 @@
 #include "batch_tiles.h"
 #endif
 
-static_assert(16 * kLds >= 4 * (SPLITS - 1) * kTileFloats, "room for the sums");
+static_assert(16 * kLds >= 4 * (SPLITS - 1) * kBandFloats, "room for the sums");
 
 DEVICE int split() {
     return SPLITS == 1 ? 0 : static_cast<int>(wave()) / ROW_WAVES;
 }
 
-// The sums of a part, over the block's waves and over all parts of its tile, for tokens whose rows
+// The sums of a part, over the block's waves and over all parts of its band, for tokens whose rows
 // of x `tokens` tells (as Neighbours). Weights have `rows` rows. Returns whether this wave has sums
 // to store.
 template <class Format, class Tokens>
@@ -82,15 +82,14 @@ DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens,
         }
     }
     if (count < steps_of(b.columns)) {
-        // From a block to the next one, or from a tile to the next one, the places for sums go on.
-        const Sharers sharers(b, part.tile);
-        const u64 token_tiles = (b.tokens + TOKENS - 1) / TOKENS, place = token_tiles * kTileFloats;
-        float* const own = b.partials + block_x() * kTileFloats + row_wave * kWaveFloats;
-        if (split() == 0) sums.write(own + (part.tile + own_block(b)) * place);
-        uint32_t* const arrivals = b.arrivals + part.tile * token_tiles + block_x();
+        const Sharers sharers(b, part.band);
+        const u64 token_tiles = (b.tokens + TOKENS - 1) / TOKENS, place = token_tiles * kBandFloats;
+        float* const sums_at = b.partials + block_x() * kBandFloats + row_wave * kWaveFloats;
+        if (split() == 0) sums.write(sums_at + sharers.own * place);
+        uint32_t* const arrivals = b.arrivals + part.band * token_tiles + block_x();
         if (!last_to_arrive(arrivals, sharers.count, &word)) return false;
         if (split() == 0) {
-            const float* const first = own + (part.tile + sharers.first) * place;
+            const float* const first = sums_at + sharers.first * place;
             sums.clear();
             for (int i = 0; i < sharers.count; ++i) sums.add(first + i * place);
         }

@@ -5,9 +5,9 @@
 // LANES neighbouring lanes are a group. In a pass, a group takes ROWS rows of each matrix. A block
 // of WAVES waves has WAVES * WAVE / LANES groups, on neighbouring rows, and may make several
 // passes. Lane i of a group takes units i, i + LANES, … of its rows (packed.h) and has UNITS of
-// each row in flight. With BUFFERS 2, and where they are few, the next ones are loaded before these
-// are used. At the end of a row, lanes without a unit load the row's last one again and
-// multiply it with activations of zero.
+// each row in flight. The next ones are loaded before these are used with BUFFERS 2, and where a
+// lane has no more than two of one token. At the end of a row, lanes without a unit load the row's
+// last one again and multiply it with activations of zero.
 //
 // The loads of the first weights are issued before the activations are read (activations.h), those
 // of the next weights before every barrier and before every sum over lanes.

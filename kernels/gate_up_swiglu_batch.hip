@@ -6,7 +6,7 @@
 //   out       (T, N) f16, kept finite
 //   partials, arrivals  as for matmul_batch.hip
 //
-// Threads: a block takes its share of the steps of all tiles, which have kRows / 2 rows, the same
+// Threads: a block takes its share of the steps of all bands, which have kRows / 2 rows, the same
 // ones of gate and of up (batch_rows.h). A wave has a tile of 16 rows of gate and the same rows of
 // up. Grid: of batch.h.
 // Limits: as for matmul_batch.hip.
@@ -21,9 +21,9 @@ struct GateUpBatchArgs {
     int rows;
 };
 
-// Computes a part of a tile. A wave has 16 rows of gate, and the same ones of up.
+// Computes a part of a band. A wave has 16 rows of gate, and the same ones of up.
 DEVICE void run(const GateUpBatchArgs& a, const Part& part, u32x4* lds) {
-    const int first = static_cast<int>(part.tile * (kRows / 2) + wave() % ROW_WAVES * 16);
+    const int first = static_cast<int>(part.band * (kRows / 2) + wave() % ROW_WAVES * 16);
     const TileSource from[kTiles] = {{a.gate, first}, {a.up, first}};
     Sums sums;
     const Neighbours tokens = {a.batch.tokens};

@@ -5,14 +5,15 @@
 //   W         (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, packed (packed.h)
 //   bias      (N,) float, or null
 //   out       (T, N) float; with `accumulate` it is added to
-//   partials  kTileFloats floats for each block and each tile, aligned to 16, if blocks share tiles
-//   arrivals  a counter for each tile, which holds 0, if blocks share tiles
+//   partials  kBandFloats floats for each place of batch.h and tile of tokens, aligned to 16, where
+//             blocks share bands
+//   arrivals  a counter for each band and tile of tokens, which holds 0, where blocks share bands
 //
-// Threads: a block takes TOKENS tokens and its share of the steps of all tiles, which have kRows
-// rows of one matrix (batch_rows.h, products.h). Grid: of batch.h. Limits: K a
-// multiple of 32; at least as many blocks as tiles of rows, at most as many as steps of all tiles,
-// and the product of blocks and steps below 2^31. Rows past the end are computed from the data of
-// the last one and not stored.
+// Threads: a block takes TOKENS tokens and its share of the steps of all bands, which have kRows
+// rows of one matrix (batch_rows.h, products.h). Grid: of batch.h. Limits: K a multiple of 32; at
+// least as many blocks as bands, at most as many as steps of all bands; with EVEN, the product of
+// blocks and these steps below 2^31. Rows past the end are computed from the data of the last one
+// and not stored.
 // Launched by rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"
 #include "products.h"
@@ -23,7 +24,7 @@ struct MatmulBatchArgs {
     int accumulate;
 };
 
-// Computes kRows rows of a matrix of `rows` rows.
+// Computes a part of a band of a matrix of `rows` rows.
 struct RowProducts {
     const MatmulBatchArgs& a;
     const Part& part;
@@ -43,8 +44,8 @@ struct RowProducts {
     }
 
     template <class Format>
-    DEVICE void run(const Product& p, int rows, int block) const {
-        const int first = block * kRows + static_cast<int>(wave()) % ROW_WAVES * kWaveRows;
+    DEVICE void run(const Product& p, int rows, int band) const {
+        const int first = band * kRows + static_cast<int>(wave()) % ROW_WAVES * kWaveRows;
         const TileSource from[kTiles] = {{p.matrix, first}, {p.matrix, first + 16}};
         Sums sums;
         const Neighbours tokens = {a.batch.tokens};
@@ -64,6 +65,6 @@ struct RowProducts {
 KERNEL_RESIDENT(matmul_batch, MatmulBatchArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kLds];
     each_part(a.batch, [&](const Part& part) {
-        own_product(a.products, part.tile, RowProducts{a, part, lds});
+        own_product(a.products, part.band, RowProducts{a, part, lds});
     });
 }

@@ -17,16 +17,16 @@ struct Products {
     int ends[3];
 };
 
-// For block number `block` of all, calls work.run<Format>(product, its rows, number of this block
-// among those of the product). Matrices of one format that follow one another share its code:
-// multiprocessors wait long for instructions that they run for the first time.
+// For block, or band, number `number` of all products, calls work.run<Format>(product, its rows,
+// number among those of the product). Matrices of one format that follow one another share its
+// code: multiprocessors wait long for instructions that they run for the first time.
 template <class Work>
-DEVICE void own_product(const Products& all, int block, const Work& work) {
+DEVICE void own_product(const Products& all, int number, const Work& work) {
     constexpr bool kFirstTwo = kSame<FORMAT_0, FORMAT_1>, kLastTwo = kSame<FORMAT_1, FORMAT_2>;
-    const bool first = block < all.ends[0], second = block < all.ends[1];
+    const bool first = number < all.ends[0], second = number < all.ends[1];
     const Product p = first ? all.of[0] : second ? all.of[1] : all.of[2];
     const int rows = first ? all.rows[0] : second ? all.rows[1] : all.rows[2];
-    const int own = block - (first ? 0 : second ? all.ends[0] : all.ends[1]);
+    const int own = number - (first ? 0 : second ? all.ends[0] : all.ends[1]);
     if ((kFirstTwo && kLastTwo) || first || (kFirstTwo && second)) {
         work.template run<FORMAT_0>(p, rows, own);
     } else if constexpr (kFirstTwo || kLastTwo) {

@@ -30,6 +30,7 @@ from rocmforge.gpu.ops import (
 )
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
+from rocmforge.gpu.ops.products import by_launch
 from rocmforge.gpu.peers import NO_PEERS, Peers
 from rocmforge.plan.fused_records import (
     AddExpertsRmsnorm,
@@ -225,12 +226,17 @@ class Lowering:
 
     def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
         most = matmul_batch.most_tokens(self.kernels.runtime.properties.architecture)
+        ops = [step.op for step in steps]
         every = dict.fromkeys(
             (op.gate.kernel_format, (2 * op.gate.rows,), op.gate.columns)
+            for op in ops
             if isinstance(op, GateUpSwiglu)
-            else (op.weights[0].kernel_format, tuple(w.rows for w in op.weights), op.x.columns)
-            for op in (step.op for step in steps)
-            if isinstance(op, GateUpSwiglu | Matmul)
+        )
+        every |= dict.fromkeys(
+            (weights[0].kernel_format, tuple(w.rows for w in weights), op.x.columns)
+            for op in ops
+            if isinstance(op, Matmul)
+            for weights in by_launch(op.weights)
         )
         return max(
             (

@@ -22,7 +22,7 @@ from rocmforge.gpu.ops.matmul_batch import (
 from rocmforge.gpu.ops.matmul_batch import runs as runs_batch
 from rocmforge.gpu.ops.matmul_dot4 import matmul_dot4
 from rocmforge.gpu.ops.matmul_prompt import gate_up_swiglu_prompt, matmul_prompt
-from rocmforge.gpu.ops.products import MOST
+from rocmforge.gpu.ops.products import by_launch
 from rocmforge.gpu.ops.softcap import softcap
 from rocmforge.gpu.ops.swiglu import swiglu
 from rocmforge.gpu.ops.unpack import as_f16
@@ -58,9 +58,7 @@ class ProductLaunches:
         ]
         if rows > GEMV_ROWS:
             if self._batches(op.weights, rows):
-                return [
-                    self._batched(op, rows, parts[i : i + MOST]) for i in range(0, len(parts), MOST)
-                ]
+                return [self._batched(op, rows, some) for some in by_launch(parts)]
             return [launch for part in parts for launch in self._gemm(op, rows, *part)]
         launches = []
         dtypes = [self.memory.lowering.activation_dtype(w.format, rows) for w in op.weights]

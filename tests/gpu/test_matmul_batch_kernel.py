@@ -1,8 +1,9 @@
 """Products of 9 to 128 tokens against the float64 reference: every format, awkward shapes, several
-matrices in one launch, slices, what becomes of the sums."""
+matrices in one launch, bands of rows that blocks share, what becomes of the sums."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -123,34 +124,103 @@ def test_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
     assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
 
 
-@pytest.mark.parametrize("tokens", [9, 32, 64, 97])
-@pytest.mark.parametrize("count", [4, 5, 6, 8])  # blocks for three tiles
-def test_shared_tiles_leave_counters_at_zero_and_give_the_same_every_time(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, count: int
+def just_enough(
+    gpu: Gpu, name: str, rows: Sequence[int], columns: int, tokens: int
+) -> tuple[op.Scratch, int]:
+    """Memory that the launch asks for, not a byte more, and its number of counters."""
+    nbytes = op.scratch_bytes(gpu.kernels, name, rows, columns, tokens)
+    of_block = op.choose(gpu.kernels.runtime.properties.architecture, name, tokens)
+    counters = sum(-(-n // of_block.rows) for n in rows) * -(-tokens // of_block.TOKENS)
+    arrivals = gpu.upload(np.zeros(counters, np.uint32))
+    return op.Scratch(gpu.empty(max(16, nbytes)), arrivals), counters
+
+
+@pytest.fixture(params=[False, True], ids=["own", "even"])
+def possible(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both kernels run bands that have blocks of their own."""
+    monkeypatch.setattr(op, "can_be_even", lambda _: request.param)
+
+
+NAMES_OF_THREE = (
+    ("Q4_K", "Q4_K", "Q6_K"),
+    ("Q6_K", "Q4_K", "Q4_K"),
+    ("Q4_K", "Q6_K", "Q4_K"),
+    ("Q4_K", "Q6_K", "Q8_0"),
+    ("Q4_K", "Q4_K", "Q4_K"),
+    ("Q6_K", "Q4_K"),
+)
+
+
+@pytest.mark.parametrize("count", [4, 5, 7, 8, 11])  # blocks for up to four bands
+@pytest.mark.parametrize(
+    ("tokens", "names"),
+    [(tokens, names) for tokens in (9, 40) for names in NAMES_OF_THREE] + [(97, NAMES_OF_THREE[0])],
+    ids=str,
+)
+def test_blocks_share_the_bands_of_several_matrices(
+    gpu: Gpu,
+    possible: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: int,
+    names: tuple[str, ...],
+    count: int,
 ) -> None:
-    rows = 3 * op.choose(gpu.kernels.runtime.properties.architecture, "Q4_K", tokens).rows - 5
-    case = data(tokens, rows, 1536, "Q4_K")
-    monkeypatch.setattr(op, "blocks", lambda *_, **__: count)
-    own = scratch(gpu)
-    x, weight = F16(gpu.upload(case.x)), upload(gpu, case.matrix)
-    out = gpu.empty(4 * tokens * rows)
+    """The same sums every time, in no more memory than was asked for; counters are 0 again."""
+    band = op.choose(gpu.kernels.runtime.properties.architecture, names[0], tokens).rows
+    rows = (2 * band - 3, 5, band)[: len(names)]
+    monkeypatch.setattr(op, "blocks", lambda bands, *_, **__: max(count, bands))
+    cases = [data(tokens, n, 1536, name) for n, name in zip(rows, names, strict=True)]
+    x = cases[0].x
+    own, counters = just_enough(gpu, names[0], rows, 1536, tokens)
+    outs = [gpu.empty(4 * tokens * n) for n in rows]
     launch = op.matmul_batch(
         gpu.kernels,
-        x=x,
-        weights=[weight],
-        outs=[out],
-        biases=[None],
+        x=F16(gpu.upload(x)),
+        weights=[upload(gpu, case.matrix) for case in cases],
+        outs=outs,
+        biases=[None] * len(rows),
         tokens=tokens,
         scratch=own,
     )
-    assert count in (launch.grid[1], launch.grid[1] * launch.grid[2])
     results = []
     for _ in range(2):
         gpu.run(launch)
-        results.append(gpu.download(out, (tokens, rows), np.float32))
-    np.testing.assert_array_equal(results[0], results[1])
-    assert relative_rms(results[0], case.wanted) < TOLERANCE
-    assert not gpu.download(own.arrivals, (4096,), np.uint32).any()
+        each = zip(outs, rows, strict=True)
+        results.append([gpu.download(out, (tokens, n), np.float32) for out, n in each])
+    for case, first, second in zip(cases, *results, strict=True):
+        np.testing.assert_array_equal(first, second)
+        wanted = x.astype(np.float64) @ case.matrix.to_floats().astype(np.float64).T
+        assert relative_rms(first, wanted) < TOLERANCE
+    assert not gpu.download(own.arrivals, (counters,), np.uint32).any()
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6, 7, 9])  # blocks for three bands
+@pytest.mark.parametrize("tokens", [9, 32, 64])
+def test_blocks_share_the_bands_of_gate_and_up(
+    gpu: Gpu, possible: None, monkeypatch: pytest.MonkeyPatch, tokens: int, count: int
+) -> None:
+    monkeypatch.setattr(op, "blocks", lambda *_, **__: count)
+    band = op.choose(gpu.kernels.runtime.properties.architecture, "Q4_K", tokens).rows
+    rows = 3 * band // 2 - 5
+    gate, up = data(tokens, rows, 1536, "Q4_K"), data(tokens, rows, 1536, "Q4_K", seed=1)
+    out = F16(gpu.empty(2 * tokens * rows))
+    own, counters = just_enough(gpu, "Q4_K", [2 * rows], 1536, tokens)
+    launch = op.gate_up_swiglu_batch(
+        gpu.kernels,
+        x=F16(gpu.upload(gate.x)),
+        gate=upload(gpu, gate.matrix),
+        up=upload(gpu, up.matrix),
+        out=out,
+        tokens=tokens,
+        scratch=own,
+    )
+    ups = gate.x.astype(np.float64) @ up.matrix.to_floats().astype(np.float64).T
+    wanted = gate.wanted / (1 + np.exp(-gate.wanted)) * ups
+    for _ in range(2):
+        gpu.run(launch)
+        got = gpu.download(out.address, (tokens, rows), np.float16)
+        assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
+    assert not gpu.download(own.arrivals, (counters,), np.uint32).any()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -172,3 +242,17 @@ def test_blocks_are_as_many_as_take_least_time() -> None:
     assert op.blocks(86, 32, resident=1, **{**h200, "even": False}) == 3 * 86
     assert op.blocks(501, 32, resident=1, **h200) == 501
     assert op.blocks(1, 1, resident=2, **h200) == 1
+
+
+def test_common_formats_are_compiled_ahead() -> None:
+    for architecture in ("gfx1100", "gfx942", "sm_80", "sm_90"):
+        listed = [(b.file, dict(b.defines or {})) for b in op.builds(architecture)]
+        assert len(listed) == len({str(entry) for entry in listed})
+        for tokens, (bands, steps) in itertools.product((9, 16, 33, 64), ((86, 32), (16, 86))):
+            constants = op.choose(architecture, "Q4_K", tokens)
+            cut = {"bands": bands, "steps": steps}
+            more = {"token_tiles": 1, "compute_units": 132, "resident": constants.BLOCKS}
+            count = op.blocks(**cut, **more, even=op.can_be_even(architecture))
+            even = op.is_even(architecture, constants, **cut, count=count)
+            macros = {**op.defines(constants, even=even), "FORMAT_0": "Q4_K"}
+            assert (op.GATE_UP_FILE, macros) in listed

@@ -231,6 +231,8 @@ def test_dense_columns_need_not_fill_16_bytes(gpu: Gpu, name: str, columns: int)
     "names",
     [
         ("Q4_K", "Q4_K", "Q6_K"),
+        ("Q6_K", "Q4_K", "Q4_K"),
+        ("Q4_K", "Q6_K", "Q4_K"),
         ("Q4_0", "Q8_0", "MXFP4"),
         ("Q8_0", "Q2_K"),
         ("Q5_K", "Q5_K", "Q5_K"),

@@ -50,7 +50,7 @@ class Constants:
         Groups of 32 activations in LDS, or of 8 where they are float32, of all tokens together.
     BUFFERS
         Sets of weights in a lane's registers: with 2, the next ones are loaded before these are
-        used.
+        used. So they are with 1, where a lane has no more than two units of one token.
     """
 
     TOKENS: int

@@ -31,7 +31,7 @@ TOKENS = (16, 32, 64)
 
 WAVE_ROWS = 32
 MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
-MOST_PARTS = 16  # of a tile of rows
+MOST_PARTS = 16  # of a band of rows
 FORMATS = (*STREAMS, *dict.fromkeys(DENSE.values()))
 """The types of kernels/packed.h that it multiplies with."""
 
@@ -152,7 +152,7 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
 
 
 def blocks(
-    tiles: int,
+    bands: int,
     steps: int,
     *,
     token_tiles: int,
@@ -160,18 +160,18 @@ def blocks(
     resident: int,
     even: bool,
 ) -> int:
-    """How many blocks share the steps of all tiles of rows, so that it takes least time.
+    """How many blocks share the steps of all bands of rows, so that it takes least time.
 
-    Either each tile has one or more blocks of its own. Or there are more blocks than tiles, and as
-    many as run at a time: most have the end of a tile and the beginning of the next. Fitted to
+    Either each band has one or more blocks of its own. Or there are more blocks than bands, and as
+    many as run at a time: most have the end of a band and the beginning of the next. Fitted to
     times of nine shapes on an H200 (2026-11-24, of the second way 2026-11-26), and not measured
     elsewhere. A block's start and end cost as much as eight steps, another beginning as three. With
-    n blocks on a compute unit, a step takes 0.6 + 0.4 n. Each part of a tile adds 0.35 steps.
+    n blocks on a compute unit, a step takes 0.6 + 0.4 n. Each part of a band adds 0.35 steps.
 
     Parameters
     ----------
-    tiles
-        Tiles of rows of all matrices.
+    bands
+        Bands of `Constants.rows` rows, of all matrices.
     steps
         Of a block that has all columns.
     token_tiles
@@ -181,9 +181,9 @@ def blocks(
     resident
         Blocks that a compute unit runs at a time.
     even
-        Whether a block may have parts of two tiles.
+        Whether a block may have parts of two bands.
     """
-    all_steps = tiles * steps
+    all_steps = bands * steps
     most = max(1, min(MOST_PARTS, steps // 2))
 
     def time(count: int) -> float:
@@ -191,38 +191,50 @@ def blocks(
         busiest = -(-token_tiles * count // compute_units)
         full, rest = divmod(busiest, resident)
         rounds = [resident] * full + [rest] * (rest > 0)
-        more = count % tiles > 0  # parts of a block, and of a tile
-        start, own = 8 + 3 * more, all_steps / count
-        parts = count / tiles + more
+        crosses = count % bands > 0  # from band to band: one more part of a block, and of a band
+        start, own = 8 + 3 * crosses, all_steps / count
+        parts = count / bands + crosses
         return sum(start + own * (0.6 + 0.4 * n) for n in rounds) + 0.35 * parts
 
-    counts = [tiles * parts for parts in range(1, most + 1)]
+    counts = [bands * parts for parts in range(1, most + 1)]
     if even:
         all_at_once = (n * compute_units // token_tiles for n in range(1, resident + 1))
         counts += [
             count
             for count in all_at_once
-            if tiles < count <= most * tiles and _countable(all_steps, count)
+            if bands < count <= most * bands and _countable(all_steps, count)
         ]
     return min(counts, key=time)
 
 
 def _countable(all_steps: int, count: int) -> bool:
-    """Whether a kernel can tell which steps of all are a block's: it multiplies two int."""
+    """Whether a kernel with EVEN can tell a block's steps: it multiplies 32-bit integers."""
     return all_steps * count < 1 << 31
 
 
 def can_be_even(architecture: str) -> bool:
-    """Whether blocks may have parts of two tiles.
+    """Whether blocks may have parts of two bands.
 
-    On AMD that is not measured, and takes up to 32 registers more; gate and up of 64 tokens would
-    then spill on gfx1100.
+    Of CUDA's devices only an H200 was measured. AMD's were not. There the kernel takes up to 36
+    registers more, and gate and up of 64 tokens would spill on gfx1100.
     """
     return architecture.startswith("sm_")
 
 
+def is_even(architecture: str, constants: Constants, *, bands: int, steps: int, count: int) -> bool:
+    """Whether `count` blocks run the kernel with EVEN.
+
+    It has shorter code for more than 16 tokens, as CUDA's compiler makes it. So it is for bands
+    that have blocks of their own, too.
+    """
+    if count % bands > 0:
+        return True
+    shorter = can_be_even(architecture) and constants.TOKENS > 16
+    return shorter and _countable(bands * steps, count)
+
+
 def defines(constants: Constants, *, even: bool = False) -> dict[str, int | str]:
-    """Macros of kernels/batch.h; `even`: blocks share all tiles together, not each tile alone."""
+    """Macros of kernels/batch.h; `even`: blocks share all bands together, not each band alone."""
     return {**asdict(constants), "EVEN": int(even)}
 
 
@@ -231,10 +243,12 @@ def builds(architecture: str) -> Iterator[Build]:
     if not has_matrix_units(architecture):
         return
     for name in FORMATS:
-        common = name in COMMON
-        for tokens in TOKENS if common else TOKENS[-1:]:
-            for even in (False, True) if common and can_be_even(architecture) else (False,):
-                macros = defines(choose(architecture, name, tokens), even=even)
+        for tokens in TOKENS if name in COMMON else TOKENS[-1:]:
+            constants = choose(architecture, name, tokens)
+            own = is_even(architecture, constants, bands=1, steps=1, count=1)
+            both = tokens == TOKENS[0] and can_be_even(architecture)
+            for even in (False, True) if both else (own,):
+                macros = defines(constants, even=even)
                 same = {f"FORMAT_{i}": name for i in range(products.MOST)}
                 yield Build(FILE, LAYOUTS, {**macros, **same})
                 yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**macros, "FORMAT_0": name})
@@ -242,7 +256,7 @@ def builds(architecture: str) -> Iterator[Build]:
 
 @dataclass(frozen=True)
 class Scratch:
-    """What blocks that share tiles need, in device memory.
+    """What blocks that share bands need, in device memory.
 
     Parameters
     ----------
@@ -261,7 +275,7 @@ class _Cut:
     """How a launch is cut."""
 
     constants: Constants
-    row_tiles: int
+    bands: int
     token_tiles: int
     blocks: int
     even: bool
@@ -276,20 +290,20 @@ class _Cut:
         """Blocks that share weights first."""
         if self.even:
             return self.token_tiles, self.blocks, 1
-        return self.token_tiles, self.row_tiles, self.tile_blocks
+        return self.token_tiles, self.bands, self.band_blocks
 
     @property
-    def tile_blocks(self) -> int:
-        """Blocks of a tile, or of all tiles if they share them together."""
-        return self.blocks if self.even else self.blocks // self.row_tiles
+    def band_blocks(self) -> int:
+        """Blocks of a band, or of all bands if they share them together."""
+        return self.blocks if self.even else self.blocks // self.bands
 
     @property
     def partial_bytes(self) -> int:
-        """Memory in which blocks leave the sums of tiles that they share."""
-        if self.blocks == self.row_tiles:
+        """Memory in which blocks leave the sums of bands that they share."""
+        if self.blocks == self.bands:
             return 0
-        tile = 4 * self.constants.rows * self.constants.TOKENS * self.token_tiles
-        return tile * (self.blocks + self.row_tiles)
+        places = self.blocks + self.bands - 1 if self.even else self.blocks
+        return 4 * self.constants.rows * self.constants.TOKENS * self.token_tiles * places
 
 
 def _cut(
@@ -300,23 +314,21 @@ def _cut(
     tokens: int,
 ) -> _Cut:
     properties = kernels.runtime.properties
-    constants = choose(properties.architecture, name, tokens, kernels.tuning)
-    row_tiles = sum(-(-n // constants.rows) for n in rows)
+    architecture = properties.architecture
+    constants = choose(architecture, name, tokens, kernels.tuning)
+    bands = sum(-(-n // constants.rows) for n in rows)
     token_tiles = -(-tokens // constants.TOKENS)
-    possible = can_be_even(properties.architecture)
     steps = constants.steps(columns)
     count = blocks(
-        row_tiles,
+        bands,
         steps,
         token_tiles=token_tiles,
         compute_units=properties.compute_units,
         resident=constants.BLOCKS,
-        even=possible,
+        even=can_be_even(architecture),
     )
-    # For more than 16 tokens CUDA's compiler makes shorter code of the other kernel.
-    shorter = possible and constants.TOKENS > 16 and _countable(row_tiles * steps, count)
-    even = count % row_tiles > 0 or shorter
-    return _Cut(constants, row_tiles, token_tiles, count, even)
+    even = is_even(architecture, constants, bands=bands, steps=steps, count=count)
+    return _Cut(constants, bands, token_tiles, count, even)
 
 
 def scratch_bytes(
@@ -417,4 +429,4 @@ def gate_up_swiglu_batch(
 def _batch(x: F16, scratch: Scratch, tokens: int, columns: int, cut: _Cut) -> tuple[int, ...]:
     """Members of `Batch` in kernels/batch.h."""
     addresses = (x.address, scratch.partials, scratch.arrivals)
-    return *addresses, tokens, columns, cut.row_tiles, cut.tile_blocks
+    return *addresses, tokens, columns, cut.bands, cut.band_blocks

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from rocmforge.gpu.matrix import DeviceMatrix
+
+T = TypeVar("T")
 
 MOST = 3
 LAYOUT = "PPPPPP" * MOST + "iii" * 2
 """Of `Products` there."""
+
+
+def by_launch(each: Sequence[T]) -> list[Sequence[T]]:
+    """Return what belongs to each of an op's matrices, launch by launch."""
+    return [each[i : i + MOST] for i in range(0, len(each), MOST)]
 
 
 def products(
@@ -29,7 +37,7 @@ def products(
 
 
 def formats(weights: Sequence[DeviceMatrix]) -> dict[str, str]:
-    """Return the macros FORMAT_0 to FORMAT_2; missing ones are as the first."""
-    first = weights[0]
-    names = [w.kernel_format for w in (*weights, *[first] * (MOST - len(weights)))]
+    """Return the macros FORMAT_0 to FORMAT_2; missing ones are as the last."""
+    names = [w.kernel_format for w in weights]
+    names += names[-1:] * (MOST - len(names))
     return {f"FORMAT_{i}": name for i, name in enumerate(names)}
