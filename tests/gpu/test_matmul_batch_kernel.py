@@ -135,12 +135,6 @@ def just_enough(
     return op.Scratch(gpu.empty(max(16, nbytes)), arrivals), counters
 
 
-@pytest.fixture(params=[False, True], ids=["own", "even"])
-def possible(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both kernels run bands that have blocks of their own."""
-    monkeypatch.setattr(op, "can_be_even", lambda _: request.param)
-
-
 NAMES_OF_THREE = (
     ("Q4_K", "Q4_K", "Q6_K"),
     ("Q6_K", "Q4_K", "Q4_K"),
@@ -153,21 +147,24 @@ NAMES_OF_THREE = (
 
 @pytest.mark.parametrize("count", [4, 7, 11])  # blocks for up to four bands
 @pytest.mark.parametrize(
-    ("tokens", "names"),
-    [(tokens, names) for tokens in (9, 40) for names in NAMES_OF_THREE] + [(97, NAMES_OF_THREE[0])],
+    ("tokens", "names", "possible"),
+    [(9, names, True) for names in NAMES_OF_THREE]
+    + [(tokens, NAMES_OF_THREE[0], False) for tokens in (9, 40)]
+    + [(tokens, NAMES_OF_THREE[0], True) for tokens in (40, 97)],
     ids=str,
 )
 def test_blocks_share_the_bands_of_several_matrices(
     gpu: Gpu,
-    possible: None,
     monkeypatch: pytest.MonkeyPatch,
     tokens: int,
     names: tuple[str, ...],
+    possible: bool,
     count: int,
 ) -> None:
     """The same sums every time, in no more memory than was asked for; counters are 0 again."""
     band = op.choose(gpu.kernels.runtime.properties.architecture, names[0], tokens).rows
     rows = (2 * band - 3, 5, band)[: len(names)]
+    monkeypatch.setattr(op, "can_be_even", lambda _: possible)
     monkeypatch.setattr(op, "blocks", lambda bands, *_, **__: max(count, bands))
     cases = [data(tokens, n, 1536, name) for n, name in zip(rows, names, strict=True)]
     x = cases[0].x
@@ -195,10 +192,12 @@ def test_blocks_share_the_bands_of_several_matrices(
 
 
 @pytest.mark.parametrize("count", [3, 4, 7, 9])  # blocks for three bands
+@pytest.mark.parametrize("possible", [False, True])
 @pytest.mark.parametrize("tokens", [9, 32, 64])
 def test_blocks_share_the_bands_of_gate_and_up(
-    gpu: Gpu, possible: None, monkeypatch: pytest.MonkeyPatch, tokens: int, count: int
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, possible: bool, count: int
 ) -> None:
+    monkeypatch.setattr(op, "can_be_even", lambda _: possible)
     monkeypatch.setattr(op, "blocks", lambda *_, **__: count)
     band = op.choose(gpu.kernels.runtime.properties.architecture, "Q4_K", tokens).rows
     rows = 3 * band // 2 - 5
