@@ -29,11 +29,13 @@ DEVICE void own_product(const Products& all, int number, const Work& work) {
     const int own = number - (first ? 0 : second ? all.ends[0] : all.ends[1]);
     if ((kFirstTwo && kLastTwo) || first || (kFirstTwo && second)) {
         work.template run<FORMAT_0>(p, rows, own);
-    } else if constexpr (kFirstTwo || kLastTwo) {
-        work.template run<FORMAT_2>(p, rows, own);
-    } else if (second) {
-        work.template run<FORMAT_1>(p, rows, own);
-    } else {
-        work.template run<FORMAT_2>(p, rows, own);
+        return;
     }
+    if constexpr (!kFirstTwo && !kLastTwo) {
+        if (second) {
+            work.template run<FORMAT_1>(p, rows, own);
+            return;
+        }
+    }
+    work.template run<FORMAT_2>(p, rows, own);
 }

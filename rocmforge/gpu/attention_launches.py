@@ -13,16 +13,9 @@ from rocmforge.gpu.ops.rope import rope
 from rocmforge.gpu.ops.rope_attention import rope_attention
 from rocmforge.gpu.ops.rope_kv_append import rope_kv_append
 from rocmforge.gpu.pass_memory import PassMemory
-from rocmforge.plan.fused_records import (
-    RopeAttention,
-    RopeKvAppend,
-)
+from rocmforge.plan.fused_records import RopeAttention, RopeKvAppend
 from rocmforge.plan.operands import Rotation
-from rocmforge.plan.records import (
-    Attention,
-    KvAppend,
-    Rope,
-)
+from rocmforge.plan.records import Attention, KvAppend, Rope
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,8 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops import experts, experts_batch
 from rocmforge.gpu.ops.rmsnorm_route import rmsnorm_route
 from rocmforge.gpu.pass_memory import PassMemory
-from rocmforge.plan.fused_records import (
-    AddExpertsRmsnorm,
-    RmsnormRoute,
-)
-from rocmforge.plan.records import (
-    AddExperts,
-    ExpertGateUp,
-    ExpertMatmul,
-    Route,
-)
+from rocmforge.plan.fused_records import AddExpertsRmsnorm, RmsnormRoute
+from rocmforge.plan.records import AddExperts, ExpertGateUp, ExpertMatmul, Route
 
 
 @dataclass(frozen=True)

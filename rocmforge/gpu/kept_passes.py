@@ -121,7 +121,12 @@ class KeptPasses:
         return steps[: len(steps) - len(self._sampling)]
 
     def plan(self, room: BatchShape) -> Plan:
-        """Plan the steps and the tensors of a class of shapes."""
+        """Return the steps and the places of tensors of a class of shapes, planned once."""
+        if room not in self._plans:
+            self._plans[room] = self._planned(room)
+        return self._plans[room]
+
+    def _planned(self, room: BatchShape) -> Plan:
         lowering = self.lowering
         steps = self.steps(room)
         held = lifetimes(steps, lambda place: lowering.nbytes(place, room))
@@ -146,10 +151,7 @@ class KeptPasses:
             self._drop(self._kept.popitem()[1])
 
     def _build(self, shape: BatchShape, chooses: bool, slot: int, chained: bool) -> CapturedPass:
-        room = room_of(shape)
-        if room not in self._plans:
-            self._plans[room] = self.plan(room)
-        plan = self._plans[room]
+        plan = self.plan(room_of(shape))
         unpacked = self.lowering.unpacked_bytes(plan.steps, shape)
         try:
             base = self._reserve(plan.nbytes + max(plan.scratch, unpacked))

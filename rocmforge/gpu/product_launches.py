@@ -13,12 +13,7 @@ from rocmforge.gpu.lowering import GEMV_ROWS
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import matmul_f16, reduce_rmsnorm
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul, matmul_rmsnorm
-from rocmforge.gpu.ops.matmul_batch import (
-    Scratch,
-    gate_up_swiglu_batch,
-    matmul_batch,
-    most_tokens,
-)
+from rocmforge.gpu.ops.matmul_batch import Scratch, gate_up_swiglu_batch, matmul_batch, most_tokens
 from rocmforge.gpu.ops.matmul_batch import runs as runs_batch
 from rocmforge.gpu.ops.matmul_dot4 import matmul_dot4
 from rocmforge.gpu.ops.matmul_prompt import gate_up_swiglu_prompt, matmul_prompt
@@ -27,16 +22,9 @@ from rocmforge.gpu.ops.softcap import softcap
 from rocmforge.gpu.ops.swiglu import swiglu
 from rocmforge.gpu.ops.unpack import as_f16
 from rocmforge.gpu.pass_memory import PassMemory
-from rocmforge.plan.fused_records import (
-    GateUpSwiglu,
-    MatmulRmsnorm,
-)
+from rocmforge.plan.fused_records import GateUpSwiglu, MatmulRmsnorm
 from rocmforge.plan.operands import RowScale, Tensor
-from rocmforge.plan.records import (
-    Gelu,
-    Matmul,
-    Swiglu,
-)
+from rocmforge.plan.records import Gelu, Matmul, Swiglu
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +19,10 @@ from test_matmul_prompt_kernel import TOLERANCE, Data, data
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.arrays import F16
 from rocmforge.gpu.compiler import wave_size
+from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.ops import matmul_batch as op
+from rocmforge.gpu.tuning import UNTUNED
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
 
@@ -102,24 +106,30 @@ def test_a_bias_and_the_residual_are_added(gpu: Gpu) -> None:
     assert relative_rms(got, case.wanted + before + bias) < TOLERANCE
 
 
+def gate_and_up(
+    gpu: Gpu, name: str, tokens: int, rows: int, columns: int, scratch: op.Scratch
+) -> tuple[Launch, F16, NDArray[np.float64]]:
+    """The launch, its output, and what that has to be."""
+    gate, up = (data(tokens, rows, columns, name, seed=seed) for seed in (0, 1))
+    out = F16(gpu.empty(2 * tokens * rows))
+    launch = op.gate_up_swiglu_batch(
+        gpu.kernels,
+        x=F16(gpu.upload(gate.x)),
+        gate=upload(gpu, gate.matrix),
+        up=upload(gpu, up.matrix),
+        out=out,
+        tokens=tokens,
+        scratch=scratch,
+    )
+    ups = gate.x.astype(np.float64) @ up.matrix.to_floats().astype(np.float64).T
+    return launch, out, gate.wanted / (1 + np.exp(-gate.wanted)) * ups
+
+
 @pytest.mark.parametrize("name", ["Q4_K", "F16", "Q5_1"])
 @pytest.mark.parametrize("tokens", [10, 40, 100])
 def test_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
-    gate, up = data(tokens, 50, 768, name), data(tokens, 50, 768, name, seed=1)
-    out = F16(gpu.empty(2 * tokens * 50))
-    gpu.run(
-        op.gate_up_swiglu_batch(
-            gpu.kernels,
-            x=F16(gpu.upload(gate.x)),
-            gate=upload(gpu, gate.matrix),
-            up=upload(gpu, up.matrix),
-            out=out,
-            tokens=tokens,
-            scratch=scratch(gpu),
-        )
-    )
-    ups = gate.x.astype(np.float64) @ up.matrix.to_floats().astype(np.float64).T
-    wanted = gate.wanted / (1 + np.exp(-gate.wanted)) * ups
+    launch, out, wanted = gate_and_up(gpu, name, tokens, 50, 768, scratch(gpu))
+    gpu.run(launch)
     got = gpu.download(out.address, (tokens, 50), np.float16)
     assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
 
@@ -201,20 +211,8 @@ def test_blocks_share_the_bands_of_gate_and_up(
     monkeypatch.setattr(op, "blocks", lambda *_, **__: count)
     band = op.choose(gpu.kernels.runtime.properties.architecture, "Q4_K", tokens).rows
     rows = 3 * band // 2 - 5
-    gate, up = data(tokens, rows, 1536, "Q4_K"), data(tokens, rows, 1536, "Q4_K", seed=1)
-    out = F16(gpu.empty(2 * tokens * rows))
     own, counters = just_enough(gpu, "Q4_K", [2 * rows], 1536, tokens)
-    launch = op.gate_up_swiglu_batch(
-        gpu.kernels,
-        x=F16(gpu.upload(gate.x)),
-        gate=upload(gpu, gate.matrix),
-        up=upload(gpu, up.matrix),
-        out=out,
-        tokens=tokens,
-        scratch=own,
-    )
-    ups = gate.x.astype(np.float64) @ up.matrix.to_floats().astype(np.float64).T
-    wanted = gate.wanted / (1 + np.exp(-gate.wanted)) * ups
+    launch, out, wanted = gate_and_up(gpu, "Q4_K", tokens, rows, 1536, own)
     for _ in range(2):
         gpu.run(launch)
         got = gpu.download(out.address, (tokens, rows), np.float16)
@@ -239,6 +237,7 @@ def test_blocks_are_as_many_as_take_least_time() -> None:
     assert op.blocks(96, 32, resident=3, **h200) == 4 * 96
     assert op.blocks(86, 32, resident=1, **h200) == 132
     assert op.blocks(86, 32, resident=1, **{**h200, "even": False}) == 3 * 86
+    assert op.blocks(125, 32, resident=1, **h200) == 125
     assert op.blocks(501, 32, resident=1, **h200) == 501
     assert op.blocks(1, 1, resident=2, **h200) == 1
 
@@ -247,11 +246,11 @@ def test_common_formats_are_compiled_ahead() -> None:
     for architecture in ("gfx1100", "gfx942", "sm_80", "sm_90"):
         listed = [(b.file, dict(b.defines or {})) for b in op.builds(architecture)]
         assert len(listed) == len({str(entry) for entry in listed})
-        for tokens, (bands, steps) in itertools.product((9, 16, 33, 64), ((86, 32), (16, 86))):
-            constants = op.choose(architecture, "Q4_K", tokens)
-            cut = {"bands": bands, "steps": steps}
-            more = {"token_tiles": 1, "compute_units": 132, "resident": constants.BLOCKS}
-            count = op.blocks(**cut, **more, even=op.can_be_even(architecture))
-            even = op.is_even(architecture, constants, **cut, count=count)
-            macros = {**op.defines(constants, even=even), "FORMAT_0": "Q4_K"}
-            assert (op.GATE_UP_FILE, macros) in listed
+        properties = SimpleNamespace(architecture=architecture, compute_units=132)
+        kernels: Any = SimpleNamespace(
+            runtime=SimpleNamespace(properties=properties), tuning=UNTUNED
+        )
+        shapes = ((22016, 4096), (4096, 11008))
+        for tokens, (rows, columns) in itertools.product((9, 16, 33, 64), shapes):
+            cut = op._cut(kernels, "Q4_K", [rows], columns, tokens)
+            assert (op.GATE_UP_FILE, {**cut.defines, "FORMAT_0": "Q4_K"}) in listed

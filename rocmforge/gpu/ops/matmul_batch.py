@@ -221,16 +221,14 @@ def can_be_even(architecture: str) -> bool:
     return architecture.startswith("sm_")
 
 
-def is_even(architecture: str, constants: Constants, *, bands: int, steps: int, count: int) -> bool:
-    """Whether `count` blocks run the kernel with EVEN.
+def ways(architecture: str, constants: Constants) -> tuple[bool, ...]:
+    """EVEN of the kernels: of bands that have blocks of their own first, of others last.
 
-    It has shorter code for more than 16 tokens, as CUDA's compiler makes it. So it is for bands
-    that have blocks of their own, too.
+    For more than 16 tokens CUDA's compiler makes shorter code with it, so all bands have it there.
     """
-    if count % bands > 0:
-        return True
-    shorter = can_be_even(architecture) and constants.TOKENS > 16
-    return shorter and _countable(bands * steps, count)
+    if not can_be_even(architecture):
+        return (False,)
+    return (False, True) if TOKENS[0] == constants.TOKENS else (True,)
 
 
 def defines(constants: Constants, *, even: bool = False) -> dict[str, int | str]:
@@ -245,9 +243,7 @@ def builds(architecture: str) -> Iterator[Build]:
     for name in FORMATS:
         for tokens in TOKENS if name in COMMON else TOKENS[-1:]:
             constants = choose(architecture, name, tokens)
-            own = is_even(architecture, constants, bands=1, steps=1, count=1)
-            both = tokens == TOKENS[0] and can_be_even(architecture)
-            for even in (False, True) if both else (own,):
+            for even in ways(architecture, constants):
                 macros = defines(constants, even=even)
                 same = {f"FORMAT_{i}": name for i in range(products.MOST)}
                 yield Build(FILE, LAYOUTS, {**macros, **same})
@@ -318,16 +314,16 @@ def _cut(
     constants = choose(architecture, name, tokens, kernels.tuning)
     bands = sum(-(-n // constants.rows) for n in rows)
     token_tiles = -(-tokens // constants.TOKENS)
-    steps = constants.steps(columns)
+    steps, possible = constants.steps(columns), ways(architecture, constants)
     count = blocks(
         bands,
         steps,
         token_tiles=token_tiles,
         compute_units=properties.compute_units,
         resident=constants.BLOCKS,
-        even=can_be_even(architecture),
+        even=possible[-1],
     )
-    even = is_even(architecture, constants, bands=bands, steps=steps, count=count)
+    even = count % bands > 0 or (possible[0] and _countable(bands * steps, count))
     return _Cut(constants, bands, token_tiles, count, even)
 
 
