@@ -7,53 +7,13 @@
 // banks. Where a unit meets half a slot, the slots lie one after another.
 #pragma once
 
+#include "gemv_input.h"
 #include "packed.h"
 
-#if !defined(TOKENS) || !defined(LANES) || !defined(ROWS) || !defined(UNITS) || !defined(WAVES) || \
-    !defined(SLOTS) || !defined(BUFFERS)
-#error "TOKENS, LANES, ROWS, UNITS, WAVES, SLOTS and BUFFERS have to be passed by the build"
-#endif
-
-constexpr int kThreads = WAVES * WAVE;
 constexpr int kPassRows = kThreads / LANES * ROWS;  // of a matrix, in a pass of a block
 constexpr int kStep = LANES * UNITS;                // units of a row, at a time
 constexpr int kZippedTokens = 2;  // each takes twice the multiplications, which a lookup costs once
 static_assert(LANES <= WAVE && LANES % 8 == 0 && TOKENS <= 8 && TOKENS * ROWS <= LANES);
-
-// x (T, K) as it lies in memory. For quantized weights it is Q8 (rocmforge/gpu/arrays.py): codes
-// (T, K) int8, scales (T, K / 32) float, sums (T, K / 32). For dense weights it is float. All are
-// aligned to 16.
-struct Input {
-    const uint8_t* x;
-    const float* scales;
-    const uint32_t* sums;
-};
-
-// The activations of a launch: `tokens` rows of `columns` numbers.
-#if !defined(EXPERTS)
-struct Batch {
-    Input in;
-    int columns, tokens;
-
-    DEVICE uint32_t row(int token) const { return token; }
-};
-#else
-// Of experts: those that their jobs read (experts.h), `sharing` jobs one after another the same.
-struct Batch {
-    Input in;
-    int columns, tokens, sharing;
-#if GATHER
-    const int* jobs;
-
-    DEVICE uint32_t number(int token) const { return jobs[minimum(token, tokens - 1)]; }
-#else
-    int job;
-
-    DEVICE uint32_t number(int) const { return job; }
-#endif
-    DEVICE uint32_t row(int token) const { return number(token) / static_cast<uint32_t>(sharing); }
-};
-#endif
 
 // Four floats, zeros where the row has none left. Rows are aligned to 16 only if their columns are
 // a multiple of 4.

@@ -712,7 +712,9 @@ struct Transfer {
     static DEVICE void batch_started() {}
     template <int kLater>
     static DEVICE void wait() {
+#if !defined(ROCMFORGE_HOST)
         static_assert(kLater == 0);
+#endif
     }
     DEVICE void land(u32x4* to) { *to = held; }
 #endif
@@ -723,6 +725,20 @@ struct Transfer {
         land(to);
     }
 };
+
+#if !defined(ROCMFORGE_AMD)
+// A Transfer of what other waves of the multiprocessor read as well: it stays in the near cache.
+DEVICE void copy_near_to_lds(u32x4* to, const void* from, bool present) {
+#if defined(ROCMFORGE_CUDA)
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(from), "r"(present ? 16 : 0)
+                 : "memory");
+#else
+    *to = present ? load<u32x4>(from) : u32x4{0, 0, 0, 0};
+#endif
+}
+#endif
 
 #if defined(ROCMFORGE_CUDA)
 // A Transfer of one word, which belongs to the same batches; where it is not present, 0 arrives.

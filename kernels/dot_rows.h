@@ -15,6 +15,12 @@
 
 #include "activations.h"
 
+constexpr bool kMatrixUnits = false;
+constexpr int kResident = 1;
+
+template <class Format>
+constexpr int kRowsLds = Activations<Format>::kLds;
+
 // sums[t][r] += the products of one unit of each of kRows dense rows with all tokens.
 template <class Format, int kRows>
 DEVICE void multiply_dense(const typename Packed<Format>::Unit (&weights)[kRows],
@@ -247,16 +253,3 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
         finish(start + pass * kPassRows, products);
     }
 }
-
-template <class Format, int kMatrices, int kPasses, class Begin, class Finish>
-DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
-                     const Batch& batch, u32x4* lds, const Begin& begin, const Finish& finish) {
-    dot_rows<Format, kMatrices, kPasses>(matrices, start, rows, batch, lds, begin, finish, [] {});
-}
-
-// For blocks that take whole groups of 32 rows.
-constexpr int kGroupPasses = kPassRows < 32 ? 32 / kPassRows : 1;
-constexpr int kGroupRows = kGroupPasses * kPassRows;
-
-template <int a, int b>
-constexpr int kLarger = a > b ? a : b;

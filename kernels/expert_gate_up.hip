@@ -75,8 +75,10 @@ struct Both<Format, Format> {
     }
 };
 
+constexpr int kLds = kLarger<kRowsLds<FORMAT_0>, kRowsLds<FORMAT_1>>;
+
 KERNEL_RESIDENT(expert_gate_up, ExpertGateUpArgs, kThreads, BLOCKS) {
-    SHARED u32x4 lds[kLarger<Activations<FORMAT_0>::kLds, Activations<FORMAT_1>::kLds>];
+    SHARED u32x4 lds[kLds];
     SHARED Results results;
     SHARED Addends gate_bias, up_bias;
     await_earlier();

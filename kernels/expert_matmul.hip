@@ -22,7 +22,7 @@ struct ExpertMatmulArgs {
 };
 
 KERNEL_RESIDENT(expert_matmul, ExpertMatmulArgs, kThreads, BLOCKS) {
-    SHARED u32x4 lds[Activations<FORMAT_0>::kLds];
+    SHARED u32x4 lds[kRowsLds<FORMAT_0>];
     SHARED float results[TOKENS][kGroupRows];
     SHARED Addends bias;
     await_earlier();

@@ -6,7 +6,7 @@
 // to TOKENS jobs of one expert, which group_experts.hip has put together.
 #pragma once
 
-#include "dot_rows.h"
+#include "gemv.h"
 
 struct Experts {
     const int* of;      // (T, k): the expert of each job

@@ -48,6 +48,22 @@ DEVICE uint32_t multiply_add_halves(uint32_t a, uint32_t b, uint32_t c) {
 #endif
 }
 
+// The low halves of two words, and the high ones, those of `a` first.
+DEVICE uint32_t low_halves(uint32_t a, uint32_t b) {
+#if defined(ROCMFORGE_CUDA)
+    return __byte_perm(a, b, 0x5410);
+#else
+    return (a & 0xffffu) | b << 16;
+#endif
+}
+DEVICE uint32_t high_halves(uint32_t a, uint32_t b) {
+#if defined(ROCMFORGE_CUDA)
+    return __byte_perm(a, b, 0x7632);
+#else
+    return a >> 16 | (b & 0xffff0000u);
+#endif
+}
+
 // 1024 + byte, for bytes 2 * kPair and 2 * kPair + 1 of a word. The exponent of 1024 makes the
 // lowest bit of an f16 count one, so a byte in the low bits adds itself.
 template <int kPair>
@@ -60,6 +76,20 @@ DEVICE uint32_t bytes_above_1024(uint32_t word) {
     const uint32_t bytes = word >> 16 * kPair;
     return 0x64006400u | (bytes & 0xffu) | (bytes & 0xff00u) << 8;
 #endif
+}
+
+// Pairs of f16 that integers below 256 are ORed into. CUDA's compiler would make constants anew for
+// each use; it does not know that `zero` is 0.
+struct Above {
+    uint32_t of_1024, of_64;
+
+    DEVICE explicit Above(uint32_t zero) : of_1024(0x64006400u + zero), of_64(0x54005400u + zero) {}
+};
+
+// 1024 + byte: bytes 0 and 2 of a word in out[0], bytes 1 and 3 in out[1].
+DEVICE void spread_bytes(uint32_t word, const Above& above, uint32_t (&out)[2]) {
+    out[0] = (word & 0x00ff00ffu) | above.of_1024;
+    out[1] = (word >> 8 & 0x00ff00ffu) | above.of_1024;
 }
 
 // Bytes 2 * kPair and 2 * kPair + 1 of a word, each as the high byte of a half.

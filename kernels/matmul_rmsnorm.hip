@@ -14,7 +14,7 @@
 // Grid (N / kGroupRows, rounded up).
 // Limits: T at most TOKENS; N a multiple of 32; K whole blocks of the format.
 // Launched by rocmforge/gpu/ops/matmul.py.
-#include "dot_rows.h"
+#include "gemv.h"
 #include "output.h"
 
 struct MatmulRmsnormArgs {
@@ -44,7 +44,7 @@ struct Job {
 };
 
 KERNEL_AHEAD(matmul_rmsnorm, MatmulRmsnormArgs, kThreads) {
-    SHARED u32x4 lds[Activations<FORMAT_0>::kLds];
+    SHARED u32x4 lds[kRowsLds<FORMAT_0>];
     SHARED float results[TOKENS][kGroupRows];
     const int start = block_x() * kGroupRows;
     const OwnProduct own;

@@ -99,6 +99,37 @@ struct PackedHalves {
         }
     }
 
+    // Columns 4 `word` to 4 `word` + 3, 0 and 2 in out[0], 1 and 3 in out[1]. Where the
+    // weights do not fit, finite_halves has to follow.
+    static DEVICE void spread(const typename Weights::Unit& unit, const Scales& s, int word,
+                              const Above& above, uint32_t (&out)[2]) {
+        constexpr bool kPlain = Weights::kLowBits == 4 && !Weights::kHighBits && !Weights::kLookup;
+        const int sub = word / (Weights::kWords / kSubs);
+        float added = 1024.0f;  // to a code
+        if constexpr (kPlain) {
+            const uint32_t codes = unit.codes[word % 4];
+            if (word < 4) {
+                out[0] = (codes & 0x000f000fu) | above.of_1024;
+                out[1] = (codes >> 8 & 0x000f000fu) | above.of_1024;
+            } else {  // the exponent of 64 makes the fifth bit count one
+                added = 64.0f;
+                out[0] = (codes & 0x00f000f0u) | above.of_64;
+                out[1] = (codes >> 8 & 0x00f000f0u) | above.of_64;
+            }
+        } else {
+            uint32_t words[Weights::kWords];
+            Weights::unpack(unit, words);
+            spread_bytes(words[word] ^ kFlip, above, out);
+        }
+        const uint32_t zero = pack_halves(-added - kZero, -added - kZero);
+        UNROLL
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t code = add_halves(out[i], zero);
+            out[i] = Weights::kHasMins ? multiply_add_halves(code, s.scales[sub], s.offsets[sub])
+                                       : multiply_halves(code, s.scales[sub]);
+        }
+    }
+
     static DEVICE void pairs(const typename Weights::Unit& unit, uint32_t (&out)[kPairs]) {
         Scales s = scales(unit);
         if (!s.fits) s.limit();

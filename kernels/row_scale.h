@@ -6,7 +6,7 @@
 // writes it. SCALED says whether there is such a factor; without one it is 1.
 #pragma once
 
-#include "dot_rows.h"
+#include "gemv.h"
 #include "q8.h"
 
 #if !defined(SCALED)

@@ -1,9 +1,10 @@
 """How a device runs the steps of a pass: which dtypes its kernels read and write, and their memory.
 
 The number of rows decides. Up to 8 are a GEMV: the kernels of `ops/matmul.py` read each matrix once
-for all of them. `ops/matmul_batch.py` follows up to 64 or 128 rows, where there are matrix units.
-More are a GEMM: tiles go through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`);
-for long prompts the weights become float16 in memory first (`ops/unpack.py`, `ops/matmul_f16.py`).
+for all of them, those of NVIDIA from 5 rows on with matrix units. `ops/matmul_batch.py` follows up
+to 64 or 128 rows, where there are matrix units. More are a GEMM: tiles go through the matrix units
+(`ops/matmul_prompt.py`, `ops/matmul_dot4.py`); for long prompts the weights become float16 in
+memory first (`ops/unpack.py`, `ops/matmul_f16.py`).
 `pass_lowering.py` makes the launches.
 """
 
@@ -28,7 +29,7 @@ from rocmforge.gpu.ops import (
     matmul_batch,
     matmul_f16,
 )
-from rocmforge.gpu.ops.dot_rows import MAX_TOKENS
+from rocmforge.gpu.ops.dot_rows import MAX_TOKENS, reads_f16
 from rocmforge.gpu.ops.matmul_prompt import prompt_kernel
 from rocmforge.gpu.ops.products import by_launch
 from rocmforge.gpu.peers import NO_PEERS, Peers
@@ -67,7 +68,7 @@ ARRIVALS = np.zeros(4096, np.uint32)
 def activation_dtype(architecture: str, fmt: str, rows: int) -> str:
     """Dtype of the activations that a matmul with weights of a format reads, by their rows."""
     if rows <= GEMV_ROWS:
-        return F32 if fmt in DENSE else Q8
+        return F32 if fmt in DENSE else F16 if reads_f16(architecture, fmt, rows) else Q8
     return F16 if prompt_kernel(architecture, fmt) == "matmul_prompt" else Q8
 
 
@@ -168,7 +169,7 @@ class Lowering:
                 case ReduceRmsnorm():
                     return (F32, F16)  # the sum, normed
                 case GateUpSwiglu():
-                    return (F32, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
+                    return (F32, F16, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):
                     return (F32, F16)
                 case ExpertGateUp() if op.gate.rows // op.count % arrays.GROUP == 0:

@@ -191,6 +191,8 @@ def _gemv_fits(
     properties: DeviceProperties, chosen: dot_rows.Constants, waves: int, rows: int, units: int
 ) -> bool:
     """Whether a kernel of these constants can be: threads, the lanes of a row, room in LDS."""
+    if chosen.matrix_units:
+        return rows % 2 == 0 and 2 * rows <= waves and rows * units <= 8
     chunk = chosen.SLOTS // chosen.TOKENS // (chosen.LANES * units)
     return (
         rows * units <= 4
@@ -204,13 +206,15 @@ def _gemv_fits(
 def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
     def launches(kernels: Any, memory: Memory) -> list[Launch]:
         matrices = memory.matrices(name, rows, columns)
-        x = F32(memory.x) if matrices[0].dense else Q8.at(memory.x, dot_rows.MAX_TOKENS, columns)
+        by_lanes = (
+            F32(memory.x) if matrices[0].dense else Q8.at(memory.x, dot_rows.MAX_TOKENS, columns)
+        )
         if op == "matmul_rmsnorm":
             normed = Q8.at(memory.out, tokens, rows)
             return [
                 matmul_rmsnorm(
                     kernels,
-                    x=x,
+                    x=by_lanes,
                     weight=matrix,
                     bias=None,
                     out=memory.partials,
@@ -221,6 +225,9 @@ def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
                 )
                 for matrix in matrices
             ]
+        architecture = kernels.runtime.properties.architecture
+        f16 = dot_rows.reads_f16(architecture, name, tokens)
+        x = F16(memory.x) if f16 else by_lanes
         if op == "matmul":
             return [
                 matmul(

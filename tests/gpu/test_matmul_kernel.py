@@ -1,4 +1,4 @@
-"""matmul, gate_up_swiglu and matmul_rmsnorm for up to eight tokens: every format against float64.
+"""GEMVs by dot products of lanes, for up to eight tokens: every format against float64.
 
 Activations are rounded here, so that what is compared is the kernel's own arithmetic: integer dots
 and float32 sums, far closer than the tolerance of rounding to int8.
@@ -26,13 +26,15 @@ from rocmforge.gpu.ops import matmul as op
 from rocmforge.gpu.ops import products
 from rocmforge.gpu.ops.dot_rows import (
     COMMON,
+    DOT_TOKENS,
     KERNEL_FORMATS,
     MAX_TOKENS,
     Constants,
     choose,
     defines,
+    reads_f16,
 )
-from rocmforge.gpu.ops.gemv_constants import TOKENS, Cut, row_classes
+from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES, TOKENS, Cut, row_classes
 from rocmforge.ops import Matrix
 
 EXACT = 2e-6
@@ -53,6 +55,12 @@ def matrix_of(name: str, rows: int, columns: int, seed: int = 0) -> Matrix:
 
 def columns_of(name: str, blocks: int) -> int:
     return blocks * max(FORMATS[name].block_len, 32)
+
+
+def by_lanes(gpu: Gpu, name: str, tokens: int) -> int:
+    """As many tokens, but no more than lanes compute; see test_matrix_rows_kernel.py for others."""
+    architecture = gpu.runtime.properties.architecture
+    return min(tokens, DOT_TOKENS) if reads_f16(architecture, name, tokens) else tokens
 
 
 def activations(gpu: Gpu, x: Floats, dense: bool) -> tuple[Q8 | F32, Exact]:
@@ -149,6 +157,7 @@ CUTS = sorted(  # of NVIDIA's constants, those that AMD has nothing like
         for one in row_classes("sm_90", op_name)
         for kind in FORMAT_OF
         for tokens, cut in zip(TOKENS, one.constants(kind), strict=True)
+        if cut.lanes != MATRIX_LANES
         if cut.lanes != 32 or cut.rows * cut.units > 4 or cut.buffers > 1
     }
 )
@@ -176,7 +185,7 @@ def test_rows_may_be_cut_in_other_ways(
 
 def check_matmul(gpu: Gpu, name: str, tokens: int, rows: int, blocks: int) -> None:
     matrix = matrix_of(name, rows, columns_of(name, blocks))
-    x = gaussian(tokens, tokens, matrix.columns)
+    x = gaussian(tokens, by_lanes(gpu, name, tokens), matrix.columns)
     (got,), exact = run(gpu, x, [matrix])
     assert_close(got, product(exact, matrix))
 
@@ -186,10 +195,11 @@ def test_rows_of_the_identity_read_back_every_weight(gpu: Gpu, name: str) -> Non
     matrix = matrix_of(name, 3, columns_of(name, 1), seed=1)
     identity = np.eye(matrix.columns, dtype=np.float32)
     weights = matrix.to_floats().T
-    for start in (0, matrix.columns // 2, matrix.columns - 8):
-        (got,), exact = run(gpu, identity[start : start + 8], [matrix])
+    count = by_lanes(gpu, name, 8)
+    for start in (0, matrix.columns // 2, matrix.columns - count):
+        (got,), exact = run(gpu, identity[start : start + count], [matrix])
         if name in DENSE:
-            np.testing.assert_array_equal(got, weights[start : start + 8])
+            np.testing.assert_array_equal(got, weights[start : start + count])
         else:
             assert_close(got, exact @ weights.astype(np.float64), sizes=0.01)
 
@@ -214,7 +224,7 @@ def test_columns_beyond_what_is_in_flight_and_in_lds(
     gpu: Gpu, name: str, columns: int, tokens: int
 ) -> None:
     matrix = matrix_of(name, 5, columns)
-    (got,), exact = run(gpu, gaussian(1, tokens, columns), [matrix])
+    (got,), exact = run(gpu, gaussian(1, by_lanes(gpu, name, tokens), columns), [matrix])
     assert_close(got, product(exact, matrix))
 
 
@@ -257,7 +267,8 @@ def test_several_matrices_bias_and_accumulation(gpu: Gpu, names: tuple[str, ...]
 
 @pytest.mark.parametrize("name", of_each_kind(LAYOUTS))
 def test_rows_that_lack_a_factor_are_multiplied_by_it(gpu: Gpu, name: str) -> None:
-    for tokens, rows, blocks in ((1, 37, 3), (2, 5, 5), (3, 33, 1), (8, 35, 2)):
+    for most, rows, blocks in ((1, 37, 3), (2, 5, 5), (3, 33, 1), (8, 35, 2)):
+        tokens = by_lanes(gpu, name, most)
         matrix = matrix_of(name, rows, columns_of(name, blocks))
         x = gaussian(tokens, tokens, matrix.columns)
         h = x * gaussian(9, tokens, 1) + np.float32(0.25)
@@ -362,13 +373,13 @@ def _float(value: float) -> Floats:
 
 @pytest.mark.parametrize("name", of_each_kind(FORMATS))
 def test_gate_up_swiglu(gpu: Gpu, name: str) -> None:
-    for tokens, rows, blocks in ((1, 96, 1), (2, 32, 3), (5, 64, 2)):
+    for tokens, rows, blocks in ((1, 96, 1), (2, 32, 3), (by_lanes(gpu, name, 5), 64, 2)):
         check_gate_up(gpu, (name, name), tokens, rows, columns_of(name, blocks), Q8)
 
 
 @pytest.mark.parametrize("names", [("Q4_K", "Q4_K"), ("Q8_0", "Q6_K")])
 def test_gate_and_up_of_rows_that_lack_a_factor(gpu: Gpu, names: tuple[str, str]) -> None:
-    for tokens in (1, 2, 8):
+    for tokens in (1, 2, by_lanes(gpu, names[0], 8)):
         h = gaussian(8, tokens, 512) * gaussian(9, tokens, 1)
         check_gate_up(gpu, names, tokens, 64, 512, Q8, h)
 
@@ -444,12 +455,19 @@ def test_constants_keep_to_the_kernels_limits(architecture: str) -> None:
         c = choose(architecture, name, shape, tokens, kind)
         assert tokens <= c.TOKENS
         assert c.WAVES * wave <= 1024
-        assert c.TOKENS * c.ROWS <= c.LANES <= wave
-        assert c.LANES * c.UNITS * c.TOKENS <= c.SLOTS
         group_rows = c.group_rows(wave)
         assert group_rows % c.pass_rows(wave) == 0
         assert group_rows % 32 == 0
-        assert 48 * c.SLOTS + 4 * group_rows * c.TOKENS <= 48 * 1024
+        assert c.matrix_units == (kind != OPS[2] and reads_f16(architecture, name, tokens))
+        if c.matrix_units:
+            assert c.ROWS % 2 == 0
+            assert c.TOKENS * c.pass_rows(wave) <= c.WAVES * wave
+            lds = 8 * c.WAVES * c.TOKENS * (c.pass_rows(wave) + 4)
+        else:
+            assert c.TOKENS * c.ROWS <= c.LANES <= wave
+            assert c.LANES * c.UNITS * c.TOKENS <= c.SLOTS
+            lds = 48 * c.SLOTS
+        assert lds + 4 * group_rows * c.TOKENS <= 48 * 1024
 
 
 def test_common_formats_are_compiled_ahead_for_any_number_of_tokens() -> None:
@@ -460,5 +478,5 @@ def test_common_formats_are_compiled_ahead_for_any_number_of_tokens() -> None:
         for name, tokens, shape in itertools.product(COMMON, (1, 2, 3, 8), shapes):
             constants = choose(architecture, name, shape, tokens)
             macros = defines(constants, [name] * products.MOST)
-            for scale in (0,) if name in DENSE else (0, 1):
+            for scale in (0,) if name in DENSE or constants.matrix_units else (0, 1):
                 assert (op.FILE, {**macros, "SCALED": scale}) in listed

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from rocmforge.gpu.arrays import F32, Q8, Squares
+from rocmforge.gpu.arrays import F16, F32, Q8, Squares
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
-from rocmforge.gpu.ops.gemv_constants import TOKENS, class_of, kind_of, row_classes
+from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES, TOKENS, class_of, kind_of, row_classes
 from rocmforge.gpu.ops.output import addresses
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
@@ -29,6 +29,9 @@ COMMON = ("Q4_K", "Q6_K", "Q8_0", "F16")
 
 MAX_TOKENS = 8
 
+DOT_TOKENS = 4
+"""Up to how many tokens NVIDIA's GPUs compute dot products in lanes; for more, matrix units do."""
+
 
 @dataclass(frozen=True)
 class Constants:
@@ -39,7 +42,8 @@ class Constants:
     TOKENS
         The most tokens that the kernel serves.
     LANES
-        Lanes that share a row.
+        Lanes that share a row. Four are for NVIDIA's matrix units (kernels/matrix_rows.h), and all
+        waves share the rows.
     ROWS
         Rows that they work on at once, of each matrix where there are two.
     UNITS
@@ -61,9 +65,15 @@ class Constants:
     SLOTS: int
     BUFFERS: int
 
+    @property
+    def matrix_units(self) -> bool:
+        """Whether matrix units multiply."""
+        return self.LANES == MATRIX_LANES
+
     def pass_rows(self, wave: int) -> int:
         """Rows of each matrix that a block computes at a time."""
-        return self.WAVES * wave // self.LANES * self.ROWS
+        sharing = self.WAVES if self.matrix_units else 1
+        return self.WAVES * wave // self.LANES // sharing * self.ROWS
 
     def group_rows(self, wave: int) -> int:
         """Rows of a block that owns whole groups of 32."""
@@ -102,8 +112,18 @@ def choose(
     # A compute unit of AMD has 64 KB of LDS for all its blocks.
     few, many = (512, 896) if architecture.startswith("sm_") else (256, 512)
     slots = few if held == 1 else many
+    if cut.lanes == MATRIX_LANES:
+        slots = 0
     constants = Constants(held, cut.lanes, cut.rows, cut.units, cut.waves, slots, cut.buffers)
     return replace(constants, **tuning.get("gemv", row_class.name, kind, held))
+
+
+def reads_f16(architecture: str, name: str, tokens: int) -> bool:
+    """Whether the products are those of matrix units, whose activations are F16.
+
+    The parameters are those of `choose`.
+    """
+    return architecture.startswith("sm_") and name not in DENSE and tokens > DOT_TOKENS
 
 
 def all_constants(architecture: str, name: str, op: str) -> Iterable[Constants]:
@@ -113,7 +133,7 @@ def all_constants(architecture: str, name: str, op: str) -> Iterable[Constants]:
     return dict.fromkeys(choose(architecture, name, s, t, op) for t in tokens for s in shapes)
 
 
-def batch(x: Q8 | F32, columns: int, tokens: int) -> tuple[int, ...]:
+def batch(x: Q8 | F16 | F32, columns: int, tokens: int) -> tuple[int, ...]:
     """Members of `Batch`: activations (T, K)."""
     return (*addresses(x), columns, tokens)
 

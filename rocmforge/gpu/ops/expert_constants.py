@@ -40,6 +40,10 @@ rows or not, by kind of format. A lane has all units of its rows in flight, or a
 `MOST_UNITS`."""
 
 
+GROUPED = (4, 4, 1, 896)
+"""WAVES, ROWS, UNITS and SLOTS where jobs are grouped and one matrix would take matrix units."""
+
+
 @dataclass(frozen=True)
 class ExpertConstants:
     """Compile-time constants of kernels/experts.h.
@@ -98,6 +102,9 @@ def choose(
     short = columns < SHORT_ROW and tokens == 1 and name not in DENSE
     dense_op = "matmul" if op == "expert_matmul" else "gate_up_swiglu"
     found = dot_rows.choose(architecture, name, shape, tokens, dense_op, tuning)
+    if found.matrix_units:
+        waves, at_once, units, slots = GROUPED
+        found = replace(found, WAVES=waves, ROWS=at_once, UNITS=units, SLOTS=slots)
     # What experts were measured with.
     found = replace(found, LANES=8 if short else 32, BUFFERS=1)
     if short:

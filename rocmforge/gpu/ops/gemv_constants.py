@@ -14,6 +14,10 @@ TOKENS = (1, 2, 4, 8)
 """What kernels are compiled for; one for more serves fewer."""
 
 
+MATRIX_LANES = 4
+"""LANES with which NVIDIA's matrix units multiply (kernels/matrix_rows.h)."""
+
+
 class Cut(NamedTuple):
     """WAVES, ROWS, UNITS, LANES and BUFFERS of `dot_rows.Constants`."""
 
@@ -65,29 +69,29 @@ class RowClass:
 
 _CUDA_DENSE_MANY = ((16, 1, 4), (8, 2, 2), (8, 2, 2), (16, 4, 1))
 _CUDA_FEWEST: Chosen = {
-    "nibbles": ((4, 1, 6), (8, 1, 2), (8, 2, 2), (8, 2, 1)),
-    "planes": ((8, 1, 4), (8, 1, 2), (8, 2, 2), (8, 2, 1)),
-    "bytes": ((16, 2, 4), (16, 1, 4), (8, 1, 4), (8, 2, 2)),
+    "nibbles": ((4, 1, 6), (8, 1, 2), (8, 2, 2), (16, 2, 2, 4)),
+    "planes": ((8, 1, 4), (8, 1, 2), (8, 2, 2), (16, 2, 2, 4)),
+    "bytes": ((16, 1, 4, 32, 2), (16, 1, 4), (8, 1, 4), (16, 2, 2, 4)),
     "dense": ((16, 1, 4), (16, 1, 4), (8, 2, 2), (8, 2, 2)),
 }
 _CUDA_FEW: Chosen = {
-    "nibbles": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 1)),
-    "short blocks": ((16, 2, 4), (8, 2, 2), (8, 2, 2), (16, 2, 1)),
-    "planes": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 1)),
-    "bytes": ((16, 2, 4), (8, 2, 2), (8, 2, 2), (8, 2, 2)),
+    "nibbles": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 2, 4)),
+    "short blocks": ((16, 2, 4), (8, 2, 2), (8, 2, 2), (8, 2, 2, 4)),
+    "planes": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 4, 4)),
+    "bytes": ((16, 2, 4), (8, 2, 2), (8, 2, 2), (16, 2, 1, 4)),
     "dense": ((16, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
 }
 _CUDA_SOME: Chosen = {
-    "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-    "short blocks": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-    "planes": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-    "bytes": ((4, 1, 4), (4, 1, 4), (4, 2, 2), (4, 4, 1)),
+    "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (8, 2, 2, 4)),
+    "short blocks": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (8, 2, 2, 4)),
+    "planes": ((8, 1, 4), (4, 4, 1), (4, 4, 1), (8, 2, 2, 4)),
+    "bytes": ((4, 1, 4), (4, 1, 4), (4, 2, 2), (8, 4, 1, 4)),
     "dense": _CUDA_DENSE_MANY,
 }
 _CUDA_MORE: Chosen = {
-    "nibbles": ((8, 4, 1), (8, 4, 1), (16, 4, 1), (4, 4, 1)),
-    "planes": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-    "bytes": ((8, 1, 4), (8, 4, 1), (8, 4, 1), (8, 4, 1)),
+    "nibbles": ((8, 4, 1), (8, 4, 1), (16, 4, 1), (8, 2, 1, 4)),
+    "planes": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (8, 2, 1, 4)),
+    "bytes": ((8, 1, 4), (8, 4, 1), (8, 4, 1), (8, 4, 1, 4)),
     "dense": _CUDA_DENSE_MANY,
 }
 _CUDA_RMSNORM_FEW: Chosen = {
@@ -98,9 +102,9 @@ _CUDA_RMSNORM_FEW: Chosen = {
 }
 _CUDA_RMSNORM_MANY: Chosen = {
     **_CUDA_RMSNORM_FEW,
-    "nibbles": ((16, 2, 4), (16, 2, 4), (16, 2, 1), (16, 2, 1)),
+    "nibbles": ((16, 2, 4), (16, 2, 4), (16, 2, 2, 32, 2), (16, 2, 1)),
     "short blocks": ((16, 2, 4), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
-    "planes": ((16, 1, 4), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
+    "planes": ((16, 1, 4, 32, 2), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
     "bytes": ((16, 2, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
 }
 _CUDA_RMSNORM_MOST: Chosen = {
@@ -118,7 +122,11 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 "up to 2,112 rows of 4,096 columns",
                 1,
                 (2048, 4096),
-                {**_CUDA_FEWEST, "nibbles": ((16, 2, 4), (8, 1, 2), (8, 2, 2), (8, 2, 1))},
+                {
+                    **_CUDA_FEWEST,
+                    "nibbles": ((16, 2, 4), (8, 1, 2), (8, 2, 2), (16, 2, 2, 4)),
+                    "bytes": ((16, 2, 4), (16, 1, 4), (8, 1, 4), (16, 2, 2, 4)),
+                },
                 columns=4096,
             ),
             RowClass(
@@ -127,7 +135,9 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (2560, 2048),
                 {
                     **_CUDA_FEW,
-                    "short blocks": ((8, 2, 4, 16), (8, 2, 2), (8, 2, 2), (16, 2, 1)),
+                    "nibbles": ((4, 2, 2, 16, 2), (8, 2, 2), (8, 2, 2), (16, 4, 1, 4)),
+                    "short blocks": ((8, 2, 4, 16), (8, 2, 2), (8, 2, 2), (16, 4, 1, 4)),
+                    "bytes": ((16, 2, 2, 32, 2), (8, 2, 2), (8, 2, 2), (16, 2, 1, 4)),
                 },
             ),
             RowClass("from 2,721 rows", 2721, (4096, 4096), _CUDA_FEW),
@@ -138,8 +148,8 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (5120, 2048),
                 {
                     **_CUDA_SOME,
-                    "nibbles": ((16, 2, 4, 16), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "short blocks": ((4, 2, 2, 16), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
+                    "nibbles": ((16, 2, 4, 16), (4, 4, 1), (4, 4, 1), (8, 2, 2, 4)),
+                    "short blocks": ((4, 2, 2, 16), (4, 4, 1), (4, 4, 1), (8, 2, 2, 4)),
                 },
                 columns=4096,
             ),
@@ -147,7 +157,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 "from 5,633 rows",
                 5633,
                 (6144, 4096),
-                {**_CUDA_MORE, "nibbles": ((4, 4, 1), (8, 4, 1), (16, 4, 1), (4, 4, 1))},
+                {**_CUDA_MORE, "nibbles": ((4, 4, 1), (8, 4, 1), (16, 4, 1), (8, 2, 1, 4))},
             ),
             RowClass("from 7,169 rows", 7169, (8192, 4096), _CUDA_MORE),
             RowClass(
@@ -155,10 +165,10 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 9216,
                 (12288, 4096),
                 {
-                    "nibbles": ((4, 2, 4, 16), (8, 2, 2), (4, 4, 1), (4, 4, 1)),
-                    "short blocks": ((4, 2, 4, 16), (8, 2, 2), (8, 2, 2), (4, 4, 1)),
-                    "planes": ((4, 2, 2), (4, 2, 2), (4, 4, 1), (4, 4, 1)),
-                    "bytes": ((4, 2, 4), (8, 1, 4), (8, 2, 2), (4, 4, 1)),
+                    "nibbles": ((4, 2, 4, 16), (8, 2, 2), (4, 4, 1), (4, 2, 1, 4)),
+                    "short blocks": ((4, 2, 4, 16, 2), (8, 2, 2), (8, 2, 2), (4, 2, 1, 4)),
+                    "planes": ((4, 2, 2), (4, 2, 2), (4, 4, 1), (4, 2, 1, 4)),
+                    "bytes": ((8, 2, 4, 32, 2), (8, 1, 4), (8, 2, 2), (8, 4, 1, 4)),
                     "dense": _CUDA_DENSE_MANY,
                 },
             ),
@@ -167,9 +177,9 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 14336,
                 (32000, 4096),
                 {
-                    "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "planes": ((4, 2, 2), (4, 4, 1), (4, 2, 2), (4, 4, 1)),
-                    "bytes": ((4, 1, 4), (4, 1, 4), (8, 4, 1), (4, 4, 1)),
+                    "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
+                    "planes": ((4, 2, 2), (4, 4, 1), (16, 2, 2, 16, 2), (4, 2, 2, 4)),
+                    "bytes": ((4, 1, 4), (4, 1, 4), (8, 4, 1), (8, 4, 2, 4)),
                     "dense": _CUDA_DENSE_MANY,
                 },
             ),
@@ -180,10 +190,10 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 1,
                 (5632, 2048),
                 {
-                    "nibbles": ((8, 2, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "short blocks": ((8, 1, 4, 16), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "planes": ((8, 1, 2), (4, 4, 1), (4, 4, 1), (4, 4, 1)),
-                    "bytes": ((8, 4, 1), (8, 4, 1), (8, 1, 4), (8, 2, 1)),
+                    "nibbles": ((8, 2, 2), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
+                    "short blocks": ((8, 1, 4, 16), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
+                    "planes": ((8, 1, 2), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
+                    "bytes": ((8, 2, 2, 16, 2), (8, 4, 1), (8, 1, 4), (4, 2, 1, 4)),
                     "dense": ((8, 2, 2), (16, 1, 2), (8, 2, 2), (8, 2, 2)),
                 },
             ),
@@ -192,10 +202,10 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 9216,
                 (11008, 4096),
                 {
-                    "nibbles": ((4, 1, 4, 32, 2), (4, 1, 4), (4, 1, 4), (4, 2, 1, 16)),
-                    "short blocks": ((4, 2, 4), (16, 1, 4), (4, 1, 4), (4, 4, 1)),
-                    "planes": ((4, 1, 4), (4, 2, 1), (4, 2, 1), (4, 2, 1)),
-                    "bytes": ((4, 2, 4), (16, 2, 2), (4, 4, 1), (4, 4, 1)),
+                    "nibbles": ((4, 1, 4, 32, 2), (4, 1, 4), (4, 1, 4), (4, 2, 2, 4)),
+                    "short blocks": ((4, 4, 1, 32, 2), (16, 1, 4), (4, 1, 4), (4, 2, 2, 4)),
+                    "planes": ((4, 1, 4), (4, 2, 1), (4, 2, 1), (4, 2, 2, 4)),
+                    "bytes": ((4, 2, 4), (16, 2, 2), (4, 4, 1), (4, 2, 1, 4)),
                     "dense": ((4, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
                 },
             ),
@@ -204,9 +214,9 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 12288,
                 (14336, 4096),
                 {
-                    "nibbles": ((8, 1, 4), (8, 1, 4), (4, 2, 4), (4, 4, 1)),
-                    "planes": ((16, 2, 2), (16, 1, 4), (16, 1, 4), (4, 4, 1)),
-                    "bytes": ((8, 1, 4), (16, 1, 4), (16, 1, 4), (8, 2, 1)),
+                    "nibbles": ((8, 1, 4), (8, 1, 4), (4, 2, 4), (4, 2, 2, 4)),
+                    "planes": ((16, 2, 2), (16, 1, 4), (16, 1, 4), (4, 2, 2, 4)),
+                    "bytes": ((8, 1, 4), (16, 1, 4), (16, 1, 4), (4, 2, 1, 4)),
                     "dense": ((8, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
                 },
             ),
@@ -228,8 +238,9 @@ those from 2,113 and 2,721 rows on, for 2,560, 2,880 and 4,096.
 
 Those of one token for the shapes of 7B, 8B, 1.1B, 30B-A3B and gpt-oss-20B, and some of two to eight
 tokens, are the ones with which decode steps took the least time on an H100 (2026-11-26): a kernel
-that is the fastest by itself may leave less room for the next one to start early. So is the one
-with two buffers, on an H200. EXPERIMENTS has the figures."""
+that is the fastest by itself may leave less room for the next one to start early. So are those with
+two buffers, and those of eight tokens with MATRIX_LANES for 7B (Q4_K_M, Q8_0), 8B and 1.1B, on an
+H200. EXPERIMENTS has the figures."""
 
 _AMD_FEW: Chosen = {
     "nibbles": ((8, 1, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),

@@ -18,6 +18,7 @@ from rocmforge.gpu.ops.dot_rows import (
     BATCH,
     KERNEL_FORMATS,
     SQUARES,
+    Constants,
     all_constants,
     batch,
     choose,
@@ -38,22 +39,28 @@ RMSNORM_LAYOUTS = {"matmul_rmsnorm": "PPPP" + "PPP" + "PPP" + "P" + "i" + BATCH}
 def builds(architecture: str) -> Iterator[Build]:
     """The ops' kernels for matrices of one format."""
     for name in KERNEL_FORMATS:
-        out = "F32" if name in DENSE else "Q8"
-        for scale in (0, 1) if out == "Q8" else (0,):  # rows that lack a factor are Q8
-            for constants in all_constants(architecture, name, "matmul"):
-                macros = {**defines(constants, [name] * products.MOST), "SCALED": scale}
-                yield Build(FILE, LAYOUTS, macros)
-            for constants in all_constants(architecture, name, "gate_up_swiglu"):
-                macros = {**defines(constants, [name] * 2), "OUT": out, "SCALED": scale}
-                yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, macros)
+        for constants in all_constants(architecture, name, "matmul"):
+            macros = defines(constants, [name] * products.MOST)
+            for scale in _scaled(constants, name):
+                yield Build(FILE, LAYOUTS, {**macros, "SCALED": scale})
+        for constants in all_constants(architecture, name, "gate_up_swiglu"):
+            out = "F32" if name in DENSE else "F16" if constants.matrix_units else "Q8"
+            macros = {**defines(constants, [name] * 2), "OUT": out}
+            for scale in _scaled(constants, name):
+                yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**macros, "SCALED": scale})
         for constants in all_constants(architecture, name, "matmul_rmsnorm"):
             yield Build(RMSNORM_FILE, RMSNORM_LAYOUTS, defines(constants, [name]))
+
+
+def _scaled(constants: Constants, name: str) -> tuple[int, ...]:
+    """SCALED of the builds: rows that lack a factor are Q8."""
+    return (0,) if name in DENSE or constants.matrix_units else (0, 1)
 
 
 def matmul(
     kernels: Kernels,
     *,
-    x: Q8 | F32,
+    x: Q8 | F16 | F32,
     weights: Sequence[DeviceMatrix],
     outs: Sequence[int],
     biases: Sequence[int | None],
@@ -66,7 +73,8 @@ def matmul(
     Parameters
     ----------
     x
-        (T, K): Q8 for quantized weights, F32 for dense ones (`DeviceMatrix.dense`).
+        (T, K): F32 for dense weights (`DeviceMatrix.dense`), F16 where `dot_rows.reads_f16` says
+        so, else Q8.
     weights
         One to three matrices (N_i, K), all quantized or all dense; formats may differ.
     outs
@@ -158,7 +166,7 @@ def matmul_rmsnorm(
 def gate_up_swiglu(
     kernels: Kernels,
     *,
-    x: Q8 | F32,
+    x: Q8 | F16 | F32,
     gate: DeviceMatrix,
     up: DeviceMatrix,
     out: F32 | F16 | Q8,
@@ -170,7 +178,7 @@ def gate_up_swiglu(
     Parameters
     ----------
     x
-        (T, K): Q8 for quantized weights, F32 for dense ones.
+        (T, K), as of `matmul`.
     gate, up
         (N, K), both quantized or both dense; of one format they are read together.
     out
@@ -189,7 +197,8 @@ def gate_up_swiglu(
         "gate_up_swiglu",
         kernels.tuning,
     )
-    block_rows = constants.group_rows(properties.wave_size)
+    whole = isinstance(out, Q8) or not constants.matrix_units  # blocks own groups of 32 rows
+    block_rows = (constants.group_rows if whole else constants.pass_rows)(properties.wave_size)
     return kernels.launch(
         GATE_UP_FILE,
         "gate_up_swiglu",
