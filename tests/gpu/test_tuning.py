@@ -13,7 +13,7 @@ import pytest
 from rocmforge.gpu.fusion import FUSIONS, wanted_fusions
 from rocmforge.gpu.kernel_files import kernels_digest
 from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_f16, matmul_prompt
-from rocmforge.gpu.ops.gemv_constants import TOKENS, Cut, class_of, row_classes
+from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES, TOKENS, Cut, class_of, row_classes
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import UNTUNED, Tuning, load_tuning, save_tuning, tuning_file
 
@@ -181,7 +181,10 @@ def test_each_class_of_rows_has_constants_that_can_be(architecture: str, op: str
         assert one.constants("short blocks") == tuple(Cut(*each) for each in short)
         for chosen in one.chosen.values():
             for tokens, cut in zip(TOKENS, (Cut(*each) for each in chosen), strict=True):
-                assert tokens * cut.rows <= cut.lanes  # a lane for each result
+                lanes, rows = cut.lanes, cut.rows
+                if lanes == MATRIX_LANES:  # all lanes of the block share eight times as many rows
+                    lanes, rows = 32 * cut.waves, 8 * rows
+                assert tokens * rows <= lanes  # a lane for each result
                 assert 32 * cut.waves <= 1024
                 most = 8 if architecture == "sm_90" else 4  # what registers hold
                 assert cut.rows * cut.units <= most
