@@ -20,8 +20,8 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
     dot_rows<Format, kMatrices, kPasses>(matrices, start, rows, batch, lds, begin, finish, [] {});
 }
 
-// For blocks that take whole groups of 32 rows.
-constexpr int kGroupPasses = kPassRows < 32 ? 32 / kPassRows : 1;
+// For blocks that take whole groups of 32 rows; those of matrix units need not.
+constexpr int kGroupPasses = kPassRows < 32 && !kMatrixUnits ? 32 / kPassRows : 1;
 constexpr int kGroupRows = kGroupPasses * kPassRows;
 
 template <int a, int b>

@@ -8,7 +8,7 @@
 //   out   (T, N) float; with `accumulate` it is added to
 //   squares  (T, K / 32) float, where SCALED is 1: x is multiplied by the factor of its row
 //
-// Threads: a block takes kPassRows rows of one matrix (dot_rows.h, products.h). Rows past the end
+// Threads: a block takes kPassRows rows of one matrix (gemv.h, products.h). Rows past the end
 // are not written. Grid (ends[2]).
 // Limits: T at most TOKENS; K whole blocks of the formats.
 // Launched by rocmforge/gpu/ops/matmul.py.

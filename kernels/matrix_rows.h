@@ -2,17 +2,17 @@
 // so many would take longer than the weights take to come.
 //
 // A wave multiplies tiles of 16 rows of weights with all tokens (mma_sync.h). LANES, four,
-// neighbouring lanes have the same rows g and g + 8 of each tile, ROWS in all of each matrix, and
-// each of the four has a unit (packed.h) of its own of them, and the same unit of token g. So a
-// product of 16 columns takes four of each lane's unit; which ones does not matter, as weights and
-// activations take the same. All waves of a block have the same rows: of four units after four
-// units, each wave takes every WAVES-th. Their sums meet in LDS.
+// neighbouring lanes have the same rows g and g + 8 of each tile, so that a lane has ROWS rows of
+// each matrix, and each of the four has a unit (packed.h) of its own of them. A product of 16
+// columns takes four of each lane's unit; which ones does not matter, as weights and activations
+// take the same. All waves of a block have the same rows. Units come in fours: wave w takes the
+// fours w, w + WAVES, and so on. The sums of the waves meet in LDS.
 //
 // Weights are made f16 in registers (packed_halves.h), where UNITS units of each row are in flight.
-// The activations are f16 in memory. Each wave copies those of its own units to LDS, in the order
-// in which its lanes read them, and waits for no other wave: from memory, lanes would read a few
-// bytes of many lines each. The loads of the first weights are issued before the activations are
-// read. SLOTS and BUFFERS are not used.
+// The activations are f16 in memory. Each wave copies its own to LDS, in the order in which its
+// lanes read them, and waits for no other wave: from memory, a lane would read a few bytes of many
+// cache lines. The loads of the first weights are issued before the activations are read. SLOTS and
+// BUFFERS are not used, and a block makes one pass over its rows.
 #pragma once
 
 #include "gemv_input.h"
@@ -20,11 +20,11 @@
 #include "packed_halves.h"
 
 constexpr bool kMatrixUnits = true;
-constexpr int kPassRows = 8 * ROWS;           // of a matrix, in a pass of a block
-constexpr int kStep = LANES * WAVES * UNITS;  // units of a row, at a time
+constexpr int kPassRows = 8 * ROWS;     // of a matrix, in a pass of a block
 constexpr int kSumRow = kPassRows + 4;  // floats from a token's sums to the next, for the banks
-constexpr int kWavesResident = UNITS < 2 ? 20 : 16;  // 96 or 128 registers a lane
-constexpr int kResident = WAVES > kWavesResident ? 1 : kWavesResident / WAVES;  // blocks
+// Blocks for which there are registers: 128 a lane, or 96 with four waves and one unit.
+constexpr int kWavesResident = UNITS < 2 ? 20 : 16;
+constexpr int kResident = WAVES > kWavesResident ? 1 : kWavesResident / WAVES;
 static_assert(LANES == 4 && TOKENS == 8 && ROWS % 2 == 0 && WAVE == 32);
 static_assert(TOKENS * kPassRows <= kThreads, "a product for each thread at most");
 
@@ -38,6 +38,7 @@ class TokenUnits {
     static constexpr int kStage = WAVE * kPieces;                  // pieces
     static constexpr int kStages = WAVES * kStage > 1024 ? 1 : 2;  // in 32 KB
     static constexpr int kLds = WAVES * kStages * kStage;
+    static_assert(kLds <= 2048, "the activations of all waves take more than 32 KB");
 
     DEVICE explicit TokenUnits(const Batch& batch)
         : batch(batch), column(8 * static_cast<int>(lane() % kRowPieces)) {
@@ -62,7 +63,7 @@ class TokenUnits {
         }
     }
 
-    // Piece `piece` of the unit of this lane, LANES * token + unit.
+    // Piece `piece` of the unit and token of this lane, LANES * token + unit.
     static DEVICE u32x4 own(const u32x4* stage, int piece) { return stage[place(piece, lane())]; }
 
   private:
@@ -72,10 +73,11 @@ class TokenUnits {
     int column;
     uint32_t rows[kPieces];  // bytes before those of the tokens that this lane copies
 
-    // Spread over the banks both as they are written and as they are read. What is added to the
-    // line, multiples of 8 or 16, is added to the place.
-    static DEVICE int place(int piece, int line) {
-        return piece * WAVE + (line ^ piece * (8 / kPieces));
+    // Where a piece of a unit lies, of slot LANES * token + unit: spread over the banks both as
+    // pieces are written and as they are read. What is added to the slot, a multiple of 8 or 16, is
+    // added to the place.
+    static DEVICE int place(int piece, int slot) {
+        return piece * WAVE + (slot ^ piece * (8 / kPieces));
     }
 };
 
@@ -148,89 +150,85 @@ DEVICE void multiply_tiles(const typename Packed<Format>::Unit (&weights)[2 * kT
     }
 }
 
-// As dot_rows of dot_rows.h.
+// As dot_rows of dot_rows.h, of one pass.
 template <class Format, int kMatrices, int kPasses, class Begin, class Finish, class Staged>
 DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int rows,
                      const Batch& batch, u32x4* lds, const Begin& begin, const Finish& finish,
                      const Staged& staged) {
+    static_assert(kPasses == 1);
     using P = Packed<Format>;
+    using X = TokenUnits<Format>;
     constexpr int kRows = kMatrices * ROWS, kTiles = kRows / 2;
     const int units = batch.columns / P::kColumns;
-    const int line = static_cast<int>(lane()) / LANES, own_unit = lane() % LANES;
+    const int row = start + static_cast<int>(lane()) / LANES, own_unit = lane() % LANES;
     const Above above(static_cast<uint32_t>(batch.tokens) / (TOKENS + 1));
     typename P::Unit weights[UNITS][kRows];
-    const auto place = [&](int i) { return LANES * (i * WAVES + static_cast<int>(wave())); };
-    const auto load = [&](int pass, int i, int from) {
-        const uint32_t unit = minimum(from + place(i) + own_unit, units - 1);
+    // The first unit of the wave's four number `turn`.
+    const auto first_of = [&](int turn) {
+        return LANES * (turn * WAVES + static_cast<int>(wave()));
+    };
+    const auto load = [&](int i, int turn) {
+        const uint32_t unit = minimum(first_of(turn) + own_unit, units - 1);
         UNROLL
         for (int r = 0; r < kRows; ++r) {
-            const int row = start + pass * kPassRows + line + 8 * (r % ROWS);
-            const uint32_t at = static_cast<uint32_t>(minimum(row, rows - 1)) * units;
-            weights[i][r] = P::load(matrices[r / ROWS], at + unit);
+            const uint32_t at = static_cast<uint32_t>(minimum(row + 8 * (r % ROWS), rows - 1));
+            weights[i][r] = P::load(matrices[r / ROWS], at * units + unit);
         }
     };
-    using X = TokenUnits<Format>;
     const X x(batch);
-    const auto stage = [&](int i) {
-        return lds + (wave() * X::kStages + i % X::kStages) * X::kStage;
+    const auto stage = [&](int turn) {
+        return lds + (wave() * X::kStages + turn % X::kStages) * X::kStage;
     };
-    // The activations of the wave's four units number i of a row.
-    const auto copy = [&](int i) {
-        if (place(i) < units) x.start(stage(i), place(i));
+    const auto copy = [&](int turn) {
+        if (first_of(turn) < units) x.start(stage(turn), first_of(turn));
         Transfer::batch_started();
     };
     UNROLL
-    for (int i = 0; i < UNITS; ++i) load(0, i, 0);
+    for (int i = 0; i < UNITS; ++i) load(i, i);
     begin();
-    for (int pass = 0; pass < kPasses; ++pass) {
+    UNROLL
+    for (int i = 0; i < X::kStages; ++i) copy(i);
+    float sums[kTiles][4];
+    UNROLL
+    for (int j = 0; j < kTiles; ++j) {
         UNROLL
-        for (int i = 0; i < X::kStages; ++i) copy(i);
-        float sums[kTiles][4];
-        UNROLL
-        for (int j = 0; j < kTiles; ++j) {
-            UNROLL
-            for (int v = 0; v < 4; ++v) sums[j][v] = 0.0f;
-        }
-        for (int step = 0; step * kStep < units; ++step) {
-            UNROLL
-            for (int i = 0; i < UNITS; ++i) {
-                const int number = step * UNITS + i, unit = place(number);
-                if (unit >= units) break;
-                Transfer::wait<X::kStages - 1>();
-                wave_sync();
-                multiply_tiles<Format, kTiles>(weights[i], stage(number), above, sums);
-                const bool ends = unit + kStep >= units;
-                if (!ends || pass + 1 < kPasses) {
-                    load(ends ? pass + 1 : pass, i, ends ? 0 : (step + 1) * kStep);
-                }
-                wave_sync();
-                copy(number + X::kStages);
-            }
-        }
-        block_sync();
-        float* const all = reinterpret_cast<float*>(lds);
-        const auto sums_of = [&](int wave, int matrix, int token) {
-            return all + ((wave * kMatrices + matrix) * TOKENS + token) * kSumRow;
-        };
-        UNROLL
-        for (int j = 0; j < kTiles; ++j) {
-            UNROLL
-            for (int v = 0; v < 4; ++v) {
-                float* const to = sums_of(wave(), j / (ROWS / 2), own_unit * 2 + v % 2);
-                to[j % (ROWS / 2) * 16 + line + v / 2 * 8] = sums[j][v];
-            }
-        }
-        if (pass == 0) staged();
-        block_sync();
-        const OwnProduct own;
-        float products[kMatrices];
-        UNROLL
-        for (int m = 0; m < kMatrices; ++m) {
-            products[m] = 0.0f;
-            UNROLL
-            for (int w = 0; w < WAVES; ++w) products[m] += sums_of(w, m, own.token)[own.row];
-        }
-        finish(start + pass * kPassRows, products);
-        if (pass + 1 < kPasses) block_sync();
+        for (int v = 0; v < 4; ++v) sums[j][v] = 0.0f;
     }
+    for (int from = 0; first_of(from) < units; from += UNITS) {
+        UNROLL
+        for (int i = 0; i < UNITS; ++i) {
+            const int turn = from + i;
+            if (first_of(turn) >= units) break;
+            Transfer::wait<X::kStages - 1>();
+            wave_sync();
+            multiply_tiles<Format, kTiles>(weights[i], stage(turn), above, sums);
+            if (first_of(turn + UNITS) < units) load(i, turn + UNITS);
+            wave_sync();
+            copy(turn + X::kStages);
+        }
+    }
+    block_sync();
+    float* const all = reinterpret_cast<float*>(lds);
+    const auto sums_of = [&](int wave, int matrix, int token) {
+        return all + ((wave * kMatrices + matrix) * TOKENS + token) * kSumRow;
+    };
+    UNROLL
+    for (int j = 0; j < kTiles; ++j) {
+        UNROLL
+        for (int v = 0; v < 4; ++v) {
+            float* const to = sums_of(wave(), j / (ROWS / 2), own_unit * 2 + v % 2);
+            to[j % (ROWS / 2) * 16 + static_cast<int>(lane()) / LANES + v / 2 * 8] = sums[j][v];
+        }
+    }
+    staged();
+    block_sync();
+    const OwnProduct own;
+    float products[kMatrices];
+    UNROLL
+    for (int m = 0; m < kMatrices; ++m) {
+        products[m] = 0.0f;
+        UNROLL
+        for (int w = 0; w < WAVES; ++w) products[m] += sums_of(w, m, own.token)[own.row];
+    }
+    finish(start, products);
 }

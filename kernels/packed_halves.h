@@ -92,10 +92,8 @@ struct PackedHalves {
         for (int i = 0; i < kCount; ++i) {
             const uint32_t word = words[(first + i) / 2] ^ kFlip;
             const int sub = (first + i) / (kPairs / kSubs);
-            const uint32_t code = add_halves(
-                i % 2 == 0 ? bytes_above_1024<0>(word) : bytes_above_1024<1>(word), zero);
-            out[i] = Weights::kHasMins ? multiply_add_halves(code, s.scales[sub], s.offsets[sub])
-                                       : multiply_halves(code, s.scales[sub]);
+            out[i] = weights(i % 2 == 0 ? bytes_above_1024<0>(word) : bytes_above_1024<1>(word),
+                             zero, s, sub);
         }
     }
 
@@ -123,11 +121,7 @@ struct PackedHalves {
         }
         const uint32_t zero = pack_halves(-added - kZero, -added - kZero);
         UNROLL
-        for (int i = 0; i < 2; ++i) {
-            const uint32_t code = add_halves(out[i], zero);
-            out[i] = Weights::kHasMins ? multiply_add_halves(code, s.scales[sub], s.offsets[sub])
-                                       : multiply_halves(code, s.scales[sub]);
-        }
+        for (int i = 0; i < 2; ++i) out[i] = weights(out[i], zero, s, sub);
     }
 
     static DEVICE void pairs(const typename Weights::Unit& unit, uint32_t (&out)[kPairs]) {
@@ -138,6 +132,14 @@ struct PackedHalves {
             UNROLL
             for (int i = 0; i < kPairs; ++i) out[i] = finite_halves(out[i]);
         }
+    }
+
+  private:
+    // Two weights of sub-block `sub`: `codes` with the negative of `zero` added to them.
+    static DEVICE uint32_t weights(uint32_t codes, uint32_t zero, const Scales& s, int sub) {
+        const uint32_t code = add_halves(codes, zero);
+        return Weights::kHasMins ? multiply_add_halves(code, s.scales[sub], s.offsets[sub])
+                                 : multiply_halves(code, s.scales[sub]);
     }
 };
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from rocmforge.array_types import Ints
 from rocmforge.gpu.ops.attention_prompt import is_deep
+from rocmforge.gpu.ops.dot_rows import DOT_TOKENS
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS as GEMV_ROWS
 from rocmforge.plan.operands import Tensor
 
@@ -90,7 +91,7 @@ def room_of(shape: BatchShape) -> BatchShape:
 
 
 def _rounded(rows: int) -> int:
-    for most in (NORMED_ROWS, GEMV_ROWS):
+    for most in (NORMED_ROWS, DOT_TOKENS, GEMV_ROWS):
         if rows <= most:
             return most
     return max(LEAST_ROOM, 1 << (rows - 1).bit_length())

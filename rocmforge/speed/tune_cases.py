@@ -175,12 +175,17 @@ def gemv_cases(properties: DeviceProperties) -> Iterator[Case]:
             [found for found in tried if found != own],
             _gemv(op, name, rows, columns, tokens),
             rows * tokens,
-            np.int8 if _rounds(op, kind) else np.float32,
+            _written(op, kind, chosen),
         )
 
 
-def _rounds(op: str, kind: str) -> bool:
-    return op == "matmul_rmsnorm" or (op == "gate_up_swiglu" and kind != "dense")
+def _written(op: str, kind: str, chosen: dot_rows.Constants) -> type[np.generic]:
+    """Type of the results, as an engine's passes have it."""
+    if op == "matmul_rmsnorm":
+        return np.int8
+    if op == "matmul" or kind == "dense":
+        return np.float32
+    return np.float16 if chosen.matrix_units else np.int8
 
 
 def _tokens(count: int) -> str:
@@ -240,7 +245,11 @@ def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
                 )
                 for matrix in matrices
             ]
-        out = F32(memory.out) if matrices[0].dense else Q8.at(memory.out, tokens, rows)
+        out: F16 | F32 | Q8 = Q8.at(memory.out, tokens, rows)
+        if f16:
+            out = F16(memory.out)
+        elif matrices[0].dense:
+            out = F32(memory.out)
         return [
             gate_up_swiglu(kernels, x=x, gate=gate, up=up, out=out, tokens=tokens)
             for gate, up in _pairs(matrices)

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape, room_of
+from rocmforge.gpu.batch_shape import NORMED_ROWS, BatchAddresses, BatchShape, room_of
 from rocmforge.gpu.compiler import BuildRecorder
 from rocmforge.gpu.dtypes import F16, F32, Q8, Place, lower
 from rocmforge.gpu.fusion import FUSIONS, gpu_rules
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
-from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.matrix import DENSE, DeviceMatrix
+from rocmforge.gpu.ops.dot_rows import DOT_TOKENS, reads_f16
+from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.pass_memory import PassMemory
 from rocmforge.gpu.runtime import DeviceProperties
@@ -139,6 +141,36 @@ def test_scratch_holds_what_splits_of_a_prompt_leave(architecture: str) -> None:
             assert splits == 1 or nbytes <= found.scratch_bytes(steps, room)
 
 
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "gfx1100"])
+@pytest.mark.parametrize("name", ["Q4_K", "Q8_0", "F16", "MXFP6_E3M2"])
+def test_products_of_few_rows_read_what_their_kernels_are_made_for(
+    architecture: str, name: str
+) -> None:
+    for tokens in range(1, 9):
+        shape = BatchShape(tokens, tokens, None, True, 1)
+        found, room = lowering(architecture), room_of(shape)
+        ops = feed_forward(name, name, name)
+        ops = fuse(ops, gpu_rules(shape, found.reading(shape), FUSIONS))
+        steps = lower(ops, found.reading(room), found.writing(room))
+        there = {place for step in steps for place in step.reads + step.writes}
+        read: set[str] = set()
+
+        def address(place: Place, there: set[Place] = there, read: set[str] = read) -> int:
+            assert place in there, place
+            read.add(place[1])
+            return 0
+
+        memory = PassMemory(found, shape, BatchAddresses(), address, 0)
+        PassLowering(memory).launches(steps)
+        recorder: Any = found.kernels
+        gemvs = [b.defines for b in recorder.builds if b.defines and "LANES" in b.defines]
+        halves = reads_f16(architecture, name, tokens)
+        assert len(gemvs) == 2
+        assert [d["LANES"] == MATRIX_LANES for d in gemvs] == [halves] * 2
+        assert read == ({F32, F16} if halves else {F32} if name in DENSE else {F32, Q8})
+        assert not halves or {"OUT": "F16"}.items() <= gemvs[0].items()
+
+
 def experts(names: tuple[str, str, str], width: int, count: int, chosen: int) -> list[Op]:
     """A mixture of experts, from its normed input on."""
     x, scores, hidden = Tensor("x", 256), Tensor("scores", count), Tensor("hidden", chosen * width)
@@ -193,3 +225,7 @@ def test_the_dtype_of_activations_follows_rows_format_and_architecture() -> None
     assert activation_dtype("gfx1100", "Q4_0", 9) == F16
     assert activation_dtype("gfx1030", "Q4_0", 9) == Q8
     assert activation_dtype("gfx1030", "BF16", 9) == F16
+    assert activation_dtype("sm_90", "Q4_K", DOT_TOKENS) == Q8
+    assert activation_dtype("sm_90", "Q4_K", DOT_TOKENS + 1) == F16
+    assert activation_dtype("sm_90", "MXFP6_E3M2", DOT_TOKENS + 1) == F32
+    assert NORMED_ROWS <= DOT_TOKENS  # the norms of `matmul_rmsnorm` are Q8

@@ -1,4 +1,4 @@
-"""Constants and arguments of the GEMVs, products for up to eight tokens: see kernels/dot_rows.h.
+"""Constants and arguments of the GEMVs, products for up to eight tokens: see kernels/gemv.h.
 
 matmul, gate_up_swiglu and matmul_rmsnorm, all in `matmul.py`, are built on it.
 """
@@ -16,7 +16,7 @@ from rocmforge.gpu.ops.output import addresses
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 BATCH = "PPPii"
-"""Layout of `Batch` in kernels/activations.h."""
+"""Layout of `Batch` in kernels/gemv_input.h."""
 
 SQUARES = "Pf"
 """Layout of `Squares` in kernels/row_scale.h."""
@@ -29,13 +29,16 @@ COMMON = ("Q4_K", "Q6_K", "Q8_0", "F16")
 
 MAX_TOKENS = 8
 
+MANY_SLOTS = 896
+"""SLOTS of several tokens on NVIDIA."""
+
 DOT_TOKENS = 4
 """Up to how many tokens NVIDIA's GPUs compute dot products in lanes; for more, matrix units do."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Compile-time constants of kernels/dot_rows.h.
+    """Compile-time constants of kernels/dot_rows.h and kernels/matrix_rows.h.
 
     Parameters
     ----------
@@ -51,10 +54,12 @@ class Constants:
     WAVES
         Waves of a block.
     SLOTS
-        Groups of 32 activations in LDS, or of 8 where they are float32, of all tokens together.
+        Groups of 32 activations in LDS, or of 8 where they are float32, of all tokens together; 0
+        for matrix units.
     BUFFERS
         Sets of weights in a lane's registers: with 2, the next ones are loaded before these are
-        used. So they are with 1, where a lane has no more than two units of one token.
+        used. So they are with 1, where a lane has no more than two units of one token. Matrix units
+        have 1.
     """
 
     TOKENS: int
@@ -76,8 +81,9 @@ class Constants:
         return self.WAVES * wave // self.LANES // sharing * self.ROWS
 
     def group_rows(self, wave: int) -> int:
-        """Rows of a block that owns whole groups of 32."""
-        return max(32, self.pass_rows(wave))
+        """Rows of a block that owns whole groups of 32; those of matrix units need not."""
+        rows = self.pass_rows(wave)
+        return rows if self.matrix_units else max(32, rows)
 
 
 def choose(
@@ -110,7 +116,7 @@ def choose(
     row_class, kind = class_of(architecture, op, shape), kind_of(name)
     cut = row_class.constants(kind)[at]
     # A compute unit of AMD has 64 KB of LDS for all its blocks.
-    few, many = (512, 896) if architecture.startswith("sm_") else (256, 512)
+    few, many = (512, MANY_SLOTS) if architecture.startswith("sm_") else (256, 512)
     slots = few if held == 1 else many
     if cut.lanes == MATRIX_LANES:
         slots = 0

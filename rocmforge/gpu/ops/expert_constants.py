@@ -13,7 +13,7 @@ from typing import Literal
 
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.ops import dot_rows
-from rocmforge.gpu.ops.dot_rows import COMMON, MAX_TOKENS, Constants
+from rocmforge.gpu.ops.dot_rows import COMMON, MANY_SLOTS, MAX_TOKENS, Constants
 from rocmforge.gpu.ops.gemv_constants import held_kind, kind_of
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
@@ -40,8 +40,9 @@ rows or not, by kind of format. A lane has all units of its rows in flight, or a
 `MOST_UNITS`."""
 
 
-GROUPED = (4, 4, 1, 896)
-"""WAVES, ROWS, UNITS and SLOTS where jobs are grouped and one matrix would take matrix units."""
+GROUPED = {"WAVES": 4, "ROWS": 4, "UNITS": 1, "SLOTS": MANY_SLOTS}
+"""Where jobs are grouped, and one matrix of the format takes matrix units. Not measured by itself:
+most shapes of experts had it while no GEMV took matrix units."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +97,15 @@ def choose(
     op
         The kernel.
     tuning
-        Of one matrix: where the table has nothing, its constants hold here, too.
+        Of one matrix: where the table has nothing, its constants hold here, too, unless they are
+        those of matrix units.
     """
     rows, columns = shape
     short = columns < SHORT_ROW and tokens == 1 and name not in DENSE
     dense_op = "matmul" if op == "expert_matmul" else "gate_up_swiglu"
     found = dot_rows.choose(architecture, name, shape, tokens, dense_op, tuning)
     if found.matrix_units:
-        waves, at_once, units, slots = GROUPED
-        found = replace(found, WAVES=waves, ROWS=at_once, UNITS=units, SLOTS=slots)
+        found = replace(found, **GROUPED)
     # What experts were measured with.
     found = replace(found, LANES=8 if short else 32, BUFFERS=1)
     if short:

@@ -239,8 +239,8 @@ those from 2,113 and 2,721 rows on, for 2,560, 2,880 and 4,096.
 Those of one token for the shapes of 7B, 8B, 1.1B, 30B-A3B and gpt-oss-20B, and some of two to eight
 tokens, are the ones with which decode steps took the least time on an H100 (2026-11-26): a kernel
 that is the fastest by itself may leave less room for the next one to start early. So are those with
-two buffers, and those of eight tokens with MATRIX_LANES for 7B (Q4_K_M, Q8_0), 8B and 1.1B, on an
-H200. EXPERIMENTS has the figures."""
+two buffers, and those of eight tokens with MATRIX_LANES, for 7B (Q4_K_M, Q8_0), 8B and 1.1B
+(Q4_K_M), on an H200. EXPERIMENTS has the figures."""
 
 _AMD_FEW: Chosen = {
     "nibbles": ((8, 1, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),

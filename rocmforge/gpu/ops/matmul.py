@@ -41,18 +41,18 @@ def builds(architecture: str) -> Iterator[Build]:
     for name in KERNEL_FORMATS:
         for constants in all_constants(architecture, name, "matmul"):
             macros = defines(constants, [name] * products.MOST)
-            for scale in _scaled(constants, name):
+            for scale in _scales(constants, name):
                 yield Build(FILE, LAYOUTS, {**macros, "SCALED": scale})
         for constants in all_constants(architecture, name, "gate_up_swiglu"):
             out = "F32" if name in DENSE else "F16" if constants.matrix_units else "Q8"
             macros = {**defines(constants, [name] * 2), "OUT": out}
-            for scale in _scaled(constants, name):
+            for scale in _scales(constants, name):
                 yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**macros, "SCALED": scale})
         for constants in all_constants(architecture, name, "matmul_rmsnorm"):
             yield Build(RMSNORM_FILE, RMSNORM_LAYOUTS, defines(constants, [name]))
 
 
-def _scaled(constants: Constants, name: str) -> tuple[int, ...]:
+def _scales(constants: Constants, name: str) -> tuple[int, ...]:
     """SCALED of the builds: rows that lack a factor are Q8."""
     return (0,) if name in DENSE or constants.matrix_units else (0, 1)
 
@@ -182,7 +182,7 @@ def gate_up_swiglu(
     gate, up
         (N, K), both quantized or both dense; of one format they are read together.
     out
-        (T, N); Q8 needs N to be a multiple of 32.
+        (T, N); Q8 needs N to be a multiple of 32, and x that is no F16.
     tokens
         T, 1 to MAX_TOKENS.
     x_scale
@@ -197,8 +197,7 @@ def gate_up_swiglu(
         "gate_up_swiglu",
         kernels.tuning,
     )
-    whole = isinstance(out, Q8) or not constants.matrix_units  # blocks own groups of 32 rows
-    block_rows = (constants.group_rows if whole else constants.pass_rows)(properties.wave_size)
+    block_rows = constants.group_rows(properties.wave_size)
     return kernels.launch(
         GATE_UP_FILE,
         "gate_up_swiglu",
