@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rocmforge import ops
+from rocmforge.gpu.head_dims import MAX_GPU_HEAD_DIM
 from rocmforge.ops import cases, reference
-from rocmforge.plan.protocols import MAX_GPU_HEAD_DIM
 from rocmforge.timing import seconds_per_call
 
 from .cold import cold, own

@@ -15,11 +15,11 @@ from rocmforge.errors import shorten
 from rocmforge.gguf.formats import FORMATS, PACKED_BITS
 from rocmforge.gguf.header import StringArray
 from rocmforge.gguf.reader import GGUFFile
+from rocmforge.gpu.head_dims import wanted_head_dim
 from rocmforge.model.architectures import ARCHITECTURES
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.problems import config_problems
-from rocmforge.model.weights import tensor_problems
-from rocmforge.plan.protocols import wanted_gpu_head_dim
+from rocmforge.model.tensor_shapes import tensor_problems
 from rocmforge.text.pre_tokenizers import PRE_TOKENIZERS
 from rocmforge.text.vocabulary import TOKENIZERS
 
@@ -170,7 +170,7 @@ class ModelInfo:
     def cpu_only(self) -> str | None:
         """Why a file that CPUs run does not run on GPUs; None where it does."""
         head_dim = self.config.head_dim if self.config else 0
-        wanted = wanted_gpu_head_dim(head_dim)
+        wanted = wanted_head_dim(head_dim)
         return f"head dim {head_dim}, {wanted}" if wanted else None
 
     def as_json(self) -> dict[str, Any]:

@@ -41,7 +41,8 @@ from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.matrix_scales import of_rows
 from rocmforge.model.needs import Needs
 from rocmforge.model.shards import Share, cut
-from rocmforge.model.weights import ModelWeights, layer_of, load_weights, tensor_shapes
+from rocmforge.model.tensor_shapes import layer_of, tensor_shapes
+from rocmforge.model.weights import ModelWeights, load_weights
 from rocmforge.plan.graph import Graph
 from rocmforge.plan.operands import Embedding
 from rocmforge.plan.protocols import (

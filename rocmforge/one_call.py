@@ -34,11 +34,11 @@ R = TypeVar("R")
 
 def one_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
     """Make a method raise EngineInUseError while another one with this decorator runs."""
-    name = method.__qualname__
 
     @functools.wraps(method)
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         calls, mine = self._calls, object()
+        name = f"{type(self).__name__}.{method.__name__}"
         try:
             calls[mine] = name, sys._getframe()
             if len(calls) > 1 and (running := _running_before(mine, calls)):

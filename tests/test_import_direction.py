@@ -22,7 +22,7 @@ LAYERS = (
     ("cpu", "gpu", "split"),
     ("ops",),
     ("devices", "model"),
-    ("generation", "loading"),
+    ("generation", "loading", "sequence_passes"),
     ("engine",),
     ("profiling",),
     ("testing", "info", "chat", "terminal", "perplexity", "speed"),

@@ -26,6 +26,7 @@ from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, lifetimes, lower
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.fusion import Fusion
+from rocmforge.gpu.head_dims import wanted_head_dim
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DeviceMatrix
@@ -45,7 +46,7 @@ from rocmforge.kv.batch import Queries, Slots
 from rocmforge.plan.arena import assign
 from rocmforge.plan.graph import Graph, Op
 from rocmforge.plan.operands import Tensor
-from rocmforge.plan.protocols import MatrixShape, Precision, wanted_gpu_head_dim
+from rocmforge.plan.protocols import MatrixShape, Precision
 from rocmforge.plan.records import Attention, KvAppend, Matmul, Rmsnorm, Swiglu
 
 MOST_READ = 1 << 30  # bytes that a ceiling is read from; no cache holds them
@@ -335,7 +336,7 @@ class GpuBackend:
     ) -> None:
         """Causal attention of q (T, H, D) over one layer's pages; ValueError if D does not fit."""
         tokens, heads, head_dim = q.shape
-        if wanted := wanted_gpu_head_dim(head_dim):
+        if wanted := wanted_head_dim(head_dim):
             raise ValueError(f"q: got head dim {head_dim}, {wanted}")
         queried, mixed = (Tensor(name, heads * head_dim) for name in ("q", "out"))
         with self._memory() as memory:

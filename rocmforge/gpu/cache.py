@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from rocmforge.errors import OutOfMemoryError
+from rocmforge.gpu.head_dims import wanted_head_dim
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv import row_bytes
 from rocmforge.kv.allocator import BlockAllocator
 from rocmforge.kv.page_table import PageTable
 from rocmforge.kv.windows import layer_kinds, window_pages
-from rocmforge.plan.protocols import wanted_gpu_head_dim
 
 FIRST_TOKENS = 512  # that there is memory for from the start
 
@@ -86,7 +86,7 @@ class DeviceKVCache:
         windows: Sequence[int | None] = (),
     ) -> None:
         self._row_bytes = [size for size in row_bytes(dtype, head_dim) if size]
-        if wanted := wanted_gpu_head_dim(head_dim):
+        if wanted := wanted_head_dim(head_dim):
             raise ValueError(f"head dim: got {head_dim}, {wanted}")
         self.runtime = runtime
         self.n_layers = n_layers

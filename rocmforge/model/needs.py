@@ -9,7 +9,7 @@ from itertools import accumulate
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.header import TensorInfo
 from rocmforge.model.config import ModelConfig
-from rocmforge.model.weights import layer_of, tensor_shapes
+from rocmforge.model.tensor_shapes import layer_of, tensor_shapes
 from rocmforge.quantities import human_size
 from rocmforge.split.placement import fitting_layers, split_layers, taken_bytes
 

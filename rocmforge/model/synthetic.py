@@ -32,7 +32,7 @@ from rocmforge.model.config import ModelConfig
 from rocmforge.model.mixes import Mix, find_mix, mix_format, tensor_format
 from rocmforge.model.presets import Preset, find_preset, llama3_freq_factors
 from rocmforge.model.synthetic_vocab import MetadataValue, vocabulary_metadata
-from rocmforge.model.weights import tensor_shapes
+from rocmforge.model.tensor_shapes import tensor_shapes
 from rocmforge.plan.protocols import Progress
 
 _HEADER_RESERVE = 32 << 20

@@ -372,7 +372,7 @@ ATTENTION_DECODE = tuple(
 ATTENTION_HEAD_DIMS = tuple(
     AttentionCase((256,), (256,), 8, 8, head_dim) for head_dim in (32, 64, 128, 256, 512)
 )
-"""The head dims that the suite promises; GPUs have no kernel above `MAX_GPU_HEAD_DIM`."""
+"""The head dims that the suite promises; GPUs have no kernel for the last one."""
 
 ATTENTION_MODELS: Mapping[str, tuple[AttentionCase, AttentionCase]] = {
     model: (

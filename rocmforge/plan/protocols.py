@@ -29,17 +29,6 @@ MAX_HEAD_DIM = 512
 """Largest D of attention, the same in rocmforge/cpu/ops.h; a model with more is refused when its
 configuration is read."""
 
-MAX_GPU_HEAD_DIM = 256
-"""Largest D of attention on a GPU, where D is a multiple of 8 besides."""
-
-
-def wanted_gpu_head_dim(head_dim: int) -> str | None:
-    """Return what a GPU wants of D where `head_dim` is not that, else None."""
-    if head_dim % 8 == 0 and head_dim <= MAX_GPU_HEAD_DIM:
-        return None
-    return f"wanted a multiple of 8 up to {MAX_GPU_HEAD_DIM} on a GPU"
-
-
 MAX_EXPERTS = 1024
 """Most experts of a layer; the same in rocmforge/cpu/ops.h."""
 

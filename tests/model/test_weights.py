@@ -17,7 +17,8 @@ from rocmforge.gguf.header import TensorInfo
 from rocmforge.gguf.quants import dequantize
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.model.config import ModelConfig
-from rocmforge.model.weights import ModelWeights, load_weights, tensor_shapes
+from rocmforge.model.tensor_shapes import tensor_shapes
+from rocmforge.model.weights import ModelWeights, load_weights
 
 Arrays = dict[str, NDArray[np.float32]]
 

@@ -20,7 +20,7 @@ FILE = "attention.hip"
 ARGUMENTS = "PPPPPPPPPPPPPPiiiiiiiff"
 LAYOUTS = {"attention": ARGUMENTS}
 HEAD_DIMS = (64, 80, 96, 128, 256)
-"""Head dims of models that we run; the kernel takes multiples of 8 up to MAX_GPU_HEAD_DIM."""
+"""Head dims of models that we run; the kernel takes what `wanted_head_dim` allows."""
 
 PAGES = {"f16": "F16Pages", "q8_0": "Q8Pages", "fp8_e4m3": "Fp8Pages", "f32": "F32Pages"}
 """The type in kernels/pages.h of each dtype of the cache."""
