@@ -47,7 +47,7 @@ struct Activations {
                 UNROLL
                 for (int i = 0; i < kOwnTokens; ++i) {
                     const int words = 4 * (kRoundPieces * round + kWaves * i) + 2 * pair;
-                    copy_word_to_lds(to + words, from + 2 * first + rows[i], present);
+                    copy_near_to_lds(to + words, from + 2 * first + rows[i], present);
                 }
             }
         }

@@ -727,26 +727,18 @@ struct Transfer {
 };
 
 #if !defined(ROCMFORGE_AMD)
-// A Transfer of what other waves of the multiprocessor read as well: it stays in the near cache.
-DEVICE void copy_near_to_lds(u32x4* to, const void* from, bool present) {
+// A Transfer of 4 or 16 bytes, which belongs to the same batches. It stays in the near cache, for
+// other waves of the multiprocessor that read the same.
+template <class Piece>
+DEVICE void copy_near_to_lds(Piece* to, const void* from, bool present) {
 #if defined(ROCMFORGE_CUDA)
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(
                      static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-                 "l"(from), "r"(present ? 16 : 0)
+                 "l"(from), "n"(sizeof(Piece)), "r"(present ? static_cast<int>(sizeof(Piece)) : 0)
                  : "memory");
 #else
-    *to = present ? load<u32x4>(from) : u32x4{0, 0, 0, 0};
+    *to = present ? load<Piece>(from) : Piece{};
 #endif
-}
-#endif
-
-#if defined(ROCMFORGE_CUDA)
-// A Transfer of one word, which belongs to the same batches; where it is not present, 0 arrives.
-DEVICE void copy_word_to_lds(uint32_t* to, const void* from, bool present) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                     static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-                 "l"(from), "r"(present ? 4 : 0)
-                 : "memory");
 }
 #endif
 

@@ -75,7 +75,7 @@ struct Addends {
             const int row = jobs.first + at;
             const bool present = bias && row < jobs.end;
 #if defined(ROCMFORGE_CUDA)
-            copy_word_to_lds(reinterpret_cast<uint32_t*>(lds + at), bias + row, present);
+            copy_near_to_lds(lds + at, bias + row, present);
 #else
             held.of[i] = present ? bias[row] : 0.0f;
 #endif

@@ -34,15 +34,16 @@ R = TypeVar("R")
 
 def one_call(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
     """Make a method raise EngineInUseError while another one with this decorator runs."""
+    name = method.__name__
 
     @functools.wraps(method)
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         calls, mine = self._calls, object()
-        name = f"{type(self).__name__}.{method.__name__}"
         try:
             calls[mine] = name, sys._getframe()
             if len(calls) > 1 and (running := _running_before(mine, calls)):
-                raise EngineInUseError(f"{name} in {_thread(threading.get_ident())}", running)
+                owner, thread = type(self).__name__, _thread(threading.get_ident())
+                raise EngineInUseError(f"{owner}.{name} in {thread}", f"{owner}.{running}")
             return method(self, *args, **kwargs)
         finally:
             calls.pop(mine, None)

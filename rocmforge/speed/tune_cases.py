@@ -211,15 +211,23 @@ def _gemv_fits(
 def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
     def launches(kernels: Any, memory: Memory) -> list[Launch]:
         matrices = memory.matrices(name, rows, columns)
-        by_lanes = (
-            F32(memory.x) if matrices[0].dense else Q8.at(memory.x, dot_rows.MAX_TOKENS, columns)
+        halves = op != "matmul_rmsnorm" and dot_rows.reads_f16(
+            kernels.runtime.properties.architecture, name, tokens
         )
+
+        def placed(at: int, *shape: int) -> Any:
+            """Activations of a shape, in the dtype that the kernel reads and writes."""
+            if halves:
+                return F16(at)
+            return F32(at) if matrices[0].dense else Q8.at(at, *shape)
+
+        x = placed(memory.x, dot_rows.MAX_TOKENS, columns)
         if op == "matmul_rmsnorm":
             normed = Q8.at(memory.out, tokens, rows)
             return [
                 matmul_rmsnorm(
                     kernels,
-                    x=by_lanes,
+                    x=x,
                     weight=matrix,
                     bias=None,
                     out=memory.partials,
@@ -230,9 +238,6 @@ def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
                 )
                 for matrix in matrices
             ]
-        architecture = kernels.runtime.properties.architecture
-        f16 = dot_rows.reads_f16(architecture, name, tokens)
-        x = F16(memory.x) if f16 else by_lanes
         if op == "matmul":
             return [
                 matmul(
@@ -245,11 +250,7 @@ def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
                 )
                 for matrix in matrices
             ]
-        out: F16 | F32 | Q8 = Q8.at(memory.out, tokens, rows)
-        if f16:
-            out = F16(memory.out)
-        elif matrices[0].dense:
-            out = F32(memory.out)
+        out = placed(memory.out, tokens, rows)
         return [
             gate_up_swiglu(kernels, x=x, gate=gate, up=up, out=out, tokens=tokens)
             for gate, up in _pairs(matrices)

@@ -73,21 +73,31 @@ def test_tokens_and_columns_that_fill_no_step(gpu: Gpu, tokens: int) -> None:
     assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
 
 
+def matrix_beyond_float16(rows: int, groups: int, seed: int) -> tuple[Matrix, NDArray[np.float64]]:
+    """Of Q8_0: 40000 · code in each third row, else code / 64; and its weights, clipped."""
+    raw = np.zeros((rows, groups * 34), np.uint8)
+    blocks = raw.reshape(rows, groups, 34)
+    scales = np.where(np.arange(rows) % 3 == 0, 40000.0, 1 / 64).astype(np.float16)
+    blocks[:, :, :2] = scales.view(np.uint8).reshape(rows, 1, 2)
+    codes = np.random.default_rng(seed).integers(-127, 128, (rows, groups, 32), np.int8)
+    blocks[:, :, 2:] = codes.view(np.uint8)
+    matrix = Matrix(raw, FORMATS["Q8_0"])
+    return matrix, np.clip(matrix.to_floats().astype(np.float64), -65504, 65504)
+
+
+def assert_close_by_rows(got: NDArray[np.float32], wanted: NDArray[np.float64]) -> None:
+    """Within the rounding of weights, for each row of a matrix by itself."""
+    sizes = np.sqrt(np.mean(wanted**2, axis=0))
+    np.testing.assert_allclose(got / sizes, wanted / sizes, rtol=0, atol=8 * TOLERANCE)
+
+
 @pytest.mark.parametrize("tokens", [9, 33])
 def test_rows_beyond_float16_leave_their_neighbours_alone(gpu: Gpu, tokens: int) -> None:
     """Lanes whose weights are clipped and lanes whose are not multiply together."""
-    raw = np.zeros((70, 4 * 34), np.uint8)  # Q8_0: 40000 · code in each third row, else code / 64
-    blocks = raw.reshape(70, 4, 34)
-    scales = np.where(np.arange(70) % 3 == 0, 40000.0, 1 / 64).astype(np.float16)
-    blocks[:, :, :2] = scales.view(np.uint8).reshape(70, 1, 2)
-    codes = np.random.default_rng(tokens).integers(-127, 128, (70, 4, 32), np.int8)
-    blocks[:, :, 2:] = codes.view(np.uint8)
-    matrix = Matrix(raw, FORMATS["Q8_0"])
+    matrix, weights = matrix_beyond_float16(70, 4, seed=tokens)
     x = (np.random.default_rng(0).standard_normal((tokens, 128)) / 64).astype(np.float16)
-    wanted = x.astype(np.float64) @ np.clip(matrix.to_floats().astype(np.float64), -65504, 65504).T
-    got = multiply(gpu, [Data(x, matrix, wanted)])[0]
-    sizes = np.sqrt(np.mean(wanted**2, axis=0))
-    np.testing.assert_allclose(got / sizes, wanted / sizes, rtol=0, atol=8 * TOLERANCE)
+    wanted = x.astype(np.float64) @ weights.T
+    assert_close_by_rows(multiply(gpu, [Data(x, matrix, wanted)])[0], wanted)
 
 
 def test_three_matrices_of_different_formats(gpu: Gpu) -> None:

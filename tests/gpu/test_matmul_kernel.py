@@ -106,9 +106,22 @@ def run(
     h: Floats | None = None,
 ) -> tuple[list[Floats], Exact]:
     """The outputs of one launch, and the activations that it saw; with `h`, times its factors."""
-    tokens = len(x)
-    placed = [upload(gpu, m) for m in matrices]
-    rounded, exact = activations(gpu, x, placed[0].dense)
+    rounded, exact = activations(gpu, x, matrices[0].format.name in DENSE)
+    scale = None if h is None else row_scale(gpu, h)
+    got = multiply(gpu, rounded, len(x), matrices, biases, start, scale)
+    return got, exact if h is None else exact * factors(h)
+
+
+def multiply(
+    gpu: Gpu,
+    x: Q8 | F16 | F32,
+    tokens: int,
+    matrices: Sequence[Matrix],
+    biases: Sequence[Floats | None] | None = None,
+    start: Sequence[Floats] | None = None,
+    scale: Squares | None = None,
+) -> list[Floats]:
+    """The outputs of one launch for activations on the device."""
     biases = biases or [None] * len(matrices)
     if start is None:
         outs = [gpu.empty(4 * tokens * m.rows) for m in matrices]
@@ -117,19 +130,17 @@ def run(
     gpu.run(
         op.matmul(
             gpu.kernels,
-            x=rounded,
-            weights=placed,
+            x=x,
+            weights=[upload(gpu, m) for m in matrices],
             outs=outs,
             biases=[None if b is None else gpu.upload(b) for b in biases],
             tokens=tokens,
             accumulate=start is not None,
-            x_scale=None if h is None else row_scale(gpu, h),
+            x_scale=scale,
         )
     )
-    if h is not None:
-        exact = exact * factors(h)
     shapes = [(tokens, m.rows) for m in matrices]
-    return [gpu.download(o, s, np.float32) for o, s in zip(outs, shapes, strict=True)], exact
+    return [gpu.download(o, s, np.float32) for o, s in zip(outs, shapes, strict=True)]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -400,8 +411,31 @@ def check_gate_up(
     dtype: type,
     h: Floats | None = None,
 ) -> None:
-    gate, up = (matrix_of(name, rows, columns, seed=i) for i, name in enumerate(names))
     x, exact = activations(gpu, gaussian(7, tokens, columns), names[0] in DENSE)
+    scale = None if h is None else row_scale(gpu, h)
+    exact = exact if h is None else exact * factors(h)
+    out, wanted = gate_and_up(gpu, names, x, exact, rows, dtype, scale)
+    if isinstance(out, Q8):
+        assert_rounded(gpu, out, wanted)
+    elif isinstance(out, F16):
+        got = gpu.download(out.address, (tokens, rows), np.float16)
+        np.testing.assert_allclose(got, wanted, rtol=2**-10, atol=1e-5)
+    else:
+        assert_close(gpu.download(out.address, (tokens, rows), np.float32), wanted)
+
+
+def gate_and_up(
+    gpu: Gpu,
+    names: tuple[str, str],
+    x: Q8 | F16 | F32,
+    exact: Exact,
+    rows: int,
+    dtype: type,
+    scale: Squares | None = None,
+) -> tuple[Any, Exact]:
+    """The output of one launch for activations on the device, and what it has to be."""
+    tokens, columns = exact.shape
+    gate, up = (matrix_of(name, rows, columns, seed=i) for i, name in enumerate(names))
     memory = gpu.empty(Q8.nbytes(tokens, rows) if dtype is Q8 else 4 * tokens * rows)
     out = Q8.at(memory, tokens, rows) if dtype is Q8 else dtype(memory)
     gpu.run(
@@ -412,20 +446,11 @@ def check_gate_up(
             up=upload(gpu, up),
             out=out,
             tokens=tokens,
-            x_scale=None if h is None else row_scale(gpu, h),
+            x_scale=scale,
         )
     )
-    if h is not None:
-        exact = exact * factors(h)
     g, u = product(exact, gate), product(exact, up)
-    wanted = g / (1 + np.exp(-g)) * u
-    if isinstance(out, Q8):
-        assert_rounded(gpu, out, wanted)
-    elif isinstance(out, F16):
-        got = gpu.download(memory, (tokens, rows), np.float16)
-        np.testing.assert_allclose(got, wanted, rtol=2**-10, atol=1e-5)
-    else:
-        assert_close(gpu.download(memory, (tokens, rows), np.float32), wanted)
+    return out, g / (1 + np.exp(-g)) * u
 
 
 def assert_rounded(gpu: Gpu, out: Q8, wanted: Exact) -> None:

@@ -5,7 +5,7 @@ Weights become float16 there, so the results are as close as those of matmul_bat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,25 +14,24 @@ import pytest
 from format_kinds import of_each_kind
 from guarded import Gpu
 from matrix_units import skip_without_mma_sync
-from packed_streams import upload
+from test_matmul_batch_kernel import assert_close_by_rows, matrix_beyond_float16
 from test_matmul_kernel import (
     FORMAT_OF,
     Exact,
-    Floats,
     columns_of,
+    gate_and_up,
     gaussian,
     matrix_of,
+    multiply,
     product,
 )
 from test_matmul_prompt_kernel import TOLERANCE
 
-from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.matrix import LAYOUTS
 from rocmforge.gpu.ops import matmul as op
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS, Constants
 from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES, Cut, row_classes
-from rocmforge.ops import Matrix
 from rocmforge.ops.cases import relative_rms
 
 CUTS = sorted(
@@ -72,39 +71,10 @@ def activations(gpu: Gpu, tokens: int, columns: int) -> tuple[F16, Exact]:
     return F16(gpu.upload(x)), x.astype(np.float64)
 
 
-def run(
-    gpu: Gpu,
-    x: F16,
-    tokens: int,
-    matrices: Sequence[Matrix],
-    biases: Sequence[Floats | None] | None = None,
-    start: Sequence[Floats] | None = None,
-) -> list[Floats]:
-    """The outputs of one launch."""
-    if start is None:
-        outs = [gpu.empty(4 * tokens * m.rows) for m in matrices]
-    else:
-        outs = [gpu.upload(s) for s in start]
-    biases = biases or [None] * len(matrices)
-    gpu.run(
-        op.matmul(
-            gpu.kernels,
-            x=x,
-            weights=[upload(gpu, m) for m in matrices],
-            outs=outs,
-            biases=[None if b is None else gpu.upload(b) for b in biases],
-            tokens=tokens,
-            accumulate=start is not None,
-        )
-    )
-    shapes = [(tokens, m.rows) for m in matrices]
-    return [gpu.download(o, s, np.float32) for o, s in zip(outs, shapes, strict=True)]
-
-
 def check_matmul(gpu: Gpu, name: str, tokens: int, rows: int, blocks: int) -> None:
     matrix = matrix_of(name, rows, columns_of(name, blocks))
     x, exact = activations(gpu, tokens, matrix.columns)
-    (got,) = run(gpu, x, tokens, [matrix])
+    (got,) = multiply(gpu, x, tokens, [matrix])
     assert relative_rms(got, product(exact, matrix)) < TOLERANCE
 
 
@@ -142,7 +112,7 @@ def test_several_matrices_bias_and_accumulation(gpu: Gpu, use: Use, names: tuple
     before = [gaussian(50 + i, tokens, m.rows) for i, m in enumerate(matrices)]
     x, exact = activations(gpu, tokens, 256)
     for start in (None, before):
-        got = run(gpu, x, tokens, matrices, biases, start)
+        got = multiply(gpu, x, tokens, matrices, biases, start)
         for i, (one, matrix, bias) in enumerate(zip(got, matrices, biases, strict=True)):
             wanted = product(exact, matrix) + (0 if bias is None else bias)
             wanted = wanted + (0 if start is None else before[i])
@@ -151,27 +121,19 @@ def test_several_matrices_bias_and_accumulation(gpu: Gpu, use: Use, names: tuple
 
 def test_rows_beyond_float16_leave_their_neighbours_alone(gpu: Gpu, use: Use) -> None:
     """Lanes whose weights are clipped and lanes whose are not multiply together."""
-    raw = np.zeros((50, 9 * 34), np.uint8)  # Q8_0: 40000 · code in each third row, else code / 64
-    blocks = raw.reshape(50, 9, 34)
-    scales = np.where(np.arange(50) % 3 == 0, 40000.0, 1 / 64).astype(np.float16)
-    blocks[:, :, :2] = scales.view(np.uint8).reshape(50, 1, 2)
-    codes = np.random.default_rng(0).integers(-127, 128, (50, 9, 32), np.int8)
-    blocks[:, :, 2:] = codes.view(np.uint8)
-    matrix = Matrix(raw, FORMATS["Q8_0"])
+    matrix, weights = matrix_beyond_float16(50, 9, seed=0)
     x, exact = activations(gpu, 8, 288)
-    wanted = exact @ np.clip(matrix.to_floats().astype(np.float64), -65504, 65504).T
-    (got,) = run(gpu, x, 8, [matrix])
-    sizes = np.sqrt(np.mean(wanted**2, axis=0))
-    np.testing.assert_allclose(got / sizes, wanted / sizes, rtol=0, atol=8 * TOLERANCE)
+    (got,) = multiply(gpu, x, 8, [matrix])
+    assert_close_by_rows(got, exact @ weights.T)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_comes_out_as_such(gpu: Gpu, use: Use, bad: float) -> None:
     matrix = matrix_of("Q4_K", 5, 768)
     x, _ = activations(gpu, 8, 768)
-    (clean,) = run(gpu, x, 8, [matrix])
+    (clean,) = multiply(gpu, x, 8, [matrix])
     gpu.runtime.copy_to_device(x.address + 2 * 767, np.array([bad], np.float16))
-    (got,) = run(gpu, x, 8, [matrix])
+    (got,) = multiply(gpu, x, 8, [matrix])
     assert not np.isfinite(got[0]).any()
     np.testing.assert_array_equal(got[1:], clean[1:])
 
@@ -190,20 +152,8 @@ def test_gate_and_up_of_two_formats(gpu: Gpu, use: Use, names: tuple[str, str]) 
 def check_gate_up(
     gpu: Gpu, names: tuple[str, str], tokens: int, rows: int, columns: int, dtype: type
 ) -> None:
-    gate, up = (matrix_of(name, rows, columns, seed=i) for i, name in enumerate(names))
     x, exact = activations(gpu, tokens, columns)
-    memory = gpu.empty(4 * tokens * rows)
-    gpu.run(
-        op.gate_up_swiglu(
-            gpu.kernels,
-            x=x,
-            gate=upload(gpu, gate),
-            up=upload(gpu, up),
-            out=dtype(memory),
-            tokens=tokens,
-        )
-    )
-    g, u = product(exact, gate), product(exact, up)
-    wanted = g / (1 + np.exp(-g)) * u
-    got = gpu.download(memory, (tokens, rows), np.float16 if dtype is F16 else np.float32)
+    out, wanted = gate_and_up(gpu, names, x, exact, rows, dtype)
+    number = np.float16 if dtype is F16 else np.float32
+    got = gpu.download(out.address, (tokens, rows), number)
     assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
