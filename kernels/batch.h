@@ -6,14 +6,14 @@
 #include "packed_halves.h"
 #include "warpgroup.h"
 
-#if !defined(TOKENS) || !defined(ROW_WAVES) || !defined(SPLITS) || !defined(COLUMNS) || \
-    !defined(STAGES) || !defined(DEPTH) || !defined(BLOCKS) || !defined(EVEN)
-#error "the build has to pass TOKENS, ROW_WAVES, SPLITS, COLUMNS, STAGES, DEPTH, BLOCKS and EVEN"
+#if !defined(TOKENS) || !defined(TILES) || !defined(ROW_WAVES) || !defined(SPLITS) || \
+    !defined(COLUMNS) || !defined(STAGES) || !defined(DEPTH) || !defined(BLOCKS) || !defined(EVEN)
+#error "TOKENS, TILES, ROW_WAVES, SPLITS, COLUMNS, STAGES, DEPTH, BLOCKS or EVEN is missing"
 #endif
 
 constexpr int kLinesA = TileShare::kLinesA, kLinesB = TileShare::kLinesB;
 constexpr int kSpans = TileShare::kSpans, kPer = TileShare::kPer;
-constexpr int kTiles = 2, kTokenTiles = TOKENS / 16;
+constexpr int kTiles = TILES, kTokenTiles = TOKENS / 16;
 constexpr int kWaveRows = 16 * kTiles, kRows = kWaveRows * ROW_WAVES;
 constexpr int kThreads = WAVE * ROW_WAVES * SPLITS;
 constexpr int kRound = 32 * kSpans, kRounds = COLUMNS / kRound;
@@ -34,11 +34,44 @@ struct Batch {
     int tokens, columns, bands, blocks;
 };
 
-// The rows of one tile of 16.
-struct TileSource {
-    PackedMatrix matrix;
-    int first;
+// The rows of the weights that a lane loads, by tile and line: row `row` of a matrix each.
+struct Lines {
+    struct Line {
+        PackedMatrix matrix;
+        int row;
+    };
+    Line of[kTiles][kLinesA];
 };
+
+// Those of a wave that has kWaveRows rows of one matrix, from `first` on.
+DEVICE Lines lines_of(const PackedMatrix& matrix, int first) {
+    Lines lines;
+    UNROLL
+    for (int j = 0; j < kTiles; ++j) {
+        UNROLL
+        for (int i = 0; i < kLinesA; ++i) {
+            lines.of[j][i] = {matrix, first + 16 * j + TileShare::line_a(lane(), i)};
+        }
+    }
+    return lines;
+}
+
+// Those of a wave that has kWaveRows / 2 rows of gate, from `first` on, and the same ones of up: a
+// tile each, or the two lines of one tile.
+DEVICE Lines gated_lines(const PackedMatrix& gate, const PackedMatrix& up, int first) {
+    static_assert(kTiles == 2 || kLinesA == 2);
+    Lines lines;
+    UNROLL
+    for (int j = 0; j < kTiles; ++j) {
+        UNROLL
+        for (int i = 0; i < kLinesA; ++i) {
+            const int line = kTiles == 2 ? i : 0;
+            lines.of[j][i] = {(kTiles == 2 ? j : i) == 0 ? gate : up,
+                              first + TileShare::line_a(lane(), line)};
+        }
+    }
+    return lines;
+}
 
 // The weights that a lane loads in a round: a group of 32 columns of each of its rows.
 template <class Format>
@@ -79,23 +112,22 @@ struct Share {
     struct Rows {
         uint32_t groups[kTiles][kLinesA];
 
-        DEVICE Rows(const TileSource (&from)[kTiles], int rows, int columns) {
+        DEVICE Rows(const Lines& from, int rows, int columns) {
             UNROLL
             for (int j = 0; j < kTiles; ++j) {
                 UNROLL
                 for (int i = 0; i < kLinesA; ++i) {
-                    const int row = minimum(from[j].first + TileShare::line_a(lane(), i), rows - 1);
-                    groups[j][i] = row * (columns / 32);
+                    groups[j][i] = minimum(from.of[j][i].row, rows - 1) * (columns / 32);
                 }
             }
         }
     };
 
-    DEVICE void fetch(const TileSource (&from)[kTiles], const Rows& rows, int columns, int round) {
+    DEVICE void fetch(const Lines& from, const Rows& rows, int columns, int round) {
         const int group = minimum(round * kSpans + TileShare::span(lane()), columns / 32 - 1);
         each([&](int j, int i, int u) {
             const uint32_t unit = (rows.groups[j][i] + group) * kUnits + u;
-            units[j][i][u] = Weights::load(from[j].matrix, unit);
+            units[j][i][u] = Weights::load(from.of[j][i].matrix, unit);
         });
     }
 
@@ -218,6 +250,25 @@ struct BatchSums {
         for (int j = 0; j < kTiles; ++j) {
             UNROLL
             for (int t = 0; t < kTokenTiles; ++t) f(tiles[j][t], j * kTokenTiles + t);
+        }
+    }
+
+    // Calls f(row of gated_lines, token, gate, up).
+    template <class Function>
+    DEVICE void each_gated(Function f) {
+        UNROLL
+        for (int t = 0; t < kTokenTiles; ++t) {
+            float ups[TileC::Map::kValues];
+            int value = 0, read = 0, used = 0;
+            // Whether a tile that has both holds up there: rows g of it are gate, g + 8 up.
+            const auto is_up = [](int i) { return TileC::Map::row(0, i) >= 8; };
+            tiles[kTiles - 1][t].each([&](int, int, float& y) {
+                if (kTiles == 2 || is_up(value++)) ups[read++] = y;
+            });
+            value = 0;
+            tiles[0][t].each([&](int m, int n, float& y) {
+                if (kTiles == 2 || !is_up(value++)) f(m, 16 * t + n, y, ups[used++]);
+            });
         }
     }
 

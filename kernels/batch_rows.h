@@ -3,12 +3,13 @@
 //
 // Weights never lie in LDS. A lane loads groups of 32 columns of its rows, makes f16 of them
 // (packed_halves.h) and passes them to the matrix units as they are (TileShare of tile.h): in a
-// round, a wave multiplies kRound columns of two tiles of 16 rows with all tokens. The activations
-// are in LDS, in the order in which the matrix units read them: batch_warpgroup.h is for Hopper's,
-// batch_tiles.h for all others. Each has Activations, which bring a step's to LDS, and Sums.
+// round, a wave multiplies kRound columns of TILES tiles of 16 rows with all tokens. The
+// activations are in LDS, in the order in which the matrix units read them: batch_warpgroup.h is
+// for Hopper's, batch_tiles.h for all others. Each has Activations, which bring a step's to LDS,
+// and Sums.
 //
-// A block has ROW_WAVES times two tiles. SPLITS waves share two tiles: each takes COLUMNS columns
-// of a step, and their sums meet in LDS. Registers hold the weights of DEPTH rounds, and LDS the
+// A block has ROW_WAVES times TILES tiles. SPLITS waves share tiles: each takes COLUMNS columns of
+// a step, and their sums meet in LDS. Registers hold the weights of DEPTH rounds, and LDS the
 // activations of STAGES steps: one in use, the others on their way. Several blocks may share the
 // steps of the same rows (each_part of batch.h). The last one to end adds the sums of all, in their
 // order.
@@ -31,8 +32,8 @@ DEVICE int split() {
 // of x `tokens` tells (as Neighbours). Weights have `rows` rows. Returns whether this wave has sums
 // to store.
 template <class Format, class Tokens>
-DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens,
-                    const TileSource (&from)[kTiles], int rows, Sums& sums, u32x4* lds) {
+DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, const Lines& from,
+                    int rows, Sums& sums, u32x4* lds) {
     SHARED uint32_t word;
     const int begin = part.begin, count = part.end - begin;
     // Past the last one, the last one comes again.

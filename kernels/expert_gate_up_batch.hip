@@ -23,35 +23,27 @@ struct ExpertGateUpBatchArgs {
     ExpertGroups experts;
 };
 
-// A wave has 16 rows of gate, and the same ones of up.
 KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kLds];
     await_earlier();
     const Group group(a.experts);
     if (group.count == 0) return;
-    const int own = static_cast<int>(block_x() * (kRows / 2) + wave() % ROW_WAVES * 16);
+    constexpr int kOwn = kWaveRows / 2;
+    const int own = static_cast<int>(block_x() * (kRows / 2) + wave() % ROW_WAVES * kOwn);
     const int first = group.expert * a.experts.rows + own;
-    const TileSource from[kTiles] = {{a.gate, first}, {a.up, first}};
+    const Lines from = gated_lines(a.gate, a.up, first);
     Sums sums;
     if (!compute_group(a.x, a.columns, a.experts, group, from, sums, lds)) return;
-    UNROLL
-    for (int t = 0; t < kTokenTiles; ++t) {
-        float ups[TileC::Map::kValues];
-        int i = 0, j = 0;
-        sums.tiles[1][t].each([&](int, int, float& y) { ups[i++] = y; });
-        sums.tiles[0][t].each([&](int m, int n, float& y) {
-            float gate = y, up = ups[j++];
-            const int token = 16 * t + n;
-            if (own + m >= a.experts.rows || token >= group.count) return;
-            if (a.gate_bias) gate += a.gate_bias[first + m];
-            if (a.up_bias) up += a.up_bias[first + m];
-            const u64 to = static_cast<u64>(group.jobs[token]) * a.experts.rows + own + m;
-            const float result = gated(a.activation, gate, up);
-            if (a.halves) {
-                static_cast<f16*>(a.out)[to] = to_finite_f16(result);
-            } else {
-                static_cast<float*>(a.out)[to] = result;
-            }
-        });
-    }
+    sums.each_gated([&](int m, int token, float gate, float up) {
+        if (own + m >= a.experts.rows || token >= group.count) return;
+        if (a.gate_bias) gate += a.gate_bias[first + m];
+        if (a.up_bias) up += a.up_bias[first + m];
+        const u64 to = static_cast<u64>(group.jobs[token]) * a.experts.rows + own + m;
+        const float result = gated(a.activation, gate, up);
+        if (a.halves) {
+            static_cast<f16*>(a.out)[to] = to_finite_f16(result);
+        } else {
+            static_cast<float*>(a.out)[to] = result;
+        }
+    });
 }

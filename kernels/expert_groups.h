@@ -45,8 +45,7 @@ struct GroupRows {
 
 // The sums of a block's jobs with rows of `from`, as compute() of batch_rows.h gives them.
 DEVICE bool compute_group(const f16* x, int columns, const ExpertGroups& experts,
-                          const Group& group, const TileSource (&from)[kTiles], Sums& sums,
-                          u32x4* lds) {
+                          const Group& group, const Lines& from, Sums& sums, u32x4* lds) {
     SHARED int rows[TOKENS];
     const GroupRows tokens(experts, group, rows);
     const Batch batch = {x, nullptr, nullptr, group.count, columns, 1, 1};

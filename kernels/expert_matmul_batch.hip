@@ -28,7 +28,7 @@ KERNEL_RESIDENT(expert_matmul_batch, ExpertMatmulBatchArgs, kThreads, BLOCKS) {
     if (group.count == 0) return;
     const int own = static_cast<int>(block_x() * kRows + wave() % ROW_WAVES * kWaveRows);
     const int first = group.expert * a.experts.rows + own;
-    const TileSource from[kTiles] = {{a.weight, first}, {a.weight, first + 16}};
+    const Lines from = lines_of(a.weight, first);
     Sums sums;
     if (!compute_group(a.x, a.columns, a.experts, group, from, sums, lds)) return;
     sums.each_tile([&](TileC& sum, int at) {

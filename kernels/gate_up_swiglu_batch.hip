@@ -21,25 +21,19 @@ struct GateUpBatchArgs {
     int rows;
 };
 
-// Computes a part of a band. A wave has 16 rows of gate, and the same ones of up.
+// Computes a part of a band.
 DEVICE void run(const GateUpBatchArgs& a, const Part& part, u32x4* lds) {
-    const int first = static_cast<int>(part.band * (kRows / 2) + wave() % ROW_WAVES * 16);
-    const TileSource from[kTiles] = {{a.gate, first}, {a.up, first}};
+    constexpr int kOwn = kWaveRows / 2;
+    const int first = static_cast<int>(part.band * (kRows / 2) + wave() % ROW_WAVES * kOwn);
+    const Lines from = gated_lines(a.gate, a.up, first);
     Sums sums;
     const Neighbours tokens = {a.batch.tokens};
     if (!compute<FORMAT_0>(a.batch, part, tokens, from, a.rows, sums, lds)) return;
-    UNROLL
-    for (int t = 0; t < kTokenTiles; ++t) {
-        float ups[TileC::Map::kValues];
-        int i = 0, j = 0;
-        sums.tiles[1][t].each([&](int, int, float& y) { ups[i++] = y; });
-        sums.tiles[0][t].each([&](int m, int n, float& y) {
-            const float up = ups[j++];
-            const int row = first + m, token = first_token() + 16 * t + n;
-            if (row >= a.rows || token >= a.batch.tokens) return;
-            a.out[static_cast<u64>(token) * a.rows + row] = to_finite_f16(swiglu(y, up));
-        });
-    }
+    sums.each_gated([&](int m, int n, float gate, float up) {
+        const int row = first + m, token = first_token() + n;
+        if (row >= a.rows || token >= a.batch.tokens) return;
+        a.out[static_cast<u64>(token) * a.rows + row] = to_finite_f16(swiglu(gate, up));
+    });
 }
 
 KERNEL_RESIDENT(gate_up_swiglu_batch, GateUpBatchArgs, kThreads, BLOCKS) {

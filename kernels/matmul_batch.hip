@@ -46,7 +46,7 @@ struct RowProducts {
     template <class Format>
     DEVICE void run(const Product& p, int rows, int band) const {
         const int first = band * kRows + static_cast<int>(wave()) % ROW_WAVES * kWaveRows;
-        const TileSource from[kTiles] = {{p.matrix, first}, {p.matrix, first + 16}};
+        const Lines from = lines_of(p.matrix, first);
         Sums sums;
         const Neighbours tokens = {a.batch.tokens};
         if (!compute<Format>(a.batch, part, tokens, from, rows, sums, lds)) return;

@@ -29,7 +29,7 @@ KERNELS = "kernels"  # the field that names their sources
 FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "gemv": frozenset({"WAVES", "ROWS", "UNITS"}),
-        "batch": frozenset({"ROW_WAVES", "SPLITS", "STAGES", "DEPTH", "BLOCKS"}),
+        "batch": frozenset({"TILES", "ROW_WAVES", "SPLITS", "STAGES", "DEPTH", "BLOCKS"}),
         "tile": frozenset({"alone", "full", "blocks"}),
     }
 )

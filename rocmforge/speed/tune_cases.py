@@ -269,15 +269,16 @@ def batch_cases(properties: DeviceProperties) -> Iterator[Case]:
     architecture, wave = properties.architecture, properties.wave_size
     if not has_matrix_units(architecture):
         return
-    stages = (2, 3, 4) if architecture.startswith("sm_") else (2,)
+    tiles, stages = ((1, 2), (2, 3)) if architecture.startswith("sm_") else ((2,), (2,))
     for tokens in matmul_batch.TOKENS:
         chosen = matmul_batch.choose(architecture, name, tokens)
         every = asdict(chosen)
         own = {k: v for k, v in every.items() if k not in ("TOKENS", "COLUMNS")}
         others = []
-        for found in itertools.product(ROW_WAVES_TRIED, (1, 2), stages, (1, 2), (1, 2)):
+        for found in itertools.product(tiles, ROW_WAVES_TRIED, (1, 2), stages, (1, 2), (1, 2)):
             constants = matmul_batch.Constants(**{**every, **dict(zip(own, found, strict=True))})
-            if constants.fits(wave, properties.shared_bytes) and constants != chosen:
+            fits = constants.fits(architecture, wave, properties.shared_bytes)
+            if fits and constants != chosen:
                 others.append(dict(zip(own, found, strict=True)))
         shown = f"matrix units, {name}, {tokens} tokens"
         results = BATCH_SHAPES[0][0] * tokens

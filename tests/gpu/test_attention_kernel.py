@@ -328,12 +328,16 @@ def test_matrix_units_take_heads_that_share_keys() -> None:
 def test_many_blocks_on_matrix_units_have_fewer_waves_each(blocks: int, waves: int) -> None:
     found = op.for_blocks(op.choose("sm_90", 128, "f16", 4), blocks, 132)
     assert (waves, 8) == (found.WAVES, found.WAVES * found.RESIDENT)
+    if waves < 8:
+        assert found.ALONE * found.step * waves == 2048
 
 
 @pytest.mark.parametrize(("blocks", "waves"), [(264, 8), (265, 4), (528, 4), (529, 2), (9999, 2)])
 def test_many_blocks_have_fewer_waves_each(blocks: int, waves: int) -> None:
     found = op.for_blocks(op.choose("sm_90", 128, "f16", 1), blocks, 132)
     assert (waves, 16) == (found.WAVES, found.WAVES * found.RESIDENT)
+    if waves < 8:
+        assert found.ALONE * found.step * waves == 256
     amd = op.choose("gfx1100", 128, "f16", 1)
     assert op.for_blocks(amd, blocks, 132) == amd
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,6 +136,27 @@ def gate_and_up(
     return launch, out, gate.wanted / (1 + np.exp(-gate.wanted)) * ups
 
 
+def with_one_tile(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives waves one tile of 16 rows, as on an H100. A lane holds two lines of it."""
+    if gpu.kernels.runtime.properties.wave_size != 32:
+        pytest.skip("a lane of 64 holds one line of a tile")
+    choose = op.choose
+    monkeypatch.setattr(op, "choose", lambda *given: replace(choose(*given), TILES=1))
+
+
+@pytest.mark.parametrize("tokens", [9, 40, 64])
+def test_waves_of_one_tile(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    with_one_tile(gpu, monkeypatch)
+    cases = [data(tokens, rows, 512, name) for rows, name in ((130, "Q4_K"), (21, "Q6_K"))]
+    x = cases[0].x
+    for case, got in zip(cases, multiply(gpu, cases), strict=True):
+        wanted = x.astype(np.float64) @ case.matrix.to_floats().astype(np.float64).T
+        assert relative_rms(got, wanted) < TOLERANCE
+    launch, out, wanted = gate_and_up(gpu, "Q4_K", tokens, 50, 768, scratch(gpu))
+    gpu.run(launch)
+    assert relative_rms(gpu.download(out.address, wanted.shape, np.float16), wanted) < TOLERANCE
+
+
 @pytest.mark.parametrize("name", ["Q4_K", "F16", "Q5_1"])
 @pytest.mark.parametrize("tokens", [10, 40, 100])
 def test_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
@@ -235,7 +257,7 @@ def test_blocks_share_the_bands_of_gate_and_up(
 @pytest.mark.parametrize("name", ["Q4_K", "F16"])
 def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> None:
     constants = op.choose(architecture, name, tokens)
-    assert constants.fits(wave_size(architecture), 48 << 10)
+    assert constants.fits(architecture, wave_size(architecture), 48 << 10)
     if architecture == "sm_90":  # what kernels/batch_warpgroup.h asserts
         assert constants.ROW_WAVES % 4 == 0
         assert constants.TOKENS % (constants.ROW_WAVES * constants.SPLITS) == 0

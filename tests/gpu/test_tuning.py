@@ -31,7 +31,14 @@ TABLE = Tuning(
     MappingProxyType(
         {
             "gemv many rows nibbles 1": {"WAVES": 16, "ROWS": 1, "UNITS": 4},
-            "batch 16": {"ROW_WAVES": 8, "SPLITS": 1, "STAGES": 2, "DEPTH": 1, "BLOCKS": 1},
+            "batch 16": {
+                "TILES": 2,
+                "ROW_WAVES": 8,
+                "SPLITS": 1,
+                "STAGES": 2,
+                "DEPTH": 1,
+                "BLOCKS": 1,
+            },
         }
     ),
     ("embed_rmsnorm",),

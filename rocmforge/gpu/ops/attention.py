@@ -36,6 +36,12 @@ takes 3.8 µs of 64 dims and 4.3 of 128, two splits 4.4 and 4.9; with 250 tokens
 """
 
 MAX_SPLITS = 64
+_ALONE_TOKENS = {0: 256, 1: 2048}
+"""Up to how many tokens, by TILES, sequences stay one split where these fill the device.
+
+H100: with 9 sequences of 32 heads that share nothing, one split takes 0.8 of the time at 254 tokens
+and 1.17 at 510. With 20 sequences of 32 heads and 8 KV heads it takes 0.87 at 510, 0.94 at 2,000.
+"""
 MAX_ARRIVALS = 4096
 """Counters that a launch may take."""
 
@@ -78,6 +84,11 @@ class Constants:
     TILES: int = 0
     EARLY: int = 0
     ALONE: int = 1
+
+    @property
+    def step(self) -> int:
+        """Tokens of a wave at a time, on NVIDIA."""
+        return self.TOKENS * (1 if self.TILES else 32 // _power_of_two(self.HEAD_DIM // 8))
 
     @property
     def hot(self) -> bool:
@@ -127,11 +138,15 @@ def for_blocks(constants: Constants, blocks: int, compute_units: int) -> Constan
 
 
 def _fewer_waves(constants: Constants) -> Iterator[Constants]:
-    """The constants, then those of half as many waves a block, down to two."""
+    """The constants, then those of half as many waves a block, down to two.
+
+    The others are for so many blocks that longer sequences stay one split, too.
+    """
     yield constants
     while (constants.RESIDENT > 1 or constants.TILES) and constants.WAVES > 2:
         waves, resident = constants.WAVES // 2, constants.RESIDENT * 2
-        constants = replace(constants, WAVES=waves, RESIDENT=resident)
+        alone = _ALONE_TOKENS[constants.TILES] // (waves * constants.step)
+        constants = replace(constants, WAVES=waves, RESIDENT=resident, ALONE=alone)
         yield constants
 
 
@@ -164,7 +179,8 @@ def choose_splits(
     if blocks > MAX_ARRIVALS:
         return 1
     if architecture.startswith("sm_"):
-        fill = even_splits(blocks, constants.RESIDENT * compute_units, rounds=4)
+        resident = for_blocks(constants, blocks, compute_units).RESIDENT
+        fill = even_splits(blocks, resident * compute_units, rounds=4)
     else:
         fill = -(-4 * compute_units // blocks)
     return max(1, min(fill, -(-tokens // 64), MAX_SPLITS))
@@ -278,8 +294,7 @@ def arguments(
     group = heads // kv_heads
     constants = choose(properties.architecture, head_dim, kv, group)
     groups = kv_heads * -(-group // constants.QUERIES)
-    if splits == 1:
-        constants = for_blocks(constants, sequences * groups, properties.compute_units)
+    constants = for_blocks(constants, sequences * groups, properties.compute_units)
     stats = scratch + 4 * sequences * heads * splits * head_dim
     values = (
         *(q, k_pages, v_pages, k_scales, v_scales, page_table, lengths, scratch, stats, arrivals),

@@ -29,7 +29,7 @@ GATE_UP_LAYOUTS = {"gate_up_swiglu_batch": _BATCH + "PPPP" * 2 + "Pi"}
 TOKENS = (16, 32, 64)
 """Tokens of a tile; one for more serves fewer."""
 
-WAVE_ROWS = 32
+TILE_ROWS = 16
 MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
 MOST_PARTS = 16  # of a band of rows
 FORMATS = (*STREAMS, *dict.fromkeys(DENSE.values()))
@@ -44,8 +44,10 @@ class Constants:
     ----------
     TOKENS
         Tokens of a block.
+    TILES
+        Tiles of 16 rows that a wave has: 2, or 1 on NVIDIA, where one holds 8 rows of gate and up.
     ROW_WAVES
-        Waves beside each other, of 32 rows each.
+        Waves beside each other, each with rows of its own.
     SPLITS
         Waves that share rows, each with other columns.
     COLUMNS
@@ -59,6 +61,7 @@ class Constants:
     """
 
     TOKENS: int
+    TILES: int
     ROW_WAVES: int
     SPLITS: int
     COLUMNS: int
@@ -69,22 +72,28 @@ class Constants:
     @property
     def rows(self) -> int:
         """Rows of a block, of gate and up together."""
-        return WAVE_ROWS * self.ROW_WAVES
+        return TILE_ROWS * self.TILES * self.ROW_WAVES
 
     def threads(self, wave: int) -> int:
         """Threads of a block."""
         return wave * self.ROW_WAVES * self.SPLITS
 
-    def fits(self, wave: int, lds_bytes: int) -> bool:
-        """Whether a block of these constants can be, with so much LDS for all that run at once."""
+    def fits(self, architecture: str, wave: int, lds_bytes: int) -> bool:
+        """Whether a block of these constants, which may have so much LDS, can be.
+
+        All blocks of a compute unit of AMD have no more together. A multiprocessor of NVIDIA has at
+        least twice as much.
+        """
         threads, columns = self.threads(wave), self.COLUMNS * self.SPLITS
         tiles = self.TOKENS * (columns // 8 + MOST_PADDING)  # pieces of kernels/batch_tiles.h
         warpgroup = columns // 16 * (2 * self.TOKENS + 1)  # of kernels/batch_warpgroup.h
         lds, least = (16 * self.STAGES * f(tiles, warpgroup) for f in (max, min))
+        together = 2 * lds_bytes if architecture.startswith("sm_") else lds_bytes
         return (
             threads <= 1024
             and self.TOKENS * columns // 8 % threads == 0
-            and lds * self.BLOCKS <= lds_bytes
+            and lds <= lds_bytes
+            and lds * self.BLOCKS <= together
             and least >= 4 * (self.SPLITS - 1) * self.rows * self.TOKENS  # where sums meet
         )
 
@@ -94,20 +103,20 @@ class Constants:
 
 
 _SM = {
-    16: Constants(16, 8, 1, 128, 2, 2, 1),
-    32: Constants(32, 8, 1, 128, 2, 2, 1),
-    64: Constants(64, 8, 1, 128, 2, 2, 1),
+    16: Constants(16, 2, 8, 1, 128, 2, 2, 1),
+    32: Constants(32, 2, 8, 1, 128, 2, 2, 1),
+    64: Constants(64, 2, 8, 1, 128, 2, 2, 1),
 }
 _SM_90 = {  # with kernels/batch_warpgroup.h
-    16: Constants(16, 4, 1, 128, 2, 2, 3),
-    32: Constants(32, 4, 1, 128, 2, 2, 2),
-    64: Constants(64, 8, 1, 128, 2, 2, 1),
+    16: Constants(16, 1, 8, 1, 128, 2, 2, 2),
+    32: Constants(32, 1, 8, 1, 128, 2, 2, 2),
+    64: Constants(64, 1, 8, 1, 128, 2, 2, 2),
 }
 # Not measured. A compute unit has 64 KB of LDS for all its blocks, and few blocks hide latency.
 _AMD = {
-    16: Constants(16, 4, 2, 128, 2, 2, 2),
-    32: Constants(32, 4, 2, 128, 2, 2, 1),
-    64: Constants(64, 4, 1, 128, 2, 1, 1),  # registers for one round
+    16: Constants(16, 2, 4, 2, 128, 2, 2, 2),
+    32: Constants(32, 2, 4, 2, 128, 2, 2, 1),
+    64: Constants(64, 2, 4, 1, 128, 2, 1, 1),  # registers for one round
 }
 
 
