@@ -35,9 +35,10 @@ constexpr int kRound = kStep * WAVES;
 static_assert(HEAD_DIM % 8 == 0 && kLanes <= WAVE);
 
 // Tokens of a split, in whole steps: the same for all but the last, and at least LEAST rounds. A
-// sequence of up to ALONE rounds is one split.
+// sequence of up to ALONE tokens, or a round, is one split.
 DEVICE int split_tokens(int length, int splits) {
-    if (length <= ALONE * kRound) return ALONE * kRound;
+    constexpr int kAlone = ALONE > kRound ? ALONE : kRound;
+    if (length <= kAlone) return kAlone;
     const int even = (length + splits - 1) / splits;
     return maximum((even + kStep - 1) / kStep * kStep, LEAST * kRound);
 }

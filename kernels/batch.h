@@ -59,7 +59,7 @@ DEVICE Lines lines_of(const PackedMatrix& matrix, int first) {
 // Those of a wave that has kWaveRows / 2 rows of gate, from `first` on, and the same ones of up: a
 // tile each, or the two lines of one tile.
 DEVICE Lines gated_lines(const PackedMatrix& gate, const PackedMatrix& up, int first) {
-    static_assert(kTiles == 2 || kLinesA == 2);
+    static_assert(kTiles == 2 || (kTiles == 1 && kLinesA == 2), "a tile each, or a line each");
     Lines lines;
     UNROLL
     for (int j = 0; j < kTiles; ++j) {
@@ -253,14 +253,14 @@ struct BatchSums {
         }
     }
 
-    // Calls f(row of gated_lines, token, gate, up).
+    // Calls f(row behind `first` of gated_lines, token, gate, up).
     template <class Function>
     DEVICE void each_gated(Function f) {
         UNROLL
         for (int t = 0; t < kTokenTiles; ++t) {
             float ups[TileC::Map::kValues];
             int value = 0, read = 0, used = 0;
-            // Whether a tile that has both holds up there: rows g of it are gate, g + 8 up.
+            // Whether a value of a tile with both is of up: rows 0 to 7 are gate, 8 to 15 up.
             const auto is_up = [](int i) { return TileC::Map::row(0, i) >= 8; };
             tiles[kTiles - 1][t].each([&](int, int, float& y) {
                 if (kTiles == 2 || is_up(value++)) ups[read++] = y;

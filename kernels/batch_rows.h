@@ -8,11 +8,11 @@
 // for Hopper's, batch_tiles.h for all others. Each has Activations, which bring a step's to LDS,
 // and Sums.
 //
-// A block has ROW_WAVES times TILES tiles. SPLITS waves share tiles: each takes COLUMNS columns of
-// a step, and their sums meet in LDS. Registers hold the weights of DEPTH rounds, and LDS the
-// activations of STAGES steps: one in use, the others on their way. Several blocks may share the
-// steps of the same rows (each_part of batch.h). The last one to end adds the sums of all, in their
-// order.
+// A block has ROW_WAVES times TILES tiles. SPLITS waves share the same tiles: each takes COLUMNS
+// columns of a step, and their sums meet in LDS. Registers hold the weights of DEPTH rounds, and
+// LDS the activations of STAGES steps: one in use, the others on their way. Several blocks may
+// share the steps of the same rows (each_part of batch.h). The last one to end adds the sums of
+// all, in their order.
 #pragma once
 
 #include "batch.h"

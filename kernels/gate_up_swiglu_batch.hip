@@ -7,7 +7,7 @@
 //   partials, arrivals  as for matmul_batch.hip
 //
 // Threads: a block takes its share of the steps of all bands, which have kRows / 2 rows, the same
-// ones of gate and of up (batch_rows.h). A wave has a tile of 16 rows of gate and the same rows of
+// ones of gate and of up (batch_rows.h). A wave has kWaveRows / 2 rows of gate and the same ones of
 // up. Grid: of batch.h.
 // Limits: as for matmul_batch.hip.
 // Launched by rocmforge/gpu/ops/matmul_batch.py.

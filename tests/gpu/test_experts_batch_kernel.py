@@ -13,7 +13,7 @@ from guarded import Gpu
 from numpy.typing import NDArray
 from packed_streams import upload
 from test_expert_kernels import CHOSEN, EXPERTS, ROWS, each, jobs, matrix_of, run
-from test_matmul_batch_kernel import with_one_tile
+from test_matmul_batch_kernel import with_tiles
 from test_matmul_prompt_kernel import TOLERANCE
 
 from rocmforge.gpu.arrays import F16, F32
@@ -100,7 +100,7 @@ def test_gate_and_up(
 def test_waves_of_one_tile_have_rows_of_both(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, size: int
 ) -> None:
-    with_one_tile(gpu, monkeypatch)
+    with_tiles(gpu, monkeypatch, 1)
     assert_gate_and_up(gpu, "Q4_K", "silu", tokens, size, np.float16)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from format_kinds import of_each_kind
 from guarded import Gpu
+from matrix_units import skip_without_mma_sync
 from numpy.typing import NDArray
 from packed_streams import upload
 from test_matmul_prompt_kernel import TOLERANCE, Data, data
@@ -27,7 +28,7 @@ from rocmforge.gpu.tuning import UNTUNED
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
 
-ARCHITECTURES = ("gfx1100", "gfx1200", "gfx90a", "sm_90")
+ARCHITECTURES = ("gfx1100", "gfx1200", "gfx90a", "sm_80", "sm_90")
 NAMES = [name for name in FORMATS if DENSE.get(name, name) in op.FORMATS]
 SHAPES = ((9, 1, 256), (17, 33, 768), (64, 130, 512))  # tokens, rows, columns
 
@@ -136,17 +137,19 @@ def gate_and_up(
     return launch, out, gate.wanted / (1 + np.exp(-gate.wanted)) * ups
 
 
-def with_one_tile(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives waves one tile of 16 rows, as on an H100. A lane holds two lines of it."""
-    if gpu.kernels.runtime.properties.wave_size != 32:
-        pytest.skip("a lane of 64 holds one line of a tile")
+def with_tiles(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tiles: int) -> None:
+    """Gives waves so many tiles of 16 rows. An H100 has one, of which a lane holds two lines."""
+    skip_without_mma_sync(gpu)
     choose = op.choose
-    monkeypatch.setattr(op, "choose", lambda *given: replace(choose(*given), TILES=1))
+    monkeypatch.setattr(op, "choose", lambda *given: replace(choose(*given), TILES=tiles))
 
 
+@pytest.mark.parametrize("tiles", [1, 2])
 @pytest.mark.parametrize("tokens", [9, 40, 64])
-def test_waves_of_one_tile(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
-    with_one_tile(gpu, monkeypatch)
+def test_waves_have_one_tile_or_two(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, tiles: int
+) -> None:
+    with_tiles(gpu, monkeypatch, tiles)
     cases = [data(tokens, rows, 512, name) for rows, name in ((130, "Q4_K"), (21, "Q6_K"))]
     x = cases[0].x
     for case, got in zip(cases, multiply(gpu, cases), strict=True):
@@ -250,6 +253,16 @@ def test_blocks_share_the_bands_of_gate_and_up(
         got = gpu.download(out.address, (tokens, rows), np.float16)
         assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
     assert not gpu.download(own.arrivals, (counters,), np.uint32).any()
+
+
+@pytest.mark.parametrize("possible", [False, True])
+def test_blocks_share_bands_of_waves_of_one_tile(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, possible: bool
+) -> None:
+    with_tiles(gpu, monkeypatch, 1)
+    names = NAMES_OF_THREE[0]
+    test_blocks_share_the_bands_of_several_matrices(gpu, monkeypatch, 9, names, possible, 7)
+    test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, 64, possible, 7)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

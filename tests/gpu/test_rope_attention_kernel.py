@@ -206,18 +206,28 @@ def test_one_kernel_does_what_two_do_on_matrix_units_of_nvidia(
     test_one_kernel_does_what_two_do(gpu, case, ahead, monkeypatch)
 
 
+@pytest.mark.parametrize("splits", [1, 5])
 @pytest.mark.parametrize(("waves", "head_dim"), [(2, 128), (4, 128), (2, 256), (2, 80)])
 def test_a_block_may_have_fewer_waves(
-    gpu: Gpu, waves: int, head_dim: int, monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu, waves: int, head_dim: int, splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case((130, 7, 299), 4, 2, head_dim, head_dim, False, "f16", "q", splits=1)
+    """Of the sequences that may have five splits, those of up to 130 tokens have one."""
+    case = Case((130, 7, 299), 4, 2, head_dim, head_dim, False, "f16", "q", splits=splits)
     wanted = apart(gpu, case)
-    few = {"WAVES": waves, "RESIDENT": 16 // waves}
+    few = {"WAVES": waves, "RESIDENT": 16 // waves, "ALONE": 130}
     monkeypatch.setattr(attention, "for_blocks", lambda constants, *_: replace(constants, **few))
     got = fused(gpu, case)
     np.testing.assert_allclose(got[0], wanted[0], rtol=0, atol=1e-5)
     for mine, right in zip(got[1:], wanted[1:], strict=True):
         np.testing.assert_array_equal(mine, right)
+
+
+@pytest.mark.parametrize("waves", [2, 4])
+def test_a_block_may_have_fewer_waves_on_matrix_units_of_nvidia(
+    gpu: Gpu, waves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_matrix_units(gpu, monkeypatch)
+    test_a_block_may_have_fewer_waves(gpu, waves, 128, 5, monkeypatch)
 
 
 @pytest.mark.parametrize("architecture", ["gfx1100", "gfx942", "sm_90"])

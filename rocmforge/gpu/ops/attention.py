@@ -27,7 +27,7 @@ PAGES = {"f16": "F16Pages", "q8_0": "Q8Pages", "fp8_e4m3": "Fp8Pages", "f32": "F
 
 RESIDENT = 2
 """Blocks of a multiprocessor of NVIDIA, which has 65,536 registers: 128 for each of 512 threads."""
-_TILED = {64: (2, 2), 128: (1, 1)}
+_TILED = {64: (2, 256), 128: (1, 128)}
 """Head dims for which the matrix units compute, RESIDENT and ALONE.
 
 NVRTC 13 for sm_90 takes 121 and 209 registers a lane of 256 threads. With 130 tokens a second round
@@ -36,8 +36,8 @@ takes 3.8 µs of 64 dims and 4.3 of 128, two splits 4.4 and 4.9; with 250 tokens
 """
 
 MAX_SPLITS = 64
-_ALONE_TOKENS = {0: 256, 1: 2048}
-"""Up to how many tokens, by TILES, sequences stay one split where these fill the device.
+_MANY_ALONE = {0: 256, 1: 2048}
+"""ALONE, by TILES, where one split of each sequence fills the device.
 
 H100: with 9 sequences of 32 heads that share nothing, one split takes 0.8 of the time at 254 tokens
 and 1.17 at 510. With 20 sequences of 32 heads and 8 KV heads it takes 0.87 at 510, 0.94 at 2,000.
@@ -65,7 +65,7 @@ class Constants:
     LEAST
         Rounds, turns of all waves, that a split has at least.
     ALONE
-        Rounds up to which a sequence stays one split.
+        Tokens up to which a sequence stays one split, as it does up to a round.
     RESIDENT
         Blocks that a multiprocessor of NVIDIA has room for at once.
     TILES
@@ -83,12 +83,7 @@ class Constants:
     RESIDENT: int = 1
     TILES: int = 0
     EARLY: int = 0
-    ALONE: int = 1
-
-    @property
-    def step(self) -> int:
-        """Tokens of a wave at a time, on NVIDIA."""
-        return self.TOKENS * (1 if self.TILES else 32 // _power_of_two(self.HEAD_DIM // 8))
+    ALONE: int = 0
 
     @property
     def hot(self) -> bool:
@@ -129,7 +124,7 @@ def _power_of_two(least: int) -> int:
 
 
 def for_blocks(constants: Constants, blocks: int, compute_units: int) -> Constants:
-    """Return constants for so many blocks: where not all run at once, each has fewer waves.
+    """Return constants for so many blocks of each split: fewer waves where not all run at once.
 
     On an H200, 2,048 blocks of 129 tokens took 58 µs with eight waves each, 40 with two.
     """
@@ -140,12 +135,12 @@ def for_blocks(constants: Constants, blocks: int, compute_units: int) -> Constan
 def _fewer_waves(constants: Constants) -> Iterator[Constants]:
     """The constants, then those of half as many waves a block, down to two.
 
-    The others are for so many blocks that longer sequences stay one split, too.
+    Those of fewer waves serve so many blocks that longer sequences stay one split.
     """
     yield constants
     while (constants.RESIDENT > 1 or constants.TILES) and constants.WAVES > 2:
         waves, resident = constants.WAVES // 2, constants.RESIDENT * 2
-        alone = _ALONE_TOKENS[constants.TILES] // (waves * constants.step)
+        alone = _MANY_ALONE[constants.TILES]
         constants = replace(constants, WAVES=waves, RESIDENT=resident, ALONE=alone)
         yield constants
 
@@ -179,8 +174,10 @@ def choose_splits(
     if blocks > MAX_ARRIVALS:
         return 1
     if architecture.startswith("sm_"):
-        resident = for_blocks(constants, blocks, compute_units).RESIDENT
-        fill = even_splits(blocks, resident * compute_units, rounds=4)
+        way = for_blocks(constants, blocks, compute_units)
+        if tokens <= way.ALONE:
+            return 1
+        fill = even_splits(blocks, way.RESIDENT * compute_units, rounds=4)
     else:
         fill = -(-4 * compute_units // blocks)
     return max(1, min(fill, -(-tokens // 64), MAX_SPLITS))

@@ -61,7 +61,7 @@ def choose(architecture: str, name: str, size: int) -> Constants:
 
     A small group's block has four waves, so that more of them share a multiprocessor: on an H200
     with mma.sync a prompt of 128 tokens took 0.85 to 0.88 of the time that it took with eight.
-    matmul_batch's blocks for wgmma are as short already.
+    matmul_batch's blocks for wgmma have as few rows, 128, already.
     """
     constants = matmul_batch.choose(architecture, name, size)
     if not architecture.startswith("sm_") or architecture == "sm_90" or size == TOKENS[-1]:

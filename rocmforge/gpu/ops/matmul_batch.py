@@ -45,7 +45,8 @@ class Constants:
     TOKENS
         Tokens of a block.
     TILES
-        Tiles of 16 rows that a wave has: 2, or 1 on NVIDIA, where one holds 8 rows of gate and up.
+        Tiles of 16 rows that a wave has: 2, or 1 on NVIDIA. Of gate and up, one tile holds the same
+        8 rows of both.
     ROW_WAVES
         Waves beside each other, each with rows of its own.
     SPLITS
@@ -79,10 +80,10 @@ class Constants:
         return wave * self.ROW_WAVES * self.SPLITS
 
     def fits(self, architecture: str, wave: int, lds_bytes: int) -> bool:
-        """Whether a block of these constants, which may have so much LDS, can be.
+        """Whether the kernel compiles with these constants, and BLOCKS of them run at once.
 
-        All blocks of a compute unit of AMD have no more together. A multiprocessor of NVIDIA has at
-        least twice as much.
+        A block may have `lds_bytes` of LDS. All blocks of a compute unit of AMD have no more
+        together. A multiprocessor of NVIDIA has at least twice as much.
         """
         threads, columns = self.threads(wave), self.COLUMNS * self.SPLITS
         tiles = self.TOKENS * (columns // 8 + MOST_PADDING)  # pieces of kernels/batch_tiles.h
@@ -155,7 +156,7 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
     constants = (nvidia if architecture.startswith("sm_") else _AMD)[held]
     # A lane's share of a round is 64 or 128 bytes for each of its rows: registers hold one.
     if name in DENSE.values():
-        blocks = min(constants.BLOCKS, 2) if architecture == "sm_90" else 1
+        blocks = constants.BLOCKS if architecture == "sm_90" else 1
         return replace(constants, DEPTH=1, BLOCKS=blocks)
     return replace(constants, **tuning.get("batch", held))
 
