@@ -281,27 +281,57 @@ def test_each_line_of_the_coverage_names_a_benchmark(tool: Any, repo: Path) -> N
     assert suites == {label.partition(".")[0] for label in known} - {"kernel_resources"}
 
 
-def test_cases_beside_llama_cpp_on_a_gpu_are_rows(tool: Any) -> None:
-    rows = [
-        {"case": "decode 128 of 7B:Q4_0 at 128", "rocmforge": 1234.5, "llama.cpp": 617.25}
-        | {"ratio": 2.0, "ratio_min": 1.9, "ratio_max": 2.123},
-        {"case": "prefill 32 of 7B:Q4_0 at 0", "error": "llama-bench: took more than 5 s"},
-    ]
-    report = {
-        "gpu": "Card",
+def beside_llama_cpp(gpu: str, day: int, *rows: dict[str, Any]) -> dict[str, Any]:
+    """A report of compare_table.py."""
+    return {
+        "gpu": gpu,
         "hardware_tag": "gfx1100-card",
         "commit": "a" * 40,
-        "date": "2026-01-02T03:04:05+00:00",
+        "date": f"2026-01-0{day}T03:04:05+00:00",
         "rounds": 3,
         "versions": {"llama.cpp": {"build_commit": "abc1234"}},
         "rows": rows,
     }
+
+
+FASTER = {"rocmforge": 1234.5, "llama.cpp": 617.25, "ratio": 2.0, "ratio_min": 1.9}
+FASTER |= {"ratio_max": 2.123}
+
+
+def test_cases_beside_llama_cpp_on_a_gpu_are_rows(tool: Any) -> None:
+    report = beside_llama_cpp(
+        "Card",
+        2,
+        {"case": "decode 128 of 7B:Q4_0 at 128", **FASTER},
+        {"case": "prefill 32 of 7B:Q4_0 at 0", "error": "llama-bench: took more than 5 s"},
+    )
     text = tool.peer_table(report)
     assert text.startswith(
-        "Card (`gfx1100-card`), commit aaaaaaaa, 2026-01-02, median of 3 rounds in turns; "
-        "llama.cpp abc1234:\n"
+        "Card (`gfx1100-card`), commit aaaaaaaa, 2026-01-02, beside llama.cpp abc1234 in turns, "
+        "median of 3 rounds:\n"
     )
     assert "| decode 128 of 7B:Q4_0 at 128 | 1,234 | 617 | **2.00** | 1.90 … 2.12 |" in text
     assert (
         "| prefill 32 of 7B:Q4_0 at 0 | n/a | n/a | n/a | llama-bench: took more than 5 s |" in text
     )
+
+
+def test_the_readme_has_a_part_of_the_newest_comparison_on_a_gpu(tool: Any) -> None:
+    def case(name: str, prompt: int, depth: int, sequences: int) -> dict[str, Any]:
+        shape = {"prompt": prompt, "depth": depth, "sequences": sequences}
+        return {"case": name, **shape, **FASTER}
+
+    newest = beside_llama_cpp(
+        "New",
+        3,
+        case("one", 0, 128, 1),
+        case("deep", 0, 4096, 1),
+        case("eight", 0, 128, 8),
+        case("many", 0, 128, 64),
+        case("short", 32, 0, 1),
+        case("long", 2048, 0, 1),
+    )
+    text = tool.readme_peer([beside_llama_cpp("Old", 2), newest, beside_llama_cpp("Older", 1)])
+    assert text.startswith("One New, commit aaaaaaaa, 2026-01-03, beside llama.cpp abc1234 ")
+    names = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    assert names == ["case", "---", "one", "many", "long"]

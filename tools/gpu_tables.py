@@ -117,51 +117,37 @@ def _rate(speeds: dict[str, float], key: str) -> str:
     return f"{speeds[key]:,.0f}" if key in speeds else "n/a"
 
 
-def readme_models(report: dict[str, Any], peers: list[dict[str, Any]]) -> str:
-    """Decode and prefill of one GPU's models; decode also beside llama.cpp, where it was measured.
-
-    Parameters
-    ----------
-    report
-        Of gpu_speed.py.
-    peers
-        Of compare_table.py, of any machine.
-    """
-    same = [peer for peer in peers if peer["hardware_tag"] == report["hardware_tag"]]
-    ratios = {
-        row["case"]: f"{row['ratio']:.2f}"
-        for peer in same
-        for row in peer["rows"]
-        if "error" not in row
-    }
-    measured = f"commit {report['commit'][:8]}, {report['date'][:10]}"
-    beside = "".join(f", ratios to llama.cpp measured at {peer['commit'][:8]}" for peer in same)
-    intro = (
-        f"One {report['gpu']}, {measured}{beside}; median tokens/s, "
-        "[more](docs/PERFORMANCE.md#on-gpus):"
-    )
-    prompt, depth = "512", "128"
-    rows = [
-        (
-            model["model"],
-            _rate(model["decode_tokens_per_second"], depth),
-            ratios.get(f"decode 128 of {model['model'].replace('-', ':', 1)} at {depth}", "n/a"),
-            _rate(model["prefill_tokens_per_second"], prompt),
-        )
-        for model in report["models"]
+def readme_peer(reports: list[dict[str, Any]]) -> str:
+    """The newest of the comparisons by compare_table.py: those cases that README shows."""
+    report = max(reports, key=lambda each: str(each["date"]))
+    shown = [
+        row
+        for row in report["rows"]
+        if row["depth"] <= 128 and row["sequences"] in {1, 64} and row["prompt"] in {0, 2048}
     ]
-    columns = ("model (random weights)", "decode", "× llama.cpp", f"prefill of {prompt}")
-    return "\n".join([intro, "", *table(columns, rows)]) + "\n"
+    intro = (
+        f"One {report['gpu']}, {_compared(report)}; median tokens/s, "
+        "models have random weights ([all cases](docs/PERFORMANCE.md#on-gpus)):"
+    )
+    return "\n".join([intro, "", *_cases(shown)]) + "\n"
 
 
 def peer_table(report: dict[str, Any]) -> str:
     """What compare_table.py wrote: each case beside llama.cpp; one that failed has its reason."""
+    intro = (
+        f"{report['gpu']} (`{report['hardware_tag']}`), {_compared(report)}, "
+        f"median of {report['rounds']} rounds:"
+    )
+    return "\n".join([intro, "", *_cases(report["rows"])]) + "\n"
+
+
+def _compared(report: dict[str, Any]) -> str:
     build = report["versions"]["llama.cpp"].get("build_commit", "unknown")
     measured = f"commit {report['commit'][:8]}, {report['date'][:10]}"
-    intro = (
-        f"{report['gpu']} (`{report['hardware_tag']}`), {measured}, "
-        f"median of {report['rounds']} rounds in turns; llama.cpp {build}:"
-    )
+    return f"{measured}, beside llama.cpp {build} in turns"
+
+
+def _cases(shown: list[dict[str, Any]]) -> list[str]:
     rows = [
         (row["case"], "n/a", "n/a", "n/a", one_line(row["error"]).replace("|", "/"))
         if "error" in row
@@ -172,10 +158,10 @@ def peer_table(report: dict[str, Any]) -> str:
             f"**{row['ratio']:.2f}**",
             f"{row['ratio_min']:.2f} … {row['ratio_max']:.2f}",
         )
-        for row in report["rows"]
+        for row in shown
     ]
     columns = ("case", "ROCmForge tokens/s", "llama.cpp tokens/s", "ratio", "min … max")
-    return "\n".join([intro, "", *table(columns, rows)]) + "\n"
+    return table(columns, rows)
 
 
 def stored_median(entry: dict[str, Any]) -> float:

@@ -21,7 +21,7 @@ from gpu_tables import (
     newest_products,
     op_tables,
     peer_table,
-    readme_models,
+    readme_peer,
     speed_tables,
     stored_median,
     two_gpus_tables,
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (docs / "VALIDATION.md", "steps", "\n".join(map(_detectors, _read(DETECTORS)))),
         *((docs / "FIGURES.md", name, _figure_links(drawn, name)) for name in SECTIONS),
         (REPO / "README.md", "speed", _readme_table(reports)),
-        (REPO / "README.md", "gpu", "".join(readme_models(gpu, _read(GPU_PEER)) for gpu in gpus)),
+        (REPO / "README.md", "gpu", readme_peer(_read(GPU_PEER))),
     ):
         before = path.read_text("utf-8")
         after = _replace(before, name, text)
