@@ -66,7 +66,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ROCMFORGE_THREADS", "", None),
         ("ROCMFORGE_THREADS", "1", 1),
         ("ROCMFORGE_THREADS", "1024", 1024),
-        ("ROCMFORGE_CACHE", "/tmp/x", Path("/tmp/x")),
+        ("ROCMFORGE_CACHE", "/no-such-folder/x", Path("/no-such-folder/x")),
         ("ROCFORGE_TEST_MODEL", None, None),
         ("ROCFORGE_TEST_MODEL", "", None),
         ("ROCFORGE_TEST_MODEL", "m.gguf", Path("m.gguf")),
