@@ -58,7 +58,10 @@ def test_products_are_those_of_the_chosen_experts(
     assert cases.relative_rms(got, each(exact, matrix, bias, chosen)) <= TOLERANCE
 
 
-def assert_gate_and_up(
+@pytest.mark.parametrize(("name", "activation"), [("Q6_K", "silu"), ("MXFP4", "clamped")])
+@pytest.mark.parametrize(("tokens", "size"), [(10, 16), (33, 32), (65, 64)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_gate_and_up(
     gpu: Gpu, name: str, activation: Any, tokens: int, size: int, dtype: Any
 ) -> None:
     rng = np.random.default_rng(tokens)
@@ -87,21 +90,12 @@ def assert_gate_and_up(
     assert cases.relative_rms(got, reference.swiglu(*parts, activation)) <= 2 * TOLERANCE
 
 
-@pytest.mark.parametrize(("name", "activation"), [("Q6_K", "silu"), ("MXFP4", "clamped")])
-@pytest.mark.parametrize(("tokens", "size"), [(10, 16), (33, 32), (65, 64)])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_gate_and_up(
-    gpu: Gpu, name: str, activation: Any, tokens: int, size: int, dtype: Any
-) -> None:
-    assert_gate_and_up(gpu, name, activation, tokens, size, dtype)
-
-
 @pytest.mark.parametrize(("tokens", "size"), [(10, 16), (65, 64)])
 def test_waves_of_one_tile_have_rows_of_both(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, size: int
 ) -> None:
     with_tiles(gpu, monkeypatch, 1)
-    assert_gate_and_up(gpu, "Q4_K", "silu", tokens, size, np.float16)
+    test_gate_and_up(gpu, "Q4_K", "silu", tokens, size, np.float16)
 
 
 def test_matrix_units_take_nine_tokens_and_more() -> None:

@@ -138,9 +138,9 @@ def _fewer_waves(constants: Constants) -> Iterator[Constants]:
     Those of fewer waves serve so many blocks that longer sequences stay one split.
     """
     yield constants
+    alone = _MANY_ALONE[constants.TILES]
     while (constants.RESIDENT > 1 or constants.TILES) and constants.WAVES > 2:
         waves, resident = constants.WAVES // 2, constants.RESIDENT * 2
-        alone = _MANY_ALONE[constants.TILES]
         constants = replace(constants, WAVES=waves, RESIDENT=resident, ALONE=alone)
         yield constants
 
