@@ -81,9 +81,10 @@ struct alignas(8) u32x2 {
 //
 // From sm_90 on a kernel may start while the launch before it still runs, where the launch says so
 // (rocmforge/gpu/launch.py). It must not touch what other kernels write, nor write anything, before
-// await_earlier(), which all threads call. KERNEL does that first. KERNEL_AHEAD leaves it to the
-// kernel, which may load weights before. So does KERNEL_RESIDENT, of which CUDA keeps the registers
-// so few that a multiprocessor holds `blocks` blocks at a time.
+// await_earlier(), which all threads call; but it may load_from_l2() what is older than the launch
+// in front, which let it start only after its own wait. KERNEL waits first. KERNEL_AHEAD leaves it
+// to the kernel, which may load weights before. So does KERNEL_RESIDENT, of which CUDA keeps the
+// registers so few that a multiprocessor holds `blocks` blocks at a time.
 //
 // SHARED is LDS, of 48 KB at most. SHARED_BY_LAUNCH(Type, name, count), the only LDS of its kernel,
 // may be larger: on CUDA the launch says how many bytes it has.
@@ -664,6 +665,21 @@ DEVICE uint32_t load_widened(const uint8_t* p) {
 template <class T>
 DEVICE T load(const void* address) {
     return *static_cast<const T*>(address);
+}
+
+// A word that a launch before the one in front wrote, for reads before await_earlier(). It comes
+// from the L2 cache, because a nearer one may still hold what was there earlier.
+DEVICE int load_from_l2(const int* p) {
+#if defined(ROCMFORGE_CUDA)
+    int word;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];"
+                 : "=r"(word)
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+    return word;
+#else
+    return *p;
+#endif
 }
 
 // Adds to a word in LDS to which other threads of the block add as well; returns what it was

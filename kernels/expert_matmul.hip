@@ -6,6 +6,9 @@
 //   experts  (T, k) int, each below E
 //   out      (T, k, N) float
 //
+// Where GATHER is 0, the first weights are loaded before the wait for earlier launches. So experts
+// must not be written by the launch in front of this one, but by one before that.
+//
 // Threads: a block takes kGroupRows rows of one expert for one token, or for several tokens where
 // GATHER is 1 (experts.h, dot_rows.h). The products meet in LDS, where the threads finish them.
 // Limits: K whole blocks of the format; TOKENS 1 where GATHER is 0.
@@ -25,12 +28,19 @@ KERNEL_RESIDENT(expert_matmul, ExpertMatmulArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kRowsLds<FORMAT_0>];
     SHARED float results[TOKENS][kGroupRows];
     SHARED Addends bias;
+#if GATHER
     await_earlier();
+#endif
     const Jobs jobs(a.experts, a.batch);
     if (jobs.batch.tokens == 0) return;
     const OwnProduct own;
     Addends::Held held;
-    const auto begin = [&] { bias.start(held, a.bias, jobs); };
+    const auto begin = [&] {
+        bias.start(held, a.bias, jobs);
+#if !GATHER
+        await_earlier();
+#endif
+    };
     const auto finish = [&](int first, const float (&products)[1]) {
         if (own.writes) results[own.token][first - jobs.first + own.row] = products[0];
     };

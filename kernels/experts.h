@@ -42,7 +42,7 @@ struct Jobs {
 #else
         batch.job = block_z() * experts.chosen + block_y();
         batch.tokens = 1;
-        expert = experts.of[batch.job];
+        expert = load_from_l2(experts.of + batch.job);
 #endif
         first = expert * experts.rows + static_cast<int>(block_x()) * kGroupRows;
         end = (expert + 1) * experts.rows;
