@@ -7,7 +7,7 @@
 #error "THREADS has to be passed by the build"
 #endif
 
-constexpr int kTogether = 8;  // parts that are loaded before they are added
+constexpr int kTogether = 8;  // parts loaded before they are added; past the end, the last again
 
 //   parts   (T, k, K) float, aligned to 16
 //   shares  (T, k) float

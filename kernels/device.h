@@ -81,9 +81,10 @@ struct alignas(8) u32x2 {
 //
 // From sm_90 on a kernel may start while the launch before it still runs, where the launch says so
 // (rocmforge/gpu/launch.py). It must not touch what other kernels write, nor write anything, before
-// await_earlier(), which all threads call; but it may load_from_l2() what is older than the launch
-// in front, which let it start only after its own wait. KERNEL waits first. KERNEL_AHEAD leaves it
-// to the kernel, which may load weights before. So does KERNEL_RESIDENT, of which CUDA keeps the
+// await_earlier(), which all threads call. But it may load_from_l2() what launches before the one
+// in front wrote: they have ended, for that one lets the next start only after its own wait. So in
+// every launch at least one block must wait. KERNEL waits first. KERNEL_AHEAD leaves it to the
+// kernel, which may load weights before. So does KERNEL_RESIDENT, of which CUDA keeps the
 // registers so few that a multiprocessor holds `blocks` blocks at a time.
 //
 // SHARED is LDS, of 48 KB at most. SHARED_BY_LAUNCH(Type, name, count), the only LDS of its kernel,

@@ -27,8 +27,9 @@ struct JobOutput {
     bool present;
 };
 
-// Grid (ceil(N / kGroupRows), k, T), or (ceil(N / kGroupRows), groups). Reads what earlier launches
-// wrote.
+// Grid (ceil(N / kGroupRows), k, T), or (ceil(N / kGroupRows), groups). Groups are read, so that it
+// comes after await_earlier(). Where GATHER is 0 it may come before, if the launch in front does
+// not write the experts.
 struct Jobs {
     int expert, first, end;  // rows of the packed matrix: those of the block begin at first
     Batch batch;             // the rows of x that they read; none: the block has no work

@@ -8,6 +8,7 @@ and other devices do not get in the way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -23,6 +24,8 @@ EARLY_MAJOR, EARLY_DRIVER = 9, 12030
 _OWN_NAMES = {"sm_90": "sm_90a"}
 """NVRTC's name for an architecture with the instructions that later ones lack, as Hopper's wgmma
 (kernels/warpgroup.h)."""
+_CONFIGS = 1024
+"""Descriptions of launches that are kept: making one takes 10 µs, and a short prompt has 160."""
 _OPTIONS = ("-lineinfo",)  # names source lines in profilers and sanitizers; costs no speed
 
 
@@ -191,6 +194,7 @@ class CudaRuntime(Runtime):
         major = int(self.properties.architecture.removeprefix("sm_")) // 10
         version = _checked(driver, driver.cuDriverGetVersion)
         self._starts_early = major >= EARLY_MAJOR and version >= EARLY_DRIVER
+        self._early_configs = lru_cache(_CONFIGS)(partial(_early_config, driver))
         self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
 
     def launch(
@@ -207,7 +211,7 @@ class CudaRuntime(Runtime):
         self._select()
         x, y, z = grid
         if early and self._starts_early:
-            config = self._early_config(grid, threads, stream, lds_bytes)
+            config = self._early_configs(grid, threads, stream, lds_bytes)
             (error,) = self._api.cuLaunchKernelEx(config, function, 0, arguments.address)
         else:
             (error,) = self._api.cuLaunchKernel(
@@ -224,25 +228,6 @@ class CudaRuntime(Runtime):
         most = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._select()
         self._checked(self._api.cuFuncSetAttribute, function, most, nbytes)
-
-    def _early_config(
-        self, grid: tuple[int, int, int], threads: int, stream: Any, lds_bytes: int
-    ) -> Any:
-        """Describe a launch that may start before the one before it has ended."""
-        driver = self._api
-        attribute, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
-        value.programmaticStreamSerializationAllowed = 1
-        ids = driver.CUlaunchAttributeID
-        attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        attribute.value = value
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        config.sharedMemBytes = lds_bytes
-        config.attrs, config.numAttrs = [attribute], 1
-        if stream is not None:
-            config.hStream = stream
-        return config
 
     def compiler_version(self) -> str:
         """Return the version of the run-time compiler, as part of the cache's key."""
@@ -289,6 +274,25 @@ class CudaRuntime(Runtime):
         }[way]
         self._select()
         self._checked(getattr(self._api, name), target, source, nbytes, stream)
+
+
+def _early_config(
+    driver: Any, grid: tuple[int, int, int], threads: int, stream: Any, lds_bytes: int
+) -> Any:
+    """Describe a launch that may start before the one before it has ended."""
+    attribute, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
+    value.programmaticStreamSerializationAllowed = 1
+    ids = driver.CUlaunchAttributeID
+    attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value = value
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes = lds_bytes
+    config.attrs, config.numAttrs = [attribute], 1
+    if stream is not None:
+        config.hStream = stream
+    return config
 
 
 def _bindings() -> tuple[Any, Any]:

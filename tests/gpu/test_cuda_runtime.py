@@ -137,15 +137,21 @@ def test_a_launch_starts_early_where_card_and_driver_can(
     monkeypatch.setattr(cuda, "_properties", lambda *_: card)
     runtime = cuda.CudaRuntime()
     runtime.allow_lds("kernel", 98304)
-    runtime.launch(0, (3, 2, 1), 64, Arguments("i", [0], "cuda"), early=early, lds_bytes=98304)
-    allowed, (config, lds_bytes) = taken
+    same, stream = Arguments("i", [0], "cuda"), real.CUstream(5)
+    runtime.launch(0, (3, 2, 1), 64, same, early=early, lds_bytes=98304)
+    runtime.launch(0, (3, 2, 1), 64, same, early=early, lds_bytes=98304)
+    runtime.launch(0, (3, 2, 1), 64, same, stream, early=early)
+    allowed, (config, lds_bytes), again, (other, _) = taken
     assert allowed == ("kernel", "dynamic", 98304)
+    assert again[0] is config
     assert (config is not None) == starts_early
     assert lds_bytes == 98304
     if config is not None:
         assert (config.gridDimX, config.gridDimY, config.gridDimZ) == (3, 2, 1)
         assert (config.blockDimX, config.numAttrs) == (64, 1)
         assert config.attrs[0].value.programmaticStreamSerializationAllowed == 1
+        assert other is not config
+        assert (int(other.hStream), other.sharedMemBytes) == (5, 0)
 
 
 def test_a_gpu_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

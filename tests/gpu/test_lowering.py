@@ -13,7 +13,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.batch_shape import NORMED_ROWS, BatchAddresses, BatchShape, room_of
 from rocmforge.gpu.compiler import BuildRecorder
 from rocmforge.gpu.dtypes import F16, F32, Q8, Place, lower
-from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules
+from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules, pass_steps
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -227,18 +227,19 @@ def test_passes_of_a_plan_read_experts_in_the_dtypes_of_the_plan(
 
 
 @pytest.mark.parametrize("fused", [(), FUSIONS])
-@pytest.mark.parametrize("architecture", ["sm_90", "gfx1100"])
+@pytest.mark.parametrize("down", ["Q4_K", "F16"])
 def test_down_projections_may_read_the_chosen_experts_before_they_wait(
-    architecture: str, fused: tuple[Fusion, ...]
+    down: str, fused: tuple[Fusion, ...]
 ) -> None:
     """Their weights are on the way before gate and up have ended; see expert_matmul.hip."""
     for tokens in range(1, GROUPED_TOKENS):
-        shape, found = BatchShape(tokens, tokens, None, True, 1), lowering(architecture)
-        ops = experts(("Q4_K",) * 3, 256, count=128, chosen=8)
-        ops = fuse(ops, gpu_rules(shape, found.reading(shape), fused))
-        names = [launch.name for launch in launches(found, shape, ops)]
-        (chosen,) = (i for i, name in enumerate(names) if name.endswith("route"))
-        assert names.index("expert_matmul") - chosen >= 2
+        shape, found = BatchShape(tokens, tokens, None, True, 1), lowering("sm_90")
+        ops = experts(("Q4_K", "Q4_K", down), 256, count=128, chosen=8)
+        steps = pass_steps(ops, found, shape, fused)
+        memory = PassMemory(found, shape, BatchAddresses(), lambda _: 0, 0)
+        names = [launch.name for launch in PassLowering(memory).launches(steps)]
+        assert names[names.index("expert_matmul") - 1] in ("expert_gate_up", "quantize")
+        assert "expert_gate_up" in names[: names.index("expert_matmul")]
 
 
 def test_the_dtype_of_activations_follows_rows_format_and_architecture() -> None:

@@ -111,8 +111,9 @@ def choose(architecture: str, head_dim: int, kv: str, group: int) -> Constants:
         if group > 1 and head_dim in _TILED:
             queries, (resident, alone) = _power_of_two(min(group, 8)), _TILED[head_dim]
             return Constants(head_dim, PAGES[kv], queries, 16, 8, 1, resident, 1, 1, alone)
-        # H200, eight layers of 7B: with 4 tokens of f16 in flight a step takes 386.8 µs behind 128
-        # tokens, with 8 392.6; behind 65 to 127 8 would be 1 to 2 % faster. Others: not measured.
+        # H200, 7B, f16: a step of eight layers behind 128 tokens takes 386.8 µs with 4 tokens in
+        # flight, 392.6 with 8. Behind 64 to 127, 8 are 1 to 2 % faster (two layers). Other head
+        # dims and other cards were not measured. With 8 tokens, 4 waves were slower than 8.
         queries, tokens = min(group, 2), 8 if group == 1 and kv != "f16" else 4
         return Constants(head_dim, PAGES[kv], queries, tokens, 8, 1, RESIDENT, EARLY=1)
     # gfx942 would have room for 2 to 4 waves of a SIMD unit, instead of 3 to 6, with EARLY.

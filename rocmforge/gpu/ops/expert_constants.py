@@ -1,7 +1,8 @@
 """Constants of the products of experts for few tokens: see kernels/experts.h.
 
 They differ from those of one matrix (`gemv_constants.py`): a block owns whole groups of 32 rows of
-one expert, and no weights can be on their way before the experts are known.
+one expert, and no weights can be on their way before the experts are known. For down they are
+known before it waits.
 """
 
 from __future__ import annotations

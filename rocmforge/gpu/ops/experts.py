@@ -318,6 +318,9 @@ def expert_matmul(
 ) -> Sequence[Launch]:
     """out[t, i] = x[t, i] · weightᵀ + bias with the matrix of an expert.
 
+    Up to eight tokens read the experts before they wait: another launch has to lie between the one
+    that chooses them and this one.
+
     Parameters
     ----------
     x
