@@ -7,6 +7,7 @@ why tests were skipped, a line for each reason.
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from groups import HIP_RUNTIME, group_of
 
 # Tests mean the CPU where they name no device, also beside a GPU or its stand-in.
 os.environ["ROCMFORGE_DEVICE"] = "cpu"
+
+# A shell's background jobs ignore Ctrl-C, and so would the programs that tests start from there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # NumPy's threads, of which each process of `pytest -n` would have as many as there are cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
