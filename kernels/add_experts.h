@@ -7,8 +7,6 @@
 #error "THREADS has to be passed by the build"
 #endif
 
-constexpr int kTogether = 8;  // parts loaded before they are added; past the end, the last again
-
 //   parts   (T, k, K) float, aligned to 16
 //   shares  (T, k) float
 //   x       (T, K) float, aligned to 16
@@ -24,20 +22,12 @@ struct AddExperts {
         UNROLL
         for (int j = 0; j < 4; ++j) to[j] = 0.0f;
         if (accumulate) load_floats(x + token * columns + column, to);
-        for (int first = 0; first < chosen; first += kTogether) {
-            float share[kTogether], four[kTogether][4];
+        for (int i = 0; i < chosen; ++i) {
+            const u64 part = token * chosen + i;
+            float four[4];
+            load_floats(parts + part * columns + column, four);
             UNROLL
-            for (int i = 0; i < kTogether; ++i) {
-                const u64 part = token * chosen + minimum(first + i, chosen - 1);
-                share[i] = shares[part];
-                load_floats(parts + part * columns + column, four[i]);
-            }
-            UNROLL
-            for (int i = 0; i < kTogether; ++i) {
-                if (first + i >= chosen) break;
-                UNROLL
-                for (int j = 0; j < 4; ++j) to[j] += share[i] * four[i][j];
-            }
+            for (int j = 0; j < 4; ++j) to[j] += shares[part] * four[j];
         }
     }
 };

@@ -28,18 +28,14 @@ KERNEL_RESIDENT(expert_matmul, ExpertMatmulArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kRowsLds<FORMAT_0>];
     SHARED float results[TOKENS][kGroupRows];
     SHARED Addends bias;
-#if GATHER
-    await_earlier();
-#endif
+    if constexpr (GATHER) await_earlier();
     const Jobs jobs(a.experts, a.batch);
     if (jobs.batch.tokens == 0) return;
     const OwnProduct own;
     Addends::Held held;
     const auto begin = [&] {
         bias.start(held, a.bias, jobs);
-#if !GATHER
-        await_earlier();
-#endif
+        if constexpr (!GATHER) await_earlier();
     };
     const auto finish = [&](int first, const float (&products)[1]) {
         if (own.writes) results[own.token][first - jobs.first + own.row] = products[0];

@@ -75,21 +75,10 @@ struct Sums {
             }
         }
     }
-
-    // Those of the whole block, which every thread gets.
-    DEVICE Sums of_block(float (&lds)[THREADS / WAVE][2]) const {
-        const Sums own{wave_sum(squares), wave_sum(product)};
-        if (lane() == 0) lds[wave()][0] = own.squares, lds[wave()][1] = own.product;
-        block_sync();
-        Sums all;
-        UNROLL
-        for (int i = 0; i < THREADS / WAVE; ++i) all.squares += lds[i][0], all.product += lds[i][1];
-        return all;
-    }
 };
 
 KERNEL_AHEAD(rmsnorm_route, RmsnormRouteArgs, THREADS) {
-    SHARED float scratch[THREADS / WAVE][2];
+    SHARED float scratch[THREADS / WAVE];
     SHARED ChoiceLds<PLACES> lds;
     SHARED uint32_t arrived;
     const int own = thread_x(), expert = block_x(), count = a.choice.count;
@@ -109,9 +98,10 @@ KERNEL_AHEAD(rmsnorm_route, RmsnormRouteArgs, THREADS) {
         more.load(a, vector, vectors);
         sums.add(x, more, vector, vectors);
     }
-    const Sums all = sums.of_block(scratch);
-    const float factor = reciprocal_sqrt(all.squares / static_cast<float>(a.columns) + a.eps);
-    if (own == 0) scores[expert] = factor * all.product + (a.bias ? a.bias[expert] : 0.0f);
+    const float mean = block_sum<THREADS>(sums.squares, scratch) / static_cast<float>(a.columns);
+    const float factor = reciprocal_sqrt(mean + a.eps);
+    const float product = block_sum<THREADS>(sums.product, scratch);
+    if (own == 0) scores[expert] = factor * product + (a.bias ? a.bias[expert] : 0.0f);
 
     const int groups = a.columns / kGroup;
     for (int first = expert; first < groups; first += count * (THREADS / kGroup)) {

@@ -12,7 +12,7 @@ import pytest
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.batch_shape import NORMED_ROWS, BatchAddresses, BatchShape, room_of
 from rocmforge.gpu.compiler import BuildRecorder
-from rocmforge.gpu.dtypes import F16, F32, Q8, Place, lower
+from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step, lower
 from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules, pass_steps
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
@@ -74,7 +74,10 @@ def test_mixed_gate_and_up_are_launched_with_swiglu_between_the_matmuls() -> Non
 
 
 def launches(found: Lowering, shape: BatchShape, ops: list[Op]) -> list[Launch]:
-    steps = lower(ops, found.reading(shape), found.writing(shape))
+    return launches_of(found, shape, lower(ops, found.reading(shape), found.writing(shape)))
+
+
+def launches_of(found: Lowering, shape: BatchShape, steps: list[Step]) -> list[Launch]:
     memory = PassMemory(found, shape, BatchAddresses(), lambda _: 0, 0)
     return PassLowering(memory).launches(steps)
 
@@ -134,8 +137,7 @@ def test_scratch_holds_what_splits_of_a_prompt_leave(architecture: str) -> None:
             shape = BatchShape(tokens, 1, (tokens - 1,), False, tokens, deep)
             room = room_of(shape)
             steps = lower([op], found.reading(room), found.writing(room))
-            memory = PassMemory(found, shape, BatchAddresses(), lambda _: 0, 0)
-            made = PassLowering(memory).launches(steps)
+            made = launches_of(found, shape, steps)
             (launch,) = [one for one in made if one.name == "attention_prompt"]
             splits = launch.grid[2]
             assert splits > 1 or tokens > 700
@@ -236,8 +238,7 @@ def test_down_projections_may_read_the_chosen_experts_before_they_wait(
         shape, found = BatchShape(tokens, tokens, None, True, 1), lowering("sm_90")
         ops = experts(("Q4_K", "Q4_K", down), 256, count=128, chosen=8)
         steps = pass_steps(ops, found, shape, fused)
-        memory = PassMemory(found, shape, BatchAddresses(), lambda _: 0, 0)
-        names = [launch.name for launch in PassLowering(memory).launches(steps)]
+        names = [launch.name for launch in launches_of(found, shape, steps)]
         assert names[names.index("expert_matmul") - 1] in ("expert_gate_up", "quantize")
         assert "expert_gate_up" in names[: names.index("expert_matmul")]
 
