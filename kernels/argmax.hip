@@ -34,10 +34,9 @@ KERNEL(argmax_parts, ArgmaxPartsArgs, THREADS) {
     SHARED Best scratch[THREADS / WAVE];
     const u64 row = block_y();
     const float* logits = a.logits + row * a.columns;
-    const int vectors = a.columns / VECTOR, share = (vectors + kParts - 1) / kParts;
-    const int first = static_cast<int>(block_x()) * share, last = minimum(first + share, vectors);
+    const Part part(static_cast<int>(block_x()), a.columns / VECTOR);
     Best best = {0, 0, 0};
-    for (int i = first + static_cast<int>(thread_x()); i < last; i += THREADS) {
+    for (int i = part.first + static_cast<int>(thread_x()); i < part.last; i += THREADS) {
         float x[VECTOR];
         load_floats(logits + static_cast<u64>(i) * VECTOR, x);
         UNROLL

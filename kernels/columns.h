@@ -171,13 +171,7 @@ DEVICE void find_bins(const u64 (&targets)[2], int* found, SumScratch& scratch, 
     const int first = static_cast<int>(thread_x()) * kOwn;
     u64 sum = 0;
     for (int i = 0; i < kOwn; ++i) sum += value(first + i);
-    u64 prefix = sum;  // sum of all bins up to this thread's last one
-    for (unsigned step = 1; step < WAVE; step *= 2) {
-        const unsigned source = lane() >= step ? lane() - step : lane();
-        const u64 low = shuffle(static_cast<uint32_t>(prefix), source);
-        const u64 high = shuffle(static_cast<uint32_t>(prefix >> 32), source);
-        if (lane() >= step) prefix += high << 32 | low;
-    }
+    u64 prefix = wave_prefix(sum);  // sum of all bins up to this thread's last one
     if (lane() == WAVE - 1) scratch.partial[wave()][0] = prefix;
     if (thread_x() < 2) found[thread_x()] = kBins;
     block_sync();

@@ -118,6 +118,7 @@ __attribute__((weak, visibility("default"))) const HostRuntime* rocmforge_host;
     extern "C" __attribute__((visibility("default"))) void name(const Args& a)
 #define KERNEL_AHEAD KERNEL
 #define KERNEL_RESIDENT(name, Args, threads, blocks) KERNEL(name, Args, threads)
+#define ROLLED
 #define UNROLL  // on a CPU, unrolled kernels compile up to twenty times longer and run no faster
 
 DEVICE unsigned thread_x() {
@@ -150,6 +151,7 @@ DEVICE void wave_sync() {
 
 #define DEVICE __device__ __forceinline__
 #define SHARED __shared__
+#define ROLLED _Pragma("unroll 1")
 #define UNROLL _Pragma("unroll")
 #if defined(ROCMFORGE_AMD)
 #undef DEVICE
@@ -581,6 +583,20 @@ DEVICE float shuffle(float value, unsigned source) {
 }
 DEVICE int shuffle(int value, unsigned source) {
     return static_cast<int>(shuffle(static_cast<uint32_t>(value), source));
+}
+DEVICE u64 shuffle(u64 value, unsigned source) {
+    const uint32_t low = shuffle(static_cast<uint32_t>(value), source);
+    const uint32_t high = shuffle(static_cast<uint32_t>(value >> 32), source);
+    return static_cast<u64>(high) << 32 | low;
+}
+
+// Sum of the wave's lanes up to this one.
+DEVICE u64 wave_prefix(u64 value) {
+    for (unsigned step = 1; step < WAVE; step *= 2) {
+        const u64 other = shuffle(value, lane() >= step ? lane() - step : lane());
+        if (lane() >= step) value += other;
+    }
+    return value;
 }
 
 // Sum and maximum over groups of kLanes neighbouring lanes (a power of two); every lane gets it.

@@ -6,6 +6,17 @@
 
 constexpr int kParts = 64;  // of a row; PARTS of rocmforge/gpu/ops/argmax.py
 
+// Part number `part` of a row: vectors `first` to `last` - 1 of it.
+struct Part {
+    int first, last;
+
+    DEVICE Part(int part, int vectors) {
+        const int share = (vectors + kParts - 1) / kParts;
+        first = part * share;
+        last = minimum(first + share, vectors);
+    }
+};
+
 // An unsigned integer that orders floats: NaN is lowest, -0 and 0 are the same.
 DEVICE uint32_t order_key(float x) {
     const uint32_t bits = bit_cast<uint32_t>(x + 0.0f);

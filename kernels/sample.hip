@@ -8,18 +8,21 @@
 //   out     (rows,) int; -1 where the row holds NaN or +inf, or nothing but -inf
 //   host    (rows,) int, the same in page-locked memory of the host; or null
 //
-// Nothing is sorted. What top-k and top-p keep is all columns from one rank on (columns.h), which
-// is found in four steps:
-//   1. A histogram over how far logits lie below the top tells between which two bins the rank is.
+// Nothing is sorted. What top-k and top-p keep is all columns from one rank on (columns.h).
+//   1. A histogram over how far logits lie below the top tells between which two bins that rank is.
 //   2. The columns down to the deeper bin are listed in LDS, or if these are too many, only those
 //      between the two bins.
 //   3. find_rank searches the list, or the row where even that list was too long.
 //   4. find_column draws from the list, or from the row where the list lacks some kept columns.
+// Where top-k keeps no more columns than there are parts, steps 1 and 2 are shorter: it keeps none
+// below the one of that rank among the parts' best, so the columns down to it are the list. For a
+// list of few columns steps 3 and 4 are shorter: each is compared with all of them (few.h).
 // Threads: a block takes a row; a thread reads every THREADS-th vector of VECTOR columns.
 // Grid (rows).
 // Limits: columns a multiple of VECTOR, at most 2^21.
 // Launched by rocmforge/gpu/ops/sample.py.
 #include "columns.h"
+#include "few.h"
 
 constexpr int kBins = 2048;
 constexpr int kListed = 4096;            // most columns of the list in LDS
@@ -84,6 +87,12 @@ DEVICE u64 part_of(double share, u64 total) {
     u64 part = static_cast<u64>(goal);
     if (static_cast<double>(part) < goal || part == 0) ++part;
     return part < total ? part : total;
+}
+
+// The least running sum, up to `total`, that exceeds this share of it.
+DEVICE u64 share_of(double share, u64 total) {
+    const u64 passed = static_cast<u64>(share * static_cast<double>(total));
+    return passed < total ? passed + 1 : total;
 }
 
 // One row of logits and how to draw from it.
@@ -170,6 +179,57 @@ DEVICE List list_columns(const Row& row, const BinRange& range, float (&values)[
     return {values, ids, count, {above[0], above[1]}};
 }
 
+// Steps 1 and 2 by the parts' best columns: only the top_k parts with the best ones can have
+// columns that top-k keeps. There is no list where too many are as large as these best ones, or
+// some that count have no columns.
+DEVICE List list_from_parts(const Row& row, const Best* parts, float (&values)[kListed],
+                            int (&ids)[kListed], uint32_t& listed, Few& few) {
+    for (int i = static_cast<int>(thread_x()); i < kParts; i += THREADS) {
+        few.ranks[i] = parts[i].rank;
+        few.weights[i] = 0;  // stays where parts without columns share a place
+    }
+    if (thread_x() == 0) listed = 0;
+    block_sync();
+    place_few(few, kParts, [&](int part, int place) {
+        few.ids[place] = part;
+        few.weights[place] = few.ranks[part];
+    });
+    block_sync();
+    const Best least = {few.weights[row.draw.top_k - 1], 0, 0};
+    if (least.rank == 0) return {values, ids, -1, {0, 0}};
+    const float smallest = least.value();
+    ROLLED
+    for (int i = static_cast<int>(wave()); i < row.draw.top_k; i += kWaves) {
+        const Part part(few.ids[i], row.columns / VECTOR);
+        ROLLED
+        for (int from = part.first + static_cast<int>(lane()); from < part.last;
+             from += AHEAD * WAVE) {
+            float x[AHEAD][VECTOR];
+            UNROLL
+            for (int k = 0; k < AHEAD; ++k) {
+                load_floats(row.logits + minimum(from + k * WAVE, part.last - 1) * VECTOR, x[k]);
+            }
+            UNROLL
+            for (int k = 0; k < AHEAD; ++k) {
+                float top = x[k][0];
+                UNROLL
+                for (int j = 1; j < VECTOR; ++j) top = maximum(top, x[k][j]);
+                if (top < smallest || from + k * WAVE >= part.last) continue;
+                UNROLL
+                for (int j = 0; j < VECTOR; ++j) {
+                    if (x[k][j] < smallest) continue;
+                    const uint32_t slot = shared_add(&listed, 1);
+                    if (slot >= kListed) continue;
+                    values[slot] = x[k][j];
+                    ids[slot] = (from + k * WAVE) * VECTOR + j;
+                }
+            }
+        }
+    }
+    block_sync();
+    return {values, ids, listed <= kListed ? static_cast<int>(listed) : -1, {0, 0}};
+}
+
 // Step 3: the rank of the last column that top-k, and then top-p, keeps; 0 where they keep all.
 DEVICE u64 lowest_kept_rank(const Row& row, const List& list, u64 total, SumScratch& scratch) {
     const bool by_count = row.by_count, by_weight = row.by_weight;
@@ -201,14 +261,64 @@ DEVICE u64 lowest_kept_rank(const Row& row, const List& list, u64 total, SumScra
 DEVICE int draw_column(const Row& row, const List& list, u64 lowest, SumScratch& scratch) {
     return find_column(
         Columns{row.logits, row.columns, list.values, list.ids, list.count_all(), false}, scratch,
-        [&](u64 sum) -> u64 {
-            const u64 passed = static_cast<u64>(row.draw.uniform * static_cast<double>(sum));
-            return passed < sum ? passed + 1 : sum;
-        },
+        [&](u64 sum) { return share_of(row.draw.uniform, sum); },
         [&](int candidate, float logit) -> u64 {
             const float weight = row.scale.weight(logit);
             const bool kept = rank_of(candidate, logit) >= lowest && weight >= row.draw.min_p;
             return kept ? static_cast<u64>(weight * kOne) : 0;
+        });
+}
+
+// How many of the first `count` columns in `few` may be drawn, and their weight. `total` is that of
+// the whole row, where top-p alone cuts. One wave must call.
+DEVICE void keep_few(const Row& row, int count, u64 total, Few& few) {
+    const int each = (count + static_cast<int>(WAVE) - 1) / static_cast<int>(WAVE);
+    const int first = static_cast<int>(lane()) * each, last = minimum(first + each, count);
+    u64 own = 0;
+    ROLLED
+    for (int i = first; i < last; ++i) own += few.weights[i];
+    u64 above = wave_prefix(own);
+    if (row.by_count) total = shuffle(above, WAVE - 1);
+    const u64 target = row.by_weight ? part_of(row.draw.top_p, total) : ~u64{0};
+    above -= own;
+    u64 reached = 0;
+    int kept = 0;
+    ROLLED
+    for (int i = first; i < last; ++i) {
+        if (above >= target || row.scale.weight(few.logits[i]) < row.draw.min_p) break;
+        above += few.weights[i];
+        reached += few.weights[i];
+        ++kept;
+    }
+    reached = wave_sum(reached);
+    kept = wave_sum(kept);
+    if (lane() == 0) few.reached = reached, few.kept = kept;
+}
+
+// Steps 3 and 4 of a list of up to kFew columns, all that may be drawn.
+DEVICE void draw_from_few(const SampleArgs& a, const Row& row, const List& list, u64 total,
+                          Few& few) {
+    ROLLED
+    for (int i = static_cast<int>(thread_x()); i < list.count; i += THREADS) {
+        few.ranks[i] = rank_of(list.ids[i], list.values[i]);
+    }
+    block_sync();
+    place_few(few, list.count, [&](int i, int place) {
+        few.weights[place] = row.scale.fixed(list.values[i]);
+        few.logits[place] = list.values[i];
+        few.ids[place] = list.ids[i];
+    });
+    block_sync();
+    if (wave() == 0) {
+        keep_few(row, row.by_count ? minimum(row.draw.top_k, list.count) : list.count, total, few);
+    }
+    block_sync();
+    const u64 share = share_of(row.draw.uniform, few.reached);
+    compare_few<u64>(
+        few.kept,
+        [&](int i, int j) -> u64 { return few.ids[j] <= few.ids[i] ? few.weights[j] : 0; },
+        [&](int i, u64 reached) {
+            if (reached >= share && reached - few.weights[i] < share) give(a, few.ids[i]);
         });
 }
 
@@ -217,35 +327,43 @@ KERNEL(sample, SampleArgs, THREADS) {
     SHARED float values[kListed];
     SHARED int ids[kListed];
     SHARED SumScratch scratch;
+    SHARED Few few;
     SHARED int found[2];
     SHARED uint32_t listed;
 
     const Draw draw = a.draws[block_x()];
-    const Best best = best_of_parts(a.parts + static_cast<u64>(block_x()) * kParts);
+    const Best* const parts = a.parts + static_cast<u64>(block_x()) * kParts;
+    const float* const logits = a.logits + static_cast<u64>(block_x()) * a.columns;
+    const bool by_count = draw.top_k > 0 && draw.top_k < a.columns;
+    const Best best = best_of_parts(parts);
     const float top = best.value();
     const bool refused = best.nan || !(top > -infinity() && top < infinity());
     if (refused || !(draw.temperature > 0.0f)) {
         if (thread_x() == 0) give(a, refused ? -1 : best.column());
         return;
     }
-    const bool by_count = draw.top_k > 0 && draw.top_k < a.columns;
     const bool by_weight = draw.top_p < 1.0;
     const float inverse = 1.0f / minimum(maximum(draw.temperature, 1e-30f), 1e30f);
     const Scale scale = {top, inverse, by_count ? kBinsPerLogit : kBinsPerDepth * inverse};
-    const Row row = {a.logits + static_cast<u64>(block_x()) * a.columns,
-                     a.columns,
-                     draw,
-                     scale,
-                     by_count,
-                     by_weight};
+    const Row row = {logits, a.columns, draw, scale, by_count, by_weight};
 
+    List list = {values, ids, -1, {0, 0}};
     BinRange range = {0, kBins, 0};
-    if (by_count || by_weight) range = find_bin_range(row, bins, found, scratch);
-    if (draw.min_p > 0.0f && !by_count) {  // deeper bins hold only weights below min_p
-        const float depth = minimum(-fast_log(draw.min_p), 100.0f);
-        range.last = minimum(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
+    if (by_count && draw.top_k <= kParts) {
+        list = list_from_parts(row, parts, values, ids, listed, few);
     }
-    const List list = list_columns(row, range, values, ids, listed, scratch);
+    if (list.count < 0) {
+        if (by_count || by_weight) range = find_bin_range(row, bins, found, scratch);
+        if (draw.min_p > 0.0f && !by_count) {  // deeper bins hold only weights below min_p
+            const float depth = minimum(-fast_log(draw.min_p), 100.0f);
+            range.last = minimum(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
+        }
+        list = list_columns(row, range, values, ids, listed, scratch);
+    }
+    if (list.count_all() >= 0 && list.count <= kFew) {
+        draw_from_few(a, row, list, range.total, few);
+        return;
+    }
     const u64 lowest = lowest_kept_rank(row, list, range.total, scratch);
     const int column = draw_column(row, list, lowest, scratch);
     if (thread_x() == 0) give(a, column);

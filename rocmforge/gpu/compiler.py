@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rocmforge import env
+from rocmforge.errors import DeviceError
 from rocmforge.gpu.code_cache import CodeCache, cache_key
 from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
@@ -95,7 +97,7 @@ class Kernels:
         self.tuning = tuning
         self._folder = kernels_folder() if folder is None else folder
         self._cache = CodeCache(env.cache_dir() / "kernels" if cache is None else cache)
-        self._sources: dict[str, tuple[str, dict[str, str]]] = {}
+        self._sources: dict[str, tuple[str, dict[str, str], str]] = {}
         self._modules: dict[_Variant, Any] = {}
         self._functions: dict[tuple[_Variant, str], Any] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -164,9 +166,7 @@ class Kernels:
         for build in builds:
             variant = _variant(build.file, build.defines)
             if variant not in self._modules and variant not in self._begun:
-                if self._pool is None:
-                    self._pool = ThreadPoolExecutor(COMPILE_THREADS)
-                self._begun[variant] = self._pool.submit(self._code, build.file, build.defines)
+                self._begun[variant] = self._begin(build)
 
     def prepare(self, builds: Iterable[Build], progress: Progress | None = None) -> None:
         """Begin with more files, and wait until the ops find ready what has been begun.
@@ -207,29 +207,54 @@ class Kernels:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
 
+    def _begin(self, build: Build) -> Future[bytes]:
+        """Read a file's code from the cache, or else begin to compile it.
+
+        Threads that only read the cache would take turns with the caller for Python's lock.
+        """
+        with suppress(DeviceError):  # `_code` meets it again
+            code = self._cache.get(self._cache_name(build.file, build.defines))
+            if code is not None:
+                found: Future[bytes] = Future()
+                found.set_result(code)
+                return found
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(COMPILE_THREADS)
+        return self._pool.submit(self._code, build.file, build.defines)
+
     def _code(self, file: str, defines: Defines | None) -> bytes:
-        if file not in self._sources:
-            self._sources[file] = read_kernel(self._folder, file)
-        source, headers = self._sources[file]
-        properties = self.runtime.properties
-        options = compile_options(properties.wave_size, defines)
+        name = self._cache_name(file, defines)
+        code = self._cache.get(name)
+        if code is None:
+            source, headers, _ = self._source(file)
+            code = self.runtime.compile(source, file, headers, self._options(defines))
+            self._cache.put(name, code)
+        return code
+
+    def _cache_name(self, file: str, defines: Defines | None) -> str:
+        architecture = self.runtime.properties.architecture
         key = cache_key(
             {
                 "platform": self.runtime.platform,
-                "architecture": properties.architecture,
+                "architecture": architecture,
                 "compiler": self.runtime.compiler_version(),
-                "options": options,
+                "options": self._options(defines),
                 "file": file,
-                "source": source,
-                "headers": headers,
+                "sources": self._source(file)[2],
             }
         )
-        name = f"{file.removesuffix('.hip')}-{properties.architecture}-{key}"
-        code = self._cache.get(name)
-        if code is None:
-            code = self.runtime.compile(source, file, headers, options)
-            self._cache.put(name, code)
-        return code
+        return f"{file.removesuffix('.hip')}-{architecture}-{key}"
+
+    def _options(self, defines: Defines | None) -> list[str]:
+        return compile_options(self.runtime.properties.wave_size, defines)
+
+    def _source(self, file: str) -> tuple[str, dict[str, str], str]:
+        """Return a file's text, its headers, and a digest of both."""
+        if file not in self._sources:
+            source, headers = read_kernel(self._folder, file)
+            digest = cache_key({"source": source, "headers": headers})
+            self._sources[file] = source, headers, digest
+        return self._sources[file]
 
 
 class BuildRecorder:

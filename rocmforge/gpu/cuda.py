@@ -21,6 +21,10 @@ _INSTALL = "pip install " + " ".join(f"'{name}'" for name in CUDA_REQUIREMENTS)
 EARLY_MAJOR, EARLY_DRIVER = 9, 12030
 """The first architecture (sm_90) and driver (CUDA 12.3) of which graphs start launches early."""
 
+STACK_BYTES = 0
+"""Of each thread that the GPU can run, from the start; the driver makes it larger for a kernel that
+needs more. Its own default of 1,024 takes 264 MiB of an H200."""
+
 _OWN_NAMES = {"sm_90": "sm_90a"}
 """NVRTC's name for an architecture with the instructions that later ones lack, as Hopper's wgmma
 (kernels/warpgroup.h)."""
@@ -195,7 +199,12 @@ class CudaRuntime(Runtime):
         version = _checked(driver, driver.cuDriverGetVersion)
         self._starts_early = major >= EARLY_MAJOR and version >= EARLY_DRIVER
         self._early_configs = lru_cache(_CONFIGS)(partial(_early_config, driver))
+        _, active = _checked(driver, driver.cuDevicePrimaryCtxGetState, self._device)
         self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
+        if not active:  # else another library may have set the limit
+            self._select()
+            limit = driver.CUlimit.CU_LIMIT_STACK_SIZE
+            self._checked(driver.cuCtxSetLimit, limit, STACK_BYTES)
 
     def launch(
         self,

@@ -11,6 +11,7 @@ import pytest
 from rocmforge.engine import Engine
 from rocmforge.errors import CompileError
 from rocmforge.gpu.backend import GpuBackend
+from rocmforge.gpu.code_cache import CodeCache
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.model.synthetic import make_model
@@ -86,13 +87,17 @@ def test_a_kernel_that_does_not_compile_ends_the_load(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_model(tmp_path / "model.gguf", "tiny", "Q4_K_M", layers=1)
-    compiled = Kernels._code
+    compiled, kept = Kernels._code, CodeCache.get
 
     def broken(self: Kernels, file: str, defines: Any) -> bytes:
-        if file == "embed.hip" or file.startswith("rmsnorm"):
+        if file.startswith(("embed", "rmsnorm")):
             raise CompileError(file, "gfx0", [], "planted")
         return compiled(self, file, defines)
 
+    def get(self: CodeCache, name: str) -> bytes | None:
+        return None if name.startswith(("embed", "rmsnorm")) else kept(self, name)
+
     monkeypatch.setattr(Kernels, "_code", broken)
+    monkeypatch.setattr(CodeCache, "get", get)
     with pytest.raises(CompileError, match="planted"):
         Engine.from_gguf(path, device, ctx=64)

@@ -70,6 +70,7 @@ def test_a_context_that_cannot_be_made_current_is_an_error(
         cuDriverGetVersion=lambda: (0, 13000),
         cuDeviceGetCount=lambda: (0, 1),
         cuDeviceGet=lambda index: (0, index),
+        cuDevicePrimaryCtxGetState=lambda device: (0, 0, 1),
         cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
         cuCtxSetCurrent=cuCtxSetCurrent,
         cuGetErrorName=lambda error: (0, b"CUDA_ERROR_INVALID_CONTEXT"),
@@ -93,6 +94,29 @@ def test_a_context_that_cannot_be_made_current_is_an_error(
 
 def cuCtxSetCurrent(context: str) -> tuple[int]:  # noqa: N802
     return (201,)
+
+
+@pytest.mark.parametrize("active", [0, 1])
+def test_only_a_context_of_its_own_gets_a_limit_of_its_own(
+    active: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+    driver = SimpleNamespace(
+        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
+        CUlimit=SimpleNamespace(CU_LIMIT_STACK_SIZE="stack"),
+        cuDriverGetVersion=lambda: (0, 13000),
+        cuDeviceGetCount=lambda: (0, 1),
+        cuDeviceGet=lambda index: (0, index),
+        cuDevicePrimaryCtxGetState=lambda device: (0, 0, active),
+        cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
+        cuCtxSetCurrent=lambda context: calls.append(("current", context)) or (0,),
+        cuCtxSetLimit=lambda limit, value: calls.append((limit, value)) or (0,),
+    )
+    card = DeviceProperties(0, "X", "sm_90", 32, 132, 140 << 30, 49152, False)
+    monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
+    monkeypatch.setattr(cuda, "_properties", lambda *_: card)
+    cuda.CudaRuntime()
+    assert calls == ([] if active else [("current", "context"), ("stack", cuda.STACK_BYTES)])
 
 
 @pytest.mark.parametrize(
@@ -121,6 +145,7 @@ def test_a_launch_starts_early_where_card_and_driver_can(
         cuDriverGetVersion=lambda: (0, version),
         cuDeviceGetCount=lambda: (0, 1),
         cuDeviceGet=lambda index: (0, index),
+        cuDevicePrimaryCtxGetState=lambda device: (0, 0, 1),
         cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
         cuCtxSetCurrent=lambda context: (0,),
         CUfunction_attribute=SimpleNamespace(

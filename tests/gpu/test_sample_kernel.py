@@ -113,6 +113,8 @@ SETTINGS = (
     Setting(0.0),
     Setting(0.7, top_k=40),
     Setting(0.05, top_k=40),
+    Setting(0.8, top_k=64, top_p=0.95),  # as many as there are parts, and one more
+    Setting(0.8, top_k=65, top_p=0.95),
     Setting(5.0, top_k=1),
     Setting(1.0, top_k=700),
     Setting(0.8, top_p=0.95),
@@ -167,7 +169,7 @@ def test_a_real_vocabulary(gpu: Gpu, setting: Setting) -> None:
     expect(gpu, rows_of(32000, 2), setting.params(2), others=1)
 
 
-@pytest.mark.parametrize("columns", [500, 6000])
+@pytest.mark.parametrize("columns", [500, 6000, 12000])
 def test_equal_logits_are_kept_from_the_lowest_id_on(gpu: Gpu, columns: int) -> None:
     logits = np.full((4, columns), 2, np.float32)
     logits[:, ::3] = 1  # two thirds of the tokens are equally likely
