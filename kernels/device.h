@@ -151,7 +151,7 @@ DEVICE void wave_sync() {
 
 #define DEVICE __device__ __forceinline__
 #define SHARED __shared__
-#define ROLLED _Pragma("unroll 1")
+#define ROLLED _Pragma("unroll 1")  // for code that is met cold: each instruction is fetched
 #define UNROLL _Pragma("unroll")
 #if defined(ROCMFORGE_AMD)
 #undef DEVICE

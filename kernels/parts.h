@@ -6,7 +6,8 @@
 
 constexpr int kParts = 64;  // of a row; PARTS of rocmforge/gpu/ops/argmax.py
 
-// Part number `part` of a row: vectors `first` to `last` - 1 of it.
+// Part number `part` of a row: vectors `first` to `last` - 1 of it. argmax_parts and sample have
+// the same VECTOR (rocmforge/gpu/ops/argmax.py).
 struct Part {
     int first, last;
 

@@ -14,32 +14,14 @@
 //      between the two bins.
 //   3. find_rank searches the list, or the row where even that list was too long.
 //   4. find_column draws from the list, or from the row where the list lacks some kept columns.
-// Where top-k keeps no more columns than there are parts, steps 1 and 2 are shorter: it keeps none
-// below the one of that rank among the parts' best, so the columns down to it are the list. For a
-// list of few columns steps 3 and 4 are shorter: each is compared with all of them (few.h).
+// Where top-k keeps no more columns than there are parts, their best columns tell where to list,
+// and a list of few columns needs no search (few.h).
+//
 // Threads: a block takes a row; a thread reads every THREADS-th vector of VECTOR columns.
 // Grid (rows).
 // Limits: columns a multiple of VECTOR, at most 2^21.
 // Launched by rocmforge/gpu/ops/sample.py.
-#include "columns.h"
 #include "few.h"
-
-constexpr int kBins = 2048;
-constexpr int kListed = 4096;            // most columns of the list in LDS
-constexpr float kBinsPerLogit = 64.0f;   // of a histogram of counts
-constexpr float kBinsPerDepth = 128.0f;  // of weights: depth is (top - logit) / temperature
-constexpr float kOne = 0x1p42f;          // the weight of the top logit
-constexpr float kBinOne = 0x1p14f;       // what a weight at the upper edge of a bin adds to it
-
-struct Draw {
-    double uniform;  // in [0, 1)
-    double top_p;
-    float temperature;
-    float min_p;
-    int top_k;
-    int unused;
-};
-static_assert(sizeof(Draw) == 32);
 
 struct SampleArgs {
     const float* logits;
@@ -55,54 +37,6 @@ DEVICE void give(const SampleArgs& a, int token) {
     a.out[block_x()] = token;
     if (a.host != nullptr) a.host[block_x()] = token;
 }
-
-// The weight of a logit, and its bin in the histogram.
-struct Scale {
-    float top;
-    float inverse;  // 1 / temperature
-    float bins_per_logit;
-
-    DEVICE float weight(float logit) const { return fast_exp((logit - top) * inverse); }
-    DEVICE u64 fixed(float logit) const { return static_cast<u64>(weight(logit) * kOne); }
-    // kBins if the logit lies below all bins.
-    DEVICE int bin(float logit) const {
-        const float at = (top - logit) * bins_per_logit;
-        return at < static_cast<float>(kBins) ? static_cast<int>(at) : kBins;
-    }
-    // The weight relative to the one at its bin's upper edge, in fixed point, rounded down.
-    DEVICE uint32_t part_of_bin(float logit, int bin) const {
-        const float edge = static_cast<float>(bin) * (1.0f / kBinsPerDepth);
-        return static_cast<uint32_t>(fast_exp((logit - top) * inverse + edge) * kBinOne);
-    }
-    // The weight of a bin that has this sum of such parts.
-    static DEVICE u64 weight_of_bin(uint32_t parts, int bin) {
-        const float edge = fast_exp(static_cast<float>(bin) * (-1.0f / kBinsPerDepth));
-        return static_cast<u64>(static_cast<float>(parts) * edge * (kOne / kBinOne));
-    }
-};
-
-// share * total rounded up to a whole number from 1 to total.
-DEVICE u64 part_of(double share, u64 total) {
-    const double goal = share * static_cast<double>(total);
-    u64 part = static_cast<u64>(goal);
-    if (static_cast<double>(part) < goal || part == 0) ++part;
-    return part < total ? part : total;
-}
-
-// The least running sum, up to `total`, that exceeds this share of it.
-DEVICE u64 share_of(double share, u64 total) {
-    const u64 passed = static_cast<u64>(share * static_cast<double>(total));
-    return passed < total ? passed + 1 : total;
-}
-
-// One row of logits and how to draw from it.
-struct Row {
-    const float* logits;
-    int columns;
-    Draw draw;
-    Scale scale;
-    bool by_count, by_weight;  // whether top-k, and whether top-p, leaves anything out
-};
 
 // The bins between which the last kept column lies; they may hold it themselves.
 struct BinRange {
@@ -138,16 +72,6 @@ DEVICE BinRange find_bin_range(const Row& row, uint32_t (&bins)[kBins], int (&fo
     return {found[0], found[1], total};
 }
 
-// Columns of the row that were copied to LDS, in any order.
-struct List {
-    const float* values;
-    const int* ids;
-    int count;     // below 0: there is no list, because it was too long or no bin limits it
-    u64 above[2];  // count and weight of the columns whose bins lie before the list's
-    // The length of the list if it has every column that may be drawn, else -1: read the row.
-    DEVICE int count_all() const { return above[0] == 0 ? count : -1; }
-};
-
 // Step 2: lists the columns of the bins from the top one to the range's last. If these are too
 // many, only those from the range's first bin on.
 DEVICE List list_columns(const Row& row, const BinRange& range, float (&values)[kListed],
@@ -177,57 +101,6 @@ DEVICE List list_columns(const Row& row, const BinRange& range, float (&values)[
         if (from == range.first) break;
     }
     return {values, ids, count, {above[0], above[1]}};
-}
-
-// Steps 1 and 2 by the parts' best columns: only the top_k parts with the best ones can have
-// columns that top-k keeps. There is no list where too many are as large as these best ones, or
-// some that count have no columns.
-DEVICE List list_from_parts(const Row& row, const Best* parts, float (&values)[kListed],
-                            int (&ids)[kListed], uint32_t& listed, Few& few) {
-    for (int i = static_cast<int>(thread_x()); i < kParts; i += THREADS) {
-        few.ranks[i] = parts[i].rank;
-        few.weights[i] = 0;  // stays where parts without columns share a place
-    }
-    if (thread_x() == 0) listed = 0;
-    block_sync();
-    place_few(few, kParts, [&](int part, int place) {
-        few.ids[place] = part;
-        few.weights[place] = few.ranks[part];
-    });
-    block_sync();
-    const Best least = {few.weights[row.draw.top_k - 1], 0, 0};
-    if (least.rank == 0) return {values, ids, -1, {0, 0}};
-    const float smallest = least.value();
-    ROLLED
-    for (int i = static_cast<int>(wave()); i < row.draw.top_k; i += kWaves) {
-        const Part part(few.ids[i], row.columns / VECTOR);
-        ROLLED
-        for (int from = part.first + static_cast<int>(lane()); from < part.last;
-             from += AHEAD * WAVE) {
-            float x[AHEAD][VECTOR];
-            UNROLL
-            for (int k = 0; k < AHEAD; ++k) {
-                load_floats(row.logits + minimum(from + k * WAVE, part.last - 1) * VECTOR, x[k]);
-            }
-            UNROLL
-            for (int k = 0; k < AHEAD; ++k) {
-                float top = x[k][0];
-                UNROLL
-                for (int j = 1; j < VECTOR; ++j) top = maximum(top, x[k][j]);
-                if (top < smallest || from + k * WAVE >= part.last) continue;
-                UNROLL
-                for (int j = 0; j < VECTOR; ++j) {
-                    if (x[k][j] < smallest) continue;
-                    const uint32_t slot = shared_add(&listed, 1);
-                    if (slot >= kListed) continue;
-                    values[slot] = x[k][j];
-                    ids[slot] = (from + k * WAVE) * VECTOR + j;
-                }
-            }
-        }
-    }
-    block_sync();
-    return {values, ids, listed <= kListed ? static_cast<int>(listed) : -1, {0, 0}};
 }
 
 // Step 3: the rank of the last column that top-k, and then top-p, keeps; 0 where they keep all.
@@ -266,59 +139,6 @@ DEVICE int draw_column(const Row& row, const List& list, u64 lowest, SumScratch&
             const float weight = row.scale.weight(logit);
             const bool kept = rank_of(candidate, logit) >= lowest && weight >= row.draw.min_p;
             return kept ? static_cast<u64>(weight * kOne) : 0;
-        });
-}
-
-// How many of the first `count` columns in `few` may be drawn, and their weight. `total` is that of
-// the whole row, where top-p alone cuts. One wave must call.
-DEVICE void keep_few(const Row& row, int count, u64 total, Few& few) {
-    const int each = (count + static_cast<int>(WAVE) - 1) / static_cast<int>(WAVE);
-    const int first = static_cast<int>(lane()) * each, last = minimum(first + each, count);
-    u64 own = 0;
-    ROLLED
-    for (int i = first; i < last; ++i) own += few.weights[i];
-    u64 above = wave_prefix(own);
-    if (row.by_count) total = shuffle(above, WAVE - 1);
-    const u64 target = row.by_weight ? part_of(row.draw.top_p, total) : ~u64{0};
-    above -= own;
-    u64 reached = 0;
-    int kept = 0;
-    ROLLED
-    for (int i = first; i < last; ++i) {
-        if (above >= target || row.scale.weight(few.logits[i]) < row.draw.min_p) break;
-        above += few.weights[i];
-        reached += few.weights[i];
-        ++kept;
-    }
-    reached = wave_sum(reached);
-    kept = wave_sum(kept);
-    if (lane() == 0) few.reached = reached, few.kept = kept;
-}
-
-// Steps 3 and 4 of a list of up to kFew columns, all that may be drawn.
-DEVICE void draw_from_few(const SampleArgs& a, const Row& row, const List& list, u64 total,
-                          Few& few) {
-    ROLLED
-    for (int i = static_cast<int>(thread_x()); i < list.count; i += THREADS) {
-        few.ranks[i] = rank_of(list.ids[i], list.values[i]);
-    }
-    block_sync();
-    place_few(few, list.count, [&](int i, int place) {
-        few.weights[place] = row.scale.fixed(list.values[i]);
-        few.logits[place] = list.values[i];
-        few.ids[place] = list.ids[i];
-    });
-    block_sync();
-    if (wave() == 0) {
-        keep_few(row, row.by_count ? minimum(row.draw.top_k, list.count) : list.count, total, few);
-    }
-    block_sync();
-    const u64 share = share_of(row.draw.uniform, few.reached);
-    compare_few<u64>(
-        few.kept,
-        [&](int i, int j) -> u64 { return few.ids[j] <= few.ids[i] ? few.weights[j] : 0; },
-        [&](int i, u64 reached) {
-            if (reached >= share && reached - few.weights[i] < share) give(a, few.ids[i]);
         });
 }
 
@@ -361,7 +181,7 @@ KERNEL(sample, SampleArgs, THREADS) {
         list = list_columns(row, range, values, ids, listed, scratch);
     }
     if (list.count_all() >= 0 && list.count <= kFew) {
-        draw_from_few(a, row, list, range.total, few);
+        draw_from_few(row, list, range.total, few, [&](int column) { give(a, column); });
         return;
     }
     const u64 lowest = lowest_kept_rank(row, list, range.total, scratch);

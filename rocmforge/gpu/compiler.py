@@ -152,21 +152,34 @@ class Kernels:
         return Launch(name, function, grid, threads, arguments, file, lds_bytes=lds_bytes)
 
     def begin(self, builds: Iterable[Build]) -> None:
-        """Start compiling many files at once, and return.
+        """Read what the cache has of many files, start compiling the others at once, and return.
 
-        Compilers that give up Python's lock (NVRTC, hip-python 10) run side by side, and beside
-        what the caller does next. `function` and `prepare` wait for what they need of it, and raise
-        its errors.
+        Threads that only read the cache would take turns with the caller for Python's lock.
+        Compilers that give it up (NVRTC, hip-python 10) run side by side, and beside what the
+        caller does next. `function` and `prepare` wait for what they need of it, and raise its
+        errors.
 
         Parameters
         ----------
         builds
             What will be needed; what is there or begun already costs nothing.
         """
-        for build in builds:
-            variant = _variant(build.file, build.defines)
-            if variant not in self._modules and variant not in self._begun:
-                self._begun[variant] = self._begin(build)
+        wanted = {_variant(build.file, build.defines): build for build in builds}
+        missing = []
+        for variant, build in wanted.items():
+            if variant in self._modules or variant in self._begun:
+                continue
+            code = self._kept_code(build)
+            if code is None:
+                missing.append((variant, build))
+            else:
+                self._begun[variant] = Future()
+                self._begun[variant].set_result(code)
+        if missing and self._pool is None:
+            self._pool = ThreadPoolExecutor(COMPILE_THREADS)
+        for variant, build in missing:
+            assert self._pool is not None
+            self._begun[variant] = self._pool.submit(self._code, build.file, build.defines)
 
     def prepare(self, builds: Iterable[Build], progress: Progress | None = None) -> None:
         """Begin with more files, and wait until the ops find ready what has been begun.
@@ -207,20 +220,11 @@ class Kernels:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
 
-    def _begin(self, build: Build) -> Future[bytes]:
-        """Read a file's code from the cache, or else begin to compile it.
-
-        Threads that only read the cache would take turns with the caller for Python's lock.
-        """
-        with suppress(DeviceError):  # `_code` meets it again
-            code = self._cache.get(self._cache_name(build.file, build.defines))
-            if code is not None:
-                found: Future[bytes] = Future()
-                found.set_result(code)
-                return found
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(COMPILE_THREADS)
-        return self._pool.submit(self._code, build.file, build.defines)
+    def _kept_code(self, build: Build) -> bytes | None:
+        """Return what the cache has of a file; None where `_code` has to look further."""
+        with suppress(DeviceError):
+            return self._cache.get(self._cache_name(build.file, build.defines))
+        return None
 
     def _code(self, file: str, defines: Defines | None) -> bytes:
         name = self._cache_name(file, defines)

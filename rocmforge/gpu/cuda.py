@@ -22,8 +22,10 @@ EARLY_MAJOR, EARLY_DRIVER = 9, 12030
 """The first architecture (sm_90) and driver (CUDA 12.3) of which graphs start launches early."""
 
 STACK_BYTES = 0
-"""Of each thread that the GPU can run, from the start; the driver makes it larger for a kernel that
-needs more. Its own default of 1,024 takes 264 MiB of an H200."""
+"""Of each thread that the GPU can run; the driver's own default of 1,024 takes 264 MiB of an H200.
+For a kernel that says how much it needs, the driver makes it larger. Only recursion, which none of
+our kernels has, needs a limit that is set before: a library of the same process that has some sets
+its own. Where the device is open already, its limit stays."""
 
 _OWN_NAMES = {"sm_90": "sm_90a"}
 """NVRTC's name for an architecture with the instructions that later ones lack, as Hopper's wgmma
@@ -201,10 +203,11 @@ class CudaRuntime(Runtime):
         self._early_configs = lru_cache(_CONFIGS)(partial(_early_config, driver))
         _, active = _checked(driver, driver.cuDevicePrimaryCtxGetState, self._device)
         self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
-        if not active:  # else another library may have set the limit
-            self._select()
-            limit = driver.CUlimit.CU_LIMIT_STACK_SIZE
-            self._checked(driver.cuCtxSetLimit, limit, STACK_BYTES)
+        if not active:
+            driver.cuCtxSetCurrent(self._context)
+            driver.cuCtxSetLimit(
+                driver.CUlimit.CU_LIMIT_STACK_SIZE, STACK_BYTES
+            )  # or saves nothing
 
     def launch(
         self,

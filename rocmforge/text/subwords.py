@@ -239,7 +239,7 @@ class SentencePieceEncoder:
 
     @classmethod
     def _piece(cls, text: bytes, score: float, kind: int) -> bytes:
-        # 32,000 of these are most of the time that it takes to make a tokenizer: no more calls.
+        # Keys of fields 1, 2 and 3 are written here: most of a tokenizer's time is 32,000 of these.
         score_kind = b"\x15" + struct.pack("<f", score) + b"\x18" + kind.to_bytes(1, "little")
         body = b"\x0a" + cls._varint(len(text)) + text + score_kind
         return b"\x0a" + cls._varint(len(body)) + body

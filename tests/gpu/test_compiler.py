@@ -11,6 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -263,6 +264,29 @@ def test_what_is_begun_is_compiled_once_and_waited_for(sources: Path) -> None:
     made.prepare([Build("store.hip", {}, {"VALUE": 3})], lambda *at: told.append(at))
     assert told == [(1, 2), (2, 2)]  # 2, begun and not asked for yet, and 3
     assert len(runtime.compiled) == len(set(runtime.loaded)) == 3
+
+
+def test_what_the_cache_has_is_begun_without_threads(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = [Build("store.hip", {}, {"VALUE": value}) for value in (1, 2)]
+    kernels(CompileOnly(), sources).prepare(builds)
+    submitted: list[object] = []
+    submit = ThreadPoolExecutor.submit
+
+    def watched(self: ThreadPoolExecutor, *arguments: Any) -> Future[Any]:
+        submitted.append(arguments)
+        return submit(self, *arguments)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", watched)
+    runtime = CompileOnly()
+    kernels(runtime, sources).prepare(builds)
+    assert (submitted, runtime.compiled, len(runtime.loaded)) == ([], [], 2)
+    entry, *_ = (sources.parent / "cache").iterdir()
+    entry.write_bytes(b"damaged")
+    made = kernels(runtime, sources)
+    made.prepare(builds)
+    assert len(submitted) == len(runtime.compiled) == 1
 
 
 def test_an_error_of_what_was_begun_comes_where_it_is_needed(sources: Path) -> None:

@@ -96,9 +96,9 @@ def cuCtxSetCurrent(context: str) -> tuple[int]:  # noqa: N802
     return (201,)
 
 
-@pytest.mark.parametrize("active", [0, 1])
+@pytest.mark.parametrize(("active", "refused"), [(0, 0), (0, 215), (1, 0)])
 def test_only_a_context_of_its_own_gets_a_limit_of_its_own(
-    active: int, monkeypatch: pytest.MonkeyPatch
+    active: int, refused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[Any, ...]] = []
     driver = SimpleNamespace(
@@ -110,7 +110,7 @@ def test_only_a_context_of_its_own_gets_a_limit_of_its_own(
         cuDevicePrimaryCtxGetState=lambda device: (0, 0, active),
         cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
         cuCtxSetCurrent=lambda context: calls.append(("current", context)) or (0,),
-        cuCtxSetLimit=lambda limit, value: calls.append((limit, value)) or (0,),
+        cuCtxSetLimit=lambda limit, value: calls.append((limit, value)) or (refused,),
     )
     card = DeviceProperties(0, "X", "sm_90", 32, 132, 140 << 30, 49152, False)
     monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)

@@ -177,11 +177,24 @@ def test_equal_logits_are_kept_from_the_lowest_id_on(gpu: Gpu, columns: int) -> 
         SamplingParams(temperature=1.0, top_k=7, seed=1),
         SamplingParams(temperature=1.0, top_p=0.1, seed=2),
         SamplingParams(temperature=1.0, top_k=columns // 2, top_p=0.3, seed=3),
-        SamplingParams(temperature=1.0, seed=4),
+        SamplingParams(temperature=1.0, top_k=40, seed=4),
     ]
     expect(gpu, logits, params)
     last = sample(gpu, logits[:1], params[:1], [1 - 2.0**-53])
     assert last == [np.flatnonzero(logits[0] == 2)[6]]
+
+
+def test_top_k_of_more_tokens_than_are_allowed(gpu: Gpu) -> None:
+    logits = np.full((2, 9000), -np.inf, np.float32)
+    logits[:, 100:9000:300] = rows_of(30, 2)
+    settings = [Setting(0.8, top_k=40, top_p=0.95), Setting(1.0, top_k=31)]
+    expect(gpu, logits, [setting.params(1)[0] for setting in settings])
+
+
+@pytest.mark.either_wave
+@pytest.mark.parametrize("columns", [300, 40000])
+def test_a_list_of_more_columns_than_lanes(gpu: Gpu, columns: int) -> None:
+    expect(gpu, rows_of(columns, 2), Setting(3.0, top_k=60, top_p=0.98).params(2))
 
 
 def test_minus_zero_equals_zero(gpu: Gpu) -> None:

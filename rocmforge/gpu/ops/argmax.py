@@ -35,7 +35,12 @@ class Constants:
 
 def choose(architecture: str, columns: int) -> Constants:
     """Constants for an architecture and a row's length."""
-    return Constants(256, 1 if columns % 4 else 4)
+    return Constants(256, vector(columns))
+
+
+def vector(columns: int) -> int:
+    """Columns of a load; `sample` finds the parts again by it."""
+    return 1 if columns % 4 else 4
 
 
 def builds(architecture: str) -> Iterator[Build]:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.ops.argmax import argmax_parts, parts_bytes
+from rocmforge.gpu.ops.argmax import argmax_parts, parts_bytes, vector
 
 __all__ = ["builds", "choose", "parts_bytes", "sample"]
 
@@ -43,13 +43,13 @@ class Constants:
 
 def choose(architecture: str, columns: int) -> Constants:
     """Constants for an architecture and a row's length."""
-    vector = 1 if columns % 4 else 4
+    own = vector(columns)
     if columns <= SHORT_ROW:
-        return Constants(256, vector, 2)
+        return Constants(256, own, 2)
     # As many bytes in flight; more loads a thread would spill scalar registers on gfx942.
     if wave_size(architecture) == 64:
-        return Constants(1024, vector, 2)
-    return Constants(512, vector, 4)
+        return Constants(1024, own, 2)
+    return Constants(512, own, 4)
 
 
 def builds(architecture: str) -> Iterator[Build]:
