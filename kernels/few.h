@@ -56,11 +56,12 @@ DEVICE List list_from_parts(const Row& row, const Best* parts, float (&values)[k
                             int (&ids)[kListed], uint32_t& listed, Few& few) {
     for (int i = static_cast<int>(thread_x()); i < kParts; i += THREADS) {
         few.ranks[i] = parts[i].rank;
-        few.best[i] = 0;  // stays where parts without columns share a place
+        few.best[i] = 0;
     }
     if (thread_x() == 0) listed = 0;
     block_sync();
     place_few(few, kParts, [&](int part, int place) {
+        if (few.ranks[part] == 0) return;  // parts without columns share a place
         few.parts[place] = part;
         few.best[place] = few.ranks[part];
     });
