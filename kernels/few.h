@@ -89,10 +89,7 @@ DEVICE List list_from_parts(const Row& row, const Best* parts, float (&values)[k
                 UNROLL
                 for (int j = 0; j < VECTOR; ++j) {
                     if (x[k][j] < floor) continue;
-                    const uint32_t slot = shared_add(&listed, 1);
-                    if (slot >= kListed) continue;
-                    values[slot] = x[k][j];
-                    ids[slot] = (from + k * WAVE) * VECTOR + j;
+                    list_column(values, ids, listed, (from + k * WAVE) * VECTOR + j, x[k][j]);
                 }
             }
         }

@@ -89,11 +89,7 @@ DEVICE List list_columns(const Row& row, const BinRange& range, float (&values)[
                 above[0] += 1;
                 above[1] += row.scale.fixed(logit);
             } else if (bin <= range.last) {
-                const uint32_t slot = shared_add(&listed, 1);
-                if (slot < kListed) {
-                    values[slot] = logit;
-                    ids[slot] = column;
-                }
+                list_column(values, ids, listed, column, logit);
             }
         });
         block_sums(above, kWaves, scratch);

@@ -127,7 +127,9 @@ class Kernels:
         if function is None:
             if variant not in self._modules:
                 begun = self._begun.pop(variant, None)
-                code = self._code(file, defines) if begun is None else begun.result()
+                code = self._kept(file, defines) if begun is None else begun.result()
+                if code is None:
+                    code = self._compile(file, defines)
                 self._modules[variant] = self.runtime.load_module(code)
             function = self.runtime.function(self._modules[variant], name)
             self._functions[variant, name] = function
@@ -169,17 +171,17 @@ class Kernels:
         for variant, build in wanted.items():
             if variant in self._modules or variant in self._begun:
                 continue
-            code = self._kept_code(build)
+            code = self._kept(build.file, build.defines)
             if code is None:
                 missing.append((variant, build))
             else:
                 self._begun[variant] = Future()
                 self._begun[variant].set_result(code)
-        if missing and self._pool is None:
-            self._pool = ThreadPoolExecutor(COMPILE_THREADS)
+        if not missing:
+            return
+        pool = self._pool = self._pool or ThreadPoolExecutor(COMPILE_THREADS)
         for variant, build in missing:
-            assert self._pool is not None
-            self._begun[variant] = self._pool.submit(self._code, build.file, build.defines)
+            self._begun[variant] = pool.submit(self._compile, build.file, build.defines)
 
     def prepare(self, builds: Iterable[Build], progress: Progress | None = None) -> None:
         """Begin with more files, and wait until the ops find ready what has been begun.
@@ -220,23 +222,21 @@ class Kernels:
         if pool is not None:
             pool.shutdown(cancel_futures=True)
 
-    def _kept_code(self, build: Build) -> bytes | None:
-        """Return what the cache has of a file; None where `_code` has to look further."""
+    def _kept(self, file: str, defines: Defines | None) -> bytes | None:
+        """Return what the cache has of a file; None where it has nothing, or `_compile` fails."""
         with suppress(DeviceError):
-            return self._cache.get(self._cache_name(build.file, build.defines))
+            return self._cache.get(self._cache_name(file, defines))
         return None
 
-    def _code(self, file: str, defines: Defines | None) -> bytes:
-        name = self._cache_name(file, defines)
-        code = self._cache.get(name)
-        if code is None:
-            source, headers, _ = self._source(file)
-            code = self.runtime.compile(source, file, headers, self._options(defines))
-            self._cache.put(name, code)
+    def _compile(self, file: str, defines: Defines | None) -> bytes:
+        source, headers, _ = self._source(file)
+        code = self.runtime.compile(source, file, headers, self._options(defines))
+        self._cache.put(self._cache_name(file, defines), code)
         return code
 
     def _cache_name(self, file: str, defines: Defines | None) -> str:
         architecture = self.runtime.properties.architecture
+        *_, digest = self._source(file)
         key = cache_key(
             {
                 "platform": self.runtime.platform,
@@ -244,7 +244,7 @@ class Kernels:
                 "compiler": self.runtime.compiler_version(),
                 "options": self._options(defines),
                 "file": file,
-                "sources": self._source(file)[2],
+                "sources": digest,
             }
         )
         return f"{file.removesuffix('.hip')}-{architecture}-{key}"

@@ -203,11 +203,9 @@ class CudaRuntime(Runtime):
         self._early_configs = lru_cache(_CONFIGS)(partial(_early_config, driver))
         _, active = _checked(driver, driver.cuDevicePrimaryCtxGetState, self._device)
         self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
-        if not active:
+        if not active:  # it only saves memory, so a driver may refuse
             driver.cuCtxSetCurrent(self._context)
-            driver.cuCtxSetLimit(
-                driver.CUlimit.CU_LIMIT_STACK_SIZE, STACK_BYTES
-            )  # or saves nothing
+            driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_STACK_SIZE, STACK_BYTES)
 
     def launch(
         self,

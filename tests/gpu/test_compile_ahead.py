@@ -87,7 +87,7 @@ def test_a_kernel_that_does_not_compile_ends_the_load(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make_model(tmp_path / "model.gguf", "tiny", "Q4_K_M", layers=1)
-    compiled, kept = Kernels._code, CodeCache.get
+    compiled, kept = Kernels._compile, CodeCache.get
 
     def broken(self: Kernels, file: str, defines: Any) -> bytes:
         if file.startswith(("embed", "rmsnorm")):
@@ -97,7 +97,7 @@ def test_a_kernel_that_does_not_compile_ends_the_load(
     def get(self: CodeCache, name: str) -> bytes | None:
         return None if name.startswith(("embed", "rmsnorm")) else kept(self, name)
 
-    monkeypatch.setattr(Kernels, "_code", broken)
+    monkeypatch.setattr(Kernels, "_compile", broken)
     monkeypatch.setattr(CodeCache, "get", get)
     with pytest.raises(CompileError, match="planted"):
         Engine.from_gguf(path, device, ctx=64)

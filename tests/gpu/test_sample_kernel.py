@@ -171,13 +171,14 @@ def test_a_real_vocabulary(gpu: Gpu, setting: Setting) -> None:
 
 @pytest.mark.parametrize("columns", [500, 6000, 12000])
 def test_equal_logits_are_kept_from_the_lowest_id_on(gpu: Gpu, columns: int) -> None:
-    logits = np.full((4, columns), 2, np.float32)
+    logits = np.full((5, columns), 2, np.float32)
     logits[:, ::3] = 1  # two thirds of the tokens are equally likely
     params = [
         SamplingParams(temperature=1.0, top_k=7, seed=1),
         SamplingParams(temperature=1.0, top_p=0.1, seed=2),
         SamplingParams(temperature=1.0, top_k=columns // 2, top_p=0.3, seed=3),
-        SamplingParams(temperature=1.0, top_k=40, seed=4),
+        SamplingParams(temperature=1.0, seed=4),
+        SamplingParams(temperature=1.0, top_k=40, seed=5),
     ]
     expect(gpu, logits, params)
     last = sample(gpu, logits[:1], params[:1], [1 - 2.0**-53])
