@@ -626,7 +626,8 @@ DEVICE bool any_lane(bool holds) {
 #if defined(ROCMFORGE_CUDA)
     return __any_sync(0xffffffffu, holds);
 #elif defined(ROCMFORGE_AMD)
-    return __builtin_amdgcn_ballot_w64(holds) != 0;
+    constexpr int kNotEqual = 33;  // LLVM's number; compilers of ROCm 5 have no ballot of 64 lanes
+    return __builtin_amdgcn_uicmp(holds, 0u, kNotEqual) != 0;
 #else
     return wave_max(holds ? 1.0f : 0.0f) > 0.0f;
 #endif
