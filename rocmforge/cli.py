@@ -31,7 +31,7 @@ FAILED, USAGE = 1, 2
 STDIN = "-"
 TEXT_OPTIONS = ("--prompt", "--stop", "--system")
 
-WITHOUT_MODEL = ("devices", "tune")
+WITHOUT_MODEL = ("devices", "tune")  # where none is named
 QUOTES = "; a prompt of several words wants quotes"
 MODEL_FIRST = "; the model comes first, the prompt behind it"
 PROMPT_WANTED = "wanted a text as an argument, with --prompt-file, or on standard input"
@@ -238,12 +238,19 @@ def _check(args: argparse.Namespace) -> None:
     if "stop" in given:
         given["stop"] = tuple(given["stop"])
     args.sampling = given
-    SamplingParams(**given)
+    try:
+        SamplingParams(**given)
+    except ValueError as error:
+        name, _, rest = str(error).partition(": ")
+        action = next((one for one in args.parser._actions if one.dest == name), None)
+        wrong = argparse.ArgumentError(action, rest.replace("None or ", ""))
+        args.parser.error(str(wrong))
     env.check()
-    if args.command not in WITHOUT_MODEL and not os.path.exists(args.model):
+    model = getattr(args, "model", None)
+    if model is not None and not os.path.exists(model):
         if args.command == "generate" and (hint := _hint_of_prompt(args)):
             args.parser.error(f"no such model: {args.model}{hint}")
-        raise NoSuchFileError(args.model)
+        raise NoSuchFileError(model)
     if getattr(args, "prompt_file", None) is not None:
         text = _text(args.prompt_file, "--prompt-file")
         args.prompt = text.removesuffix("\n").removesuffix("\r")

@@ -52,6 +52,9 @@ CHAT_SAMPLING: Mapping[str, float] = MappingProxyType(
 were tried on the demo model (its card has the table), this one never fell into a loop and kept most
 answers right."""
 
+DRAWN = ("top_k", "top_p", "min_p", "seed")
+"""Settings that count only where tokens are drawn."""
+
 _FILE_SAMPLING = MappingProxyType(
     {
         "general.sampling.temp": "temperature",
@@ -74,6 +77,10 @@ Any other line is a message. `rocmforge chat --help` lists the options for lengt
 def generate(args: argparse.Namespace) -> int:
     """Continue one prompt; after Ctrl-C, report what there is, then raise the interrupt again."""
     params = SamplingParams(**args.sampling)
+    idle = [name for name in DRAWN if name in args.sampling] if not params.temperature else []
+    if idle:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in idle)
+        say(f"at temperature 0 the likeliest token is taken, whatever {names} say")
     tokenizer = Tokenizer.from_gguf(args.model)
     ids = tokenizer.encode(args.prompt, parse_special=args.special)
     tokens: list[GeneratedToken] = []

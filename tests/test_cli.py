@@ -277,9 +277,32 @@ def test_usage_errors(
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        (["--temperature", "-1"], "temperature: got -1.0, wanted a number from 0"),
-        (["-n", "0"], "max_tokens: got 0, wanted an integer from 1"),
-        (["--stop", ""], "stop: got ('',)"),
+        (["--temperature", "-1"], "argument --temperature: got -1.0, wanted a number from 0"),
+        (["-n", "0"], "argument -n/--max-tokens: got 0, wanted an integer from 1"),
+        (["--top-p", "2"], "argument --top-p: got 2.0, wanted a number above 0, at most 1"),
+        (["--seed", "-1"], "argument --seed: got -1, wanted an integer from 0"),
+        (["--stop", ""], "argument --stop: got ('',), wanted a tuple of strings, none empty"),
+    ],
+)
+def test_settings_out_of_range_are_named_as_options(
+    model: str, capsys: pytest.CaptureFixture[str], options: list[str], wanted: str
+) -> None:
+    assert wanted in misused(capsys, ["generate", model, "Hello", *options])
+
+
+def test_settings_that_count_for_nothing_are_named(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["generate", model, "Hello", "-n", "1", "--top-k", "3", "--seed", "1"]) == 0
+    assert "whatever --top-k and --seed say" in capsys.readouterr().err
+    sampled = ["--top-k", "3", "--seed", "1", "--temperature", "1"]
+    assert main(["generate", model, "Hello", "-n", "1", *sampled]) == 0
+    assert "whatever" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
         (["--ctx", "4096"], "ctx: got 4096, wanted 1 to 2048"),
         (
             ["--ctx", "3"],
@@ -287,7 +310,7 @@ def test_usage_errors(
         ),
     ],
 )
-def test_arguments_that_the_library_refuses(
+def test_arguments_that_a_model_refuses(
     model: str, capsys: pytest.CaptureFixture[str], options: list[str], wanted: str
 ) -> None:
     assert wanted in misused_later(capsys, ["generate", model, "Hello", *options])
