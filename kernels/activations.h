@@ -14,6 +14,7 @@ constexpr int kPassRows = kThreads / LANES * ROWS;  // of a matrix, in a pass of
 constexpr int kStep = LANES * UNITS;                // units of a row, at a time
 constexpr int kZippedTokens = 2;  // each takes twice the multiplications, which a lookup costs once
 static_assert(LANES <= WAVE && LANES % 8 == 0 && TOKENS <= 8 && TOKENS * ROWS <= LANES);
+static_assert((LANES & (LANES - 1)) == 0, "sums over lanes are of powers of two");
 
 // Four floats, zeros where the row has none left. Rows are aligned to 16 only if their columns are
 // a multiple of 4.

@@ -23,6 +23,7 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
 // For blocks that take whole groups of 32 rows; those of matrix units need not.
 constexpr int kGroupPasses = kPassRows < 32 && !kMatrixUnits ? 32 / kPassRows : 1;
 constexpr int kGroupRows = kGroupPasses * kPassRows;
+static_assert(kMatrixUnits || kGroupRows % 32 == 0, "a block owns whole groups of 32 rows");
 
 template <int a, int b>
 constexpr int kLarger = a > b ? a : b;

@@ -87,14 +87,17 @@ what to try. The time to the first token does not include loading, which is show
 _TUNE_EXAMPLES = """
 examples:
   rocmforge tune
+  rocmforge tune model.gguf
   rocmforge tune --device hip:1 --only gemv --only fusions
   rocmforge tune --reset
 
-It tries other block sizes, rows a block, tiles and fusions on your GPU. What is 2 % faster in two
-runs is kept, and later commands use it. The parts are gemv (1 to 8 tokens at once), batch (9 to
-128), tile (longer prompts) and fusions. `rocmforge bench` and asv use no table: they measure the
-constants that a commit has. Stop other work on the GPU first. ROCMFORGE_TUNING=off sets the table
-aside for one command, and ROCMFORGE_TUNING=FILE takes another one of the same GPU.
+It tries other block sizes, rows a block, tiles and fusions on your GPU. Whole decode steps are
+timed, of your model or of random ones of common shapes. What makes a step 0.5 % faster in two runs
+is kept, and later commands use it. The parts are gemv (1 to 8 tokens at once), experts (the same,
+of mixtures), batch (9 to 64), tile (longer prompts) and fusions. `rocmforge bench` and asv use no
+table: they measure the constants that a commit has. Stop other work on the GPU first.
+ROCMFORGE_TUNING=off sets the table aside for one command, and ROCMFORGE_TUNING=FILE takes another
+one of the same GPU.
 """
 _DEVICES_EXAMPLES = """
 examples:
@@ -103,7 +106,7 @@ examples:
 """
 
 
-TUNED = ("gemv", "batch", "tile", "fusions")
+TUNED = ("gemv", "experts", "batch", "tile", "fusions")
 """The parts of `rocmforge.speed.tune.tune`."""
 
 
@@ -217,6 +220,7 @@ def parser() -> argparse.ArgumentParser:
 
     tune = command("tune", "find the fastest constants of the kernels on a GPU", _TUNE_EXAMPLES)
     tune.set_defaults(parts=TUNED)
+    _add_model(tune, "random models of common shapes")
     tune.add_argument("--device", **_DEVICE)
     tune.add_argument(
         "--only",
@@ -235,12 +239,11 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def _add_model(
+    parser: argparse.ArgumentParser, default: str = "the small demo model that comes with rocmforge"
+) -> None:
     parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="path of a GGUF file (default: the small demo model that comes with rocmforge)",
+        "model", nargs="?", metavar="MODEL", help=f"path of a GGUF file (default: {default})"
     )
 
 

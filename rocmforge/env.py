@@ -5,12 +5,11 @@ Each is read at the time of the call, never at import, so that a test or a bench
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -160,20 +159,6 @@ def tuning() -> Path | str | None:
     if not path.is_file():
         raise ValueError(f"ROCMFORGE_TUNING: got {value!r}, wanted off, or a file that exists")
     return path
-
-
-@contextlib.contextmanager
-def tuned_by(path: Path) -> Iterator[None]:
-    """Let devices that are opened in the block use a table of `rocmforge tune`."""
-    before = os.environ.get("ROCMFORGE_TUNING")
-    os.environ["ROCMFORGE_TUNING"] = str(path)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["ROCMFORGE_TUNING"]
-        else:
-            os.environ["ROCMFORGE_TUNING"] = before
 
 
 def cache_folder(name: str) -> Path:

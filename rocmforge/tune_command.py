@@ -8,22 +8,26 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rocmforge import env
 from rocmforge.devices import default_device
 from rocmforge.errors import DeviceError
 from rocmforge.gpu.tuning import Constants, tuning_file
 from rocmforge.speed.tune import tune as tune_device
-from rocmforge.speed.tune_cases import Found
+from rocmforge.speed.tune_steps import Found
 from rocmforge.terminal import ProgressBar, print_json, print_table, say
 
 
 def tune(args: argparse.Namespace) -> int:
     """Tune a GPU and say what was found, or delete its table."""
     if args.reset:
+        if args.model is not None or args.only:
+            raise ValueError("--reset deletes the whole table: got MODEL or --only with it")
         return _reset(args.device)
     with ProgressBar("tuning", counts_bytes=False) as progress:
-        path, found = tune_device(args.device, args.only or args.parts, progress)
+        parts = args.only or args.parts
+        path, found = tune_device(args.device, parts, args.model and Path(args.model), progress)
     if args.json:
         rows = [{**asdict(one), "changed": one.changed} for one in found]
         print_json({"table": str(path), "found": rows})
@@ -53,21 +57,24 @@ def _print(found: Sequence[Found]) -> None:
     rows = [
         (
             one.shown,
+            one.steps,
             f"{1e6 * one.own_seconds:.1f}",
             f"{1e6 * one.best_seconds:.1f}",
-            f"{one.best_seconds / one.own_seconds:.2f}",
+            f"{one.best_seconds / one.own_seconds:.3f}",
             _written(one.best),
         )
         for one in changed
     ]
     if rows:
-        print_table(("kernel", "own µs", "now µs", "now / own", "constants"), rows, left=True)
+        heads = ("kernel", "step", "before, µs", "now, µs", "now / before", "constants")
+        print_table(heads, rows, left=True)
         print()
     refused = sum(one.refused for one in found)
-    print(f"{len(changed)} of {len(found)} changed; the others were the fastest or within 2 %.")
+    others = "the others were the fastest, or a step gains less than 0.5 %"
+    print(f"{len(changed)} of {len(found)} changed; {others}.")
     if refused:
         tried = sum(one.tried for one in found)
-        print(f"{refused} of {tried} sets of constants do not compile here, or give other results.")
+        print(f"{refused} of {tried} sets of constants do not compile here, or give other logits.")
 
 
 def _written(constants: Constants) -> str:

@@ -133,6 +133,10 @@ NOT_RUN: dict[str, tuple[str, str]] = {
         CARD,
         "tests/gpu/test_tune.py::test_the_command_writes_a_table_that_later_devices_take",
     ),
+    "rocmforge tune model.gguf": (
+        CARD,
+        "tests/gpu/test_tune.py::test_the_command_writes_a_table_that_later_devices_take",
+    ),
     "studies/compare_detectors.py": (
         LONG,
         "tests/studies/test_compare_detectors.py::test_the_same_seed_gives_the_same_figures",

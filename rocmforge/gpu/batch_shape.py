@@ -53,6 +53,16 @@ class BatchShape:
         return self.tokens if tensor.rows == "tokens" else self.output_rows
 
 
+def step_shape(sequences: int) -> BatchShape:
+    """Return the shape of a step in which each sequence grows by a token."""
+    return BatchShape(sequences, sequences, None, True, 1)
+
+
+def prompt_shape(tokens: int) -> BatchShape:
+    """Return the shape of a prompt of one sequence whose last token's logits are wanted."""
+    return BatchShape(tokens, 1, (tokens - 1,), False, tokens)
+
+
 def batch_shape(counts: Sequence[int], rows: Ints, before: int) -> BatchShape:
     """Return the shape of a batch.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -182,6 +182,10 @@ class Kernels:
         pool = self._pool = self._pool or ThreadPoolExecutor(COMPILE_THREADS)
         for variant, build in missing:
             self._begun[variant] = pool.submit(self._compile, build.file, build.defines)
+
+    def settle(self) -> None:
+        """Wait until no compiler runs; what failed is said where it is asked for."""
+        wait(self._begun.values())
 
     def prepare(self, builds: Iterable[Build], progress: Progress | None = None) -> None:
         """Begin with more files, and wait until the ops find ready what has been begun.

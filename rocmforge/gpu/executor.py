@@ -19,11 +19,18 @@ from numpy.typing import NDArray
 
 from rocmforge.array_types import Floats, Ints
 from rocmforge.errors import CompileError, DeviceError
-from rocmforge.gpu.batch_shape import LEAST_ROOM, BatchShape, batch_shape, room_of
+from rocmforge.gpu.batch_shape import (
+    LEAST_ROOM,
+    BatchShape,
+    batch_shape,
+    prompt_shape,
+    room_of,
+    step_shape,
+)
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.constants import Constants
-from rocmforge.gpu.fusion import Fusion, wanted_fusions
+from rocmforge.gpu.fusion import Fusion
 from rocmforge.gpu.input_block import InputBlock
 from rocmforge.gpu.kept_passes import KeptPasses
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
@@ -41,7 +48,7 @@ from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import ExecutorMemory, Progress, StageInput
 from rocmforge.sampling import choose
 
-PREPARED = (1, 32, 512)  # tokens of the passes whose kernels are compiled ahead
+PREPARED = (32, 512)  # tokens of the prompts whose kernels are compiled ahead, beside a step's
 CHUNKS = (2048, 1024)  # tokens of a prompt in one pass, where the arena has room for them
 ARENA_SHARE = 0.02  # of the device's memory, at most, for chunks above LEAST_ROOM
 LAUNCHES = 8  # of one device in a row, while another one of its group waits for its own
@@ -62,7 +69,7 @@ class GpuExecutor:
         Most tokens of one sequence.
     fused
         Which neighbouring ops become one kernel; none: each op is one, but for what `pass_steps`
-        always takes. None: the rules that were measured as worth it on this device, or all.
+        always takes. None: as of `KeptPasses`.
     peers
         Of a device of a group, which has a part of each matrix: its view of the group.
     """
@@ -99,8 +106,7 @@ class GpuExecutor:
         self._kernels = kernels
         constants = self._constants
         lowering = Lowering(kernels, cache, ctx, constants.address, constants.table, peers=peers)
-        rules = wanted_fusions(kernels.tuning) if fused is None else fused
-        self._passes = KeptPasses(graph, lowering, cache, rules, self._slots)
+        self._passes = KeptPasses(graph, lowering, cache, fused, self._slots)
         self._grouped = peers.ranks > 1
         # What a step that is only queued may fail with: alone, a device runs it later.
         self._forgiven = () if self._grouped else (CompileError, DeviceError)
@@ -114,7 +120,7 @@ class GpuExecutor:
     def prefill_chunk(self) -> int:
         """Most tokens of a prompt to run in one pass: longer ones fill the device better."""
         most = ARENA_SHARE * self._runtime.memory_info()[1]
-        shapes = (BatchShape(tokens, 1, (tokens - 1,), False, tokens) for tokens in CHUNKS)
+        shapes = (prompt_shape(tokens) for tokens in CHUNKS)
         plan = self._passes.plan
         fitting = (shape.tokens for shape in shapes if plan(room_of(shape)).nbytes <= most)
         return next(fitting, LEAST_ROOM)
@@ -136,13 +142,18 @@ class GpuExecutor:
             A kernel does not compile.
         """
         address, table = self._constants.address, self._constants.table
-        decode = self._passes.builds((1,), address, table)  # which every constant is for
+        decode = self._passes.builds([step_shape(1)], address, table)  # all constants are for it
         self._kernels.prepare(decode, progress)
 
     def builds(self) -> list[Build]:
         """Return what most passes need compiled; nothing is uploaded."""
-        sizes = (*PREPARED, self.prefill_chunk)
-        return self._passes.builds(sizes, lambda array: 0, lambda rotation: (0, 0))
+        shapes = [step_shape(1), *map(prompt_shape, (*PREPARED, self.prefill_chunk))]
+        return self._passes.builds(shapes, lambda array: 0, lambda rotation: (0, 0))
+
+    def step_builds(self, sequences: int) -> list[Build]:
+        """Return what a step of so many sequences needs compiled, by the tuning of the kernels."""
+        constants = self._constants
+        return self._passes.builds([step_shape(sequences)], constants.address, constants.table)
 
     def forward(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from rocmforge.gpu.batch_shape import BatchShape, room_of
 from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Build, BuildRecorder
 from rocmforge.gpu.dtypes import F32, Place, Step, lifetimes
-from rocmforge.gpu.fusion import Fusion, pass_steps
+from rocmforge.gpu.fusion import Fusion, pass_steps, wanted_fusions
 from rocmforge.gpu.lowering import Lowering
 from rocmforge.gpu.ops.attention_prompt import DEEP_QUERIES
 from rocmforge.gpu.pass_lowering import PassLowering
@@ -40,7 +40,8 @@ class KeptPasses:
     cache
         Keys and values; passes hold its addresses.
     fused
-        Which neighbouring ops become one kernel.
+        Which neighbouring ops become one kernel; None: the rules that were measured as worth it on
+        this device, or all.
     slots
         Have inputs and results.
     """
@@ -50,7 +51,7 @@ class KeptPasses:
         graph: Graph,
         lowering: Lowering,
         cache: DeviceKVCache,
-        fused: Collection[Fusion],
+        fused: Collection[Fusion] | None,
         slots: Sequence[Slot],
     ) -> None:
         self.lowering = lowering
@@ -78,21 +79,19 @@ class KeptPasses:
 
     def builds(
         self,
-        sizes: Sequence[int],
+        shapes: Iterable[BatchShape],
         constant: Callable[[Any], int],
         table: Callable[[Rotation], tuple[int, int]],
     ) -> list[Build]:
-        """Kernels of passes of so many tokens; `constant` and `table` as of `Lowering`."""
+        """Kernels of passes of some shapes; `constant` and `table` as of `Lowering`."""
         recorder = BuildRecorder(self._runtime, self.lowering.kernels.tuning)
         lowering = replace(self.lowering, kernels=recorder, constant=constant, table=table)
         batch = self._slots[0].inputs.addresses()
-        for tokens in sizes:
-            outputs = None if tokens == 1 else (tokens - 1,)
-            shape = BatchShape(tokens, 1, outputs, tokens == 1, tokens)
+        for shape in shapes:
             steps = self.steps(shape)
             nowhere = PassMemory(lowering, shape, batch, lambda place: 0, 0)
             PassLowering(nowhere).launches(steps)
-            if tokens >= DEEP_QUERIES:
+            if shape.longest >= DEEP_QUERIES:
                 deep = replace(nowhere, shape=replace(shape, deep=True))
                 attended = [step for step in steps if isinstance(step.op, Attention)]
                 PassLowering(deep).launches(attended)
@@ -114,7 +113,9 @@ class KeptPasses:
 
     def steps(self, room: BatchShape) -> list[Step]:
         """Return the steps of a pass; where it is for logits, the last one chooses the tokens."""
-        return pass_steps((*self._graph.ops, *self._sampling), self.lowering, room, self._fused)
+        tuning = self.lowering.kernels.tuning
+        fused = wanted_fusions(tuning) if self._fused is None else self._fused
+        return pass_steps((*self._graph.ops, *self._sampling), self.lowering, room, fused)
 
     def unsampled(self, steps: list[Step]) -> list[Step]:
         """The steps without the one that chooses the tokens."""

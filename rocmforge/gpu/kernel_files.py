@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
+CHOOSERS = ("gemv_constants.py", "dot_rows.py", "expert_constants.py", "matmul_batch.py")
+"""Files in ops/ that have constants."""
+
+
 def kernels_folder() -> Traversable:
     """Return the folder of the kernel sources inside the installed package."""
     return importlib.resources.files("rocmforge") / "kernels"
@@ -40,14 +44,14 @@ def read_kernel(folder: Traversable, file: str) -> tuple[str, dict[str, str]]:
 
 
 def kernels_digest() -> str:
-    """Return a digest of all kernel sources, and of the classes of rows that have constants.
+    """Return a digest of all kernel sources, and of what chooses constants for them.
 
     What was measured of them holds for them alone.
     """
     digest = hashlib.sha256()
     sources = [one for one in kernels_folder().iterdir() if one.name.endswith((".hip", ".h"))]
-    classes = importlib.resources.files("rocmforge") / "gpu" / "ops" / "gemv_constants.py"
-    for file in (*sorted(sources, key=lambda one: one.name), classes):
+    ops = importlib.resources.files("rocmforge") / "gpu" / "ops"
+    for file in (*sorted(sources, key=lambda one: one.name), *(ops / name for name in CHOOSERS)):
         digest.update(f"{file.name}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

@@ -32,6 +32,9 @@ from rocmforge.plan.cost import Cost, Costs
 from rocmforge.plan.graph import Graph
 from rocmforge.plan.protocols import StageInput
 
+NAN_BYTE = 0xFF
+"""Of which float16 and float32 of NaN consist."""
+
 
 @dataclass
 class GpuTimedStep:
@@ -170,6 +173,16 @@ class GpuTimedPass:
                 replay.close()
         return times[0], times[1]
 
+    @property
+    def launches(self) -> list[Launch]:
+        """Kernels of the pass, in their order."""
+        return [launch for launches in self._launches for launch in launches]
+
+    def result(self) -> NDArray[np.float32]:
+        """Return what the pass gave the last time it ran with its copies: a row after the other."""
+        assert self._host is not None
+        return np.array(self._host.view(np.float32))
+
     def enqueue(self, runtime: Runtime, stream: Any = None) -> None:
         """Put the whole pass on a stream, as the executor does."""
         self._bring(stream)
@@ -214,6 +227,7 @@ class GpuTimedPass:
             self._lowering.unpacked_bytes(steps, self._shape),
         )
         base = self._memory = self._runtime.allocate(end + scratch)
+        self._runtime.fill(base, NAN_BYTE, end + scratch)  # so that what no step writes shows
 
         def address(place: Place) -> int:
             return base + offsets[place]

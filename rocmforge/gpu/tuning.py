@@ -10,8 +10,8 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,16 +19,19 @@ from typing import Any
 from rocmforge import env
 from rocmforge.atomic import whole_file
 from rocmforge.gpu.kernel_files import kernels_digest
+from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES, Cut, own_cuts
 from rocmforge.gpu.runtime import DeviceProperties
 
-SCHEMA = 1
+SCHEMA = 2
 MOST_BYTES = 1 << 20  # of a file
 LARGEST = 1024  # of a constant, or of a number of blocks
+POWERS_OF_TWO = ("WAVES", "ROWS", "LANES")
 KERNELS = "kernels"  # the field that names their sources
 
 FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "gemv": frozenset({"WAVES", "ROWS", "UNITS"}),
+        "gemv": frozenset({"WAVES", "ROWS", "UNITS", "LANES", "BUFFERS"}),
+        "experts": frozenset({"WAVES", "ROWS", "UNITS", "LANES", "BLOCKS"}),
         "batch": frozenset({"TILES", "ROW_WAVES", "SPLITS", "STAGES", "DEPTH", "BLOCKS"}),
         "tile": frozenset({"alone", "full", "blocks"}),
     }
@@ -58,10 +61,21 @@ class Tuning:
 
     def get(self, *key: object) -> Mapping[str, Any]:
         """Return the constants of a key, whose words are joined; empty where there are none."""
-        return self.constants.get(" ".join(str(word) for word in key), {})
+        return self.constants.get(joined(key), {})
+
+    def changed(self, key: str, constants: Constants | None) -> Tuning:
+        """Return it with other constants of a key; with None it has none."""
+        others = {one: held for one, held in self.constants.items() if one != key}
+        own = {} if constants is None else {key: constants}
+        return replace(self, constants=MappingProxyType({**others, **own}))
 
 
 UNTUNED = Tuning()
+
+
+def joined(key: Iterable[object]) -> str:
+    """Return a key's words as tables have them."""
+    return " ".join(str(word) for word in key)
 
 
 def tuning_file(properties: DeviceProperties) -> Path:
@@ -144,7 +158,7 @@ def _card(properties: DeviceProperties) -> dict[str, str | int]:
 def _parse(table: Any, card: Mapping[str, str | int]) -> Tuning:
     """Make a table of what a file holds; ValueError says what is wrong with it."""
     if not isinstance(table, dict) or table.get("schema") != SCHEMA:
-        raise ValueError(f"wanted an object of schema {SCHEMA}")
+        raise ValueError(f"wanted an object of schema {SCHEMA}; `rocmforge tune` writes one")
     for name, value in card.items():
         if name == KERNELS and table.get(name) != value:
             raise ValueError("it is of other kernel sources; `rocmforge tune` measures these")
@@ -153,14 +167,15 @@ def _parse(table: Any, card: Mapping[str, str | int]) -> Tuning:
     constants, without, date = (table.get(name) for name in ("constants", "without", "date"))
     if not isinstance(constants, dict) or not isinstance(date, str):
         raise ValueError('wanted an object "constants" and a text "date"')
+    own = own_cuts(str(card["architecture"]))
     for key, found in constants.items():
-        _check(key, found)
+        _check(key, found, own)
     if not isinstance(without, list) or not all(isinstance(name, str) for name in without):
         raise ValueError(f'"without": got {without!r:.80}, wanted a list of names')
     return Tuning(MappingProxyType(constants), tuple(without), date)
 
 
-def _check(key: str, found: Any) -> None:
+def _check(key: str, found: Any, own: Mapping[str, Cut]) -> None:
     wanted: Collection[str] = FIELDS.get(key.split(" ")[0], ())
     if not isinstance(found, dict) or set(found) != wanted:
         names = ", ".join(sorted(wanted)) or "no such kernel"
@@ -171,3 +186,10 @@ def _check(key: str, found: Any) -> None:
             raise ValueError(f"{key!r:.80}, {name}: got {value!r:.40}, wanted a number above 0")
         if name != "alone" and name != "full" and value > LARGEST:
             raise ValueError(f"{key!r:.80}, {name}: got {value}, wanted at most {LARGEST}")
+        if name in POWERS_OF_TWO and value & (value - 1):
+            raise ValueError(f"{key!r:.80}, {name}: got {value}, wanted a power of two")
+    # Kernels of matrix units read activations of another dtype.
+    matrix = key in own and own[key].lanes == MATRIX_LANES
+    if "LANES" in found and (found["LANES"] == MATRIX_LANES) != matrix:
+        lanes = str(MATRIX_LANES) if matrix else f"more than {MATRIX_LANES}"
+        raise ValueError(f"{key!r:.80}, LANES: got {found['LANES']}, wanted {lanes}")

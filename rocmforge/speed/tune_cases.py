@@ -1,126 +1,34 @@
-"""What `rocmforge tune` tries: kernels whose constants a card decides, and the constants to try.
-
-A case is one key of `rocmforge.gpu.tuning.Tuning`. Its shapes are among those for which the ops'
-own constants were measured.
-"""
+"""What `rocmforge tune` tries in the place of an op's own constants, by their key in a table."""
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, astuple, dataclass
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import cast
 
-import numpy as np
-
-from rocmforge.gpu.arrays import F16, F32, Q8
-from rocmforge.gpu.compiler import Kernels
-from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.matrix import DeviceMatrix
-from rocmforge.gpu.ops import dot_rows, matmul_batch, matmul_f16, matmul_prompt
-from rocmforge.gpu.ops.gemv_constants import TOKENS, row_classes
-from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul, matmul_rmsnorm
-from rocmforge.gpu.ops.prompt_tiles import Tile, has_matrix_units
+from rocmforge.gpu.ops import expert_constants, matmul_batch
+from rocmforge.gpu.ops.dot_rows import constants_of
+from rocmforge.gpu.ops.expert_constants import ExpertCut, ExpertOp
+from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES, TOKENS, Cut, RowClass, row_classes
 from rocmforge.gpu.runtime import DeviceProperties
-from rocmforge.gpu.tuning import Constants
-
-KINDS = MappingProxyType(
-    {"nibbles": "Q4_K", "short blocks": "Q4_0", "planes": "Q6_K", "bytes": "Q8_0", "dense": "F16"}
-)
-"""A common format of each kind of `dot_rows`."""
+from rocmforge.gpu.tuning import Constants, joined
 
 GEMVS = ("matmul", "gate_up_swiglu", "matmul_rmsnorm")
-
-BATCH_SHAPES = ((4096, 4096, False), (4096, 11008, False), (11008, 4096, True))
-"""Rows, columns, and whether it is gate and up."""
-
-GEMV_TRIED = (4, 8, 16), (1, 2, 4), (1, 2, 4)  # waves, rows, units
+NIBBLES = "Q4_K"  # a format whose products on matrix units are tuned
+BLOCK = ("WAVES", "ROWS", "UNITS")
+GEMV_TRIED = (4, 8, 16), (1, 2, 4), (1, 2, 4)
+LANES_TRIED, BUFFERS_TRIED = (16, 32), (1, 2)
 ROW_WAVES_TRIED = 4, 8
-TILE_COLUMNS = 4096
-MOST_BLOCKS = 4  # of a prompt's tile, tried on a compute unit at a time
-MOST_TOKENS = 128
-WIDEST = 22016
-LONGEST = 11008
-TOKEN_TILES = 4  # of a product with float16 weights, so that memory does not limit it
-LARGEST_TILE = 256  # tokens
-ACTIVATION_BYTES = max(
-    Q8.nbytes(MOST_TOKENS, LONGEST) + 4 * MOST_TOKENS * LONGEST,
-    2 * TOKEN_TILES * LARGEST_TILE * TILE_COLUMNS,
-)
-PARTIAL_BYTES = 256 << 20
-ARRIVALS = 4096
+EXPERTS_TRIED = (4, 8, 16), (1, 2, 4), (1, 2, 3, 4)
+EXPERT_LANES_TRIED, BLOCKS_TRIED = (8, 16, 32), (1, 2, 3, 4, 8)
+MOST_THREADS = 2048  # of a multiprocessor of NVIDIA
+LEAST_IN_FLIGHT, MOST_IN_FLIGHT = 2, (8, 4)
+"""Units of all rows that a lane has in flight, of one or two tokens and of more: for more tokens
+its registers hold more sums."""
 
-WORTH = 0.98  # of the time of what there was: anything else has to be at least so fast
-ROUNDS = 5  # whose median counts
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Addresses of what cases compute with, in device memory.
-
-    Parameters
-    ----------
-    weights, weight_bytes
-        Random bytes, more than any cache of the device holds.
-    x
-        ACTIVATION_BYTES of activations.
-    out
-        Room for the results.
-    partials, arrivals
-        As of `matmul_batch.Scratch`; what a result is added to.
-    norm
-        WIDEST equal weights of a norm.
-    """
-
-    weights: int
-    weight_bytes: int
-    x: int
-    out: int
-    partials: int
-    arrivals: int
-    norm: int
-
-    def matrices(self, name: str, rows: int, columns: int) -> list[DeviceMatrix]:
-        """Return as many matrices of a shape as there is room for, one behind the other."""
-        nbytes = DeviceMatrix.at(0, name, rows, columns).nbytes
-        step = -(-nbytes // 256) * 256
-        count = self.weight_bytes // step
-        return [DeviceMatrix.at(self.weights + i * step, name, rows, columns) for i in range(count)]
-
-
-@dataclass(frozen=True)
-class Found:
-    """What was found for one kernel, or one fusion.
-
-    Parameters
-    ----------
-    shown
-        The case, for people.
-    own, best
-        Constants of the op, and the fastest.
-    own_seconds, best_seconds
-        Median device time of a launch with each; of a fusion, the time of a decode step.
-    tried, refused
-        How many others were tried, and how many of them did not compile or gave other results.
-    """
-
-    shown: str
-    own: Constants
-    best: Constants
-    own_seconds: float
-    best_seconds: float
-    tried: int
-    refused: int
-
-    @property
-    def changed(self) -> bool:
-        """Whether the fastest is another than the op's own."""
-        return self.best != self.own
-
-
-Launches = Callable[[Any, Memory], list[Launch]]
+Round = Callable[[Constants], Sequence[Constants]]
 
 
 @dataclass(frozen=True)
@@ -135,266 +43,119 @@ class Case:
         For people.
     own
         What the op takes by itself.
-    others
-        What else to try.
-    launches
-        Makes the launches to be timed, by `Kernels` or a `BuildRecorder`, with their tuning. They
-        read other matrices each time, and write to `Memory.out`.
-    results
-        How many results the first one writes there,
-    dtype
-        and their type.
+    rounds
+        What to try instead, one round after the other: each is given the best so far.
     """
 
     key: str
     shown: str
     own: Constants
-    others: Sequence[Constants]
-    launches: Launches
-    results: int
-    dtype: type[np.generic]
+    rounds: tuple[Round, ...]
 
 
-def gemv_cases(properties: DeviceProperties) -> Iterator[Case]:
-    """Cases of the GEMVs: ways to cut rows, formats, numbers of tokens."""
-    architecture = properties.architecture
-    classes = [(op, one) for op in GEMVS for one in row_classes(architecture, op)]
-    for (op, one), (kind, name), tokens in itertools.product(classes, KINDS.items(), TOKENS):
-        rows, columns = one.shape
-        chosen = dot_rows.choose(architecture, name, one.shape, tokens, op)
-        own = {"WAVES": chosen.WAVES, "ROWS": chosen.ROWS, "UNITS": chosen.UNITS}
-        tried = [
-            dict(zip(own, found, strict=True))
-            for found in itertools.product(*GEMV_TRIED)
-            if _gemv_fits(properties, chosen, *found)
-        ]
-        yield Case(
-            f"gemv {one.name} {kind} {tokens}",
-            f"GEMV, {one.name.replace('_', ' ')}, {name}, {_tokens(tokens)}",
-            own,
-            [found for found in tried if found != own],
-            _gemv(op, name, rows, columns, tokens),
-            rows * tokens,
-            _written(op, kind, chosen),
-        )
+def find_case(key: Sequence[object], properties: DeviceProperties) -> Case | None:
+    """Return the case of a key's words as `Tuning.get` is given them; None: it has none."""
+    match key:
+        case ("gemv", str(name), str(kind), int(tokens)):
+            return _gemv(name, kind, tokens, properties)
+        case (expert_constants.KEY, str(op), str(name), int(rows), int(columns), int(tokens)):
+            return _experts(cast(ExpertOp, op), name, (rows, columns), tokens, properties)
+        case ("batch", int(tokens)):
+            return _batch(tokens, properties)
+    return None
 
 
-def _written(op: str, kind: str, chosen: dot_rows.Constants) -> type[np.generic]:
-    """Type of the results, as an engine's passes have it."""
-    if op == "matmul_rmsnorm":
-        return np.int8
-    if op == "matmul" or kind == "dense":
-        return np.float32
-    return np.float16 if chosen.matrix_units else np.int8
+def _round(
+    names: Sequence[str], tried: Sequence[Sequence[int]], fits: Callable[[Constants], bool]
+) -> Round:
+    """Every combination of some constants, with which a kernel can be."""
+
+    def others(best: Constants) -> list[Constants]:
+        every = (dict(zip(names, values, strict=True)) for values in itertools.product(*tried))
+        return [found for one in every if fits(found := {**best, **one})]
+
+    return others
 
 
-def _tokens(count: int) -> str:
-    return "1 token" if count == 1 else f"{count} tokens"
+def _gemv(name: str, kind: str, tokens: int, properties: DeviceProperties) -> Case:
+    own = _row_class(name, properties).constants(kind)[TOKENS.index(tokens)]
+    fits = partial(_gemv_fits, properties, tokens)
+    blocks = _round(BLOCK, GEMV_TRIED, fits)
+    lanes = _round(("LANES", "BUFFERS"), (LANES_TRIED, BUFFERS_TRIED), fits)
+    rounds = (blocks,) if own.lanes == MATRIX_LANES else (blocks, lanes)
+    shown = f"GEMV, {name}, {kind}"
+    return Case(joined(("gemv", name, kind, tokens)), shown, _constants(own), rounds)
 
 
-def _gemv_fits(
-    properties: DeviceProperties, chosen: dot_rows.Constants, waves: int, rows: int, units: int
-) -> bool:
+def _row_class(name: str, properties: DeviceProperties) -> RowClass:
+    classes = (row_classes(properties.architecture, op) for op in GEMVS)
+    return next(one for one in itertools.chain.from_iterable(classes) if one.name == name)
+
+
+def _constants(cut: Cut | ExpertCut) -> Constants:
+    return {name.upper(): value for name, value in cut._asdict().items()}
+
+
+def _lower(constants: Constants) -> dict[str, int]:
+    return {name.lower(): int(value) for name, value in constants.items()}
+
+
+def _gemv_fits(properties: DeviceProperties, tokens: int, found: Constants) -> bool:
     """Whether a kernel of these constants can be: threads, the lanes of a row, room in LDS."""
-    if chosen.matrix_units:
-        return rows % 2 == 0 and 2 * rows <= waves and rows * units <= 8
-    chunk = chosen.SLOTS // chosen.TOKENS // (chosen.LANES * units)
+    cut = Cut(**_lower(found))
+    constants = constants_of(properties.architecture, cut, tokens)
+    if constants.matrix_units:
+        return cut.rows % 2 == 0 and 2 * cut.rows <= cut.waves and cut.rows * cut.units <= 8
+    chunk = constants.SLOTS // tokens // (cut.lanes * cut.units)
     return (
-        rows * units <= 4
-        and waves * properties.wave_size <= 1024
-        and waves * properties.wave_size >= chosen.TOKENS
-        and chosen.TOKENS * rows <= chosen.LANES
+        LEAST_IN_FLIGHT <= cut.rows * cut.units <= MOST_IN_FLIGHT[tokens > 2]
+        and cut.waves * properties.wave_size <= 1024
+        and cut.waves * properties.wave_size >= tokens
+        and tokens * cut.rows <= cut.lanes
         and chunk > 0
     )
 
 
-def _gemv(op: str, name: str, rows: int, columns: int, tokens: int) -> Launches:
-    def launches(kernels: Any, memory: Memory) -> list[Launch]:
-        matrices = memory.matrices(name, rows, columns)
-        halves = op != "matmul_rmsnorm" and dot_rows.reads_f16(
-            kernels.runtime.properties.architecture, name, tokens
+def _experts(
+    op: ExpertOp, name: str, shape: tuple[int, int], tokens: int, properties: DeviceProperties
+) -> Case:
+    chosen = expert_constants.choose(properties.architecture, name, shape, tokens, op)
+
+    def fits(found: Constants) -> bool:
+        cut = ExpertCut(**_lower(found))
+        threads = cut.waves * properties.wave_size
+        return (
+            LEAST_IN_FLIGHT <= cut.rows * cut.units <= MOST_IN_FLIGHT[0]
+            and threads <= 1024
+            and threads * cut.blocks <= MOST_THREADS
+            and cut.lanes * cut.units <= chosen.rows.SLOTS
         )
 
-        def placed(at: int, *shape: int) -> Any:
-            """Activations of a shape, in the dtype that the kernel reads and writes."""
-            if halves:
-                return F16(at)
-            return F32(at) if matrices[0].dense else Q8.at(at, *shape)
-
-        x = placed(memory.x, dot_rows.MAX_TOKENS, columns)
-        if op == "matmul_rmsnorm":
-            normed = Q8.at(memory.out, tokens, rows)
-            return [
-                matmul_rmsnorm(
-                    kernels,
-                    x=x,
-                    weight=matrix,
-                    bias=None,
-                    out=memory.partials,
-                    norm=memory.norm,
-                    normed=normed,
-                    squares_out=memory.partials + 4 * rows * tokens,
-                    tokens=tokens,
-                )
-                for matrix in matrices
-            ]
-        if op == "matmul":
-            return [
-                matmul(
-                    kernels,
-                    x=x,
-                    weights=[matrix],
-                    outs=[memory.out],
-                    biases=[None],
-                    tokens=tokens,
-                )
-                for matrix in matrices
-            ]
-        out = placed(memory.out, tokens, rows)
-        return [
-            gate_up_swiglu(kernels, x=x, gate=gate, up=up, out=out, tokens=tokens)
-            for gate, up in _pairs(matrices)
-        ]
-
-    return launches
+    resident = BLOCKS_TRIED if properties.architecture.startswith("sm_") else (1,)
+    blocks = _round(BLOCK, EXPERTS_TRIED, fits)
+    lanes = _round(("LANES", "BLOCKS"), (EXPERT_LANES_TRIED, resident), fits)
+    key = joined((expert_constants.KEY, op, name, *shape, tokens))
+    shown = f"{op}, {name}, {shape[0]} × {shape[1]}"
+    return Case(key, shown, _constants(chosen.cut), (blocks, lanes))
 
 
-def _pairs(matrices: Sequence[DeviceMatrix]) -> Iterator[tuple[DeviceMatrix, DeviceMatrix]]:
-    return zip(matrices[0::2], matrices[1::2], strict=False)
-
-
-def batch_cases(properties: DeviceProperties) -> Iterator[Case]:
-    """Cases of the products of 9 to 64 tokens, where the device has matrix units."""
-    name = KINDS["nibbles"]
+def _batch(tokens: int, properties: DeviceProperties) -> Case:
     architecture, wave = properties.architecture, properties.wave_size
-    if not has_matrix_units(architecture):
-        return
+    chosen = matmul_batch.choose(architecture, NIBBLES, tokens)
+    own = {k: v for k, v in asdict(chosen).items() if k not in ("TOKENS", "COLUMNS")}
+
+    def fits(found: Constants) -> bool:
+        constants = replace(chosen, **{name: int(value) for name, value in found.items()})
+        return constants.fits(architecture, wave, properties.shared_bytes)
+
     tiles, stages = ((1, 2), (2, 3)) if architecture.startswith("sm_") else ((2,), (2,))
-    for tokens in matmul_batch.TOKENS:
-        chosen = matmul_batch.choose(architecture, name, tokens)
-        every = asdict(chosen)
-        own = {k: v for k, v in every.items() if k not in ("TOKENS", "COLUMNS")}
-        others = []
-        for found in itertools.product(tiles, ROW_WAVES_TRIED, (1, 2), stages, (1, 2), (1, 2)):
-            constants = matmul_batch.Constants(**{**every, **dict(zip(own, found, strict=True))})
-            fits = constants.fits(architecture, wave, properties.shared_bytes)
-            if fits and constants != chosen:
-                others.append(dict(zip(own, found, strict=True)))
-        shown = f"matrix units, {name}, {tokens} tokens"
-        results = BATCH_SHAPES[0][0] * tokens
-        made = _batch(name, tokens)
-        yield Case(f"batch {tokens}", shown, own, others, made, results, np.float32)
-
-
-def _batch(name: str, tokens: int) -> Launches:
-    def launches(kernels: Any, memory: Memory) -> list[Launch]:
-        x = F16(memory.x)
-        scratch = matmul_batch.Scratch(memory.partials, memory.arrivals)
-        found: list[Launch] = []
-        for rows, columns, gated in BATCH_SHAPES:
-            matrices = memory.matrices(name, rows, columns)
-            if gated:
-                found += [
-                    matmul_batch.gate_up_swiglu_batch(
-                        kernels,
-                        x=x,
-                        gate=gate,
-                        up=up,
-                        out=F16(memory.out),
-                        tokens=tokens,
-                        scratch=scratch,
-                    )
-                    for gate, up in _pairs(matrices)
-                ]
-                continue
-            found += [
-                matmul_batch.matmul_batch(
-                    kernels,
-                    x=x,
-                    weights=[matrix],
-                    outs=[memory.out],
-                    biases=[None],
-                    tokens=tokens,
-                    scratch=scratch,
-                )
-                for matrix in matrices
-            ]
-        return found
-
-    return launches
-
-
-@dataclass(frozen=True)
-class TileCase:
-    """A tile of the prompts' GEMMs, whose speed is measured for one to MOST_BLOCKS a compute unit.
-
-    Parameters
-    ----------
-    key, shown
-        As of `Case`.
-    tile
-        With the op's own speeds.
-    multiply
-        Makes a launch of the op with the tile's constants.
-    name
-        Format of the weights.
-    token_tiles
-        Most tiles of tokens that share weights.
-    """
-
-    key: str
-    shown: str
-    tile: Tile[Any]
-    multiply: Callable[..., Launch]
-    name: str
-    token_tiles: int
-
-    def launches(self, kernels: Kernels, memory: Memory, blocks: int) -> list[Launch]:
-        """Launches that give each compute unit so many blocks."""
-        constants = self.tile.constants
-        tiles = kernels.runtime.properties.compute_units * blocks
-        token_tiles = math.gcd(tiles, self.token_tiles)
-        rows = constants.TILE_ROWS * (tiles // token_tiles)
-        return [
-            self.multiply(
-                kernels,
-                constants,
-                x=F16(memory.x),
-                weight=matrix,
-                out=F32(memory.out),
-                tokens=constants.TILE_TOKENS * token_tiles,
-            )
-            for matrix in memory.matrices(self.name, rows, TILE_COLUMNS)
-        ]
-
-
-def tile_cases(properties: DeviceProperties) -> Iterator[TileCase]:
-    """The tiles of the prompts' GEMMs, where they run on matrix units."""
-    architecture, nibbles = properties.architecture, KINDS["nibbles"]
-    if not has_matrix_units(architecture):
-        return
-    multiply: Callable[..., Launch] = matmul_prompt.matmul_tile
-    for tile in matmul_prompt.tiles(architecture, nibbles):
-        yield _tile_case("tile", tile, multiply, nibbles, 1)
-    multiply = matmul_f16.matmul_f16_tile
-    for tile_f16 in matmul_f16.tiles(architecture):
-        yield _tile_case(matmul_f16.KEY, tile_f16, multiply, "F16", TOKEN_TILES)
-
-
-def _tile_case(
-    key: str, tile: Tile[Any], multiply: Callable[..., Launch], name: str, token_tiles: int
-) -> TileCase:
-    c = tile.constants
-    words = " ".join(str(value) for value in astuple(c))
-    shown = f"tile {c.TILE_TOKENS} × {c.TILE_ROWS}, {name}"
-    return TileCase(f"{key} {words}", shown, tile, multiply, name, token_tiles)
-
-
-def out_bytes(properties: DeviceProperties) -> int:
-    """Room that the largest result takes."""
-    tile = max(
-        (c.tile.constants.TILE_TOKENS * c.tile.constants.TILE_ROWS for c in tile_cases(properties)),
-        default=0,
-    )
-    tiles = 4 * tile * properties.compute_units * MOST_BLOCKS
-    return max(tiles, 4 * MOST_TOKENS * WIDEST)
+    tried = {
+        "TILES": tiles,
+        "ROW_WAVES": ROW_WAVES_TRIED,
+        "SPLITS": (1, 2),
+        "STAGES": stages,
+        "DEPTH": (1, 2),
+        "BLOCKS": (1, 2),
+    }
+    every = _round(list(tried), list(tried.values()), fits)
+    return Case(joined(("batch", tokens)), f"matrix units, {tokens} tokens", own, (every,))

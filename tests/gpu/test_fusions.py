@@ -78,7 +78,7 @@ def steps(path: Path, kernels: Kernels) -> NDArray[np.float32]:
 
 def choose(monkeypatch: pytest.MonkeyPatch, fused: Collection[Fusion]) -> None:
     """Let engines fuse by these rules."""
-    monkeypatch.setattr("rocmforge.gpu.executor.wanted_fusions", lambda tuning: fused)
+    monkeypatch.setattr("rocmforge.gpu.kept_passes.wanted_fusions", lambda tuning: fused)
 
 
 def test_gate_and_up_of_two_formats(

@@ -18,7 +18,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops.dot_rows import DOT_TOKENS, reads_f16
-from rocmforge.gpu.ops.experts import GROUPED_TOKENS
+from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
 from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.pass_memory import PassMemory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +31,13 @@ CARD = DeviceProperties(
 TABLE = Tuning(
     MappingProxyType(
         {
-            "gemv many rows nibbles 1": {"WAVES": 16, "ROWS": 1, "UNITS": 4},
+            "gemv many rows nibbles 1": {
+                "WAVES": 16,
+                "ROWS": 1,
+                "UNITS": 4,
+                "LANES": 16,
+                "BUFFERS": 2,
+            },
             "batch 16": {
                 "TILES": 2,
                 "ROW_WAVES": 8,
@@ -87,7 +94,7 @@ def test_choosers_take_what_a_table_says_and_nothing_else_changes() -> None:
     architecture = CARD.architecture
     own = dot_rows.choose(architecture, "Q4_K", (22016, 4096), 1)
     tuned = dot_rows.choose(architecture, "Q4_K", (22016, 4096), 1, tuning=TABLE)
-    assert tuned == replace(own, WAVES=16, ROWS=1, UNITS=4) != own
+    assert tuned == replace(own, WAVES=16, ROWS=1, UNITS=4, LANES=16, BUFFERS=2) != own
     for name, rows, tokens, op in (
         ("Q6_K", 22016, 1, "matmul"),
         ("Q4_K", 4096, 1, "matmul"),
@@ -99,6 +106,22 @@ def test_choosers_take_what_a_table_says_and_nothing_else_changes() -> None:
     batch = matmul_batch.choose(architecture, "Q4_K", 12, TABLE)
     assert (batch.ROW_WAVES, batch.TOKENS, batch.COLUMNS) == (8, 16, 128)
     assert matmul_batch.choose(architecture, "Q4_K", 32, TABLE).ROW_WAVES == 4
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tokens", "lanes", "wanted"),
+    [("gfx1100", 1, 4, "more than 4"), ("sm_90", 1, 4, "more than 4"), ("sm_90", 8, 32, "4")],
+)
+def test_lanes_of_matrix_units_are_refused_where_there_are_none(
+    architecture: str, tokens: int, lanes: int, wanted: str
+) -> None:
+    """Their kernel reads activations of another dtype."""
+    card = replace(CARD, architecture=architecture)
+    key = f"gemv {class_of(architecture, 'matmul', (4096, 4096)).name} nibbles {tokens}"
+    found = {"WAVES": 8, "ROWS": 2, "UNITS": 1, "LANES": lanes, "BUFFERS": 1}
+    save_tuning(tuning_file(card), card, Tuning(MappingProxyType({key: found})))
+    with pytest.warns(UserWarning, match=re.escape(f"LANES: got {lanes}, wanted {wanted}")):
+        assert load_tuning(card) is UNTUNED
 
 
 def test_tiles_take_their_speeds_from_a_table_only_if_it_has_all() -> None:
@@ -120,15 +143,20 @@ def test_tiles_of_float16_weights_have_a_table_of_their_own() -> None:
     assert [t.full for t in tuned] == [2.0 + i for i in range(len(own))]
 
 
+KEY = "gemv few rows nibbles 1"
+EXPERT = "experts expert_matmul Q4_K 16384 768 1"
+EXPERT_LANES = {"WAVES": 8, "ROWS": 2, "UNITS": 3, "LANES": 4, "BLOCKS": 1}
+
+
 def _broken(path: list[str], value: object) -> str:
     table: Any = {
-        "schema": 1,
+        "schema": 2,
         "device": CARD.name,
         "architecture": CARD.architecture,
         "compute_units": CARD.compute_units,
         "kernels": kernels_digest(),
         "date": "",
-        "constants": {"gemv few rows nibbles 1": {"WAVES": 8, "ROWS": 1, "UNITS": 2}},
+        "constants": {KEY: {"WAVES": 8, "ROWS": 1, "UNITS": 2, "LANES": 32, "BUFFERS": 1}},
         "without": [],
     }
     at = table
@@ -138,24 +166,27 @@ def _broken(path: list[str], value: object) -> str:
     return json.dumps(table)
 
 
-KEY = "gemv few rows nibbles 1"
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "Expecting value"),
-        ("[1]", "wanted an object of schema 1"),
+        ("[1]", "wanted an object of schema 2; `rocmforge tune` writes one"),
         ("[" * 100_000, "recursion"),
-        (_broken(["schema"], 2), "wanted an object of schema 1"),
+        (_broken(["schema"], 1), "wanted an object of schema 2; `rocmforge tune` writes one"),
         (_broken(["constants"], []), 'wanted an object "constants"'),
         (_broken(["constants", "x"], {}), "'x': got {}, wanted an object of no such kernel"),
-        (_broken(["constants", KEY], {"WAVES": 8}), "wanted an object of ROWS, UNITS, WAVES"),
+        (
+            _broken(["constants", KEY], {"WAVES": 8}),
+            "wanted an object of BUFFERS, LANES, ROWS, UNITS, WAVES",
+        ),
         (_broken(["constants", KEY, "WAVES"], 0), "WAVES: got 0, wanted a number above 0"),
         (_broken(["constants", KEY, "WAVES"], 1.5), "WAVES: got 1.5, wanted a number above 0"),
         (_broken(["constants", KEY, "WAVES"], True), "WAVES: got True, wanted a number"),
         (_broken(["constants", KEY, "WAVES"], "8); x"), "WAVES: got '8); x', wanted a number"),
         (_broken(["constants", KEY, "WAVES"], 1 << 40), "wanted at most 1024"),
+        (_broken(["constants", KEY, "WAVES"], 12), "WAVES: got 12, wanted a power of two"),
+        (_broken(["constants", KEY, "LANES"], 24), "LANES: got 24, wanted a power of two"),
+        (_broken(["constants", EXPERT], EXPERT_LANES), "LANES: got 4, wanted more than 4"),
         (_broken(["without"], "all"), "\"without\": got 'all', wanted a list"),
         (_broken(["device"], "RX 7600"), "\"device\": got 'RX 7600', wanted"),
         (_broken(["compute_units"], 84), '"compute_units": got 84, wanted 96'),

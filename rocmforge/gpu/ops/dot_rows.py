@@ -6,12 +6,19 @@ matmul, gate_up_swiglu and matmul_rmsnorm, all in `matmul.py`, are built on it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from rocmforge.gpu.arrays import F16, F32, Q8, Squares
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
-from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES, TOKENS, class_of, kind_of, row_classes
+from rocmforge.gpu.ops.gemv_constants import (
+    MATRIX_LANES,
+    TOKENS,
+    Cut,
+    class_of,
+    kind_of,
+    row_classes,
+)
 from rocmforge.gpu.ops.output import addresses
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
@@ -109,19 +116,25 @@ def choose(
     op
         "matmul", "gate_up_swiglu" or "matmul_rmsnorm".
     tuning
-        Replaces WAVES, ROWS and UNITS where it has them.
+        Replaces the members of `Cut` where it has them.
     """
     at = next(i for i, held in enumerate(TOKENS) if held >= tokens)
     held = TOKENS[at]
     row_class, kind = class_of(architecture, op, shape), kind_of(name)
-    cut = row_class.constants(kind)[at]
+    own = row_class.constants(kind)[at]
+    tuned = tuning.get("gemv", row_class.name, kind, held)
+    cut = own._replace(**{name.lower(): value for name, value in tuned.items()})
+    return constants_of(architecture, cut, held)
+
+
+def constants_of(architecture: str, cut: Cut, tokens: int) -> Constants:
+    """Return all constants of a kernel for one of TOKENS."""
     # A compute unit of AMD has 64 KB of LDS for all its blocks.
     few, many = (512, MANY_SLOTS) if architecture.startswith("sm_") else (256, 512)
-    slots = few if held == 1 else many
+    slots = few if tokens == 1 else many
     if cut.lanes == MATRIX_LANES:
         slots = 0
-    constants = Constants(held, cut.lanes, cut.rows, cut.units, cut.waves, slots, cut.buffers)
-    return replace(constants, **tuning.get("gemv", row_class.name, kind, held))
+    return Constants(tokens, cut.lanes, cut.rows, cut.units, cut.waves, slots, cut.buffers)
 
 
 def reads_f16(architecture: str, name: str, tokens: int) -> bool:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rocmforge.gpu.matrix import DENSE
 from rocmforge.gpu.ops import dot_rows
 from rocmforge.gpu.ops.dot_rows import COMMON, MANY_SLOTS, MAX_TOKENS, Constants
-from rocmforge.gpu.ops.gemv_constants import held_kind, kind_of
+from rocmforge.gpu.ops.gemv_constants import TOKENS, held_kind, kind_of
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 ExpertOp = Literal["expert_gate_up", "expert_matmul"]
@@ -24,26 +24,63 @@ SHORT_ROW = 1024
 """Columns of a quantized row for which 32 lanes have a unit each (two of 8-bit codes). Shorter rows
 are shared by eight lanes: of 768 columns, a layer's down took 4.57 instead of 7.91 µs (30B-A3B
 Q4_K_M, H200, 2026-11)."""
-MOST_UNITS = 3
-"""Units of a row that a lane has in flight at most."""
 
-_Chosen = Mapping[str, tuple[tuple[int, int, int, int], ...]]
+_Chosen = Mapping[str, tuple[tuple[int, ...], ...]]
 CUDA: Mapping[tuple[ExpertOp, bool], _Chosen] = MappingProxyType(
     {
-        ("expert_gate_up", False): {"nibbles": ((1, 8, 2, 3), (8192, 8, 1, 3))},
-        ("expert_gate_up", True): {"nibbles": ((1, 8, 1, 4),)},
-        ("expert_matmul", False): {"nibbles": ((1, 8, 2, 3),), "planes": ((1, 8, 1, 3),)},
-        ("expert_matmul", True): {"nibbles": ((1, 4, 2, 4),), "planes": ((1, 4, 1, 8),)},
+        ("expert_gate_up", False): {
+            "nibbles": (
+                (1, 1, 8, 2, 3, 32, 1),
+                (1, 2, 8, 2, 3, 32, 3),
+                (1, 4, 8, 2, 2, 8, 3),
+                (1, 8, 8, 2, 3, 32, 3),
+                (8192, 1, 8, 1, 3, 32, 3),
+                (8192, 2, 8, 1, 3, 32, 4),
+                (8192, 8, 8, 1, 3, 16, 4),
+            )
+        },
+        ("expert_gate_up", True): {"nibbles": ((1, 1, 8, 1, 3, 8, 4),)},
+        ("expert_matmul", False): {
+            "nibbles": (
+                (1, 1, 8, 2, 3, 32, 3),
+                (1, 2, 8, 2, 3, 16, 4),
+                (1, 4, 8, 2, 3, 32, 4),
+                (1, 8, 8, 2, 3, 16, 4),
+            ),
+            "planes": ((1, 1, 8, 1, 3, 32, 3),),
+        },
+        ("expert_matmul", True): {
+            "nibbles": ((1, 1, 4, 2, 3, 8, 4), (1, 2, 8, 2, 3, 8, 4), (1, 4, 8, 4, 1, 8, 4)),
+            "planes": ((1, 1, 4, 1, 3, 8, 2), (1, 2, 4, 1, 3, 8, 8)),
+        },
     }
 )
-"""From so many rows of all experts of a token on: WAVES, ROWS and BLOCKS of one token, for short
-rows or not, by kind of format. A lane has all units of its rows in flight, or as many as fit into
-`MOST_UNITS`."""
+"""From so many rows of all experts of a token, and from so many of TOKENS, on: an `ExpertCut`, for
+short rows or not, by kind of format. A lane has no more units of a row in flight than it needs.
 
+`rocmforge tune` found those of one to eight tokens on an H200 (2026-11-27) by whole steps of
+30B-A3B and gpt-oss-20B. EXPERIMENTS has the figures."""
 
+GROUPED_TOKENS = 9
+"""Tokens from which on jobs are grouped."""
 GROUPED = {"WAVES": 4, "ROWS": 4, "UNITS": 1, "SLOTS": MANY_SLOTS}
 """Where jobs are grouped, and one matrix of the format takes matrix units. Not measured by itself:
 most shapes of experts had it while no GEMV took matrix units."""
+
+
+KEY = "experts"
+"""The first word of the keys in a table of tuned constants. Op, format, rows, columns and one of
+TOKENS follow."""
+
+
+class ExpertCut(NamedTuple):
+    """What a table may replace where jobs are not grouped."""
+
+    waves: int
+    rows: int
+    units: int
+    lanes: int
+    blocks: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +97,18 @@ class ExpertConstants:
 
     rows: Constants
     BLOCKS: int
+
+    @property
+    def cut(self) -> ExpertCut:
+        """What a table may replace."""
+        rows = self.rows
+        return ExpertCut(rows.WAVES, rows.ROWS, rows.UNITS, rows.LANES, self.BLOCKS)
+
+    def replaced(self, cut: ExpertCut) -> ExpertConstants:
+        """Return them with another cut."""
+        waves, rows, units, lanes, blocks = cut
+        found = replace(self.rows, WAVES=waves, ROWS=rows, UNITS=units, LANES=lanes)
+        return ExpertConstants(found, blocks)
 
     @property
     def gather(self) -> int:
@@ -94,17 +143,30 @@ def choose(
     shape
         Rows of all experts of a token together, and columns of a row.
     tokens
-        1, or `MAX_TOKENS` where jobs are grouped.
+        T.
     op
         The kernel.
     tuning
-        Of one matrix: where the table has nothing, its constants hold here, too, unless they are
-        those of matrix units.
+        Replaces the members of `ExpertCut` where it has them for the format and the shape.
     """
+    if tokens >= GROUPED_TOKENS:
+        return _own(architecture, name, shape, tokens, op)
+    held = next(held for held in TOKENS if held >= tokens)
+    own = _own(architecture, name, shape, held, op)
+    key = (KEY, op, name, *shape, held)
+    cut = own.cut._replace(**{name.lower(): value for name, value in tuning.get(*key).items()})
+    return own.replaced(cut)
+
+
+def _own(
+    architecture: str, name: str, shape: tuple[int, int], held: int, op: ExpertOp
+) -> ExpertConstants:
+    """Constants that no table replaces: where there are none here, those of one matrix."""
     rows, columns = shape
-    short = columns < SHORT_ROW and tokens == 1 and name not in DENSE
+    grouped = held >= GROUPED_TOKENS
+    short = columns < SHORT_ROW and not grouped and name not in DENSE
     dense_op = "matmul" if op == "expert_matmul" else "gate_up_swiglu"
-    found = dot_rows.choose(architecture, name, shape, tokens, dense_op, tuning)
+    found = dot_rows.choose(architecture, name, shape, MAX_TOKENS if grouped else 1, dense_op)
     if found.matrix_units:
         found = replace(found, **GROUPED)
     # What experts were measured with.
@@ -113,12 +175,13 @@ def choose(
         found = replace(found, ROWS=4, UNITS=1)
     tables = CUDA[op, short] if architecture.startswith("sm_") else {}
     table = tables.get(held_kind(tables, kind_of(name)))
-    if table is None or tokens > 1:
+    if table is None or grouped:
         return ExpertConstants(found, 1)
-    waves, at_once, blocks = [kept for first, *kept in table if rows >= first][-1]
-    each = -(-columns // (32 * found.LANES))  # units of a lane
-    units = -(-each // -(-each // MOST_UNITS))
-    return ExpertConstants(replace(found, WAVES=waves, ROWS=at_once, UNITS=units), blocks)
+    reached = [kept for first, least, *kept in table if rows >= first and held >= least]
+    cut = ExpertCut(*reached[-1])
+    each = -(-columns // (32 * cut.lanes))  # units of a lane
+    units = -(-each // -(-each // cut.units))
+    return ExpertConstants(found, 1).replaced(cut._replace(units=units))
 
 
 SHAPES = ((6144, 2048), (16384, 768), (11520, 2880))
@@ -128,5 +191,5 @@ SHAPES = ((6144, 2048), (16384, 768), (11520, 2880))
 def all_constants(architecture: str, name: str, op: ExpertOp) -> Iterable[ExpertConstants]:
     """Constants of a format to compile ahead; those of short rows for common formats."""
     shapes = [shape for shape in SHAPES if name in COMMON or shape[1] >= SHORT_ROW]
-    each = ((shape, tokens) for tokens in (1, MAX_TOKENS) for shape in shapes)
+    each = ((shape, tokens) for tokens in (*TOKENS, GROUPED_TOKENS) for shape in shapes)
     return dict.fromkeys(choose(architecture, name, *one, op) for one in each)

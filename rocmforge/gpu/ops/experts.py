@@ -16,7 +16,13 @@ from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops.dot_rows import BATCH, KERNEL_FORMATS, MAX_TOKENS, batch
-from rocmforge.gpu.ops.expert_constants import ExpertConstants, ExpertOp, all_constants, choose
+from rocmforge.gpu.ops.expert_constants import (
+    GROUPED_TOKENS,
+    ExpertConstants,
+    ExpertOp,
+    all_constants,
+    choose,
+)
 from rocmforge.gpu.ops.output import addresses, dtype
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
 from rocmforge.plan.operands import Activation
@@ -33,8 +39,6 @@ GATE_UP_LAYOUTS = {
 GROUP_FILE = "group_experts.hip"
 GROUP_LAYOUTS = {"group_experts": "PPPiii"}
 GROUP_MACROS = {"THREADS": MAX_EXPERTS}
-GROUPED_TOKENS = 9
-"""Tokens from which on jobs are grouped."""
 ROUTE_FILE = "route.hip"
 CHOICE = "PPPiiiif"
 """Layout of `Choice` in kernels/choose_experts.h."""
@@ -246,7 +250,7 @@ class Jobs:
             properties.architecture,
             matrix.kernel_format,
             (self.chosen * rows, matrix.columns),
-            MAX_TOKENS if self.gather else 1,
+            self.tokens,
             op,
             self.kernels.tuning,
         )

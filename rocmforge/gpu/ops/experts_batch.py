@@ -16,7 +16,8 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import COMMON
-from rocmforge.gpu.ops.experts import GROUPED_TOKENS, Groups, Jobs
+from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
+from rocmforge.gpu.ops.experts import Groups, Jobs
 from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants, defines
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS

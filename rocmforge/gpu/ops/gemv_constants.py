@@ -14,6 +14,9 @@ TOKENS = (1, 2, 4, 8)
 """What kernels are compiled for; one for more serves fewer."""
 
 
+KINDS = ("nibbles", "short blocks", "planes", "bytes", "dense")
+"""Of formats: see `kind_of`."""
+
 MATRIX_LANES = 4
 """LANES with which NVIDIA's matrix units multiply (kernels/matrix_rows.h)."""
 
@@ -44,7 +47,7 @@ class RowClass:
         The least rows, of all matrices of a launch together. Of the classes that reach a matrix,
         the last one holds.
     shape
-        Rows and columns that stand for it in `rocmforge tune`.
+        Rows and columns that stand for it where kernels are compiled ahead.
     chosen
         The constants, by `held_kind`.
     columns
@@ -69,17 +72,17 @@ class RowClass:
 
 _CUDA_DENSE_MANY = ((16, 1, 4), (8, 2, 2), (8, 2, 2), (16, 4, 1))
 _CUDA_FEWEST: Chosen = {
-    "nibbles": ((4, 1, 6), (8, 1, 2), (8, 2, 2), (16, 2, 2, 4)),
-    "planes": ((8, 1, 4), (8, 1, 2), (8, 2, 2), (16, 2, 2, 4)),
+    "nibbles": ((4, 1, 6), (16, 1, 2, 32, 2), (16, 1, 2, 32, 2), (16, 2, 2, 4)),
+    "planes": ((8, 1, 4, 32, 2), (16, 1, 2, 32, 2), (16, 1, 2, 32, 2), (16, 2, 2, 4)),
     "bytes": ((16, 1, 4, 32, 2), (16, 1, 4), (8, 1, 4), (16, 2, 2, 4)),
     "dense": ((16, 1, 4), (16, 1, 4), (8, 2, 2), (8, 2, 2)),
 }
 _CUDA_FEW: Chosen = {
     "nibbles": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 2, 4)),
-    "short blocks": ((16, 2, 4), (8, 2, 2), (8, 2, 2), (8, 2, 2, 4)),
+    "short blocks": ((16, 2, 4), (8, 2, 2), (8, 2, 2), (8, 2, 4, 4)),
     "planes": ((8, 2, 2), (8, 2, 2), (8, 2, 2), (8, 2, 4, 4)),
-    "bytes": ((16, 2, 4), (8, 2, 2), (8, 2, 2), (16, 2, 1, 4)),
-    "dense": ((16, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+    "bytes": ((16, 2, 4), (16, 2, 4), (16, 2, 2, 32, 2), (16, 2, 1, 4)),
+    "dense": ((16, 1, 4), (16, 2, 4, 32, 2), (16, 2, 2, 32, 2), (16, 2, 2, 32, 2)),
 }
 _CUDA_SOME: Chosen = {
     "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (8, 2, 2, 4)),
@@ -103,9 +106,9 @@ _CUDA_RMSNORM_FEW: Chosen = {
 _CUDA_RMSNORM_MANY: Chosen = {
     **_CUDA_RMSNORM_FEW,
     "nibbles": ((16, 2, 4), (16, 2, 4), (16, 2, 2, 32, 2), (16, 2, 1)),
-    "short blocks": ((16, 2, 4), (16, 2, 2), (16, 2, 2), (16, 2, 1)),
-    "planes": ((16, 1, 4, 32, 2), (16, 2, 2), (16, 2, 1), (16, 2, 1)),
-    "bytes": ((16, 2, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+    "short blocks": ((16, 2, 4), (16, 2, 4, 32, 2), (16, 2, 2), (16, 2, 1)),
+    "planes": ((16, 1, 4, 32, 2), (16, 2, 2, 32, 2), (16, 2, 1), (16, 2, 1)),
+    "bytes": ((16, 2, 4), (16, 2, 4), (16, 2, 2, 32, 2), (16, 2, 2)),
 }
 _CUDA_RMSNORM_MOST: Chosen = {
     **_CUDA_RMSNORM_FEW,
@@ -124,7 +127,8 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (2048, 4096),
                 {
                     **_CUDA_FEWEST,
-                    "nibbles": ((16, 2, 4), (8, 1, 2), (8, 2, 2), (16, 2, 2, 4)),
+                    "nibbles": ((16, 2, 4), (16, 1, 4), (16, 1, 4), (16, 2, 2, 4)),
+                    "planes": ((8, 1, 4), (8, 1, 2), (8, 2, 2), (16, 2, 2, 4)),
                     "bytes": ((16, 2, 4), (16, 1, 4), (8, 1, 4), (16, 2, 2, 4)),
                 },
                 columns=4096,
@@ -135,7 +139,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (2560, 2048),
                 {
                     **_CUDA_FEW,
-                    "nibbles": ((4, 2, 2, 16, 2), (8, 2, 2), (8, 2, 2), (16, 4, 1, 4)),
+                    "nibbles": ((16, 2, 4, 16), (8, 2, 2), (16, 2, 2), (16, 4, 1, 4)),
                     "short blocks": ((8, 2, 4, 16), (8, 2, 2), (8, 2, 2), (16, 4, 1, 4)),
                     "bytes": ((16, 2, 2, 32, 2), (8, 2, 2), (8, 2, 2), (16, 2, 1, 4)),
                 },
@@ -148,8 +152,8 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (5120, 2048),
                 {
                     **_CUDA_SOME,
-                    "nibbles": ((16, 2, 4, 16), (4, 4, 1), (4, 4, 1), (8, 2, 2, 4)),
-                    "short blocks": ((4, 2, 2, 16), (4, 4, 1), (4, 4, 1), (8, 2, 2, 4)),
+                    "nibbles": ((16, 2, 4, 16), (16, 4, 1), (16, 4, 1), (8, 4, 1, 4)),
+                    "short blocks": ((4, 2, 2, 16, 2), (4, 4, 1), (4, 4, 1), (8, 2, 2, 4)),
                 },
                 columns=4096,
             ),
@@ -157,7 +161,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 "from 5,633 rows",
                 5633,
                 (6144, 4096),
-                {**_CUDA_MORE, "nibbles": ((4, 4, 1), (8, 4, 1), (16, 4, 1), (8, 2, 1, 4))},
+                {**_CUDA_MORE, "nibbles": ((4, 4, 1), (16, 4, 1), (4, 4, 1), (8, 2, 1, 4))},
             ),
             RowClass("from 7,169 rows", 7169, (8192, 4096), _CUDA_MORE),
             RowClass(
@@ -166,10 +170,10 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (12288, 4096),
                 {
                     "nibbles": ((4, 2, 4, 16), (8, 2, 2), (4, 4, 1), (4, 2, 1, 4)),
-                    "short blocks": ((4, 2, 4, 16, 2), (8, 2, 2), (8, 2, 2), (4, 2, 1, 4)),
-                    "planes": ((4, 2, 2), (4, 2, 2), (4, 4, 1), (4, 2, 1, 4)),
-                    "bytes": ((8, 2, 4, 32, 2), (8, 1, 4), (8, 2, 2), (8, 4, 1, 4)),
-                    "dense": _CUDA_DENSE_MANY,
+                    "short blocks": ((4, 2, 4, 16, 2), (8, 2, 4), (8, 2, 2), (8, 2, 2, 4)),
+                    "planes": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 2, 1, 4)),
+                    "bytes": ((8, 2, 4, 32, 2), (8, 2, 4), (8, 2, 2), (8, 4, 1, 4)),
+                    "dense": ((16, 1, 4), (8, 2, 2, 16), (8, 2, 2, 32, 2), (16, 4, 1, 32, 2)),
                 },
             ),
             RowClass(
@@ -178,10 +182,22 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (32000, 4096),
                 {
                     "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
+                    "planes": ((4, 2, 2), (4, 2, 4), (16, 2, 2, 16, 2), (4, 2, 2, 4)),
+                    "bytes": ((4, 1, 4), (4, 2, 4), (8, 4, 1, 16, 2), (8, 4, 2, 4)),
+                    "dense": ((16, 1, 4), (8, 4, 2), (8, 4, 1, 16, 2), (16, 4, 1, 32, 2)),
+                },
+            ),
+            RowClass(
+                "from 14,336 rows of 2,048 columns",
+                14336,
+                (32000, 2048),
+                {
+                    "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
                     "planes": ((4, 2, 2), (4, 4, 1), (16, 2, 2, 16, 2), (4, 2, 2, 4)),
                     "bytes": ((4, 1, 4), (4, 1, 4), (8, 4, 1), (8, 4, 2, 4)),
                     "dense": _CUDA_DENSE_MANY,
                 },
+                columns=2048,
             ),
         ),
         "gate_up_swiglu": (
@@ -190,7 +206,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 1,
                 (5632, 2048),
                 {
-                    "nibbles": ((8, 2, 2), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
+                    "nibbles": ((8, 2, 2), (4, 4, 1), (8, 1, 2, 32, 2), (4, 2, 2, 4)),
                     "short blocks": ((8, 1, 4, 16), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
                     "planes": ((8, 1, 2), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
                     "bytes": ((8, 2, 2, 16, 2), (8, 4, 1), (8, 1, 4), (4, 2, 1, 4)),
@@ -202,11 +218,11 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 9216,
                 (11008, 4096),
                 {
-                    "nibbles": ((4, 1, 4, 32, 2), (4, 1, 4), (4, 1, 4), (4, 2, 2, 4)),
-                    "short blocks": ((4, 4, 1, 32, 2), (16, 1, 4), (4, 1, 4), (4, 2, 2, 4)),
-                    "planes": ((4, 1, 4), (4, 2, 1), (4, 2, 1), (4, 2, 2, 4)),
-                    "bytes": ((4, 2, 4), (16, 2, 2), (4, 4, 1), (4, 2, 1, 4)),
-                    "dense": ((4, 2, 2), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
+                    "nibbles": ((4, 1, 4, 32, 2), (4, 1, 4, 32, 2), (4, 1, 4), (4, 2, 2, 4)),
+                    "short blocks": ((4, 4, 1, 32, 2), (4, 2, 4), (4, 2, 1), (4, 2, 2, 4)),
+                    "planes": ((4, 1, 4), (4, 2, 1), (4, 1, 2, 32, 2), (4, 2, 2, 4)),
+                    "bytes": ((4, 2, 4), (4, 4, 2), (4, 4, 1), (4, 2, 1, 4)),
+                    "dense": ((4, 2, 4), (4, 4, 2, 16), (16, 2, 2, 32, 2), (16, 2, 2, 32, 2)),
                 },
             ),
             RowClass(
@@ -214,7 +230,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 12288,
                 (14336, 4096),
                 {
-                    "nibbles": ((8, 1, 4), (8, 1, 4), (4, 2, 4), (4, 2, 2, 4)),
+                    "nibbles": ((8, 1, 4), (4, 1, 4), (4, 2, 4), (4, 2, 2, 4)),
                     "planes": ((16, 2, 2), (16, 1, 4), (16, 1, 4), (4, 2, 2, 4)),
                     "bytes": ((8, 1, 4), (16, 1, 4), (16, 1, 4), (4, 2, 1, 4)),
                     "dense": ((8, 1, 4), (16, 2, 2), (16, 2, 2), (16, 2, 2)),
@@ -240,7 +256,8 @@ Those of one token for the shapes of 7B, 8B, 1.1B, 30B-A3B and gpt-oss-20B, and 
 tokens, are the ones with which decode steps took the least time on an H100 (2026-11-26): a kernel
 that is the fastest by itself may leave less room for the next one to start early. So are those with
 two buffers, and those of eight tokens with MATRIX_LANES, for 7B (Q4_K_M, Q8_0), 8B and 1.1B
-(Q4_K_M), on an H200. EXPERIMENTS has the figures."""
+(Q4_K_M), on an H200. `rocmforge tune` found about 50 more there (2026-11-27), most of two and
+four tokens. EXPERIMENTS has the figures."""
 
 _AMD_FEW: Chosen = {
     "nibbles": ((8, 1, 2), (8, 2, 2), (8, 2, 1), (8, 2, 1)),
@@ -277,6 +294,18 @@ and blocks of 8 waves, or 16 where a lane holds little. `rocmforge tune` finds b
 def row_classes(architecture: str, op: str) -> tuple[RowClass, ...]:
     """Return the classes of an op of `ops/matmul.py`, for "gfx…" or "sm_…"."""
     return (CUDA if architecture.startswith("sm_") else AMD)[op]
+
+
+def own_cuts(architecture: str) -> dict[str, Cut]:
+    """Return all constants by the keys that a table of tuned constants has for them."""
+    table = CUDA if architecture.startswith("sm_") else AMD
+    return {
+        f"gemv {one.name} {kind} {tokens}": cut
+        for classes in table.values()
+        for one in classes
+        for kind in KINDS
+        for tokens, cut in zip(TOKENS, one.constants(kind), strict=True)
+    }
 
 
 def class_of(architecture: str, op: str, shape: tuple[int, int]) -> RowClass:
