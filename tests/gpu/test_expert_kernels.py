@@ -6,6 +6,7 @@ Activations are rounded here, so that what is compared is the kernel's own arith
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import experts as op
 from rocmforge.gpu.ops.expert_constants import choose
+from rocmforge.gpu.ops.rmsnorm_route import rmsnorm_route
+from rocmforge.gpu.replay import Replay
 from rocmforge.ops import Matrix, cases, reference
 
 EXACT = 4e-6
@@ -179,6 +182,75 @@ def test_constants_of_cuda_give_the_same_products(
     wanted = each(exact.reshape(1, CHOSEN, columns), matrix, None, of)
     got = gpu.download(out, (1, CHOSEN, ROWS), np.float32)
     assert cases.relative_rms(got, wanted) <= EXACT
+
+
+def test_steps_that_start_early_read_the_experts_that_they_chose(gpu: Gpu) -> None:
+    """One graph of steps that share where their experts stand, each with another row of x.
+
+    On NVIDIA each launch begins while the one before runs. Down reads its experts before it waits.
+    """
+    steps, count, chosen, columns, rows = 24, 32, 4, 512, 64
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((steps, columns), np.float32)
+    router = rng.standard_normal((count, columns), np.float32) / np.float32(columns**0.5)
+    gate, up = rng.standard_normal((2, count * rows, columns), np.float32) / 20
+    down = rng.standard_normal((count * columns, rows), np.float32) / 8
+    matrices = [Matrix.from_floats(one, "Q8_0") for one in (gate, up, down)]
+    placed = [upload(gpu, matrix) for matrix in matrices]
+    scoring = upload(gpu, Matrix.from_floats(router, "F32"))
+    scores, shares = gpu.empty(4 * count), gpu.empty(4 * chosen)
+    job = jobs(gpu, np.zeros((1, chosen), np.int32), count)
+    normed, hidden = make(gpu, Q8, 1, columns), make(gpu, Q8, chosen, rows)
+    start, out = gpu.upload(x), gpu.empty(4 * steps * chosen * columns)
+    norm, arrivals = gpu.upload(np.ones(columns, np.float32)), gpu.upload(np.zeros(1, np.uint32))
+    launches: list[Launch] = []
+    for step in range(steps):
+        launches += [
+            rmsnorm_route(
+                gpu.kernels,
+                x=start + 4 * step * columns,
+                norm=norm,
+                eps=1e-5,
+                router=scoring,
+                bias=None,
+                scores=scores,
+                out=normed,
+                arrivals=arrivals,
+                tokens=1,
+                choice=op.Choice(None, job.experts, shares, count, chosen, True, False, 1.0),
+            ),
+            *op.expert_gate_up(
+                job,
+                x=normed,
+                gate=placed[0],
+                up=placed[1],
+                gate_bias=None,
+                up_bias=None,
+                out=hidden,
+                activation="silu",
+            ),
+            *op.expert_matmul(
+                job,
+                x=hidden,
+                weight=placed[2],
+                bias=None,
+                out=out + 4 * step * chosen * columns,
+            ),
+        ]
+    early = [replace(launch, early=True) for launch in launches]
+    replayed = Replay(gpu.kernels.runtime, early, steps)
+    replayed.seconds()
+    replayed.close()
+    got = gpu.download(out, (steps, chosen, columns), np.float32)
+    exact = reference.rmsnorm(x, np.ones(columns), 1e-5)
+    of, _ = reference.route((exact @ router.T).astype(np.float32), chosen, True, False, 1.0, None)
+    assert len({tuple(one) for one in of}) > steps / 2
+    weights = [m.to_floats().astype(np.float64).reshape(count, -1, m.columns) for m in matrices]
+    products = [np.einsum("tc,tknc->tkn", exact, one[of]) for one in weights[:2]]
+    inner = reference.swiglu(*products, "silu")
+    wanted = np.einsum("tkc,tknc->tkn", inner, weights[2][of])
+    errors = [cases.relative_rms(a, b) for a, b in zip(got, wanted, strict=True)]
+    assert max(errors) < 0.03  # activations are rounded twice; another expert's are off by 1
 
 
 def test_a_dense_gate_beside_a_quantized_up_is_refused(gpu: Gpu) -> None:
