@@ -69,6 +69,8 @@ def _print(found: Sequence[Found]) -> None:
         heads = ("kernel", "step", "before, µs", "now, µs", "now / before", "constants")
         print_table(heads, rows, left=True)
         print()
+    if not found:  # tiles have speeds, and no constants
+        return
     refused = sum(one.refused for one in found)
     others = "the others were the fastest, or a step gains less than 0.5 %"
     print(f"{len(changed)} of {len(found)} changed; {others}.")

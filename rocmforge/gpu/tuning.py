@@ -24,8 +24,24 @@ from rocmforge.gpu.runtime import DeviceProperties
 
 SCHEMA = 2
 MOST_BYTES = 1 << 20  # of a file
-LARGEST = 1024  # of a constant, or of a number of blocks
-POWERS_OF_TWO = ("WAVES", "ROWS", "LANES")
+LARGEST = MappingProxyType(
+    {
+        "WAVES": 16,
+        "ROWS": 8,
+        "UNITS": 8,
+        "LANES": 32,
+        "BUFFERS": 2,
+        "BLOCKS": 16,
+        "TILES": 2,
+        "ROW_WAVES": 16,
+        "SPLITS": 4,
+        "STAGES": 4,
+        "DEPTH": 4,
+        "blocks": 1024,
+    }
+)
+"""Of each whole number."""
+POWERS_OF_TWO = ("WAVES", "ROWS", "LANES", "ROW_WAVES", "SPLITS")
 KERNELS = "kernels"  # the field that names their sources
 
 FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -184,12 +200,14 @@ def _check(key: str, found: Any, own: Mapping[str, Cut]) -> None:
         number = isinstance(value, int if name.isupper() or name == "blocks" else (int, float))
         if not number or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
             raise ValueError(f"{key!r:.80}, {name}: got {value!r:.40}, wanted a number above 0")
-        if name != "alone" and name != "full" and value > LARGEST:
-            raise ValueError(f"{key!r:.80}, {name}: got {value}, wanted at most {LARGEST}")
+        if name in LARGEST and value > LARGEST[name]:
+            raise ValueError(f"{key!r:.80}, {name}: got {value}, wanted at most {LARGEST[name]}")
         if name in POWERS_OF_TWO and value & (value - 1):
             raise ValueError(f"{key!r:.80}, {name}: got {value}, wanted a power of two")
+    if key.startswith("gemv ") and key not in own:
+        raise ValueError(f"{key!r:.80}: there is no such class of rows, kind or number of tokens")
     # Kernels of matrix units read activations of another dtype.
     matrix = key in own and own[key].lanes == MATRIX_LANES
-    if "LANES" in found and (found["LANES"] == MATRIX_LANES) != matrix:
-        lanes = str(MATRIX_LANES) if matrix else f"more than {MATRIX_LANES}"
-        raise ValueError(f"{key!r:.80}, LANES: got {found['LANES']}, wanted {lanes}")
+    lanes = (MATRIX_LANES,) if matrix else (8, 16, 32)
+    if found.get("LANES", lanes[0]) not in lanes:
+        raise ValueError(f"{key!r:.80}, LANES: got {found['LANES']}, wanted one of {lanes}")

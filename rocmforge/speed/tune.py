@@ -112,13 +112,18 @@ def tune(
     Raises
     ------
     DeviceError
-        It is no GPU, or a launch fails.
+        It is no GPU, or has nothing to tune, or a launch fails.
     GGUFError, ModelError, OutOfMemoryError
         As of `load`.
+    OSError
+        The table cannot be written.
     ValueError
-        The cache cannot be written.
+        The cache or a model of MODELS cannot be written, or the model was trained for fewer than
+        CONTEXT tokens.
     """
     folder = env.cache_folder("tuning")  # before minutes of work
+    if model is not None and set(parts) == {"tile"}:
+        raise ValueError(f"model: got {model}, but tiles are timed without a model")
     counts = sorted({count for part in parts for count in COUNTS.get(part, ())})
     with closing(open_backend(device)) as backend:
         if not isinstance(backend, GpuBackend):
@@ -133,6 +138,8 @@ def tune(
         tiles = list(tile_cases(properties)) if "tile" in parts else []
         models = _models(parts, model) if counts else []
         total = len(tiles) + len(models) * len(counts)
+        if not total:
+            raise DeviceError(f"{properties.name} has no matrix units, and so no tiles to tune")
 
         def save(table: Tuning, done: int) -> None:
             save_tuning(path, properties, table)
@@ -204,42 +211,48 @@ class _Search:
                 name = f"{shown}, {count} sequence" + "s" * (count > 1)
                 steps = Steps(executor, backend.kernels, made.config.vocab_size, count, name)
                 with closing(steps):
+                    if "fusions" in self._parts:
+                        self._fuse(steps, decides=count == 1)
                     self._improve(steps)
-                    if count == 1 and "fusions" in self._parts:
-                        self._fuse(steps)
                 self.done()
 
     def _improve(self, steps: Steps) -> None:
+        asked = []
         for words in steps.asked(self.table):
             case = find_case(words, steps.properties) if words[0] in self._parts else None
             if case is None:
                 continue
+            asked.append(case.key)
             if case.key not in self._decided:
                 self._decided.add(case.key)
                 self.table, found = steps.best_constants(self.table, case)
                 self.found.append(found)
             elif case.key in self.table.constants:
-                own = self.table.changed(case.key, None)
-                self._take_back(steps, case.key, own)
+                self._take_back(steps, [case.key], self.table.changed(case.key, None))
+        own = self.table
+        for key in asked:
+            own = own.changed(key, None)
+        self._take_back(steps, asked, own)  # each may cost less than is seen of it alone
 
-    def _fuse(self, steps: Steps) -> None:
+    def _fuse(self, steps: Steps, decides: bool) -> None:
         for rule in FUSIONS:
-            if rule not in self._decided:
+            if rule in self._decided:
+                if rule in self.table.without:
+                    self._take_back(steps, [rule], with_rule(self.table, rule))
+            elif decides:
                 self.table, found = steps.best_fusion(self.table, rule)
                 if found is not None:  # the model uses it
                     self._decided.add(rule)
                     self.found.append(found)
-            elif rule in self.table.without:
-                self._take_back(steps, rule, with_rule(self.table, rule))
 
-    def _take_back(self, steps: Steps, key: str, own: Tuning) -> None:
-        """Go back to what the code has where what another model chose slows this step."""
+    def _take_back(self, steps: Steps, keys: Sequence[str], own: Tuning) -> None:
+        """Go back to what the code has where what was chosen slows this step."""
         seconds = steps.slower(self.table, own)
         if seconds is None:
             return
         self.table = own
-        place = next(i for i, one in enumerate(self.found) if one.key == key)
-        chosen = self.found[place]
-        self.found[place] = replace(
-            chosen, steps=steps.shown, best=chosen.own, own_seconds=seconds, best_seconds=seconds
-        )
+        for place, one in enumerate(self.found):
+            if one.key in keys and one.changed:
+                self.found[place] = replace(
+                    one, steps=steps.shown, best=one.own, own_seconds=seconds, best_seconds=seconds
+                )

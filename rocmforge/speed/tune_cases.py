@@ -68,7 +68,7 @@ def find_case(key: Sequence[object], properties: DeviceProperties) -> Case | Non
 def _round(
     names: Sequence[str], tried: Sequence[Sequence[int]], fits: Callable[[Constants], bool]
 ) -> Round:
-    """Every combination of some constants, with which a kernel can be."""
+    """Every combination of some constants that a kernel can have."""
 
     def others(best: Constants) -> list[Constants]:
         every = (dict(zip(names, values, strict=True)) for values in itertools.product(*tried))
@@ -101,7 +101,7 @@ def _lower(constants: Constants) -> dict[str, int]:
 
 
 def _gemv_fits(properties: DeviceProperties, tokens: int, found: Constants) -> bool:
-    """Whether a kernel of these constants can be: threads, the lanes of a row, room in LDS."""
+    """Whether a kernel with these constants compiles and fits: threads, lanes, room in LDS."""
     cut = Cut(**_lower(found))
     constants = constants_of(properties.architecture, cut, tokens)
     if constants.matrix_units:
@@ -110,7 +110,6 @@ def _gemv_fits(properties: DeviceProperties, tokens: int, found: Constants) -> b
     return (
         LEAST_IN_FLIGHT <= cut.rows * cut.units <= MOST_IN_FLIGHT[tokens > 2]
         and cut.waves * properties.wave_size <= 1024
-        and cut.waves * properties.wave_size >= tokens
         and tokens * cut.rows <= cut.lanes
         and chunk > 0
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rocmforge.errors import CompileError, DeviceError, OutOfMemoryError
+from rocmforge.errors import DeviceError, OutOfMemoryError
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.fusion import Fusion
@@ -120,7 +120,7 @@ class Steps:
         self.shown = shown
         self._executor = executor
         self._kernels = kernels
-        self._tuning = kernels.tuning  # of all that is no trial
+        self._tuning = kernels.tuning  # outside trials
         self._ids: list[int] = []
         random = np.random.default_rng(count)
         ids = random.integers(0, vocab_size, (count, DEPTH + 1))
@@ -170,15 +170,14 @@ class Steps:
             case.key, case.shown, self.shown, case.own, best, own_s, other_s, tried, refused
         )
 
-    def slower(self, table: Tuning, other: Tuning) -> float | None:
-        """Seconds with another table, where this one makes the step slower or cannot run it."""
-        if self._builds(table) == self._builds(other):
+    def slower(self, table: Tuning, own: Tuning) -> float | None:
+        """Seconds with the op's own constants, where a table makes the step slower or wrong."""
+        if self._builds(table) == self._builds(own):
             return None
-        try:
-            worth, _, other_s = self._judge(table, other)
-        except CompileError:
-            return self._judge(other, other)[1]
-        return other_s if worth else None
+        with self._under(own) as held, self._under(table) as trial:
+            own_times, times = _in_turns((held, trial), LAST_ROUNDS)
+            wrong = not _alike(trial, held)
+        return statistics.median(own_times) if wrong or _is_worth(times, own_times) else None
 
     def best_fusion(self, table: Tuning, rule: Fusion) -> tuple[Tuning, Found | None]:
         """Return the table with a rule where it is worth it, else without; None: it has no use."""
@@ -225,8 +224,7 @@ class Steps:
     def _judge(self, own: Tuning, other: Tuning) -> tuple[bool, float, float]:
         """Whether another table is worth it, and the median seconds of a step with each.
 
-        The fastest of many was lucky too: only another run says how fast it is. There it has to be
-        faster in nearly all turns, whichever comes first.
+        The fastest of many was lucky too: only another run says how fast it is.
         """
         if other is own:
             with self._under(own) as held:
@@ -234,10 +232,9 @@ class Steps:
             return False, seconds, seconds
         with self._under(other) as trial, self._under(own) as held:
             own_times, other_times = _in_turns((held, trial), LAST_ROUNDS)
-        own_s, other_s = statistics.median(own_times), statistics.median(other_times)
-        wins = sum(a < b for a, b in zip(other_times, own_times, strict=True))
-        worth = other_s <= WORTH * own_s and wins >= LAST_ROUNDS - 1
-        return worth, own_s, other_s if worth else own_s
+            worth = _alike(trial, held) and _is_worth(own_times, other_times)
+        own_s = statistics.median(own_times)
+        return worth, own_s, statistics.median(other_times) if worth else own_s
 
     @contextmanager
     def _tuned(self, table: Tuning) -> Iterator[None]:
@@ -254,14 +251,14 @@ class Steps:
 
     @contextmanager
     def _under(self, table: Tuning) -> Iterator[_Trial]:
-        count, cache = len(self._ids), self._executor.cache.table
+        count, pages = len(self._ids), self._executor.cache.table
         rows = np.arange(count, dtype=np.int32)
         try:
             with self._tuned(table):
                 made = self._executor.timed_pass(self._tokens, self._ids, [1] * count, rows)
         finally:
             for sequence in self._ids:
-                cache.truncate(sequence, DEPTH)
+                pages.truncate(sequence, DEPTH)
         releases = [made.close]
         try:
             replay = Replay(self._kernels.runtime, made.launches, 1)
@@ -280,6 +277,13 @@ def _alike(trial: _Trial, incumbent: _Trial) -> bool:
     """Whether the logits of each sequence are as they were, but for the order of sums."""
     pairs = zip(trial.logits, incumbent.logits, strict=True)
     return all(relative_rms(own, held) <= DIFFERENT for own, held in pairs)
+
+
+def _is_worth(before: Sequence[float], now: Sequence[float]) -> bool:
+    """Whether times in turns say that a step is faster now: by the median, and in nearly all."""
+    wins = sum(a < b for a, b in zip(now, before, strict=True))
+    enough = statistics.median(now) <= WORTH * statistics.median(before)
+    return enough and wins >= len(before) - 1
 
 
 def _ratio(trial: _Trial, incumbent: _Trial) -> float:

@@ -28,6 +28,11 @@ CARD = DeviceProperties(
     shared_bytes=64 << 10,
     integrated=False,
 )
+KEY = "gemv few rows nibbles 1"
+OTHER = {"WAVES": 8, "ROWS": 1, "UNITS": 2, "LANES": 32, "BUFFERS": 1}
+BATCH = {"TILES": 2, "ROW_WAVES": 8, "SPLITS": 1, "STAGES": 2, "DEPTH": 1, "BLOCKS": 1}
+EXPERT = "experts expert_matmul Q4_K 16384 768 1"
+EXPERT_LANES = {"WAVES": 8, "ROWS": 2, "UNITS": 3, "LANES": 4, "BLOCKS": 1}
 TABLE = Tuning(
     MappingProxyType(
         {
@@ -38,14 +43,7 @@ TABLE = Tuning(
                 "LANES": 16,
                 "BUFFERS": 2,
             },
-            "batch 16": {
-                "TILES": 2,
-                "ROW_WAVES": 8,
-                "SPLITS": 1,
-                "STAGES": 2,
-                "DEPTH": 1,
-                "BLOCKS": 1,
-            },
+            "batch 16": BATCH,
         }
     ),
     ("embed_rmsnorm",),
@@ -110,7 +108,11 @@ def test_choosers_take_what_a_table_says_and_nothing_else_changes() -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "tokens", "lanes", "wanted"),
-    [("gfx1100", 1, 4, "more than 4"), ("sm_90", 1, 4, "more than 4"), ("sm_90", 8, 32, "4")],
+    [
+        ("gfx1100", 1, 4, "one of (8, 16, 32)"),
+        ("sm_90", 1, 4, "one of (8, 16, 32)"),
+        ("sm_90", 8, 32, "one of (4,)"),
+    ],
 )
 def test_lanes_of_matrix_units_are_refused_where_there_are_none(
     architecture: str, tokens: int, lanes: int, wanted: str
@@ -141,11 +143,6 @@ def test_tiles_of_float16_weights_have_a_table_of_their_own() -> None:
     speeds = {key: {"alone": 1.0, "full": 2.0 + i, "blocks": 1} for i, key in enumerate(keys)}
     tuned = matmul_f16.tiles("gfx942", Tuning(MappingProxyType(speeds)))
     assert [t.full for t in tuned] == [2.0 + i for i in range(len(own))]
-
-
-KEY = "gemv few rows nibbles 1"
-EXPERT = "experts expert_matmul Q4_K 16384 768 1"
-EXPERT_LANES = {"WAVES": 8, "ROWS": 2, "UNITS": 3, "LANES": 4, "BLOCKS": 1}
 
 
 def _broken(path: list[str], value: object) -> str:
@@ -183,10 +180,12 @@ def _broken(path: list[str], value: object) -> str:
         (_broken(["constants", KEY, "WAVES"], 1.5), "WAVES: got 1.5, wanted a number above 0"),
         (_broken(["constants", KEY, "WAVES"], True), "WAVES: got True, wanted a number"),
         (_broken(["constants", KEY, "WAVES"], "8); x"), "WAVES: got '8); x', wanted a number"),
-        (_broken(["constants", KEY, "WAVES"], 1 << 40), "wanted at most 1024"),
+        (_broken(["constants", KEY, "WAVES"], 1 << 40), "wanted at most 16"),
         (_broken(["constants", KEY, "WAVES"], 12), "WAVES: got 12, wanted a power of two"),
         (_broken(["constants", KEY, "LANES"], 24), "LANES: got 24, wanted a power of two"),
-        (_broken(["constants", EXPERT], EXPERT_LANES), "LANES: got 4, wanted more than 4"),
+        (_broken(["constants", "gemv nonsense"], OTHER), "'gemv nonsense': there is no such class"),
+        (_broken(["constants", "batch 16"], {**BATCH, "TILES": 3}), "TILES: got 3, wanted at most"),
+        (_broken(["constants", EXPERT], EXPERT_LANES), "LANES: got 4, wanted one of (8, 16, 32)"),
         (_broken(["without"], "all"), "\"without\": got 'all', wanted a list"),
         (_broken(["device"], "RX 7600"), "\"device\": got 'RX 7600', wanted"),
         (_broken(["compute_units"], 84), '"compute_units": got 84, wanted 96'),
