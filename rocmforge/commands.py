@@ -80,7 +80,7 @@ def generate(args: argparse.Namespace) -> int:
     idle = [name for name in DRAWN if name in args.sampling] if not params.temperature else []
     if idle:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in idle)
-        say(f"at temperature 0 the likeliest token is taken, whatever {names} say")
+        say(f"{names}: no effect at temperature 0; to draw tokens, add --temperature 0.8")
     tokenizer = Tokenizer.from_gguf(args.model)
     ids = tokenizer.encode(args.prompt, parse_special=args.special)
     tokens: list[GeneratedToken] = []

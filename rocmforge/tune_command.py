@@ -23,7 +23,8 @@ def tune(args: argparse.Namespace) -> int:
     """Tune a GPU and say what was found, or delete its table."""
     if args.reset:
         if args.model is not None or args.only:
-            raise ValueError("--reset deletes the whole table: got MODEL or --only with it")
+            other = "--only" if args.only else "MODEL"
+            raise ValueError(f"--reset deletes the whole table: got {other}, wanted it alone")
         return _reset(args.device)
     with ProgressBar("tuning", counts_bytes=False) as progress:
         parts = args.only or args.parts
