@@ -186,9 +186,8 @@ class GpuTimedPass:
     def enqueue(self, runtime: Runtime, stream: Any = None) -> None:
         """Put the whole pass on a stream, as the executor does."""
         self._bring(stream)
-        for launches in self._launches:
-            for launch in launches:
-                launch.enqueue(runtime, stream)
+        for launch in self.launches:
+            launch.enqueue(runtime, stream)
         self._take(stream)
 
     def close(self) -> None:

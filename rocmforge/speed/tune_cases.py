@@ -11,11 +11,10 @@ from typing import cast
 from rocmforge.gpu.ops import expert_constants, matmul_batch
 from rocmforge.gpu.ops.dot_rows import constants_of
 from rocmforge.gpu.ops.expert_constants import ExpertCut, ExpertOp
-from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES, TOKENS, Cut, RowClass, row_classes
+from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES, Cut, own_cuts
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.gpu.tuning import Constants, joined
 
-GEMVS = ("matmul", "gate_up_swiglu", "matmul_rmsnorm")
 NIBBLES = "Q4_K"  # a format whose products on matrix units are tuned
 BLOCK = ("WAVES", "ROWS", "UNITS")
 GEMV_TRIED = (4, 8, 16), (1, 2, 4), (1, 2, 4)
@@ -78,18 +77,13 @@ def _round(
 
 
 def _gemv(name: str, kind: str, tokens: int, properties: DeviceProperties) -> Case:
-    own = _row_class(name, properties).constants(kind)[TOKENS.index(tokens)]
+    key = joined(("gemv", name, kind, tokens))
+    own = own_cuts(properties.architecture)[key]
     fits = partial(_gemv_fits, properties, tokens)
     blocks = _round(BLOCK, GEMV_TRIED, fits)
     lanes = _round(("LANES", "BUFFERS"), (LANES_TRIED, BUFFERS_TRIED), fits)
     rounds = (blocks,) if own.lanes == MATRIX_LANES else (blocks, lanes)
-    shown = f"GEMV, {name}, {kind}"
-    return Case(joined(("gemv", name, kind, tokens)), shown, _constants(own), rounds)
-
-
-def _row_class(name: str, properties: DeviceProperties) -> RowClass:
-    classes = (row_classes(properties.architecture, op) for op in GEMVS)
-    return next(one for one in itertools.chain.from_iterable(classes) if one.name == name)
+    return Case(key, f"GEMV, {name}, {kind}", _constants(own), rounds)
 
 
 def _constants(cut: Cut | ExpertCut) -> Constants:

@@ -174,10 +174,8 @@ class Steps:
         """Seconds with the op's own constants, where a table makes the step slower or wrong."""
         if self._builds(table) == self._builds(own):
             return None
-        with self._under(own) as held, self._under(table) as trial:
-            own_times, times = _in_turns((held, trial), LAST_ROUNDS)
-            wrong = not _alike(trial, held)
-        return statistics.median(own_times) if wrong or _is_worth(times, own_times) else None
+        own_times, times, alike = self._compared(own, table)
+        return None if alike and not _is_worth(times, own_times) else statistics.median(own_times)
 
     def best_fusion(self, table: Tuning, rule: Fusion) -> tuple[Tuning, Found | None]:
         """Return the table with a rule where it is worth it, else without; None: it has no use."""
@@ -193,33 +191,26 @@ class Steps:
         return (apart if worth else fused), found
 
     def _fastest(self, held: Tuning, others: Sequence[Tuning]) -> tuple[int | None, int]:
-        """Place of the table with the fastest step, None: that of `held`; and how many are wrong.
-
-        A table with the kernels of `held` is not timed.
-        """
-        own = self._builds(held)
-        builds = [self._builds(other) for other in others]
-        for one in (own, *builds):
-            self._kernels.begin(one)
+        """Place of the fastest table, None: that is `held`; and how many others are wrong."""
+        for table in (held, *others):
+            self._kernels.begin(self._builds(table))
         self._kernels.settle()  # compilers would disturb what is timed
-        times = {-1: WORTH}
-        refused = 0
         with self._under(held) as incumbent:
-            for place, other in enumerate(others):
-                if builds[place] == own:
-                    continue
-                try:
-                    with self._under(other) as trial:
-                        if _alike(trial, incumbent):
-                            times[place] = _ratio(trial, incumbent)
-                        else:
-                            refused += 1
-                except OutOfMemoryError:
-                    raise
-                except DeviceError:  # it does not compile, or the device does not take it
-                    refused += 1
-        best = min(times, key=times.__getitem__)
-        return (None if best < 0 else best), refused
+            ratios = [self._against(incumbent, other) for other in others]
+        right = {place: ratio for place, ratio in enumerate(ratios) if ratio is not None}
+        best = min(right, key=right.__getitem__, default=None)
+        refused = len(ratios) - len(right)
+        return (None if best is None or right[best] >= WORTH else best), refused
+
+    def _against(self, incumbent: _Trial, table: Tuning) -> float | None:
+        """Time of a step under a table by the incumbent's; None: it does not run, or is wrong."""
+        try:
+            with self._under(table) as trial:
+                return _ratio(trial, incumbent) if _alike(trial, incumbent) else None
+        except OutOfMemoryError:
+            raise
+        except DeviceError:  # a kernel does not compile, or the device does not take it
+            return None
 
     def _judge(self, own: Tuning, other: Tuning) -> tuple[bool, float, float]:
         """Whether another table is worth it, and the median seconds of a step with each.
@@ -230,11 +221,16 @@ class Steps:
             with self._under(own) as held:
                 seconds = statistics.median(held.seconds() for _ in range(ROUNDS))
             return False, seconds, seconds
-        with self._under(other) as trial, self._under(own) as held:
-            own_times, other_times = _in_turns((held, trial), LAST_ROUNDS)
-            worth = _alike(trial, held) and _is_worth(own_times, other_times)
+        own_times, other_times, alike = self._compared(own, other)
+        worth = alike and _is_worth(own_times, other_times)
         own_s = statistics.median(own_times)
         return worth, own_s, statistics.median(other_times) if worth else own_s
+
+    def _compared(self, own: Tuning, other: Tuning) -> tuple[list[float], list[float], bool]:
+        """Seconds of a step with each of two tables, in turns, and whether it gives the same."""
+        with self._under(other) as trial, self._under(own) as held:
+            own_times, other_times = _in_turns((held, trial), LAST_ROUNDS)
+            return own_times, other_times, _alike(trial, held)
 
     @contextmanager
     def _tuned(self, table: Tuning) -> Iterator[None]:
