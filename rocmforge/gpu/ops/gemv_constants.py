@@ -139,12 +139,20 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (2560, 2048),
                 {
                     **_CUDA_FEW,
-                    "nibbles": ((16, 2, 4, 16), (8, 2, 2), (16, 2, 2), (16, 4, 1, 4)),
+                    "nibbles": ((16, 2, 4, 16), (8, 4, 2), (16, 2, 2), (16, 4, 1, 4)),
                     "short blocks": ((8, 2, 4, 16), (8, 2, 2), (8, 2, 2), (16, 4, 1, 4)),
                     "bytes": ((16, 2, 2, 32, 2), (8, 2, 2), (8, 2, 2), (16, 2, 1, 4)),
                 },
             ),
-            RowClass("from 2,721 rows", 2721, (4096, 4096), _CUDA_FEW),
+            RowClass(
+                "from 2,721 rows",
+                2721,
+                (4096, 4096),
+                {
+                    **_CUDA_FEW,
+                    "dense": ((16, 1, 4), (16, 2, 4, 32, 2), (16, 2, 2, 32, 2), (16, 2, 1, 32, 2)),
+                },
+            ),
             RowClass("from 4,225 rows", 4225, (5120, 8192), _CUDA_SOME),
             RowClass(
                 "from 4,225 rows of 4,096 columns",
@@ -169,9 +177,9 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 9216,
                 (12288, 4096),
                 {
-                    "nibbles": ((4, 2, 4, 16), (8, 2, 2), (4, 4, 1), (4, 2, 1, 4)),
+                    "nibbles": ((4, 2, 4, 16), (8, 2, 2), (4, 4, 1, 16, 2), (4, 2, 1, 4)),
                     "short blocks": ((4, 2, 4, 16, 2), (8, 2, 4), (8, 2, 2), (8, 2, 2, 4)),
-                    "planes": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 2, 1, 4)),
+                    "planes": ((4, 2, 2), (4, 4, 1, 16), (4, 4, 1, 16), (4, 2, 1, 4)),
                     "bytes": ((8, 2, 4, 32, 2), (8, 2, 4), (8, 2, 2), (8, 4, 1, 4)),
                     "dense": ((16, 1, 4), (8, 2, 2, 16), (8, 2, 2, 32, 2), (16, 4, 1, 32, 2)),
                 },
@@ -193,7 +201,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 (32000, 2048),
                 {
                     "nibbles": ((4, 2, 2), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
-                    "planes": ((4, 2, 2), (4, 4, 1), (16, 2, 2, 16, 2), (4, 2, 2, 4)),
+                    "planes": ((4, 2, 2), (4, 4, 1), (4, 4, 1, 16, 2), (4, 2, 2, 4)),
                     "bytes": ((4, 1, 4), (4, 1, 4), (8, 4, 1), (8, 4, 2, 4)),
                     "dense": _CUDA_DENSE_MANY,
                 },
@@ -206,7 +214,7 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 1,
                 (5632, 2048),
                 {
-                    "nibbles": ((8, 2, 2), (4, 4, 1), (8, 1, 2, 32, 2), (4, 2, 2, 4)),
+                    "nibbles": ((8, 2, 2), (4, 4, 1, 16), (8, 1, 2, 16, 2), (4, 2, 2, 4)),
                     "short blocks": ((8, 1, 4, 16), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
                     "planes": ((8, 1, 2), (4, 4, 1), (4, 4, 1), (4, 2, 2, 4)),
                     "bytes": ((8, 2, 2, 16, 2), (8, 4, 1), (8, 1, 4), (4, 2, 1, 4)),
@@ -218,11 +226,11 @@ CUDA: Mapping[str, tuple[RowClass, ...]] = MappingProxyType(
                 9216,
                 (11008, 4096),
                 {
-                    "nibbles": ((4, 1, 4, 32, 2), (4, 1, 4, 32, 2), (4, 1, 4), (4, 2, 2, 4)),
-                    "short blocks": ((4, 4, 1, 32, 2), (4, 2, 4), (4, 2, 1), (4, 2, 2, 4)),
-                    "planes": ((4, 1, 4), (4, 2, 1), (4, 1, 2, 32, 2), (4, 2, 2, 4)),
+                    "nibbles": ((4, 1, 4, 32, 2), (4, 1, 4, 32, 2), (4, 1, 4, 16, 2), (4, 2, 2, 4)),
+                    "short blocks": ((4, 4, 1, 32, 2), (4, 2, 4), (4, 2, 1, 16, 2), (4, 2, 2, 4)),
+                    "planes": ((4, 1, 4), (4, 2, 1), (4, 1, 2, 16, 2), (4, 2, 2, 4)),
                     "bytes": ((4, 2, 4), (4, 4, 2), (4, 4, 1), (4, 2, 1, 4)),
-                    "dense": ((4, 2, 4), (4, 4, 2, 16), (16, 2, 2, 32, 2), (16, 2, 2, 32, 2)),
+                    "dense": ((4, 2, 4), (4, 4, 2, 16), (16, 2, 2, 32, 2), (16, 2, 1, 32, 2)),
                 },
             ),
             RowClass(
@@ -256,7 +264,7 @@ Those of one token for the shapes of 7B, 8B, 1.1B, 30B-A3B and gpt-oss-20B, and 
 tokens, are the ones with which decode steps took the least time on an H100 (2026-11-26): a kernel
 that is the fastest by itself may leave less room for the next one to start early. So are those with
 two buffers, and those of eight tokens with MATRIX_LANES, for 7B (Q4_K_M, Q8_0), 8B and 1.1B
-(Q4_K_M), on an H200. `rocmforge tune` found about 50 more there (2026-11-27), most of two and
+(Q4_K_M), on an H200. `rocmforge tune` found about 60 more there (2026-11-27), most of two and
 four tokens. EXPERIMENTS has the figures."""
 
 _AMD_FEW: Chosen = {
