@@ -82,13 +82,6 @@ inline void hold_in_memory(F32* sums) {
     asm volatile("" : "+m"(*reinterpret_cast<F32(*)[n]>(sums)));
 }
 
-// Vectors of codes that are read each time anew, for want of registers.
-struct StoredCodes {
-    const uint8_t (*planes)[kPlane];
-
-    U8 operator[](int i) const { return load_bytes(planes[i]); }
-};
-
 // A sub-block of a tile: codes after to_form, and -128 * their sum where activations are biased.
 template <class Codes>
 struct SubBlock {

@@ -312,6 +312,75 @@ inline void add_twos(I32& acc, I16 w, I16 x) {
     add(acc.b, w.b, x.b);
 }
 
+// Sums of the products of four tokens. Members, because GCC 12 would keep an array in memory.
+struct FourSums {
+    __m256i a0, b0, a1, b1, a2, b2, a3, b3;
+
+    void store(I32* to) const {
+        to[0] = {a0, b0}, to[1] = {a1, b1}, to[2] = {a2, b2}, to[3] = {a3, b3};
+    }
+};
+// Products of a vector of codes with four tokens, which lie side by side, a word each. They become
+// the sums, or are added to them one step after they were computed, so that nothing waits. In
+// assembly, as above.
+#define ROCMFORGE_FOUR_INPUTS                                     \
+    [codes] "o"(*reinterpret_cast<const uint8_t(*)[64]>(codes)), \
+        [x] "o"(*reinterpret_cast<const int32_t(*)[4]>(x))
+#define ROCMFORGE_FOUR_PRODUCTS(multiply)                                              \
+    __m256i ca, cb, even, odd;                                                         \
+    asm("vmovdqu %[codes], %[ca]\n\tvmovdqu 32+%[codes], %[cb]\n\t"                    \
+        "vpbroadcastd %[x], %[even]\n\tvpbroadcastd 4+%[x], %[odd]\n\t"                \
+        multiply " %[even], %[ca], %[a0]\n\t" multiply " %[even], %[cb], %[b0]\n\t"    \
+        multiply " %[odd], %[ca], %[a1]\n\t" multiply " %[odd], %[cb], %[b1]\n\t"      \
+        "vpbroadcastd 8+%[x], %[even]\n\tvpbroadcastd 12+%[x], %[odd]\n\t"             \
+        multiply " %[even], %[ca], %[a2]\n\t" multiply " %[even], %[cb], %[b2]\n\t"    \
+        multiply " %[odd], %[ca], %[a3]\n\t" multiply " %[odd], %[cb], %[b3]"           \
+        : [a0] "=&x"(s.a0), [b0] "=&x"(s.b0), [a1] "=&x"(s.a1), [b1] "=&x"(s.b1),      \
+          [a2] "=&x"(s.a2), [b2] "=&x"(s.b2), [a3] "=&x"(s.a3), [b3] "=&x"(s.b3),      \
+          [ca] "=&x"(ca), [cb] "=&x"(cb), [even] "=&x"(even), [odd] "=&x"(odd)         \
+        : ROCMFORGE_FOUR_INPUTS)
+#define ROCMFORGE_ADD_FOUR(multiply, add)                                                \
+    __m256i ca, cb, even, odd, pa, pb;                                                   \
+    asm("vmovdqu %[codes], %[ca]\n\tvmovdqu 32+%[codes], %[cb]\n\t"                      \
+        "vpbroadcastd %[x], %[even]\n\tvpbroadcastd 4+%[x], %[odd]\n\t"                  \
+        multiply " %[even], %[ca], %[pa]\n\t" multiply " %[even], %[cb], %[pb]\n\t"      \
+        "vpbroadcastd 8+%[x], %[even]\n\t"                                               \
+        add " %[pa], %[a0], %[a0]\n\t" multiply " %[odd], %[ca], %[pa]\n\t"              \
+        add " %[pb], %[b0], %[b0]\n\t" multiply " %[odd], %[cb], %[pb]\n\t"              \
+        "vpbroadcastd 12+%[x], %[odd]\n\t"                                               \
+        add " %[pa], %[a1], %[a1]\n\t" multiply " %[even], %[ca], %[pa]\n\t"             \
+        add " %[pb], %[b1], %[b1]\n\t" multiply " %[even], %[cb], %[pb]\n\t"             \
+        add " %[pa], %[a2], %[a2]\n\t" multiply " %[odd], %[ca], %[pa]\n\t"              \
+        add " %[pb], %[b2], %[b2]\n\t" multiply " %[odd], %[cb], %[pb]\n\t"              \
+        add " %[pa], %[a3], %[a3]\n\t" add " %[pb], %[b3], %[b3]"                         \
+        : [a0] "+x"(s.a0), [b0] "+x"(s.b0), [a1] "+x"(s.a1), [b1] "+x"(s.b1),            \
+          [a2] "+x"(s.a2), [b2] "+x"(s.b2), [a3] "+x"(s.a3), [b3] "+x"(s.b3),            \
+          [ca] "=&x"(ca), [cb] "=&x"(cb), [even] "=&x"(even), [odd] "=&x"(odd),          \
+          [pa] "=&x"(pa), [pb] "=&x"(pb)                                                 \
+        : ROCMFORGE_FOUR_INPUTS)
+
+// Of codes of 8 bits and words of four such activations, in 16 bits; and of codes in 16 bits and
+// words of two, in 32.
+inline __attribute__((always_inline)) void multiply_four(FourSums& s, const uint8_t* codes,
+                                                         const int8_t* x) {
+    ROCMFORGE_FOUR_PRODUCTS("vpmaddubsw");
+}
+inline __attribute__((always_inline)) void add_four(FourSums& s, const uint8_t* codes,
+                                                    const int8_t* x) {
+    ROCMFORGE_ADD_FOUR("vpmaddubsw", "vpaddw");
+}
+inline __attribute__((always_inline)) void multiply_four(FourSums& s, const uint8_t* codes,
+                                                         const int32_t* x) {
+    ROCMFORGE_FOUR_PRODUCTS("vpmaddwd");
+}
+inline __attribute__((always_inline)) void add_four(FourSums& s, const uint8_t* codes,
+                                                    const int32_t* x) {
+    ROCMFORGE_ADD_FOUR("vpmaddwd", "vpaddd");
+}
+#undef ROCMFORGE_FOUR_INPUTS
+#undef ROCMFORGE_FOUR_PRODUCTS
+#undef ROCMFORGE_ADD_FOUR
+
 #endif
 
 }  // namespace rocmforge::ROCMFORGE_ISA
