@@ -82,6 +82,17 @@ inline void hold_in_memory(F32* sums) {
     asm volatile("" : "+m"(*reinterpret_cast<F32(*)[n]>(sums)));
 }
 
+// Vectors of codes that are read each time anew, for want of registers.
+struct StoredCodes {
+    const uint8_t (*planes)[kPlane];
+
+    U8 operator[](int i) const { return load_bytes(planes[i]); }
+};
+
+// Whether offsets are added before the products, so that they need not wait for them.
+template <class Block>
+constexpr bool kOffsetsFirst = kSumsOf16Bits && kCoarse<Block>;
+
 // A sub-block of a tile: codes after to_form, and -128 * their sum where activations are biased.
 template <class Codes>
 struct SubBlock {
@@ -105,6 +116,12 @@ inline __attribute__((always_inline)) void add_sub_block(const SubBlock<Codes>& 
     const float* const sum = (subs == 1 ? p.sum : p.sum16) + index * width;
 #pragma GCC unroll 16
     for (int t = 0; t < width; t += step, x += 4 * step) {
+        if constexpr (Block::kHasOffset && kOffsetsFirst<Block>) {
+#pragma GCC unroll 4
+            for (int i = 0; i < step; ++i) {
+                acc[t + i] = fma(w.offset, set1(sum[t + i]), acc[t + i]);
+            }
+        }
         I32 dot[step];
 #if defined(ROCMFORGE_VNNI)
         if constexpr (form == Form::kNarrow) {
@@ -145,7 +162,7 @@ inline __attribute__((always_inline)) void add_sub_block(const SubBlock<Codes>& 
             const F32 scale =
                 kCoarse<Block> ? w.scale : w.scale * set1(p.scale[index / subs * width + t + i]);
             acc[t + i] = fma(to_float(dot[i]), scale, acc[t + i]);
-            if constexpr (Block::kHasOffset) {
+            if constexpr (Block::kHasOffset && !kOffsetsFirst<Block>) {
                 acc[t + i] = fma(w.offset, set1(sum[t + i]), acc[t + i]);
             }
         }

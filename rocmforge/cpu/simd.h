@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
+#include <utility>
 
 #ifndef ROCMFORGE_ISA
 #error "ROCMFORGE_ISA must name the instruction set's namespace"
@@ -119,19 +119,14 @@ inline __attribute__((always_inline)) I32 dot_narrow(I32 acc, const U8* w, const
 
 #else
 
-// Vectors of codes that are read each time anew, for want of registers.
-struct StoredCodes {
-    const uint8_t (*planes)[sizeof(U8)];
-
-    U8 operator[](int i) const { return load_bytes(planes[i]); }
-};
-
-// What a sum of codes that are counted from `middle` begins with, of what start_of made.
-template <int middle>
-I16 first_sum(const int32_t* start) {
-    const I16 sum = as_shorts(set1(middle ? *start : 0));
-    if constexpr (middle > 1) return shift_left<log2_of(middle)>(sum);
-    return sum;
+// Calls f(0) to f(n - 1). Each number is a constant: of a loop that it unrolls, GCC 12 keeps the
+// array of sums in memory.
+template <int n, class Function>
+inline __attribute__((always_inline)) void for_each_token(const Function& f) {
+    const auto call =
+        [&]<int... t>(std::integer_sequence<int, t...>)
+            __attribute__((always_inline)) { (f(std::integral_constant<int, t>{}), ...); };
+    call(std::make_integer_sequence<int, n>{});
 }
 
 // The products of n vectors of codes with four activations of each of some tokens, which lie side
@@ -141,40 +136,19 @@ I16 first_sum(const int32_t* start) {
 template <int middle, int n, int tokens, class Codes>
 inline __attribute__((always_inline)) void dot_narrow(I32* dot, Codes codes, const int8_t* x,
                                                       int64_t stride, const int32_t* start) {
-#if defined(__AVX2__)
-    if constexpr (tokens == 4 && std::is_same_v<Codes, StoredCodes>) {
-        FourSums sums;
-        if constexpr (middle) {
-            const auto first = [&](int t) { return first_sum<middle>(start + t); };
-            const I16 of[4] = {first(0), first(1), first(2), first(3)};
-            sums = {of[0].a, of[0].b, of[1].a, of[1].b, of[2].a, of[2].b, of[3].a, of[3].b};
-            add_four(sums, codes.planes[0], x);
-        } else {
-            multiply_four(sums, codes.planes[0], x);
-        }
-#pragma GCC unroll 8
-        for (int q = 1; q < n; ++q) add_four(sums, codes.planes[q], x + q * stride);
-        sums.store(dot);
-#pragma GCC unroll 4
-        for (int t = 0; t < 4; ++t) dot[t] = fours(as_shorts(dot[t]));
-        return;
-    }
-#endif
     I16 sums[tokens];
-#pragma GCC unroll 4
-    for (int t = 0; t < tokens; ++t) {
-        sums[t] = first_sum<middle>(start + t);
-    }
+    for_each_token<tokens>([&](auto t) __attribute__((always_inline)) {
+        sums[t] = as_shorts(set1(middle ? start[t] : 0));
+        if constexpr (middle > 1) sums[t] = shift_left<log2_of(middle)>(sums[t]);
+    });
 #pragma GCC unroll 8
     for (int q = 0; q < n; ++q) {
         const U8 four = codes[q];
-#pragma GCC unroll 4
-        for (int t = 0; t < tokens; ++t) {
+        for_each_token<tokens>([&](auto t) __attribute__((always_inline)) {
             add_pairs(sums[t], four, broadcast4(x + q * stride + 4 * t));
-        }
+        });
     }
-#pragma GCC unroll 4
-    for (int t = 0; t < tokens; ++t) dot[t] = fours(sums[t]);
+    for_each_token<tokens>([&](auto t) __attribute__((always_inline)) { dot[t] = fours(sums[t]); });
 }
 
 // The same of codes in 16 bits, n vectors whose even and odd ones take turns, with activations of
@@ -182,23 +156,17 @@ inline __attribute__((always_inline)) void dot_narrow(I32* dot, Codes codes, con
 template <int n, int tokens, class Codes>
 inline __attribute__((always_inline)) void dot_shorts(I32* dot, Codes codes, const int32_t* x,
                                                       int64_t stride) {
-#if defined(__AVX2__)
-    if constexpr (tokens == 4) {
-        FourSums sums;
-        multiply_four(sums, codes.planes[0], x);
-#pragma GCC unroll 16
-        for (int i = 1; i < n; ++i) add_four(sums, codes.planes[i], x + i * stride);
-        return sums.store(dot);
-    }
-#endif
-#pragma GCC unroll 4
-    for (int t = 0; t < tokens; ++t) dot[t] = set1(int32_t{0});
+    I32 sums[tokens];
+    for_each_token<tokens>([&](auto t)
+                               __attribute__((always_inline)) { sums[t] = set1(int32_t{0}); });
 #pragma GCC unroll 16
     for (int i = 0; i < n; ++i) {
         const I16 two = as_shorts(as_int(codes[i]));
-#pragma GCC unroll 4
-        for (int t = 0; t < tokens; ++t) add_twos(dot[t], two, as_shorts(set1(x[i * stride + t])));
+        for_each_token<tokens>([&](auto t) __attribute__((always_inline)) {
+            add_twos(sums[t], two, as_shorts(set1(x[i * stride + t])));
+        });
     }
+    for_each_token<tokens>([&](auto t) __attribute__((always_inline)) { dot[t] = sums[t]; });
 }
 
 // Of n words of four codes each, minus the sums of their first two and of their last two, in 16

@@ -268,14 +268,10 @@ I16 shift_left(I16 x) {
 // must fit int16. In assembly: GCC computes many products before it adds the first, and then keeps
 // sums in memory, where each waits for the one before.
 inline void add_pairs(I16& sums, U8 w, I32 x) {
-    const auto add = [](__m256i& sum, __m256i codes, __m256i tokens) {
-        __m256i products;
-        asm("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0"
-            : "+x"(sum), "=&x"(products)
-            : "x"(codes), "x"(tokens));
-    };
-    add(sums.a, w.a, x.a);
-    add(sums.b, w.b, x.b);
+    __m256i a, b;
+    asm("vpmaddubsw %6, %4, %2\n\tvpmaddubsw %7, %5, %3\n\tvpaddw %2, %0, %0\n\tvpaddw %3, %1, %1"
+        : "+x"(sums.a), "+x"(sums.b), "=&x"(a), "=&x"(b)
+        : "x"(w.a), "x"(w.b), "x"(x.a), "x"(x.b));
 }
 // Each two neighbours added.
 inline I32 fours(I16 x) {
@@ -302,84 +298,11 @@ inline I16 odd_bytes(U8 x) {
 }
 // acc += the two products of each lane. In assembly, as above.
 inline void add_twos(I32& acc, I16 w, I16 x) {
-    const auto add = [](__m256i& sum, __m256i codes, __m256i tokens) {
-        __m256i products;
-        asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0"
-            : "+x"(sum), "=&x"(products)
-            : "x"(codes), "x"(tokens));
-    };
-    add(acc.a, w.a, x.a);
-    add(acc.b, w.b, x.b);
+    __m256i a, b;
+    asm("vpmaddwd %6, %4, %2\n\tvpmaddwd %7, %5, %3\n\tvpaddd %2, %0, %0\n\tvpaddd %3, %1, %1"
+        : "+x"(acc.a), "+x"(acc.b), "=&x"(a), "=&x"(b)
+        : "x"(w.a), "x"(w.b), "x"(x.a), "x"(x.b));
 }
-
-// Sums of the products of four tokens. Members, because GCC 12 would keep an array in memory.
-struct FourSums {
-    __m256i a0, b0, a1, b1, a2, b2, a3, b3;
-
-    void store(I32* to) const {
-        to[0] = {a0, b0}, to[1] = {a1, b1}, to[2] = {a2, b2}, to[3] = {a3, b3};
-    }
-};
-// Products of a vector of codes with four tokens, which lie side by side, a word each. They become
-// the sums, or are added to them one step after they were computed, so that nothing waits. In
-// assembly, as above.
-#define ROCMFORGE_FOUR_INPUTS                                     \
-    [codes] "o"(*reinterpret_cast<const uint8_t(*)[64]>(codes)), \
-        [x] "o"(*reinterpret_cast<const int32_t(*)[4]>(x))
-#define ROCMFORGE_FOUR_PRODUCTS(multiply)                                              \
-    __m256i ca, cb, even, odd;                                                         \
-    asm("vmovdqu %[codes], %[ca]\n\tvmovdqu 32+%[codes], %[cb]\n\t"                    \
-        "vpbroadcastd %[x], %[even]\n\tvpbroadcastd 4+%[x], %[odd]\n\t"                \
-        multiply " %[even], %[ca], %[a0]\n\t" multiply " %[even], %[cb], %[b0]\n\t"    \
-        multiply " %[odd], %[ca], %[a1]\n\t" multiply " %[odd], %[cb], %[b1]\n\t"      \
-        "vpbroadcastd 8+%[x], %[even]\n\tvpbroadcastd 12+%[x], %[odd]\n\t"             \
-        multiply " %[even], %[ca], %[a2]\n\t" multiply " %[even], %[cb], %[b2]\n\t"    \
-        multiply " %[odd], %[ca], %[a3]\n\t" multiply " %[odd], %[cb], %[b3]"           \
-        : [a0] "=&x"(s.a0), [b0] "=&x"(s.b0), [a1] "=&x"(s.a1), [b1] "=&x"(s.b1),      \
-          [a2] "=&x"(s.a2), [b2] "=&x"(s.b2), [a3] "=&x"(s.a3), [b3] "=&x"(s.b3),      \
-          [ca] "=&x"(ca), [cb] "=&x"(cb), [even] "=&x"(even), [odd] "=&x"(odd)         \
-        : ROCMFORGE_FOUR_INPUTS)
-#define ROCMFORGE_ADD_FOUR(multiply, add)                                                \
-    __m256i ca, cb, even, odd, pa, pb;                                                   \
-    asm("vmovdqu %[codes], %[ca]\n\tvmovdqu 32+%[codes], %[cb]\n\t"                      \
-        "vpbroadcastd %[x], %[even]\n\tvpbroadcastd 4+%[x], %[odd]\n\t"                  \
-        multiply " %[even], %[ca], %[pa]\n\t" multiply " %[even], %[cb], %[pb]\n\t"      \
-        "vpbroadcastd 8+%[x], %[even]\n\t"                                               \
-        add " %[pa], %[a0], %[a0]\n\t" multiply " %[odd], %[ca], %[pa]\n\t"              \
-        add " %[pb], %[b0], %[b0]\n\t" multiply " %[odd], %[cb], %[pb]\n\t"              \
-        "vpbroadcastd 12+%[x], %[odd]\n\t"                                               \
-        add " %[pa], %[a1], %[a1]\n\t" multiply " %[even], %[ca], %[pa]\n\t"             \
-        add " %[pb], %[b1], %[b1]\n\t" multiply " %[even], %[cb], %[pb]\n\t"             \
-        add " %[pa], %[a2], %[a2]\n\t" multiply " %[odd], %[ca], %[pa]\n\t"              \
-        add " %[pb], %[b2], %[b2]\n\t" multiply " %[odd], %[cb], %[pb]\n\t"              \
-        add " %[pa], %[a3], %[a3]\n\t" add " %[pb], %[b3], %[b3]"                         \
-        : [a0] "+x"(s.a0), [b0] "+x"(s.b0), [a1] "+x"(s.a1), [b1] "+x"(s.b1),            \
-          [a2] "+x"(s.a2), [b2] "+x"(s.b2), [a3] "+x"(s.a3), [b3] "+x"(s.b3),            \
-          [ca] "=&x"(ca), [cb] "=&x"(cb), [even] "=&x"(even), [odd] "=&x"(odd),          \
-          [pa] "=&x"(pa), [pb] "=&x"(pb)                                                 \
-        : ROCMFORGE_FOUR_INPUTS)
-
-// Of codes of 8 bits and words of four such activations, in 16 bits; and of codes in 16 bits and
-// words of two, in 32.
-inline __attribute__((always_inline)) void multiply_four(FourSums& s, const uint8_t* codes,
-                                                         const int8_t* x) {
-    ROCMFORGE_FOUR_PRODUCTS("vpmaddubsw");
-}
-inline __attribute__((always_inline)) void add_four(FourSums& s, const uint8_t* codes,
-                                                    const int8_t* x) {
-    ROCMFORGE_ADD_FOUR("vpmaddubsw", "vpaddw");
-}
-inline __attribute__((always_inline)) void multiply_four(FourSums& s, const uint8_t* codes,
-                                                         const int32_t* x) {
-    ROCMFORGE_FOUR_PRODUCTS("vpmaddwd");
-}
-inline __attribute__((always_inline)) void add_four(FourSums& s, const uint8_t* codes,
-                                                    const int32_t* x) {
-    ROCMFORGE_ADD_FOUR("vpmaddwd", "vpaddd");
-}
-#undef ROCMFORGE_FOUR_INPUTS
-#undef ROCMFORGE_FOUR_PRODUCTS
-#undef ROCMFORGE_ADD_FOUR
 
 #endif
 
