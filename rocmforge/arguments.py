@@ -221,7 +221,8 @@ def parser() -> argparse.ArgumentParser:
     tune = command("tune", "find the fastest constants of the kernels on a GPU", _TUNE_EXAMPLES)
     tune.set_defaults(parts=TUNED)
     _add_model(tune, "random models of common shapes")
-    tune.add_argument("--device", **_DEVICE)
+    which = "auto, hip, cuda, or a GPU by its number, as hip:1 (default auto: the best GPU)"
+    tune.add_argument("--device", **{**_DEVICE, "help": which})
     tune.add_argument(
         "--only",
         action="append",

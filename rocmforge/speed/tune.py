@@ -121,7 +121,6 @@ def tune(
         The cache or a model of MODELS cannot be written, or the model was trained for fewer than
         CONTEXT tokens.
     """
-    folder = env.cache_folder("tuning")  # before minutes of work
     if model is not None and set(parts) == {"tile"}:
         raise ValueError(f"model: got {model}, but tiles are timed without a model")
     counts = sorted({count for part in parts for count in COUNTS.get(part, ())})
@@ -133,6 +132,7 @@ def tune(
             )
         kernels = backend.kernels
         properties = kernels.runtime.properties
+        folder = env.cache_folder("tuning")  # before minutes of work
         path = folder / tuning_file(properties).name
         old = read_tuning(path, properties) if path.exists() else UNTUNED
         tiles = list(tile_cases(properties)) if "tile" in parts else []

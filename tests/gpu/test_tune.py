@@ -503,6 +503,15 @@ def test_the_command_writes_a_table_that_later_devices_take(
     assert "--reset deletes the whole table" in capsys.readouterr().err
 
 
+def test_the_cpu_has_nothing_to_tune_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROCMFORGE_CACHE", str(tmp_path / "unused"))
+    assert main(["tune", "--device", "cpu"]) == 1
+    assert "no GPU to tune" in capsys.readouterr().err
+    assert not (tmp_path / "unused").exists()
+
+
 def test_a_broken_model_ends_it_before_anything_is_timed(
     kernels: Kernels, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
