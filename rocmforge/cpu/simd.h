@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #ifndef ROCMFORGE_ISA
@@ -119,14 +120,13 @@ inline __attribute__((always_inline)) I32 dot_narrow(I32 acc, const U8* w, const
 
 #else
 
-// Calls f(0) to f(n - 1). Each number is a constant: of a loop that it unrolls, GCC 12 keeps the
-// array of sums in memory.
+// Calls f(0) to f(n - 1). Each number is a compile-time constant. In a loop, even an unrolled one,
+// GCC 12 would keep the array of sums in memory.
 template <int n, class Function>
 inline __attribute__((always_inline)) void for_each_token(const Function& f) {
-    const auto call =
-        [&]<int... t>(std::integer_sequence<int, t...>)
-            __attribute__((always_inline)) { (f(std::integral_constant<int, t>{}), ...); };
-    call(std::make_integer_sequence<int, n>{});
+    [&]<int... t>(std::integer_sequence<int, t...>) __attribute__((always_inline)) {
+        (f(std::integral_constant<int, t>{}), ...);
+    }(std::make_integer_sequence<int, n>{});
 }
 
 // The products of n vectors of codes with four activations of each of some tokens, which lie side

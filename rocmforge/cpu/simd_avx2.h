@@ -266,7 +266,8 @@ I16 shift_left(I16 x) {
 }
 // sums += products of bytes, unsigned and signed, of which each two neighbours are added; those two
 // must fit int16. In assembly: GCC computes many products before it adds the first, and then keeps
-// sums in memory, where each waits for the one before.
+// sums in memory, where each waits for the one before. Both halves are multiplied before either is
+// added: so an addition does not follow its own product directly.
 inline void add_pairs(I16& sums, U8 w, I32 x) {
     __m256i a, b;
     asm("vpmaddubsw %6, %4, %2\n\tvpmaddubsw %7, %5, %3\n\tvpaddw %2, %0, %0\n\tvpaddw %3, %1, %1"
