@@ -156,9 +156,7 @@ inline __attribute__((always_inline)) void dot_narrow(I32* dot, Codes codes, con
 template <int n, int tokens, class Codes>
 inline __attribute__((always_inline)) void dot_shorts(I32* dot, Codes codes, const int32_t* x,
                                                       int64_t stride) {
-    I32 sums[tokens];
-    for_each_token<tokens>([&](auto t)
-                               __attribute__((always_inline)) { sums[t] = set1(int32_t{0}); });
+    I32 sums[tokens] = {};
 #pragma GCC unroll 16
     for (int i = 0; i < n; ++i) {
         const I16 two = as_shorts(as_int(codes[i]));

@@ -47,9 +47,9 @@ def plant(
 def test_replays_take_longer_by_what_is_planted(
     gpu: Gpu, plant: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real = gpu.runtime.platform == "cuda"
     # The stand-in is slow; on a real device, one launch would be less than what a graph costs.
-    shortest = 1e-3 if gpu.runtime.platform == "cuda" else 1e-5
-    monkeypatch.setattr(replay, "SHORTEST_S", shortest)
+    monkeypatch.setattr(replay, "SHORTEST_S", 1e-3 if real else 1e-5)
     x = np.random.default_rng(0).standard_normal((ROWS, COLUMNS), np.float32)
     out = gpu.empty(x.nbytes)
     shape = {"rows": ROWS, "columns": COLUMNS, "eps": 1e-5}
@@ -64,7 +64,7 @@ def test_replays_take_longer_by_what_is_planted(
         return found
 
     # A real device also takes time between two kernels, which the plant does not double.
-    least = 1.3 if gpu.runtime.platform == "cuda" else 1.7
+    least = 1.3 if real else 1.7
     for _ in range(5):  # the stand-in's times are a CPU's, which may be busy all the while
         plain, planted, again = seconds(0), seconds(100), seconds(0)
         if least < planted / plain < 2.3 and abs(again / plain - 1) < 0.15:
