@@ -188,7 +188,7 @@ DEVICE int quotient(int x, int y) {
 // Calls f(part) for each part of this block. Without EVEN, the blocks of a band share its steps:
 // grid (tiles of tokens, bands, blocks). With EVEN, all blocks together walk along the
 // steps of one band after another, each as far as the others, so that a block may have the end of a
-// band and the beginning of the next: grid (tiles of tokens, blocks).
+// band and the beginning of the next, and whole bands between them: grid (tiles of tokens, blocks).
 template <class Function>
 DEVICE void each_part(const Batch& b, Function f) {
     const int steps = steps_of(b.columns);
@@ -204,14 +204,15 @@ DEVICE void each_part(const Batch& b, Function f) {
             const int stop = minimum(end, start + steps);
             f(Part{band, at - start, stop - start});
             at = stop;
-            if (at >= end) return;  // else this part was shared: its end was a barrier
+            if (at >= end) return;
         }
     }
 }
 
 // The blocks that share a band, `count` of them, follow one another. Places for their sums do, too:
 // `first` and `own` are those of the first one and of this one. With EVEN they go on from a block
-// to the next, and from a band to the next.
+// to the next, and from a band to the next. Where bands are more than blocks, a block shares two of
+// them at most, each with one other block; it has a place for each.
 struct Sharers {
     int count, first, own;
 
@@ -224,8 +225,8 @@ struct Sharers {
             const int steps = steps_of(b.columns), all = steps * b.bands, start = band * steps;
             const int block = quotient((start + 1) * b.blocks - 1, all);
             count = quotient((start + steps) * b.blocks - 1, all) + 1 - block;
-            first = band + block;
-            own = band + static_cast<int>(block_y());
+            first = b.blocks < b.bands ? 2 * block + 1 : band + block;
+            own = first + static_cast<int>(block_y()) - block;
         }
     }
 };

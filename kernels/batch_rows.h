@@ -1,4 +1,4 @@
-// Products of 9 to 128 rows of activations with packed weights, on the matrix units: each weight is
+// Products of 9 to 512 rows of activations with packed weights, on the matrix units: each weight is
 // read once for TOKENS of them. Batched decode and short prompts need them.
 //
 // Weights never lie in LDS. A lane loads groups of 32 columns of its rows, makes f16 of them
@@ -23,6 +23,13 @@
 #endif
 
 static_assert(16 * kLds >= 4 * (SPLITS - 1) * kBandFloats, "room for the sums");
+
+// What a block has in LDS. Addresses that the compiler knows keep a step short.
+#if TOKENS <= 64
+#define ROCMFORGE_BATCH_LDS(name) SHARED u32x4 name[kLds]
+#else
+#define ROCMFORGE_BATCH_LDS(name) SHARED_BY_LAUNCH(u32x4, name, kLds)
+#endif
 
 DEVICE int split() {
     return SPLITS == 1 ? 0 : static_cast<int>(wave()) / ROW_WAVES;
@@ -81,6 +88,7 @@ DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, cons
                 sums.add(floats + ((i - 1) * ROW_WAVES + row_wave) * kWaveFloats);
             }
         }
+        block_sync();
     }
     if (count < steps_of(b.columns)) {
         const Sharers sharers(b, part.band);

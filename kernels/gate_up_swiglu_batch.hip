@@ -1,4 +1,4 @@
-// gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 128
+// gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 512
 // rows of x (batched decode, short prompts).
 //
 //   x         (T, K) f16, aligned to 16
@@ -37,6 +37,6 @@ DEVICE void run(const GateUpBatchArgs& a, const Part& part, u32x4* lds) {
 }
 
 KERNEL_RESIDENT(gate_up_swiglu_batch, GateUpBatchArgs, kThreads, BLOCKS) {
-    SHARED u32x4 lds[kLds];
+    ROCMFORGE_BATCH_LDS(lds);
     each_part(a.batch, [&](const Part& part) { run(a, part, lds); });
 }

@@ -1,4 +1,4 @@
-// matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 128 rows of x (batched
+// matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 512 rows of x (batched
 // decode, short prompts), with up to three matrices W in one launch.
 //
 //   x         (T, K) f16, aligned to 16
@@ -11,8 +11,8 @@
 //
 // Threads: a block takes TOKENS tokens and its share of the steps of all bands, which have kRows
 // rows of one matrix (batch_rows.h, products.h). Grid: of batch.h. Limits: K a multiple of 32; at
-// least as many blocks as bands, at most as many as steps of all bands; with EVEN, the product of
-// blocks and these steps below 2^31. Rows past the end are computed from the data of the last one
+// most as many blocks as steps of all bands, without EVEN also at least as many as bands; with EVEN,
+// the product of blocks and these steps below 2^31. Rows past the end are computed from the data of the last one
 // and not stored.
 // Launched by rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"
@@ -63,7 +63,7 @@ struct RowProducts {
 };
 
 KERNEL_RESIDENT(matmul_batch, MatmulBatchArgs, kThreads, BLOCKS) {
-    SHARED u32x4 lds[kLds];
+    ROCMFORGE_BATCH_LDS(lds);
     each_part(a.batch, [&](const Part& part) {
         own_product(a.products, part.band, RowProducts{a, part, lds});
     });

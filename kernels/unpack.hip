@@ -34,11 +34,12 @@ DEVICE int place(int unit, int piece) {
     return unit * kPieces + (piece ^ unit * kPieces / 8 % kPieces);
 }
 
-KERNEL(unpack, UnpackArgs, kThreads) {
+KERNEL_AHEAD(unpack, UnpackArgs, kThreads) {
     const u64 first = static_cast<u64>(block_x()) * kThreads;
     const bool present = first + thread_x() < a.units;
     uint32_t pairs[Weights::kColumns / 2];
     if (present) PackedHalves<FORMAT>::pairs(Weights::load(a.w, first + thread_x()), pairs);
+    await_earlier();
     if constexpr (Weights::kColumns == 4) {  // half a piece: lanes write neighbours anyway
         if (present) reinterpret_cast<u32x2*>(a.out)[first + thread_x()] = {pairs[0], pairs[1]};
     } else {

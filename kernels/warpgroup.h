@@ -68,7 +68,7 @@ DEVICE void hold_sums(TileC (&d)[kTiles]) {
 
 template <int kTiles>
 DEVICE void warpgroup_mma(TileC (&d)[kTiles], const TileA& a, u64 b) {
-    static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4);
+    static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4 || kTiles == 8);
     if constexpr (kTiles == 1) {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
@@ -82,13 +82,25 @@ DEVICE void warpgroup_mma(TileC (&d)[kTiles], const TileA& a, u64 b) {
             "{%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
             : ROCMFORGE_SUMS(0), ROCMFORGE_SUMS(1)
             : ROCMFORGE_A);
-    } else {
+    } else if constexpr (kTiles == 4) {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
             "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
             "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
             "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
             : ROCMFORGE_SUMS(0), ROCMFORGE_SUMS(1), ROCMFORGE_SUMS(2), ROCMFORGE_SUMS(3)
+            : ROCMFORGE_A);
+    } else {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+            "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
+            "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+            "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
+            "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
+            "%62, %63}, "
+            "{%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
+            : ROCMFORGE_SUMS(0), ROCMFORGE_SUMS(1), ROCMFORGE_SUMS(2), ROCMFORGE_SUMS(3),
+              ROCMFORGE_SUMS(4), ROCMFORGE_SUMS(5), ROCMFORGE_SUMS(6), ROCMFORGE_SUMS(7)
             : ROCMFORGE_A);
     }
 }

@@ -100,6 +100,11 @@ def room_of(shape: BatchShape) -> BatchShape:
     )
 
 
+def least_of(room: int) -> int:
+    """Return what all numbers of rows exceed that share a plan with `room` rows of many tokens."""
+    return room // 2 if room > LEAST_ROOM else 0
+
+
 def _rounded(rows: int) -> int:
     for most in (NORMED_ROWS, DOT_TOKENS, GEMV_ROWS):
         if rows <= most:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rocmforge.gpu import arrays
-from rocmforge.gpu.batch_shape import BatchShape
+from rocmforge.gpu.batch_shape import BatchShape, least_of
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
 from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -61,7 +61,11 @@ from rocmforge.plan.records import (
 GEMV_ROWS = MAX_TOKENS
 """Rows up to which a product is a GEMV."""
 
-ARRIVALS = np.zeros(4096, np.uint32)
+LEAST_BY_ROWS = 129
+"""Rows of a pass from which each device of a group adds up rows of its own (ops/reduce_rmsnorm.py);
+products of matmul_batch cannot add to some rows alone."""
+
+ARRIVALS = np.zeros(matmul_batch.COUNTERS, np.uint32)
 """Counters of `last_to_arrive` in kernels/device.h: every kernel leaves them at 0."""
 
 
@@ -209,15 +213,26 @@ class Lowering:
         architecture = self.kernels.runtime.properties.architecture
         found = 0
         for op in (step.op for step in steps):
+            products: list[tuple[DeviceMatrix, ...]]
             if isinstance(op, GateUpSwiglu):
-                both = (op.gate, op.up)
-                nbytes = matmul_f16.unpacked_bytes(architecture, both, shape.tokens)
-                found = max(found, nbytes)
+                products = [(op.gate, op.up)]
             elif isinstance(op, Matmul):
-                rows = shape.rows(op.x)
-                each = (matmul_f16.unpacked_bytes(architecture, (w,), rows) for w in op.weights)
+                products = [(weight,) for weight in op.weights]
+            else:
+                continue
+            rows = shape.rows(op.x)
+            if not self.batches([weight for some in products for weight in some], rows):
+                each = (matmul_f16.unpacked_bytes(architecture, some, rows) for some in products)
                 found = max(found, *each)
         return found
+
+    def batches(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
+        """Whether matmul_batch runs products of so many rows, more than a GEMV's, that share x."""
+        if self.peers.ranks > 1 and rows >= LEAST_BY_ROWS:
+            return False
+        architecture = self.kernels.runtime.properties.architecture
+        dtypes = {self.activation_dtype(w.format, rows) for w in weights}
+        return dtypes == {F16} and matmul_batch.runs(architecture, weights, rows)
 
     def multiplies_f16(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
         """Whether a prompt's product, with one matrix or gate and up, is matmul_f16's."""
@@ -226,25 +241,25 @@ class Lowering:
         return matmul_f16.runs(self.kernels.runtime.properties.architecture, weights, rows)
 
     def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
-        most = matmul_batch.most_tokens(self.kernels.runtime.properties.architecture)
+        architecture = self.kernels.runtime.properties.architecture
         ops = [step.op for step in steps]
         every = dict.fromkeys(
-            (op.gate.kernel_format, (2 * op.gate.rows,), op.gate.columns)
+            (op.gate.kernel_format, (2 * op.gate.rows,), op.gate.columns, shape.tokens)
             for op in ops
             if isinstance(op, GateUpSwiglu)
         )
         every |= dict.fromkeys(
-            (weights[0].kernel_format, tuple(w.rows for w in weights), op.x.columns)
+            (some[0].kernel_format, tuple(w.rows for w in some), op.x.columns, shape.rows(op.x))
             for op in ops
             if isinstance(op, Matmul)
-            for weights in by_launch(op.weights)
+            for some in by_launch(op.weights)
         )
         return max(
             (
                 matmul_batch.scratch_bytes(self.kernels, name, rows, columns, tokens)
-                for name, rows, columns in every
-                for tokens in (*matmul_batch.TOKENS, most)
-                if shape.tokens > GEMV_ROWS
+                for name, rows, columns, most in every
+                for tokens in matmul_batch.sizes(architecture, name)
+                if most > GEMV_ROWS and tokens > least_of(most)
             ),
             default=0,
         )

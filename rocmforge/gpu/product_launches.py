@@ -9,12 +9,11 @@ from typing import Any
 from rocmforge.gpu import arrays
 from rocmforge.gpu.dtypes import F16, Q8
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.lowering import GEMV_ROWS
+from rocmforge.gpu.lowering import GEMV_ROWS, LEAST_BY_ROWS
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import matmul_f16, reduce_rmsnorm
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul, matmul_rmsnorm
-from rocmforge.gpu.ops.matmul_batch import Scratch, gate_up_swiglu_batch, matmul_batch, most_tokens
-from rocmforge.gpu.ops.matmul_batch import runs as runs_batch
+from rocmforge.gpu.ops.matmul_batch import Scratch, gate_up_swiglu_batch, matmul_batch
 from rocmforge.gpu.ops.matmul_dot4 import matmul_dot4
 from rocmforge.gpu.ops.matmul_prompt import gate_up_swiglu_prompt, matmul_prompt
 from rocmforge.gpu.ops.products import by_launch
@@ -45,7 +44,7 @@ class ProductLaunches:
             for w, out, bias in zip(op.weights, op.outs, op.biases, strict=True)
         ]
         if rows > GEMV_ROWS:
-            if self._batches(op.weights, rows):
+            if self.memory.lowering.batches(op.weights, rows):
                 return [self._batched(op, rows, some) for some in by_launch(parts)]
             return [launch for part in parts for launch in self._gemm(op, rows, *part)]
         launches = []
@@ -94,7 +93,7 @@ class ProductLaunches:
         if tokens <= GEMV_ROWS:
             scale = self._row_scale(op.x_scale)
             return [gate_up_swiglu(self.memory.kernels, **both, x_scale=scale)]
-        if self._batches((op.gate, op.up), tokens):
+        if self.memory.lowering.batches((op.gate, op.up), tokens):
             return [
                 gate_up_swiglu_batch(self.memory.kernels, **both, scratch=self._batch_scratch())
             ]
@@ -140,9 +139,9 @@ class ProductLaunches:
         )
 
     def by_rows(self, x: Tensor) -> bool:
-        """Whether devices add up rows of their own: in passes whose products can add to these."""
+        """Whether devices add up rows of their own."""
         rows = self.memory.shape.rows(x)
-        if rows <= most_tokens(self.memory.architecture):
+        if rows < LEAST_BY_ROWS:
             return False
         return reduce_rmsnorm.runs(rows, x.columns, self.memory.lowering.peers)
 
@@ -167,11 +166,6 @@ class ProductLaunches:
             scratch=self._batch_scratch(),
             accumulate=op.accumulate,
         )
-
-    def _batches(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
-        """Whether matmul_batch runs products of so many rows."""
-        dtypes = {self.memory.lowering.activation_dtype(w.format, rows) for w in weights}
-        return dtypes == {F16} and runs_batch(self.memory.architecture, weights, rows)
 
     def _batch_scratch(self) -> Scratch:
         return Scratch(self.memory.scratch, self.memory.lowering.arrivals())

@@ -22,6 +22,7 @@ from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
 from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES
 from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.pass_memory import PassMemory
+from rocmforge.gpu.peers import NO_PEERS
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.plan.fusion import fuse
 from rocmforge.plan.graph import Op
@@ -82,12 +83,14 @@ def launches_of(found: Lowering, shape: BatchShape, steps: list[Step]) -> list[L
     return PassLowering(memory).launches(steps)
 
 
-def test_launches_of_a_few_rows_start_early_but_those_behind_a_copy() -> None:
+def test_launches_start_early_but_those_behind_a_copy() -> None:
     found = lowering("gfx1100")
     ops = feed_forward("Q4_K", "Q4_K", "Q6_K")
-    for rows, early in ((1, True), (8, True), (64, True), (65, False), (512, False)):
+    for rows in (1, 8, 64, 65, 2048):
         shape = BatchShape(rows, rows, None, True, 1)
-        assert {launch.early for launch in launches(found, shape, ops)} == {early}
+        assert all(launch.early for launch in launches(found, shape, ops))
+        group = replace(found, peers=replace(NO_PEERS, ranks=2))
+        assert {launch.early for launch in launches(group, shape, ops)} == {rows <= 64}
     rows = np.zeros((4, 144), np.uint8)
     embed = Embed(Embedding(rows, FORMATS["Q4_K"]), Tensor("x", 256))
     (launch,) = launches(found, BatchShape(1, 1, None, True, 1), [embed])
@@ -98,9 +101,10 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
     unpacked = ["quantize", "unpack", "unpack", "gate_up_swiglu_f16", "unpack", "matmul_f16"]
     packed = ["quantize", "gate_up_swiglu_prompt", "matmul_prompt"]
     dense = ["quantize", "gate_up_swiglu_f16", "matmul_f16"]
+    batched = ["quantize", "gate_up_swiglu_batch", "matmul_batch"]
     for architecture, name, tokens, wanted in (
-        ("sm_90", "Q4_K", 512, unpacked),
-        ("sm_90", "Q4_K", 129, unpacked),
+        ("sm_90", "Q4_K", 512, batched),
+        ("sm_90", "Q4_K", 513, unpacked),
         ("sm_80", "Q4_K", 256, packed),
         ("gfx942", "Q4_K", 257, unpacked),
         ("gfx1100", "Q4_K", 2048, packed),
@@ -121,6 +125,15 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
         names = [launch.name for launch in launches(without, shape, ops)]
         assert names == (packed if wanted == unpacked else wanted)
         assert without.unpacked_bytes(lower(ops, reading, writing), shape) == 0
+
+
+def test_products_that_devices_add_up_by_rows_are_no_batches() -> None:
+    weights = (DeviceMatrix.at(0, "Q4_K", 512, 256),)
+    alone = lowering("sm_90")
+    group = replace(alone, peers=replace(NO_PEERS, ranks=2))
+    for rows, expected in ((128, True), (129, False), (512, False)):
+        assert alone.batches(weights, rows)
+        assert group.batches(weights, rows) == expected
 
 
 @pytest.mark.parametrize("architecture", ["sm_90", "gfx1100"])

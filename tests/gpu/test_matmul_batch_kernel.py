@@ -1,4 +1,4 @@
-"""Products of 9 to 128 tokens against the float64 reference: every format, awkward shapes, several
+"""Products of 9 to 512 tokens against the float64 reference: every format, awkward shapes, several
 matrices in one launch, bands of rows that blocks share, what becomes of the sums."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.arrays import F16
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.matrix import DENSE
+from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import matmul_batch as op
 from rocmforge.gpu.tuning import UNTUNED
 from rocmforge.ops.cases import relative_rms
@@ -34,7 +34,7 @@ SHAPES = ((9, 1, 256), (17, 33, 768), (64, 130, 512))  # tokens, rows, columns
 
 
 def scratch(gpu: Gpu, nbytes: int = 1 << 22) -> op.Scratch:
-    return op.Scratch(gpu.empty(nbytes), gpu.upload(np.zeros(4096, np.uint32)))
+    return op.Scratch(gpu.empty(nbytes), gpu.upload(np.zeros(op.COUNTERS, np.uint32)))
 
 
 def multiply(
@@ -69,7 +69,7 @@ def test_every_format(gpu: Gpu, name: str, shape: tuple[int, int, int]) -> None:
     assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
 
 
-@pytest.mark.parametrize("tokens", [9, 16, 32, 33, 48, 65, 128])
+@pytest.mark.parametrize("tokens", [9, 16, 32, 33, 48, 65, 128, 130, 320])
 def test_tokens_and_columns_that_fill_no_step(gpu: Gpu, tokens: int) -> None:
     case = data(tokens, 70, 160, "Q4_0")
     assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
@@ -169,13 +169,18 @@ def test_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
     assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
 
 
+def kernels_of(architecture: str) -> Any:
+    """What a launch is cut by, of a device with 132 compute units."""
+    properties = SimpleNamespace(architecture=architecture, compute_units=132)
+    return SimpleNamespace(runtime=SimpleNamespace(properties=properties), tuning=UNTUNED)
+
+
 def just_enough(
     gpu: Gpu, name: str, rows: Sequence[int], columns: int, tokens: int
 ) -> tuple[op.Scratch, int]:
     """Memory that the launch asks for, not a byte more, and its number of counters."""
-    nbytes = op.scratch_bytes(gpu.kernels, name, rows, columns, tokens)
-    of_block = op.choose(gpu.kernels.runtime.properties.architecture, name, tokens)
-    counters = sum(-(-n // of_block.rows) for n in rows) * -(-tokens // of_block.TOKENS)
+    cut = op._cut(gpu.kernels, name, rows, columns, tokens)
+    nbytes, counters = cut.partial_bytes, cut.bands * cut.token_tiles
     arrivals = gpu.upload(np.zeros(counters, np.uint32))
     return op.Scratch(gpu.empty(max(16, nbytes)), arrivals), counters
 
@@ -190,7 +195,7 @@ NAMES_OF_THREE = (
 )
 
 
-@pytest.mark.parametrize("count", [4, 7, 11])  # blocks for up to four bands
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 11])  # blocks for up to four bands
 @pytest.mark.parametrize(
     ("tokens", "names", "possible"),
     [(9, names, True) for names in NAMES_OF_THREE]
@@ -207,10 +212,10 @@ def test_blocks_share_the_bands_of_several_matrices(
     count: int,
 ) -> None:
     """The same sums every time, in no more memory than was asked for; counters are 0 again."""
-    band = op.choose(gpu.kernels.runtime.properties.architecture, names[0], tokens).rows
+    band = op.able(gpu.kernels.runtime.properties.architecture, names[0], tokens)[-1].rows
     rows = (2 * band - 3, 5, band)[: len(names)]
     monkeypatch.setattr(op, "can_be_even", lambda _: possible)
-    monkeypatch.setattr(op, "blocks", lambda bands, *_, **__: max(count, bands))
+    monkeypatch.setattr(op, "blocks", lambda work, even: count if even else max(count, work.bands))
     cases = [data(tokens, n, 1536, name) for n, name in zip(rows, names, strict=True)]
     x = cases[0].x
     own, counters = just_enough(gpu, names[0], rows, 1536, tokens)
@@ -236,15 +241,15 @@ def test_blocks_share_the_bands_of_several_matrices(
     assert not gpu.download(own.arrivals, (counters,), np.uint32).any()
 
 
-@pytest.mark.parametrize("count", [3, 4, 7, 9])  # blocks for three bands
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 9])  # blocks for three bands
 @pytest.mark.parametrize("possible", [False, True])
-@pytest.mark.parametrize("tokens", [9, 32, 64])
+@pytest.mark.parametrize("tokens", [9, 32, 64, 100])
 def test_blocks_share_the_bands_of_gate_and_up(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, possible: bool, count: int
 ) -> None:
     monkeypatch.setattr(op, "can_be_even", lambda _: possible)
-    monkeypatch.setattr(op, "blocks", lambda *_, **__: count)
-    band = op.choose(gpu.kernels.runtime.properties.architecture, "Q4_K", tokens).rows
+    monkeypatch.setattr(op, "blocks", lambda work, even: count if even else max(count, work.bands))
+    band = op.able(gpu.kernels.runtime.properties.architecture, "Q4_K", tokens)[-1].rows
     rows = 3 * band // 2 - 5
     own, counters = just_enough(gpu, "Q4_K", [2 * rows], 1536, tokens)
     launch, out, wanted = gate_and_up(gpu, "Q4_K", tokens, rows, 1536, own)
@@ -265,37 +270,104 @@ def test_blocks_share_bands_of_waves_of_one_tile(
     test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, 64, possible, 7)
 
 
+@pytest.mark.parametrize("tokens", [65, 128, 200])
+def test_wide_tiles(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    """Alone and shared, where the device has them."""
+    if gpu.kernels.runtime.properties.architecture != "sm_90":
+        pytest.skip("Hopper alone has wide tiles")
+    monkeypatch.setattr(op, "able", lambda *_: (op.WIDE,))
+    for count in (1, 2, 3, 5):
+        monkeypatch.setattr(op, "blocks", lambda work, even, n=count: n)
+        case = data(tokens, 3 * op.WIDE.rows - 5, 1536, "Q6_K")
+        assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
+        launch, out, wanted = gate_and_up(gpu, "Q4_K", tokens, 300, 1536, scratch(gpu, 1 << 25))
+        gpu.run(launch)
+        got = gpu.download(out.address, wanted.shape, np.float16).astype(np.float32)
+        assert relative_rms(got, wanted) < TOLERANCE
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("tokens", op.TOKENS)
+@pytest.mark.parametrize("tokens", [*op.TOKENS, 512])
 @pytest.mark.parametrize("name", ["Q4_K", "F16"])
 def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> None:
-    constants = op.choose(architecture, name, tokens)
-    assert constants.fits(architecture, wave_size(architecture), 48 << 10)
-    if architecture == "sm_90":  # what kernels/batch_warpgroup.h asserts
-        assert constants.ROW_WAVES % 4 == 0
-        assert constants.TOKENS % (constants.ROW_WAVES * constants.SPLITS) == 0
+    lds = 227 << 10 if architecture == "sm_90" else 48 << 10
+    for constants in op.able(architecture, name, tokens):
+        assert constants.fits(architecture, wave_size(architecture), lds)
+        if architecture == "sm_90":  # what kernels/batch_warpgroup.h asserts
+            assert constants.ROW_WAVES % 4 == 0
+            assert constants.TOKENS % (constants.ROW_WAVES * constants.SPLITS) == 0
+
+
+def test_hopper_multiplies_up_to_512_tokens_of_packed_weights() -> None:
+    packed, high, dense = (DeviceMatrix.at(0, name, 64, 256) for name in ("Q4_K", "Q6_K", "F16"))
+    for architecture, weights, most in (
+        ("sm_90", (packed,), 512),
+        ("sm_90", (dense,), 128),
+        ("sm_90", (packed, high), 384),
+        ("sm_90", (packed, dense), 128),
+        ("sm_80", (packed,), 128),
+        ("gfx1100", (packed,), 64),
+    ):
+        assert op.runs(architecture, weights, most)
+        assert not op.runs(architecture, weights, most + 1)
+        assert max(op.sizes(architecture, weights[-1].kernel_format)) == most
+
+
+def test_numbers_of_tokens_are_cut_like_the_next_size() -> None:
+    kernels: Any = kernels_of("sm_90")
+    sizes = list(op.sizes("sm_90", "Q4_K"))
+    for tokens in range(9, 513, 7):
+        size = next(size for size in sizes if size >= tokens)
+        for rows, columns in ((22016, 4096), (4096, 11008), (128256, 4096)):
+            cut = op._cut(kernels, "Q4_K", [rows], columns, tokens)
+            assert cut == op._cut(kernels, "Q4_K", [rows], columns, size)
+            assert cut.partial_bytes <= 40 << 20
 
 
 def test_blocks_are_as_many_as_take_least_time() -> None:
-    h200 = {"token_tiles": 1, "compute_units": 132, "even": True}
-    assert op.blocks(16, 32, resident=1, **h200) == 8 * 16
-    assert op.blocks(96, 32, resident=3, **h200) == 4 * 96
-    assert op.blocks(86, 32, resident=1, **h200) == 132
-    assert op.blocks(86, 32, resident=1, **{**h200, "even": False}) == 3 * 86
-    assert op.blocks(125, 32, resident=1, **h200) == 125
-    assert op.blocks(501, 32, resident=1, **h200) == 501
-    assert op.blocks(1, 1, resident=2, **h200) == 1
+    def blocks(bands: int, steps: int, resident: int, even: bool = True, tiles: int = 1) -> int:
+        return op.blocks(op.Work(bands, steps, tiles, 132, resident), even=even)
+
+    assert blocks(16, 32, resident=1) == 8 * 16
+    assert blocks(96, 32, resident=3) == 4 * 96
+    assert blocks(86, 32, resident=1) == 132
+    assert blocks(86, 32, resident=1, even=False) == 3 * 86
+    assert blocks(125, 32, resident=1) == 125
+    assert blocks(1, 1, resident=2) == 1
+    assert blocks(172, 32, resident=2, tiles=2) == 132  # all at once, with fewer blocks than bands
+    assert blocks(1002, 32, resident=2) == 1002
+    assert blocks(op.COUNTERS + 1, 32, resident=1) == op.COUNTERS + 1  # counters for none
+
+
+MEASURED = {  # µs on an H200, 2026-11-27: Q4_K, with 64 and 128 tokens a tile, the best of each
+    (12288, 4096, 128): (43.8, 45.5),
+    (12288, 4096, 256): (77.7, 75.1),
+    (12288, 4096, 512): (141.7, 132.5),
+    (22016, 4096, 128): (77.2, 75.0),
+    (22016, 4096, 192): (103.4, 125.9),
+    (22016, 4096, 256): (141.4, 126.5),
+    (22016, 4096, 512): (274.4, 223.9),
+    (4096, 4096, 128): (19.2, 25.0),
+    (4096, 4096, 256): (29.4, 31.7),
+    (4096, 11008, 128): (38.8, 42.3),
+    (4096, 11008, 512): (120.3, 115.8),
+    (11264, 2048, 256): (42.0, 43.3),
+    (11264, 2048, 512): (79.2, 67.3),
+    (2048, 5632, 512): (37.3, 38.8),
+}
+
+
+def test_the_chosen_tile_is_nearly_the_fastest_on_the_h200() -> None:
+    for (rows, columns, tokens), times in MEASURED.items():
+        cut = op._cut(kernels_of("sm_90"), "Q4_K", [rows], columns, tokens)
+        assert times[cut.constants == op.WIDE] <= 1.06 * min(times)
 
 
 def test_common_formats_are_compiled_ahead() -> None:
     for architecture in ("gfx1100", "gfx942", "sm_80", "sm_90"):
         listed = [(b.file, dict(b.defines or {})) for b in op.builds(architecture)]
         assert len(listed) == len({str(entry) for entry in listed})
-        properties = SimpleNamespace(architecture=architecture, compute_units=132)
-        kernels: Any = SimpleNamespace(
-            runtime=SimpleNamespace(properties=properties), tuning=UNTUNED
-        )
         shapes = ((22016, 4096), (4096, 11008))
-        for tokens, (rows, columns) in itertools.product((9, 16, 33, 64), shapes):
-            cut = op._cut(kernels, "Q4_K", [rows], columns, tokens)
+        for tokens, (rows, columns) in itertools.product((9, 16, 33, 64, 128), shapes):
+            cut = op._cut(kernels_of(architecture), "Q4_K", [rows], columns, tokens)
             assert (op.GATE_UP_FILE, {**cut.defines, "FORMAT_0": "Q4_K"}) in listed

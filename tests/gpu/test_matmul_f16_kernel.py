@@ -18,7 +18,6 @@ from test_matmul_prompt_kernel import Data, data
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu import product_launches
 from rocmforge.gpu.arrays import F16, F32
 from rocmforge.gpu.compiler import Kernels, wave_size
 from rocmforge.gpu.kept_passes import KeptPasses
@@ -176,7 +175,7 @@ def test_unpacked_weights_are_finite_but_for_what_is_not_a_number(gpu: Gpu) -> N
 def unpacks_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of any length multiply with unpacked weights."""
     monkeypatch.setattr(op, "unpacks", lambda *_: True)
-    monkeypatch.setattr(product_launches, "runs_batch", lambda *_: False)
+    monkeypatch.setattr(Lowering, "batches", lambda *_: False)
 
 
 @pytest.mark.parametrize("mix", ["Q4_K_M", "Q8_0", "F16"])

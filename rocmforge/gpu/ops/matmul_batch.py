@@ -1,14 +1,16 @@
-"""matmul for 9 to 128 tokens (batched decode, short prompts), in tiles of 64 at the most.
+"""matmul for 9 to 64 tokens, 128 on NVIDIA and 512 on Hopper (batched decode, short prompts).
 
-A tile reads each weight once. Activations and weights are rounded to float16; sums are float32. A
-launch takes up to three matrices, or gate and up with SwiGLU at the end. Fewer tokens are a GEMV
-(matmul), more a GEMM whose weights go through LDS (matmul_prompt).
+A tile of tokens reads each weight once. Activations and weights are rounded to float16; sums are
+float32. A launch takes up to three matrices, or gate and up with SwiGLU at the end. Fewer tokens
+are a GEMV (matmul), more a GEMM whose weights go through LDS (matmul_prompt, matmul_f16).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from operator import itemgetter
 
 from rocmforge.gpu.arrays import F16
 from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
@@ -27,11 +29,13 @@ GATE_UP_FILE = "gate_up_swiglu_batch.hip"
 GATE_UP_LAYOUTS = {"gate_up_swiglu_batch": _BATCH + "PPPP" * 2 + "Pi"}
 
 TOKENS = (16, 32, 64)
-"""Tokens of a tile; one for more serves fewer."""
+"""Tokens of a tile; one for more serves fewer. Hopper also has `WIDE`."""
 
 TILE_ROWS = 16
 MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
 MOST_PARTS = 16  # of a band of rows
+COUNTERS = 1 << 14
+"""Most counters of `Scratch.arrivals` that a launch uses."""
 FORMATS = (*STREAMS, *dict.fromkeys(DENSE.values()))
 """The types of kernels/packed.h that it multiplies with."""
 
@@ -113,6 +117,10 @@ _SM_90 = {  # with kernels/batch_warpgroup.h
     32: Constants(32, 1, 8, 1, 128, 2, 2, 2),
     64: Constants(64, 1, 8, 1, 128, 2, 2, 2),
 }
+WIDE = Constants(128, 1, 16, 1, 128, 2, 1, 1)
+"""Hopper's other tile for more than 64 tokens: blocks of 256 rows, of which many are needed."""
+WIDE_LDS = 16 * WIDE.STAGES * (WIDE.COLUMNS // 16) * (2 * WIDE.TOKENS + 1)
+"""Bytes of LDS of such a block, as kernels/batch_warpgroup.h has them; its launch names them."""
 # Not measured. A compute unit has 64 KB of LDS for all its blocks, and few blocks hide latency.
 _AMD = {
     16: Constants(16, 2, 4, 2, 128, 2, 2, 2),
@@ -121,20 +129,46 @@ _AMD = {
 }
 
 
-def most_tokens(architecture: str) -> int:
-    """Up to how many tokens the op is faster than matmul_prompt, as far as it was measured.
+def most_tokens(architecture: str, name: str) -> int:
+    """Up to how many tokens the op is fastest, as far as it was measured.
 
-    On an H200, 7B Q4_K, 128 tokens took 0.90 of the time; gate and up of 512 took 1.13
-    (docs/EXPERIMENTS.md). From 65 tokens on there are two tiles, as for 128.
+    On an H200, products of Q4_K with 256 tokens take 0.5 to 0.9 of the time that matmul_f16 takes
+    with weights that are unpacked first, with 512 tokens 0.75 to 1.05, and with 1,024 more than
+    1.1. Prompts of 384 tokens of 7B Q6_K take 0.97 of the time, of 512 1.09
+    (docs/EXPERIMENTS.md). With mma.sync, 128 tokens of 7B Q4_K took 0.90 of matmul_prompt's time;
+    gate and up of 512 took 1.13.
+
+    Parameters
+    ----------
+    architecture
+        "gfx…" or "sm_…".
+    name
+        The type of kernels/packed.h.
     """
+    if architecture == "sm_90" and name in STREAMS:
+        return 384 if STREAMS[name].high else 512
     return 128 if architecture.startswith("sm_") else TOKENS[-1]
+
+
+def sizes(architecture: str, name: str) -> Iterator[int]:
+    """Numbers of tokens up to `most_tokens`; those between two of them are cut like the larger one.
+
+    Parameters as of `most_tokens`.
+    """
+    yield from TOKENS
+    yield from range(2 * TOKENS[-1], most_tokens(architecture, name) + 1, TOKENS[-1])
 
 
 def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> bool:
     """Whether these products are this op's: by the device, the formats, the columns, the tokens."""
-    if not 1 <= tokens <= most_tokens(architecture) or not has_matrix_units(architecture):
+    if tokens < 1 or not has_matrix_units(architecture):
         return False
-    return all(w.kernel_format in FORMATS and w.columns % 32 == 0 for w in weights)
+    return all(
+        w.kernel_format in FORMATS
+        and w.columns % 32 == 0
+        and tokens <= most_tokens(architecture, w.kernel_format)
+        for w in weights
+    )
 
 
 def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) -> Constants:
@@ -147,7 +181,7 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
     name
         Of the first matrix: the type of kernels/packed.h.
     tokens
-        T, 1 to `most_tokens`.
+        T, at least 1.
     tuning
         Replaces all but TOKENS and COLUMNS where it has them; not for dense formats.
     """
@@ -161,22 +195,51 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
     return replace(constants, **tuning.get("batch", held))
 
 
-def blocks(
-    bands: int,
-    steps: int,
-    *,
-    token_tiles: int,
-    compute_units: int,
-    resident: int,
-    even: bool,
-) -> int:
-    """How many blocks share the steps of all bands of rows, so that it takes least time.
+def able(
+    architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED
+) -> tuple[Constants, ...]:
+    """Constants of the tiles to choose from; parameters as of `choose`, whose tile is the first."""
+    narrow = choose(architecture, name, tokens, tuning)
+    if architecture == "sm_90" and name not in DENSE and tokens > TOKENS[-1]:
+        return narrow, WIDE
+    return (narrow,)
 
-    Either each band has one or more blocks of its own. Or there are more blocks than bands, and as
-    many as run at a time: most have the end of a band and the beginning of the next. Fitted to
-    times of nine shapes on an H200 (2026-11-24, of the second way 2026-11-26), and not measured
-    elsewhere. A block's start and end cost as much as eight steps, another beginning as three. With
-    n blocks on a compute unit, a step takes 0.6 + 0.4 n. Each part of a band adds 0.35 steps.
+
+@dataclass(frozen=True)
+class Cost:
+    """How long a block takes, in steps of one of 64 tokens that has a compute unit for itself.
+
+    Parameters
+    ----------
+    start
+        For its start and end.
+    begin
+        For the beginning of each other band.
+    step
+        For a step, if it has a compute unit for itself.
+    crowd
+        How much longer each other block of the compute unit makes a step: a share of it.
+    part
+        What each part of a band adds to the whole.
+    """
+
+    start: float
+    begin: float
+    step: float
+    crowd: float
+    part: float
+
+
+# Fitted to times of 65 to 1,024 tokens with eleven shapes, some in four formats, on an H200
+# (2026-11-27; of up to 64 tokens with nine shapes, 2026-11-24 and -26), and not measured elsewhere.
+# What is chosen by them took at most 1.09 of the least time that was found, 1.01 on average.
+NARROW_COST = Cost(start=8, begin=3, step=1, crowd=0.4, part=0.35)
+WIDE_COST = Cost(start=12, begin=8, step=2, crowd=0, part=1.5)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the blocks of a launch share, and where they run.
 
     Parameters
     ----------
@@ -190,31 +253,61 @@ def blocks(
         Of the device.
     resident
         Blocks that a compute unit runs at a time.
+    cost
+        How long the blocks take.
+    """
+
+    bands: int
+    steps: int
+    token_tiles: int
+    compute_units: int
+    resident: int
+    cost: Cost = NARROW_COST
+
+    def time(self, count: int) -> float:
+        """How long that many blocks of each tile of tokens take, in the unit of `Cost`."""
+        cost = self.cost
+        busiest = -(-self.token_tiles * count // self.compute_units)
+        full, rest = divmod(busiest, self.resident)
+        rounds = [self.resident] * full + [rest] * (rest > 0)
+        crosses = count % self.bands > 0 and self.bands % count > 0  # from band to band
+        begins = crosses + -(-self.bands // count) - 1
+        start, own = cost.start + cost.begin * begins, self.bands * self.steps / count
+        parts = count / self.bands + crosses
+        times = (start + own * cost.step * (1 + cost.crowd * (n - 1)) for n in rounds)
+        return sum(times) + cost.part * parts
+
+
+@cache
+def blocks(work: Work, *, even: bool) -> int:
+    """How many blocks share the steps of all bands of rows, so that it takes least time.
+
+    Either each band has one or more blocks of its own. Or there are as many blocks as run at a
+    time, and most have the end of a band and the beginning of the next. Fewer blocks than bands
+    were measured with several tiles of tokens. With one, a step of 64 sequences of 8B, whose output
+    matrix has 1,002 bands, took 1.02 of its time.
+
+    Parameters
+    ----------
+    work
+        What they share.
     even
         Whether a block may have parts of two bands.
     """
-    all_steps = bands * steps
-    most = max(1, min(MOST_PARTS, steps // 2))
-
-    def time(count: int) -> float:
-        """In steps of a block that has a compute unit for itself."""
-        busiest = -(-token_tiles * count // compute_units)
-        full, rest = divmod(busiest, resident)
-        rounds = [resident] * full + [rest] * (rest > 0)
-        crosses = count % bands > 0  # from band to band: one more part of a block, and of a band
-        start, own = 8 + 3 * crosses, all_steps / count
-        parts = count / bands + crosses
-        return sum(start + own * (0.6 + 0.4 * n) for n in rounds) + 0.35 * parts
-
+    bands, tiles = work.bands, work.token_tiles
+    if bands * tiles > COUNTERS:
+        return bands
+    most = max(1, min(MOST_PARTS, work.steps // 2))
     counts = [bands * parts for parts in range(1, most + 1)]
     if even:
-        all_at_once = (n * compute_units // token_tiles for n in range(1, resident + 1))
+        all_at_once = (n * work.compute_units // tiles for n in range(1, work.resident + 1))
         counts += [
             count
             for count in all_at_once
-            if bands < count <= most * bands and _countable(all_steps, count)
+            if (0 if tiles > 1 else bands) < count <= most * bands
+            and _countable(bands * work.steps, count)
         ]
-    return min(counts, key=time)
+    return min(counts, key=work.time)
 
 
 def _countable(all_steps: int, count: int) -> bool:
@@ -252,12 +345,18 @@ def builds(architecture: str) -> Iterator[Build]:
         return
     for name in FORMATS:
         for tokens in TOKENS if name in COMMON else TOKENS[-1:]:
-            constants = choose(architecture, name, tokens)
-            for even in ways(architecture, constants):
-                macros = defines(constants, even=even)
-                same = {f"FORMAT_{i}": name for i in range(products.MOST)}
-                yield Build(FILE, LAYOUTS, {**macros, **same})
-                yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**macros, "FORMAT_0": name})
+            yield from _builds(architecture, name, choose(architecture, name, tokens))
+    if architecture == "sm_90":
+        for name in COMMON:
+            yield from _builds(architecture, name, WIDE)
+
+
+def _builds(architecture: str, name: str, constants: Constants) -> Iterator[Build]:
+    for even in ways(architecture, constants):
+        macros = defines(constants, even=even)
+        same = {f"FORMAT_{i}": name for i in range(products.MOST)}
+        yield Build(FILE, LAYOUTS, {**macros, **same})
+        yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**macros, "FORMAT_0": name})
 
 
 @dataclass(frozen=True)
@@ -269,7 +368,7 @@ class Scratch:
     partials
         Address of `scratch_bytes`, aligned to 16.
     arrivals
-        Address of counters that hold 0.
+        Address of `COUNTERS` counters that hold 0.
     """
 
     partials: int
@@ -304,11 +403,19 @@ class _Cut:
         return self.blocks if self.even else self.blocks // self.bands
 
     @property
+    def lds_bytes(self) -> int:
+        """LDS that the launch names."""
+        return WIDE_LDS if self.constants == WIDE else 0
+
+    @property
     def partial_bytes(self) -> int:
         """Memory in which blocks leave the sums of bands that they share."""
         if self.blocks == self.bands:
             return 0
-        places = self.blocks + self.bands - 1 if self.even else self.blocks
+        if self.blocks < self.bands:
+            places = 2 * self.blocks
+        else:
+            places = self.blocks + self.bands - 1 if self.even else self.blocks
         return 4 * self.constants.rows * self.constants.TOKENS * self.token_tiles * places
 
 
@@ -319,22 +426,27 @@ def _cut(
     columns: int,
     tokens: int,
 ) -> _Cut:
+    """Return the cut of the tile that takes the least time."""
     properties = kernels.runtime.properties
     architecture = properties.architecture
-    constants = choose(architecture, name, tokens, kernels.tuning)
-    bands = sum(-(-n // constants.rows) for n in rows)
-    token_tiles = -(-tokens // constants.TOKENS)
-    steps, possible = constants.steps(columns), ways(architecture, constants)
-    count = blocks(
-        bands,
-        steps,
-        token_tiles=token_tiles,
-        compute_units=properties.compute_units,
-        resident=constants.BLOCKS,
-        even=possible[-1],
-    )
-    even = count % bands > 0 or (possible[0] and _countable(bands * steps, count))
-    return _Cut(constants, bands, token_tiles, count, even)
+    found = []
+    for constants in able(architecture, name, tokens, kernels.tuning):
+        possible = ways(architecture, constants)
+        work = Work(
+            sum(-(-n // constants.rows) for n in rows),
+            constants.steps(columns),
+            -(-tokens // constants.TOKENS),
+            properties.compute_units,
+            constants.BLOCKS,
+            WIDE_COST if constants == WIDE else NARROW_COST,
+        )
+        count = blocks(work, even=possible[-1])
+        even = count % work.bands > 0 or (
+            possible[0] and _countable(work.bands * work.steps, count)
+        )
+        cut = _Cut(constants, work.bands, work.token_tiles, count, even)
+        found.append((work.time(count), cut))
+    return min(found, key=itemgetter(0))[1]
 
 
 def scratch_bytes(
@@ -375,7 +487,7 @@ def matmul_batch(
     biases
         (N_i,) float32 each, or None.
     tokens
-        T, 1 to `most_tokens`.
+        T, at least 1.
     scratch
         Of `scratch_bytes`.
     """
@@ -391,6 +503,7 @@ def matmul_batch(
         LAYOUTS["matmul_batch"],
         *_batch(x, scratch, tokens, first.columns, cut),
         *(*members, int(accumulate)),
+        lds_bytes=cut.lds_bytes,
     )
 
 
@@ -415,7 +528,7 @@ def gate_up_swiglu_batch(
     out
         (T, N).
     tokens
-        T, 1 to `most_tokens`.
+        T, at least 1.
     scratch
         Of `scratch_bytes`.
     """
@@ -429,6 +542,7 @@ def gate_up_swiglu_batch(
         GATE_UP_LAYOUTS["gate_up_swiglu_batch"],
         *_batch(x, scratch, tokens, gate.columns, cut),
         *(*gate.addresses, *up.addresses, out.address, gate.rows),
+        lds_bytes=cut.lds_bytes,
     )
 
 
