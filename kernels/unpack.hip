@@ -8,7 +8,8 @@
 // Threads: each makes f16 of one unit. Units lie one after the other, in memory as in out. A block
 // writes its units through LDS, so that neighbouring lanes write neighbours: half of the time that
 // it takes if each lane writes its own unit (docs/EXPERIMENTS.md). The order of a unit's pieces of
-// 16 bytes in LDS changes every 128 bytes, so that lanes use different banks.
+// 16 bytes in LDS changes every 128 bytes, so that lanes use different banks. A block loads its
+// weights before it waits for earlier launches, of which none writes any.
 // Grid (ceil(units / 256)).
 // Limits: K a multiple of kColumns, fewer than 2^32 units.
 // Launched by rocmforge/gpu/ops/unpack.py.

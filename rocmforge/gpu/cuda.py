@@ -23,9 +23,9 @@ EARLY_MAJOR, EARLY_DRIVER = 9, 12030
 
 STACK_BYTES = 0
 """Of each thread that the GPU can run; the driver's own default of 1,024 takes 264 MiB of an H200.
-For a kernel that says how much it needs, the driver makes it larger. Only recursion, which none of
-our kernels has, needs a limit that is set before: a library of the same process that has some sets
-its own. Where the device is open already, its limit stays."""
+`CudaRuntime.function` makes it larger for a kernel that says how much it needs. Only recursion,
+which none of our kernels has, does not say so: a library of the same process that has some sets a
+limit of its own. Where the device is open already, its limit stays."""
 
 _OWN_NAMES = {"sm_90": "sm_90a"}
 """NVRTC's name for an architecture with the instructions that later ones lack, as Hopper's wgmma
@@ -238,6 +238,21 @@ class CudaRuntime(Runtime):
         most = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._select()
         self._checked(self._api.cuFuncSetAttribute, function, most, nbytes)
+
+    def function(self, module: Any, name: str) -> Any:
+        """Find a kernel in a module, and have memory for its stack.
+
+        The driver would see to it at the launch, and wait until the device is idle. A kernel that
+        waits for another device may be running then, while that device waits for this thread.
+        """
+        found = super().function(module, name)
+        api = self._api
+        size = api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
+        stack = api.CUlimit.CU_LIMIT_STACK_SIZE
+        needed = self._checked(api.cuFuncGetAttribute, size, found)
+        if needed > self._checked(api.cuCtxGetLimit, stack):
+            self._checked(api.cuCtxSetLimit, stack, needed)
+        return found
 
     def compiler_version(self) -> str:
         """Return the version of the run-time compiler, as part of the cache's key."""

@@ -55,8 +55,6 @@ from rocmforge.plan.records import (
     Swiglu,
 )
 
-EARLY_TOKENS_OF_GROUPS = 64
-
 
 class PassLowering:
     """Makes the launches of one pass."""
@@ -73,15 +71,11 @@ class PassLowering:
 
         They start early, where the device can do so: on an H200 decode of 1 to 64 sequences takes
         0.81 to 0.97 of its time, and a prompt of 65 to 2,000 tokens 0.9 to 1.0. An embedding waits
-        for a copy, as does what follows `Receive`, and nothing starts before a copy has ended. In a
-        group of devices only launches of up to EARLY_TOKENS_OF_GROUPS do; more were not measured.
+        for a copy, as does what follows `Receive`, and nothing starts before a copy has ended.
         """
-        alone = self._memory.lowering.peers.ranks == 1
-        starts_early = alone or self._memory.shape.tokens <= EARLY_TOKENS_OF_GROUPS
         launches = []
         for step in steps:
-            copied = self._copied or isinstance(step.op, Embed | EmbedRmsnorm)
-            early = starts_early and not copied
+            early = not self._copied and not isinstance(step.op, Embed | EmbedRmsnorm)
             self._copied = isinstance(step.op, Receive)
             launches += [replace(launch, early=early) for launch in self._step(step)]
         return launches

@@ -119,6 +119,35 @@ def test_only_a_context_of_its_own_gets_a_limit_of_its_own(
     assert calls == ([] if active else [("current", "context"), ("stack", cuda.STACK_BYTES)])
 
 
+def test_a_kernels_stack_gets_memory_before_it_is_launched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = [0]
+    needed = {b"none": 0, b"some": 16, b"more": 40}
+    driver = SimpleNamespace(
+        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
+        CUlimit=SimpleNamespace(CU_LIMIT_STACK_SIZE="stack"),
+        CUfunction_attribute=SimpleNamespace(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES="local"),
+        cuDriverGetVersion=lambda: (0, 13000),
+        cuDeviceGetCount=lambda: (0, 1),
+        cuDeviceGet=lambda index: (0, index),
+        cuDevicePrimaryCtxGetState=lambda device: (0, 0, 1),
+        cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
+        cuCtxSetCurrent=lambda context: (0,),
+        cuModuleGetFunction=lambda module, name: (0, name),
+        cuFuncGetAttribute=lambda attribute, function: (0, needed[function]),
+        cuCtxGetLimit=lambda limit: (0, limits[-1]),
+        cuCtxSetLimit=lambda limit, value: limits.append(value) or (0,),
+    )
+    card = DeviceProperties(0, "X", "sm_90", 32, 132, 140 << 30, 49152, False)
+    monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
+    monkeypatch.setattr(cuda, "_properties", lambda *_: card)
+    runtime = cuda.CudaRuntime()
+    for name in ("none", "some", "more", "some"):
+        assert runtime.function("module", name) == name.encode()
+    assert limits == [0, 16, 40]
+
+
 @pytest.mark.parametrize(
     ("architecture", "version", "early", "starts_early"),
     [

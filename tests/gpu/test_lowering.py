@@ -89,8 +89,6 @@ def test_launches_start_early_but_those_behind_a_copy() -> None:
     for rows in (1, 8, 64, 65, 2048):
         shape = BatchShape(rows, rows, None, True, 1)
         assert all(launch.early for launch in launches(found, shape, ops))
-        group = replace(found, peers=replace(NO_PEERS, ranks=2))
-        assert {launch.early for launch in launches(group, shape, ops)} == {rows <= 64}
     rows = np.zeros((4, 144), np.uint8)
     embed = Embed(Embedding(rows, FORMATS["Q4_K"]), Tensor("x", 256))
     (launch,) = launches(found, BatchShape(1, 1, None, True, 1), [embed])
