@@ -211,8 +211,9 @@ DEVICE void each_part(const Batch& b, Function f) {
 
 // The blocks that share a band, `count` of them, follow one another. Places for their sums do, too:
 // `first` and `own` are those of the first one and of this one. With EVEN they go on from a block
-// to the next, and from a band to the next. Where bands are more than blocks, a block shares two of
-// them at most, each with one other block; it has a place for each.
+// to the next, and from a band to the next. Where bands are more than blocks, only two blocks that
+// follow one another share a band: places 2 i and 2 i + 1 are of the end of block i and of the
+// beginning of the next one.
 struct Sharers {
     int count, first, own;
 
@@ -225,7 +226,7 @@ struct Sharers {
             const int steps = steps_of(b.columns), all = steps * b.bands, start = band * steps;
             const int block = quotient((start + 1) * b.blocks - 1, all);
             count = quotient((start + steps) * b.blocks - 1, all) + 1 - block;
-            first = b.blocks < b.bands ? 2 * block + 1 : band + block;
+            first = b.blocks < b.bands ? 2 * block : band + block;
             own = first + static_cast<int>(block_y()) - block;
         }
     }

@@ -24,10 +24,11 @@
 
 static_assert(16 * kLds >= 4 * (SPLITS - 1) * kBandFloats, "room for the sums");
 
-// What a block has in LDS. Addresses that the compiler knows keep a step short.
-#if TOKENS <= 64
+// What a block has in LDS: 48 KB at most, or as much as the launch says, LDS_BYTES.
+#if !defined(LDS_BYTES)
 #define ROCMFORGE_BATCH_LDS(name) SHARED u32x4 name[kLds]
 #else
+static_assert(16 * kLds == LDS_BYTES);
 #define ROCMFORGE_BATCH_LDS(name) SHARED_BY_LAUNCH(u32x4, name, kLds)
 #endif
 
@@ -88,7 +89,7 @@ DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, cons
                 sums.add(floats + ((i - 1) * ROW_WAVES + row_wave) * kWaveFloats);
             }
         }
-        block_sync();
+        if constexpr (EVEN) block_sync();  // the next part's activations go where the sums lie
     }
     if (count < steps_of(b.columns)) {
         const Sharers sharers(b, part.band);

@@ -87,8 +87,8 @@ struct alignas(8) u32x2 {
 // kernel, which may load weights before. So does KERNEL_RESIDENT, of which CUDA keeps the
 // registers so few that a multiprocessor holds `blocks` blocks at a time.
 //
-// SHARED is LDS, of 48 KB at most. SHARED_BY_LAUNCH(Type, name, count), the only LDS of its kernel,
-// may be larger: on CUDA the launch says how many bytes it has.
+// SHARED is LDS, of 48 KB at most. SHARED_BY_LAUNCH(Type, name, count) may be larger: on CUDA the
+// launch says how many bytes it has. A kernel has one at most, beside what is SHARED.
 #if defined(ROCMFORGE_HOST)
 
 struct HostDim {

@@ -9,7 +9,7 @@
 // writes its units through LDS, so that neighbouring lanes write neighbours: half of the time that
 // it takes if each lane writes its own unit (docs/EXPERIMENTS.md). The order of a unit's pieces of
 // 16 bytes in LDS changes every 128 bytes, so that lanes use different banks. A block loads its
-// weights before it waits for earlier launches, of which none writes any.
+// weights before it waits for earlier launches: no launch writes weights.
 // Grid (ceil(units / 256)).
 // Limits: K a multiple of kColumns, fewer than 2^32 units.
 // Launched by rocmforge/gpu/ops/unpack.py.

@@ -101,7 +101,7 @@ def room_of(shape: BatchShape) -> BatchShape:
 
 
 def least_of(room: int) -> int:
-    """Return what all numbers of rows exceed that share a plan with `room` rows of many tokens."""
+    """Return a number that a pass's rows exceed, if its room is `room`: large rooms double."""
     return room // 2 if room > LEAST_ROOM else 0
 
 

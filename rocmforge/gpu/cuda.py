@@ -243,7 +243,8 @@ class CudaRuntime(Runtime):
         """Find a kernel in a module, and have memory for its stack.
 
         The driver would see to it at the launch, and wait until the device is idle. A kernel that
-        waits for another device may be running then, while that device waits for this thread.
+        waits for another device may be running then, while that device waits for this thread. To
+        set the limit waits, too: so a group finds all kernels of a pass before it launches one.
         """
         found = super().function(module, name)
         api = self._api

@@ -24,6 +24,7 @@ from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import (
     attention,
     attention_prompt,
+    batch_blocks,
     experts,
     experts_batch,
     matmul_batch,
@@ -62,10 +63,11 @@ GEMV_ROWS = MAX_TOKENS
 """Rows up to which a product is a GEMV."""
 
 LEAST_BY_ROWS = 129
-"""Rows of a pass from which each device of a group adds up rows of its own (ops/reduce_rmsnorm.py);
-products of matmul_batch cannot add to some rows alone."""
+"""Rows of a pass from which each device of a group adds up rows of its own (ops/reduce_rmsnorm.py).
+Products of matmul_batch cannot add to some rows alone, and from here on others take their place.
+Fewer rows were not measured: not the 65 to 128 for which AMD has other products either."""
 
-ARRIVALS = np.zeros(matmul_batch.COUNTERS, np.uint32)
+ARRIVALS = np.zeros(batch_blocks.COUNTERS, np.uint32)
 """Counters of `last_to_arrive` in kernels/device.h: every kernel leaves them at 0."""
 
 
@@ -227,7 +229,7 @@ class Lowering:
         return found
 
     def batches(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
-        """Whether matmul_batch runs products of so many rows, more than a GEMV's, that share x."""
+        """Whether matmul_batch runs products of so many rows that share x, if they are no GEMV."""
         if self.peers.ranks > 1 and rows >= LEAST_BY_ROWS:
             return False
         architecture = self.kernels.runtime.properties.architecture
@@ -257,9 +259,9 @@ class Lowering:
         return max(
             (
                 matmul_batch.scratch_bytes(self.kernels, name, rows, columns, tokens)
-                for name, rows, columns, most in every
+                for name, rows, columns, room in every
                 for tokens in matmul_batch.sizes(architecture, name)
-                if most > GEMV_ROWS and tokens > least_of(most)
+                if room > GEMV_ROWS and tokens > least_of(room)
             ),
             default=0,
         )

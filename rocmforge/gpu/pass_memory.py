@@ -41,11 +41,6 @@ class PassMemory:
         """What compiles kernels; may be a BuildRecorder."""
         return self.lowering.kernels
 
-    @property
-    def architecture(self) -> str:
-        """Of the device: "gfx…" or "sm_…"."""
-        return self.lowering.kernels.runtime.properties.architecture
-
     def f32(self, tensor: Tensor) -> int:
         """Address of a tensor in float32."""
         return self.address((tensor, F32))

@@ -139,11 +139,9 @@ class ProductLaunches:
         )
 
     def by_rows(self, x: Tensor) -> bool:
-        """Whether devices add up rows of their own."""
-        rows = self.memory.shape.rows(x)
-        if rows < LEAST_BY_ROWS:
-            return False
-        return reduce_rmsnorm.runs(rows, x.columns, self.memory.lowering.peers)
+        """Whether devices add up rows of their own, as they do from LEAST_BY_ROWS on."""
+        rows, peers = self.memory.shape.rows(x), self.memory.lowering.peers
+        return rows >= LEAST_BY_ROWS and reduce_rmsnorm.runs(rows, x.columns, peers)
 
     def _scaled(self, op: Matmul, launches: Sequence[Launch]) -> Sequence[Launch]:
         """A product with its scale s; what it is added to is divided by s first."""

@@ -17,6 +17,7 @@ from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules, pass_steps
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
+from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import DOT_TOKENS, reads_f16
 from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
 from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES
@@ -24,6 +25,7 @@ from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.pass_memory import PassMemory
 from rocmforge.gpu.peers import NO_PEERS
 from rocmforge.gpu.runtime import DeviceProperties
+from rocmforge.plan.fused_records import GateUpSwiglu
 from rocmforge.plan.fusion import fuse
 from rocmforge.plan.graph import Op
 from rocmforge.plan.operands import Embedding, Tensor
@@ -123,6 +125,30 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
         names = [launch.name for launch in launches(without, shape, ops)]
         assert names == (packed if wanted == unpacked else wanted)
         assert without.unpacked_bytes(lower(ops, reading, writing), shape) == 0
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_80", "gfx1100"])
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "F16"])
+def test_the_room_of_a_plan_holds_what_blocks_of_its_passes_share(
+    architecture: str, name: str
+) -> None:
+    cache: Any = SimpleNamespace(dtype="f16")
+    found = replace(lowering(architecture), cache=cache)
+    wide, narrow = DeviceMatrix.at(0, name, 11008, 4096), DeviceMatrix.at(0, name, 4096, 4096)
+    square = Tensor("square", 4096)
+    ops: list[Op] = [
+        GateUpSwiglu(square, wide, wide, Tensor("gated", 11008)),
+        Matmul(square, (narrow,) * 3, (square,) * 3, (None,) * 3),
+    ]
+    most = matmul_batch.most_tokens(architecture, name)
+    for tokens in range(9, most + 1):
+        room = room_of(BatchShape(tokens, 1, (tokens - 1,), False, tokens))
+        steps = [Step(op, (), ()) for op in ops]
+        held = found.scratch_bytes(steps, room)
+        for rows in ([2 * 11008], [4096] * 3):
+            assert matmul_batch.scratch_bytes(found.kernels, name, rows, 4096, tokens) <= held
+    long = room_of(BatchShape(2048, 1, (2047,), False, 2048))
+    assert found.scratch_bytes([Step(op, (), ()) for op in ops], long) == 0
 
 
 def test_products_that_devices_add_up_by_rows_are_no_batches() -> None:

@@ -24,6 +24,7 @@ from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import matmul_batch as op
+from rocmforge.gpu.ops.batch_blocks import COUNTERS, Work
 from rocmforge.gpu.tuning import UNTUNED
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
@@ -34,7 +35,7 @@ SHAPES = ((9, 1, 256), (17, 33, 768), (64, 130, 512))  # tokens, rows, columns
 
 
 def scratch(gpu: Gpu, nbytes: int = 1 << 22) -> op.Scratch:
-    return op.Scratch(gpu.empty(nbytes), gpu.upload(np.zeros(op.COUNTERS, np.uint32)))
+    return op.Scratch(gpu.empty(nbytes), gpu.upload(np.zeros(COUNTERS, np.uint32)))
 
 
 def multiply(
@@ -169,6 +170,13 @@ def test_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
     assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
 
 
+def one_tile(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, name: str, tokens: int) -> op.Constants:
+    """Leave only the last tile to choose from: the wide one, where there is one."""
+    tile = op.tiles(gpu.kernels.runtime.properties.architecture, name, tokens)[-1]
+    monkeypatch.setattr(op, "tiles", lambda *_: (tile,))
+    return tile
+
+
 def kernels_of(architecture: str) -> Any:
     """What a launch is cut by, of a device with 132 compute units."""
     properties = SimpleNamespace(architecture=architecture, compute_units=132)
@@ -212,7 +220,7 @@ def test_blocks_share_the_bands_of_several_matrices(
     count: int,
 ) -> None:
     """The same sums every time, in no more memory than was asked for; counters are 0 again."""
-    band = op.able(gpu.kernels.runtime.properties.architecture, names[0], tokens)[-1].rows
+    band = one_tile(gpu, monkeypatch, names[0], tokens).rows
     rows = (2 * band - 3, 5, band)[: len(names)]
     monkeypatch.setattr(op, "can_be_even", lambda _: possible)
     monkeypatch.setattr(op, "blocks", lambda work, even: count if even else max(count, work.bands))
@@ -249,7 +257,7 @@ def test_blocks_share_the_bands_of_gate_and_up(
 ) -> None:
     monkeypatch.setattr(op, "can_be_even", lambda _: possible)
     monkeypatch.setattr(op, "blocks", lambda work, even: count if even else max(count, work.bands))
-    band = op.able(gpu.kernels.runtime.properties.architecture, "Q4_K", tokens)[-1].rows
+    band = one_tile(gpu, monkeypatch, "Q4_K", tokens).rows
     rows = 3 * band // 2 - 5
     own, counters = just_enough(gpu, "Q4_K", [2 * rows], 1536, tokens)
     launch, out, wanted = gate_and_up(gpu, "Q4_K", tokens, rows, 1536, own)
@@ -270,28 +278,29 @@ def test_blocks_share_bands_of_waves_of_one_tile(
     test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, 64, possible, 7)
 
 
+@pytest.mark.parametrize(
+    "names", [("Q4_K", "Q4_K", "Q6_K"), ("Q8_0", "IQ2_S"), ("MXFP4",)], ids=str
+)
 @pytest.mark.parametrize("tokens", [65, 128, 200])
-def test_wide_tiles(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
-    """Alone and shared, where the device has them."""
-    if gpu.kernels.runtime.properties.architecture != "sm_90":
+def test_wide_tiles(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, names: tuple[str, ...]
+) -> None:
+    """With fewer blocks than bands, as many, and more; where the device has such tiles."""
+    if one_tile(gpu, monkeypatch, names[0], tokens) != op.WIDE:
         pytest.skip("Hopper alone has wide tiles")
-    monkeypatch.setattr(op, "able", lambda *_: (op.WIDE,))
-    for count in (1, 2, 3, 5):
-        monkeypatch.setattr(op, "blocks", lambda work, even, n=count: n)
-        case = data(tokens, 3 * op.WIDE.rows - 5, 1536, "Q6_K")
-        assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
-        launch, out, wanted = gate_and_up(gpu, "Q4_K", tokens, 300, 1536, scratch(gpu, 1 << 25))
-        gpu.run(launch)
-        got = gpu.download(out.address, wanted.shape, np.float16).astype(np.float32)
-        assert relative_rms(got, wanted) < TOLERANCE
+    for count in (1, 2, 3, 7):
+        test_blocks_share_the_bands_of_several_matrices(
+            gpu, monkeypatch, tokens, names, True, count
+        )
+        test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, tokens, True, count)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("tokens", [*op.TOKENS, 512])
 @pytest.mark.parametrize("name", ["Q4_K", "F16"])
 def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> None:
-    lds = 227 << 10 if architecture == "sm_90" else 48 << 10
-    for constants in op.able(architecture, name, tokens):
+    for constants in op.tiles(architecture, name, tokens):
+        lds = 227 << 10 if constants == op.WIDE else 48 << 10
         assert constants.fits(architecture, wave_size(architecture), lds)
         if architecture == "sm_90":  # what kernels/batch_warpgroup.h asserts
             assert constants.ROW_WAVES % 4 == 0
@@ -326,7 +335,7 @@ def test_numbers_of_tokens_are_cut_like_the_next_size() -> None:
 
 def test_blocks_are_as_many_as_take_least_time() -> None:
     def blocks(bands: int, steps: int, resident: int, even: bool = True, tiles: int = 1) -> int:
-        return op.blocks(op.Work(bands, steps, tiles, 132, resident), even=even)
+        return op.blocks(Work(bands, steps, tiles, 132, resident), even=even)
 
     assert blocks(16, 32, resident=1) == 8 * 16
     assert blocks(96, 32, resident=3) == 4 * 96
@@ -336,7 +345,7 @@ def test_blocks_are_as_many_as_take_least_time() -> None:
     assert blocks(1, 1, resident=2) == 1
     assert blocks(172, 32, resident=2, tiles=2) == 132  # all at once, with fewer blocks than bands
     assert blocks(1002, 32, resident=2) == 1002
-    assert blocks(op.COUNTERS + 1, 32, resident=1) == op.COUNTERS + 1  # counters for none
+    assert blocks(COUNTERS + 1, 32, resident=1) == COUNTERS + 1  # counters for none
 
 
 MEASURED = {  # µs on an H200, 2026-11-27: Q4_K, with 64 and 128 tokens a tile, the best of each

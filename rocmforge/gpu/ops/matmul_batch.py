@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from operator import itemgetter
 
 from rocmforge.gpu.arrays import F16
@@ -18,6 +17,13 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops import products
+from rocmforge.gpu.ops.batch_blocks import (
+    NARROW_COST,
+    WIDE_COST,
+    Work,
+    blocks,
+    countable,
+)
 from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.tuning import UNTUNED, Tuning
@@ -33,9 +39,6 @@ TOKENS = (16, 32, 64)
 
 TILE_ROWS = 16
 MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
-MOST_PARTS = 16  # of a band of rows
-COUNTERS = 1 << 14
-"""Most counters of `Scratch.arrivals` that a launch uses."""
 FORMATS = (*STREAMS, *dict.fromkeys(DENSE.values()))
 """The types of kernels/packed.h that it multiplies with."""
 
@@ -120,7 +123,7 @@ _SM_90 = {  # with kernels/batch_warpgroup.h
 WIDE = Constants(128, 1, 16, 1, 128, 2, 1, 1)
 """Hopper's other tile for more than 64 tokens: blocks of 256 rows, of which many are needed."""
 WIDE_LDS = 16 * WIDE.STAGES * (WIDE.COLUMNS // 16) * (2 * WIDE.TOKENS + 1)
-"""Bytes of LDS of such a block, as kernels/batch_warpgroup.h has them; its launch names them."""
+"""Bytes of LDS of such a block, which its launch names; kernels/batch_rows.h checks them."""
 # Not measured. A compute unit has 64 KB of LDS for all its blocks, and few blocks hide latency.
 _AMD = {
     16: Constants(16, 2, 4, 2, 128, 2, 2, 2),
@@ -134,7 +137,8 @@ def most_tokens(architecture: str, name: str) -> int:
 
     On an H200, products of Q4_K with 256 tokens take 0.5 to 0.9 of the time that matmul_f16 takes
     with weights that are unpacked first, with 512 tokens 0.75 to 1.05, and with 1,024 more than
-    1.1. Prompts of 384 tokens of 7B Q6_K take 0.97 of the time, of 512 1.09
+    1.1. Prompts of 384 tokens of 7B Q6_K take 0.97 of the time, of 512 1.09; that stands for all
+    formats with a stream of high bits, and Q4_K, Q4_0 and Q8_0 for all others
     (docs/EXPERIMENTS.md). With mma.sync, 128 tokens of 7B Q4_K took 0.90 of matmul_prompt's time;
     gate and up of 512 took 1.13.
 
@@ -195,124 +199,14 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
     return replace(constants, **tuning.get("batch", held))
 
 
-def able(
+def tiles(
     architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED
 ) -> tuple[Constants, ...]:
     """Constants of the tiles to choose from; parameters as of `choose`, whose tile is the first."""
     narrow = choose(architecture, name, tokens, tuning)
-    if architecture == "sm_90" and name not in DENSE and tokens > TOKENS[-1]:
+    if architecture == "sm_90" and name in STREAMS and tokens > TOKENS[-1]:
         return narrow, WIDE
     return (narrow,)
-
-
-@dataclass(frozen=True)
-class Cost:
-    """How long a block takes, in steps of one of 64 tokens that has a compute unit for itself.
-
-    Parameters
-    ----------
-    start
-        For its start and end.
-    begin
-        For the beginning of each other band.
-    step
-        For a step, if it has a compute unit for itself.
-    crowd
-        How much longer each other block of the compute unit makes a step: a share of it.
-    part
-        What each part of a band adds to the whole.
-    """
-
-    start: float
-    begin: float
-    step: float
-    crowd: float
-    part: float
-
-
-# Fitted to times of 65 to 1,024 tokens with eleven shapes, some in four formats, on an H200
-# (2026-11-27; of up to 64 tokens with nine shapes, 2026-11-24 and -26), and not measured elsewhere.
-# What is chosen by them took at most 1.09 of the least time that was found, 1.01 on average.
-NARROW_COST = Cost(start=8, begin=3, step=1, crowd=0.4, part=0.35)
-WIDE_COST = Cost(start=12, begin=8, step=2, crowd=0, part=1.5)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What the blocks of a launch share, and where they run.
-
-    Parameters
-    ----------
-    bands
-        Bands of `Constants.rows` rows, of all matrices.
-    steps
-        Of a block that has all columns.
-    token_tiles
-        Tiles of tokens; each has as many blocks.
-    compute_units
-        Of the device.
-    resident
-        Blocks that a compute unit runs at a time.
-    cost
-        How long the blocks take.
-    """
-
-    bands: int
-    steps: int
-    token_tiles: int
-    compute_units: int
-    resident: int
-    cost: Cost = NARROW_COST
-
-    def time(self, count: int) -> float:
-        """How long that many blocks of each tile of tokens take, in the unit of `Cost`."""
-        cost = self.cost
-        busiest = -(-self.token_tiles * count // self.compute_units)
-        full, rest = divmod(busiest, self.resident)
-        rounds = [self.resident] * full + [rest] * (rest > 0)
-        crosses = count % self.bands > 0 and self.bands % count > 0  # from band to band
-        begins = crosses + -(-self.bands // count) - 1
-        start, own = cost.start + cost.begin * begins, self.bands * self.steps / count
-        parts = count / self.bands + crosses
-        times = (start + own * cost.step * (1 + cost.crowd * (n - 1)) for n in rounds)
-        return sum(times) + cost.part * parts
-
-
-@cache
-def blocks(work: Work, *, even: bool) -> int:
-    """How many blocks share the steps of all bands of rows, so that it takes least time.
-
-    Either each band has one or more blocks of its own. Or there are as many blocks as run at a
-    time, and most have the end of a band and the beginning of the next. Fewer blocks than bands
-    were measured with several tiles of tokens. With one, a step of 64 sequences of 8B, whose output
-    matrix has 1,002 bands, took 1.02 of its time.
-
-    Parameters
-    ----------
-    work
-        What they share.
-    even
-        Whether a block may have parts of two bands.
-    """
-    bands, tiles = work.bands, work.token_tiles
-    if bands * tiles > COUNTERS:
-        return bands
-    most = max(1, min(MOST_PARTS, work.steps // 2))
-    counts = [bands * parts for parts in range(1, most + 1)]
-    if even:
-        all_at_once = (n * work.compute_units // tiles for n in range(1, work.resident + 1))
-        counts += [
-            count
-            for count in all_at_once
-            if (0 if tiles > 1 else bands) < count <= most * bands
-            and _countable(bands * work.steps, count)
-        ]
-    return min(counts, key=work.time)
-
-
-def _countable(all_steps: int, count: int) -> bool:
-    """Whether a kernel with EVEN can tell a block's steps: it multiplies 32-bit integers."""
-    return all_steps * count < 1 << 31
 
 
 def can_be_even(architecture: str) -> bool:
@@ -336,7 +230,8 @@ def ways(architecture: str, constants: Constants) -> tuple[bool, ...]:
 
 def defines(constants: Constants, *, even: bool = False) -> dict[str, int | str]:
     """Macros of kernels/batch.h; `even`: blocks share all bands together, not each band alone."""
-    return {**asdict(constants), "EVEN": int(even)}
+    lds = {"LDS_BYTES": WIDE_LDS} if constants == WIDE else {}
+    return {**asdict(constants), "EVEN": int(even), **lds}
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -355,7 +250,8 @@ def _builds(architecture: str, name: str, constants: Constants) -> Iterator[Buil
     for even in ways(architecture, constants):
         macros = defines(constants, even=even)
         same = {f"FORMAT_{i}": name for i in range(products.MOST)}
-        yield Build(FILE, LAYOUTS, {**macros, **same})
+        # The wide tile's kernel spills 8 to 32 bytes, by format; gate and up do not.
+        yield Build(FILE, LAYOUTS, {**macros, **same}, hot=constants != WIDE)
         yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**macros, "FORMAT_0": name})
 
 
@@ -413,7 +309,7 @@ class _Cut:
         if self.blocks == self.bands:
             return 0
         if self.blocks < self.bands:
-            places = 2 * self.blocks
+            places = 2 * (self.blocks - 1)
         else:
             places = self.blocks + self.bands - 1 if self.even else self.blocks
         return 4 * self.constants.rows * self.constants.TOKENS * self.token_tiles * places
@@ -430,7 +326,7 @@ def _cut(
     properties = kernels.runtime.properties
     architecture = properties.architecture
     found = []
-    for constants in able(architecture, name, tokens, kernels.tuning):
+    for constants in tiles(architecture, name, tokens, kernels.tuning):
         possible = ways(architecture, constants)
         work = Work(
             sum(-(-n // constants.rows) for n in rows),
@@ -441,9 +337,7 @@ def _cut(
             WIDE_COST if constants == WIDE else NARROW_COST,
         )
         count = blocks(work, even=possible[-1])
-        even = count % work.bands > 0 or (
-            possible[0] and _countable(work.bands * work.steps, count)
-        )
+        even = count % work.bands > 0 or (possible[0] and countable(work.bands * work.steps, count))
         cut = _Cut(constants, work.bands, work.token_tiles, count, even)
         found.append((work.time(count), cut))
     return min(found, key=itemgetter(0))[1]

@@ -90,8 +90,9 @@ def least_unpacked(architecture: str) -> int:
     """Tokens from which unpacked weights are worth it, as far as it was measured.
 
     With mma.sync on an H200, prompts of 256 tokens took 0.98 (7B Q4_K_M) and 1.05 (Q8_0) of the
-    time, of 512 tokens 0.81 and 0.82. With wgmma, prompts of 256 tokens took 0.83; fewer than 256
-    were not measured (docs/EXPERIMENTS.md).
+    time, of 512 tokens 0.81 and 0.82. With wgmma, prompts of 256 tokens took 0.83. There,
+    matmul_batch comes first where it `runs`; 129 is for what it leaves: dense formats, and groups
+    of devices (docs/EXPERIMENTS.md).
     """
     return 129 if architecture == "sm_90" else 257
 

@@ -1,0 +1,123 @@
+"""How many blocks share the work of a launch of matmul_batch: a formula that was fitted to times.
+
+What the blocks share, and how, is in kernels/batch.h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+MOST_PARTS = 16  # of a band of rows
+COUNTERS = 1 << 14
+"""Most counters of `matmul_batch.Scratch.arrivals` that a launch uses."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How long a block takes. The unit is a step of a block of 64 tokens, alone on a compute unit.
+
+    Parameters
+    ----------
+    start
+        For its start and end.
+    begin
+        For the beginning of each other band.
+    step
+        For a step, alone on a compute unit.
+    crowd
+        How much longer each other block of the compute unit makes a step: a share of it.
+    part
+        What each part of a band adds to the whole.
+    """
+
+    start: float
+    begin: float
+    step: float
+    crowd: float
+    part: float
+
+
+# Fitted to times of 65 to 1,024 tokens with eleven shapes, some in four formats, on an H200
+# (2026-11-27; of up to 64 tokens with nine shapes, 2026-11-24 and -26), and not measured elsewhere.
+# What is chosen by them took at most 1.09 of the least time that was found, 1.01 on average.
+NARROW_COST = Cost(start=8, begin=3, step=1, crowd=0.4, part=0.35)
+WIDE_COST = Cost(start=12, begin=8, step=2, crowd=0, part=1.5)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the blocks of a launch share, and where they run.
+
+    Parameters
+    ----------
+    bands
+        Bands of `matmul_batch.Constants.rows` rows, of all matrices.
+    steps
+        Of a block that has all columns.
+    token_tiles
+        Tiles of tokens; each has as many blocks.
+    compute_units
+        Of the device.
+    resident
+        Blocks that a compute unit runs at a time.
+    cost
+        How long the blocks take.
+    """
+
+    bands: int
+    steps: int
+    token_tiles: int
+    compute_units: int
+    resident: int
+    cost: Cost = NARROW_COST
+
+    def time(self, count: int) -> float:
+        """How long that many blocks of each tile of tokens take, in the unit of `Cost`."""
+        cost = self.cost
+        busiest = -(-self.token_tiles * count // self.compute_units)
+        full, rest = divmod(busiest, self.resident)
+        rounds = [self.resident] * full + [rest] * (rest > 0)
+        crosses = count % self.bands > 0 and self.bands % count > 0  # from band to band
+        begins = crosses + -(-self.bands // count) - 1
+        start, own = cost.start + cost.begin * begins, self.bands * self.steps / count
+        parts = count / self.bands + crosses
+        times = (start + own * cost.step * (1 + cost.crowd * (n - 1)) for n in rounds)
+        return sum(times) + cost.part * parts
+
+
+@cache
+def blocks(work: Work, *, even: bool) -> int:
+    """How many blocks share the steps of all bands of rows, so that it takes least time.
+
+    Either each band has one or more blocks of its own. Or there are as many blocks as run at a
+    time, and most have the end of a band and the beginning of the next. With several tiles of
+    tokens there may be fewer blocks than bands. With one there never are: a step of 64 sequences
+    of 8B, whose output matrix has 1,002 bands, took 1.02 of its time.
+
+    Parameters
+    ----------
+    work
+        What they share.
+    even
+        Whether a block may have parts of two bands.
+    """
+    bands, tiles = work.bands, work.token_tiles
+    if bands * tiles > COUNTERS:  # then no band is shared
+        return bands
+    most = max(1, min(MOST_PARTS, work.steps // 2))
+    counts = [bands * parts for parts in range(1, most + 1)]
+    if even:
+        all_at_once = (n * work.compute_units // tiles for n in range(1, work.resident + 1))
+        counts += [
+            count
+            for count in all_at_once
+            if (0 if tiles > 1 else bands) < count <= most * bands
+            and countable(bands * work.steps, count)
+        ]
+    return min(counts, key=work.time)
+
+
+def countable(all_steps: int, count: int) -> bool:
+    """Whether a kernel with EVEN can tell a block's steps: it multiplies 32-bit integers."""
+    return all_steps * count < 1 << 31
