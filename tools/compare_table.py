@@ -85,7 +85,7 @@ CASES = (
     _decode("8B:Q4_K_M"),
     *(_decode(f"1.1B:{mix}") for mix in ("Q4_K_M", "Q4_0", "Q8_0")),
     *(_decode("7B:Q4_K_M", sequences=count) for count in (4, 8, 16, 32, 64)),
-    *(Case("7B:Q4_K_M", prompt=length) for length in (32, 128, 512, 2048)),
+    *(Case("7B:Q4_K_M", prompt=length) for length in (32, 128, 256, 512, 2048)),
     Case("1.1B:Q4_K_M", prompt=2048),
     Case("7B:Q8_0", prompt=2048),
     *(_decode(model, depth) for depth in (4096, DEEP) for model in ("7B:Q4_K_M", "8B:Q4_K_M")),
