@@ -61,17 +61,32 @@ def test_the_module_needs_no_package_to_be_imported() -> None:
     assert done.stdout == "0\n"
 
 
+def opened(
+    monkeypatch: pytest.MonkeyPatch, architecture: str = "sm_90", **calls: Any
+) -> cuda.CudaRuntime:
+    """A runtime whose driver has the calls that open a device, and those of the test."""
+    driver = {
+        "CUresult": SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_OUT_OF_MEMORY=2),
+        "CUlimit": SimpleNamespace(CU_LIMIT_STACK_SIZE="stack"),
+        "cuDriverGetVersion": lambda: (0, 13000),
+        "cuDeviceGetCount": lambda: (0, 1),
+        "cuDeviceGet": lambda index: (0, index),
+        "cuDevicePrimaryCtxGetState": lambda device: (0, 0, 1),
+        "cuDevicePrimaryCtxRetain": lambda device: (0, "context"),
+        "cuCtxSetCurrent": lambda context: (0,),
+    }
+    card = DeviceProperties(0, "X", architecture, 32, 132, 140 << 30, 49152, False)
+    monkeypatch.setattr(cuda, "_initialized_driver", lambda: SimpleNamespace(**driver | calls))
+    monkeypatch.setattr(cuda, "_properties", lambda *_: card)
+    return cuda.CudaRuntime()
+
+
 @pytest.mark.parametrize("call", ["memory_info", "allocate", "launch"])
 def test_a_context_that_cannot_be_made_current_is_an_error(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = SimpleNamespace(
-        CUresult=SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_OUT_OF_MEMORY=2),
-        cuDriverGetVersion=lambda: (0, 13000),
-        cuDeviceGetCount=lambda: (0, 1),
-        cuDeviceGet=lambda index: (0, index),
-        cuDevicePrimaryCtxGetState=lambda device: (0, 0, 1),
-        cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
+    runtime = opened(
+        monkeypatch,
         cuCtxSetCurrent=cuCtxSetCurrent,
         cuGetErrorName=lambda error: (0, b"CUDA_ERROR_INVALID_CONTEXT"),
         cuGetErrorString=lambda error: (0, b"invalid device context"),
@@ -79,10 +94,6 @@ def test_a_context_that_cannot_be_made_current_is_an_error(
         cuMemAlloc=lambda nbytes: (0, 256),
         cuLaunchKernel=lambda *arguments: (0,),
     )
-    card = DeviceProperties(0, "X", "sm_90", 32, 132, 140 << 30, 49152, False)
-    monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
-    monkeypatch.setattr(cuda, "_properties", lambda *_: card)
-    runtime = cuda.CudaRuntime()
     attempt = {
         "memory_info": runtime.memory_info,
         "allocate": lambda: runtime.allocate(1),
@@ -101,21 +112,12 @@ def test_only_a_context_of_its_own_gets_a_limit_of_its_own(
     active: int, refused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[Any, ...]] = []
-    driver = SimpleNamespace(
-        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
-        CUlimit=SimpleNamespace(CU_LIMIT_STACK_SIZE="stack"),
-        cuDriverGetVersion=lambda: (0, 13000),
-        cuDeviceGetCount=lambda: (0, 1),
-        cuDeviceGet=lambda index: (0, index),
+    opened(
+        monkeypatch,
         cuDevicePrimaryCtxGetState=lambda device: (0, 0, active),
-        cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
         cuCtxSetCurrent=lambda context: calls.append(("current", context)) or (0,),
         cuCtxSetLimit=lambda limit, value: calls.append((limit, value)) or (refused,),
     )
-    card = DeviceProperties(0, "X", "sm_90", 32, 132, 140 << 30, 49152, False)
-    monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
-    monkeypatch.setattr(cuda, "_properties", lambda *_: card)
-    cuda.CudaRuntime()
     assert calls == ([] if active else [("current", "context"), ("stack", cuda.STACK_BYTES)])
 
 
@@ -124,25 +126,14 @@ def test_a_kernels_stack_gets_memory_before_it_is_launched(
 ) -> None:
     limits = [0]
     needed = {b"none": 0, b"some": 16, b"more": 40}
-    driver = SimpleNamespace(
-        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
-        CUlimit=SimpleNamespace(CU_LIMIT_STACK_SIZE="stack"),
+    runtime = opened(
+        monkeypatch,
         CUfunction_attribute=SimpleNamespace(CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES="local"),
-        cuDriverGetVersion=lambda: (0, 13000),
-        cuDeviceGetCount=lambda: (0, 1),
-        cuDeviceGet=lambda index: (0, index),
-        cuDevicePrimaryCtxGetState=lambda device: (0, 0, 1),
-        cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
-        cuCtxSetCurrent=lambda context: (0,),
         cuModuleGetFunction=lambda module, name: (0, name),
         cuFuncGetAttribute=lambda attribute, function: (0, needed[function]),
         cuCtxGetLimit=lambda limit: (0, limits[-1]),
         cuCtxSetLimit=lambda limit, value: limits.append(value) or (0,),
     )
-    card = DeviceProperties(0, "X", "sm_90", 32, 132, 140 << 30, 49152, False)
-    monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
-    monkeypatch.setattr(cuda, "_properties", lambda *_: card)
-    runtime = cuda.CudaRuntime()
     for name in ("none", "some", "more", "some"):
         assert runtime.function("module", name) == name.encode()
     assert limits == [0, 16, 40]
@@ -168,15 +159,11 @@ def test_a_launch_starts_early_where_card_and_driver_can(
     from cuda.bindings import driver as real
 
     taken: list[Any] = []
-    driver = SimpleNamespace(
+    runtime = opened(
+        monkeypatch,
+        architecture,
         **{name: getattr(real, name) for name in dir(real) if name.startswith("CUlaunch")},
-        CUresult=SimpleNamespace(CUDA_SUCCESS=0),
         cuDriverGetVersion=lambda: (0, version),
-        cuDeviceGetCount=lambda: (0, 1),
-        cuDeviceGet=lambda index: (0, index),
-        cuDevicePrimaryCtxGetState=lambda device: (0, 0, 1),
-        cuDevicePrimaryCtxRetain=lambda device: (0, "context"),
-        cuCtxSetCurrent=lambda context: (0,),
         CUfunction_attribute=SimpleNamespace(
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic"
         ),
@@ -186,10 +173,6 @@ def test_a_launch_starts_early_where_card_and_driver_can(
             taken.append((config, config.sharedMemBytes)) or (0,)
         ),
     )
-    card = DeviceProperties(0, "X", architecture, 32, 132, 140 << 30, 49152, False)
-    monkeypatch.setattr(cuda, "_initialized_driver", lambda: driver)
-    monkeypatch.setattr(cuda, "_properties", lambda *_: card)
-    runtime = cuda.CudaRuntime()
     runtime.allow_lds("kernel", 98304)
     same, stream = Arguments("i", [0], "cuda"), real.CUstream(5)
     runtime.launch(0, (3, 2, 1), 64, same, early=early, lds_bytes=98304)
