@@ -93,9 +93,9 @@ class Constants:
         together. A multiprocessor of NVIDIA has at least twice as much.
         """
         threads, columns = self.threads(wave), self.COLUMNS * self.SPLITS
-        tiles = self.TOKENS * (columns // 8 + MOST_PADDING)  # pieces of kernels/batch_tiles.h
-        warpgroup = columns // 16 * (2 * self.TOKENS + 1)  # of kernels/batch_warpgroup.h
-        lds, least = (16 * self.STAGES * f(tiles, warpgroup) for f in (max, min))
+        pieces = self.TOKENS * (columns // 8 + MOST_PADDING)  # of kernels/batch_tiles.h
+        both = 16 * self.STAGES * pieces, self.warpgroup_lds
+        lds, least = max(both), min(both)
         together = 2 * lds_bytes if architecture.startswith("sm_") else lds_bytes
         return (
             threads <= 1024
@@ -104,6 +104,12 @@ class Constants:
             and lds * self.BLOCKS <= together
             and least >= 4 * (self.SPLITS - 1) * self.rows * self.TOKENS  # where sums meet
         )
+
+    @property
+    def warpgroup_lds(self) -> int:
+        """Bytes of LDS of a block of kernels/batch_warpgroup.h."""
+        pieces = self.COLUMNS * self.SPLITS // 16 * (2 * self.TOKENS + 1)
+        return 16 * self.STAGES * pieces
 
     def steps(self, columns: int) -> int:
         """Steps of a block that has all columns."""
@@ -122,8 +128,6 @@ _SM_90 = {  # with kernels/batch_warpgroup.h
 }
 WIDE = Constants(128, 1, 16, 1, 128, 2, 1, 1)
 """Hopper's other tile for more than 64 tokens: blocks of 256 rows, of which many are needed."""
-WIDE_LDS = 16 * WIDE.STAGES * (WIDE.COLUMNS // 16) * (2 * WIDE.TOKENS + 1)
-"""Bytes of LDS of such a block, which its launch names; kernels/batch_rows.h checks them."""
 # Not measured. A compute unit has 64 KB of LDS for all its blocks, and few blocks hide latency.
 _AMD = {
     16: Constants(16, 2, 4, 2, 128, 2, 2, 2),
@@ -230,7 +234,7 @@ def ways(architecture: str, constants: Constants) -> tuple[bool, ...]:
 
 def defines(constants: Constants, *, even: bool = False) -> dict[str, int | str]:
     """Macros of kernels/batch.h; `even`: blocks share all bands together, not each band alone."""
-    lds = {"LDS_BYTES": WIDE_LDS} if constants == WIDE else {}
+    lds = {"LDS_BYTES": WIDE.warpgroup_lds} if constants == WIDE else {}
     return {**asdict(constants), "EVEN": int(even), **lds}
 
 
@@ -300,8 +304,8 @@ class _Cut:
 
     @property
     def lds_bytes(self) -> int:
-        """LDS that the launch names."""
-        return WIDE_LDS if self.constants == WIDE else 0
+        """LDS that the launch names, and that kernels/batch_rows.h checks."""
+        return WIDE.warpgroup_lds if self.constants == WIDE else 0
 
     @property
     def partial_bytes(self) -> int:
