@@ -24,7 +24,7 @@ from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import matmul_batch as op
-from rocmforge.gpu.ops.batch_blocks import COUNTERS, Work
+from rocmforge.gpu.ops.batch_blocks import COUNTERS, NARROW_COST, Work
 from rocmforge.gpu.tuning import UNTUNED
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
@@ -278,9 +278,7 @@ def test_blocks_share_bands_of_waves_of_one_tile(
     test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, 64, possible, 7)
 
 
-@pytest.mark.parametrize(
-    "names", [("Q4_K", "Q4_K", "Q6_K"), ("Q8_0", "IQ2_S"), ("MXFP4",)], ids=str
-)
+@pytest.mark.parametrize("names", [NAMES_OF_THREE[0], ("Q8_0", "IQ2_S"), ("MXFP4",)], ids=str)
 @pytest.mark.parametrize("tokens", [65, 128, 200])
 def test_wide_tiles(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, names: tuple[str, ...]
@@ -335,7 +333,7 @@ def test_numbers_of_tokens_are_cut_like_the_next_size() -> None:
 
 def test_blocks_are_as_many_as_take_least_time() -> None:
     def blocks(bands: int, steps: int, resident: int, even: bool = True, tiles: int = 1) -> int:
-        return op.blocks(Work(bands, steps, tiles, 132, resident), even=even)
+        return op.blocks(Work(bands, steps, tiles, 132, resident, NARROW_COST), even=even)
 
     assert blocks(16, 32, resident=1) == 8 * 16
     assert blocks(96, 32, resident=3) == 4 * 96

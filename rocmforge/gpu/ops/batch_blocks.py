@@ -70,7 +70,7 @@ class Work:
     token_tiles: int
     compute_units: int
     resident: int
-    cost: Cost = NARROW_COST
+    cost: Cost
 
     def time(self, count: int) -> float:
         """How long that many blocks of each tile of tokens take, in the unit of `Cost`."""

@@ -111,6 +111,11 @@ class Constants:
         pieces = self.COLUMNS * self.SPLITS // 16 * (2 * self.TOKENS + 1)
         return 16 * self.STAGES * pieces
 
+    @property
+    def launch_lds(self) -> int:
+        """Bytes of LDS that the launch names, and kernels/batch_rows.h checks; 0: it names none."""
+        return 0 if self.TOKENS in TOKENS else self.warpgroup_lds
+
     def steps(self, columns: int) -> int:
         """Steps of a block that has all columns."""
         return -(-columns // (self.COLUMNS * self.SPLITS))
@@ -234,7 +239,7 @@ def ways(architecture: str, constants: Constants) -> tuple[bool, ...]:
 
 def defines(constants: Constants, *, even: bool = False) -> dict[str, int | str]:
     """Macros of kernels/batch.h; `even`: blocks share all bands together, not each band alone."""
-    lds = {"LDS_BYTES": WIDE.warpgroup_lds} if constants == WIDE else {}
+    lds = {"LDS_BYTES": constants.launch_lds} if constants.launch_lds else {}
     return {**asdict(constants), "EVEN": int(even), **lds}
 
 
@@ -301,11 +306,6 @@ class _Cut:
     def band_blocks(self) -> int:
         """Blocks of a band, or of all bands if they share them together."""
         return self.blocks if self.even else self.blocks // self.bands
-
-    @property
-    def lds_bytes(self) -> int:
-        """LDS that the launch names, and that kernels/batch_rows.h checks."""
-        return WIDE.warpgroup_lds if self.constants == WIDE else 0
 
     @property
     def partial_bytes(self) -> int:
@@ -401,7 +401,7 @@ def matmul_batch(
         LAYOUTS["matmul_batch"],
         *_batch(x, scratch, tokens, first.columns, cut),
         *(*members, int(accumulate)),
-        lds_bytes=cut.lds_bytes,
+        lds_bytes=cut.constants.launch_lds,
     )
 
 
@@ -440,7 +440,7 @@ def gate_up_swiglu_batch(
         GATE_UP_LAYOUTS["gate_up_swiglu_batch"],
         *_batch(x, scratch, tokens, gate.columns, cut),
         *(*gate.addresses, *up.addresses, out.address, gate.rows),
-        lds_bytes=cut.lds_bytes,
+        lds_bytes=cut.constants.launch_lds,
     )
 
 
