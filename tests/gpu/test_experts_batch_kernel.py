@@ -17,6 +17,7 @@ from test_matmul_batch_kernel import with_tiles
 from test_matmul_prompt_kernel import TOLERANCE
 
 from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import experts_batch as op
 from rocmforge.gpu.ops.matmul_batch import TOKENS
@@ -112,8 +113,8 @@ def test_matrix_units_take_nine_tokens_and_more() -> None:
     assert not runs("sm_90", 9, "F16", columns=16)
 
 
-def test_groups_are_as_large_as_the_average_of_an_expert() -> None:
-    assert [op.group_size(tokens, 8, 128) for tokens in (64, 256, 257, 512, 513, 4096)] == [
+def test_most_experts_have_one_group() -> None:
+    assert [op.group_size(tokens, 8, 128) for tokens in (64, 199, 200, 429, 430, 4096)] == [
         TOKENS[0],
         TOKENS[0],
         TOKENS[1],
@@ -121,3 +122,12 @@ def test_groups_are_as_large_as_the_average_of_an_expert() -> None:
         TOKENS[2],
         TOKENS[2],
     ]
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "gfx1100"])
+@pytest.mark.parametrize("size", TOKENS)
+@pytest.mark.parametrize("name", ["Q4_K", "F16", "F32"])
+def test_constants_fit_the_kernel(architecture: str, size: int, name: str) -> None:
+    constants = op.choose(architecture, name, size)
+    assert constants.fits(architecture, wave_size(architecture), 48 << 10)
+    assert constants.TOKENS == size

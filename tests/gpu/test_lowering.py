@@ -128,7 +128,7 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_80", "gfx1100"])
-@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "F16"])
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "F16", "F32"])
 def test_the_room_of_a_plan_holds_what_blocks_of_its_passes_share(
     architecture: str, name: str
 ) -> None:

@@ -295,7 +295,7 @@ def test_wide_tiles(
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("tokens", [*op.TOKENS, 512])
-@pytest.mark.parametrize("name", ["Q4_K", "F16"])
+@pytest.mark.parametrize("name", ["Q4_K", "F16", "F32"])
 def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> None:
     for constants in op.tiles(architecture, name, tokens):
         lds = 227 << 10 if constants == op.WIDE else 48 << 10
@@ -306,12 +306,15 @@ def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> 
 
 
 def test_hopper_multiplies_up_to_512_tokens_of_packed_weights() -> None:
-    packed, high, dense = (DeviceMatrix.at(0, name, 64, 256) for name in ("Q4_K", "Q6_K", "F16"))
+    packed, high, dense, router = (
+        DeviceMatrix.at(0, name, 64, 256) for name in ("Q4_K", "Q6_K", "F16", "F32")
+    )
     for architecture, weights, most in (
         ("sm_90", (packed,), 512),
         ("sm_90", (dense,), 128),
         ("sm_90", (packed, high), 384),
         ("sm_90", (packed, dense), 128),
+        ("sm_90", (router,), 512),
         ("sm_80", (packed,), 128),
         ("gfx1100", (packed,), 64),
     ):
@@ -344,6 +347,13 @@ def test_blocks_are_as_many_as_take_least_time() -> None:
     assert blocks(172, 32, resident=2, tiles=2) == 132  # all at once, with fewer blocks than bands
     assert blocks(1002, 32, resident=2) == 1002
     assert blocks(COUNTERS + 1, 32, resident=1) == COUNTERS + 1  # counters for none
+
+
+def test_a_router_is_shared_by_many_blocks() -> None:
+    kernels: Any = kernels_of("sm_90")
+    for tokens, parts in ((16, 16), (128, 16), (512, 8)):
+        cut = op._cut(kernels, "F32", [128], 2048, tokens)
+        assert (cut.constants.rows, cut.bands, cut.blocks) == (64, 2, 2 * parts)
 
 
 MEASURED = {  # µs on an H200, 2026-11-27: Q4_K, with 64 and 128 tokens a tile, the best of each

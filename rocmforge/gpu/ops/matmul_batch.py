@@ -18,6 +18,7 @@ from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops import products
 from rocmforge.gpu.ops.batch_blocks import (
+    F32_COST,
     NARROW_COST,
     WIDE_COST,
     Work,
@@ -148,7 +149,7 @@ def most_tokens(architecture: str, name: str) -> int:
     with weights that are unpacked first, with 512 tokens 0.75 to 1.05, and with 1,024 more than
     1.1. Prompts of 384 tokens of 7B Q6_K take 0.97 of the time, of 512 1.09; that stands for all
     formats with a stream of high bits, and Q4_K, Q4_0 and Q8_0 for all others
-    (docs/EXPERIMENTS.md). With mma.sync, 128 tokens of 7B Q4_K took 0.90 of matmul_prompt's time;
+    (docs/EXPERIMENTS.md). A router of F32 with 128 rows takes 0.65 of the time, 512 tokens too. With mma.sync, 128 tokens of 7B Q4_K took 0.90 of matmul_prompt's time;
     gate and up of 512 took 1.13.
 
     Parameters
@@ -158,8 +159,8 @@ def most_tokens(architecture: str, name: str) -> int:
     name
         The type of kernels/packed.h.
     """
-    if architecture == "sm_90" and name in STREAMS:
-        return 384 if STREAMS[name].high else 512
+    if architecture == "sm_90" and (name in STREAMS or name == "F32"):
+        return 384 if name in STREAMS and STREAMS[name].high else 512
     return 128 if architecture.startswith("sm_") else TOKENS[-1]
 
 
@@ -201,11 +202,13 @@ def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) 
     held = next((most for most in TOKENS if most >= tokens), TOKENS[-1])
     nvidia = _SM_90 if architecture == "sm_90" else _SM
     constants = (nvidia if architecture.startswith("sm_") else _AMD)[held]
+    if name not in DENSE.values():
+        return replace(constants, **tuning.get("batch", held))
     # A lane's share of a round is 64 or 128 bytes for each of its rows: registers hold one.
-    if name in DENSE.values():
-        blocks = constants.BLOCKS if architecture == "sm_90" else 1
-        return replace(constants, DEPTH=1, BLOCKS=blocks)
-    return replace(constants, **tuning.get("batch", held))
+    if architecture != "sm_90":
+        return replace(constants, DEPTH=1, BLOCKS=1)
+    # A router has few rows: in bands of 64 they go to twice as many blocks.
+    return replace(constants, DEPTH=1, ROW_WAVES=4 if name == "F32" else constants.ROW_WAVES)
 
 
 def tiles(
@@ -330,6 +333,7 @@ def _cut(
     properties = kernels.runtime.properties
     architecture = properties.architecture
     found = []
+    narrow = F32_COST if name == "F32" and architecture == "sm_90" else NARROW_COST
     for constants in tiles(architecture, name, tokens, kernels.tuning):
         possible = ways(architecture, constants)
         work = Work(
@@ -338,7 +342,7 @@ def _cut(
             -(-tokens // constants.TOKENS),
             properties.compute_units,
             constants.BLOCKS,
-            WIDE_COST if constants == WIDE else NARROW_COST,
+            WIDE_COST if constants == WIDE else narrow,
         )
         count = blocks(work, even=possible[-1])
         even = count % work.bands > 0 or (possible[0] and countable(work.bands * work.steps, count))
