@@ -38,8 +38,8 @@ DEVICE int split() {
 
 // The sums of a part, over the block's waves and over all parts of its band, for tokens whose rows
 // of x `tokens` tells (as Neighbours). Weights have `rows` rows. Returns whether this wave has sums
-// to store.
-template <class Format, class Tokens>
+// to store. Only the first kUsed tiles of tokens are multiplied.
+template <class Format, int kUsed = kTokenTiles, class Tokens>
 DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, const Lines& from,
                     int rows, Sums& sums, u32x4* lds) {
     SHARED uint32_t word;
@@ -70,7 +70,7 @@ DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, cons
                 x.start(step_of(step + STAGES - 1), stage_of(step + STAGES - 1));
             }
             const int own = (split() * kRounds + u % kRounds) * kRoundPieces;
-            sums.multiply(ahead[u % DEPTH], stage_of(step) + own);
+            sums.template multiply<kUsed>(ahead[u % DEPTH], stage_of(step) + own);
             ahead[u % DEPTH].fetch(from, own_rows, b.columns, round_of(i + DEPTH));
             if (u % kRounds == kRounds - 1) x.arrive(stage_of(step + 1));
         }

@@ -50,8 +50,8 @@ struct Activations {
 };
 
 struct Sums : BatchSums {
-    // Multiplies a round of weights with the activations that begin at `x` in LDS.
-    template <class Format>
+    // Multiplies a round of weights with the activations that begin at `x` in LDS, of kUsed tiles.
+    template <int kUsed, class Format>
     DEVICE void multiply(const Share<Format>& share, const u32x4* x) {
         const typename Share<Format>::Scales scales(share);
         // Lines lie equally far apart in all lanes, so that one address and constants reach them.
@@ -62,7 +62,7 @@ struct Sums : BatchSums {
             uint32_t w[kTiles][kLinesA][4 * kPieces];
             share.template halves<kPieces>(first, scales, w);
             UNROLL
-            for (int t = 0; t < kTokenTiles; ++t) {
+            for (int t = 0; t < kUsed; ++t) {
                 uint32_t words[kLinesB][4 * kPieces];
                 UNROLL
                 for (int i = 0; i < kLinesB; ++i) {

@@ -61,8 +61,8 @@ struct Activations {
 };
 
 struct Sums : BatchSums {
-    // Multiplies a round of weights with the activations that begin at `x` in LDS.
-    template <class Format>
+    // Multiplies a round of weights with the activations that begin at `x` in LDS, of kUsed tiles.
+    template <int kUsed, class Format>
     DEVICE void multiply(const Share<Format>& share, const u32x4* x) {
         const typename Share<Format>::Scales scales(share);
         const u64 operand = warpgroup_operand(x, TOKENS);
@@ -78,7 +78,7 @@ struct Sums : BatchSums {
                     TileA a;
                     UNROLL
                     for (int i = 0; i < kLinesA; ++i) a.set(i, w[j][i] + 2 * p);
-                    warpgroup_mma(tiles[j], a, operand + (2 * eight + p) * kProduct);
+                    warpgroup_mma<kUsed>(tiles[j], a, operand + (2 * eight + p) * kProduct);
                 }
             }
             warpgroup_started();

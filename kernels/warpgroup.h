@@ -75,23 +75,24 @@ DEVICE void hold_sums(TileC (&d)[kTiles]) {
     "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define ROCMFORGE_A "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]), "l"(b)
 
-template <int kTiles>
+// Of the first kUsed tiles of D.
+template <int kUsed, int kTiles>
 DEVICE void warpgroup_mma(TileC (&d)[kTiles], const TileA& a, u64 b) {
-    static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4 || kTiles == 8);
-    if constexpr (kTiles == 1) {
+    static_assert(kUsed <= kTiles && (kUsed == 1 || kUsed == 2 || kUsed == 4 || kUsed == 8));
+    if constexpr (kUsed == 1) {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
             "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1, 1, 1, 0;"
             : ROCMFORGE_SUMS(0)
             : ROCMFORGE_A);
-    } else if constexpr (kTiles == 2) {
+    } else if constexpr (kUsed == 2) {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
             "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
             "{%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
             : ROCMFORGE_SUMS(0), ROCMFORGE_SUMS(1)
             : ROCMFORGE_A);
-    } else if constexpr (kTiles == 4) {
+    } else if constexpr (kUsed == 4) {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
             "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "

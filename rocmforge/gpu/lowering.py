@@ -260,7 +260,7 @@ class Lowering:
             (
                 matmul_batch.scratch_bytes(self.kernels, name, rows, columns, tokens)
                 for name, rows, columns, room in every
-                for tokens in matmul_batch.sizes(architecture, name)
+                for tokens in matmul_batch.sizes(architecture, name, max(rows))
                 if room > GEMV_ROWS and tokens > least_of(room)
             ),
             default=0,

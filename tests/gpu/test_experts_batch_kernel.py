@@ -130,4 +130,4 @@ def test_most_experts_have_one_group() -> None:
 def test_constants_fit_the_kernel(architecture: str, size: int, name: str) -> None:
     constants = op.choose(architecture, name, size)
     assert constants.fits(architecture, wave_size(architecture), 48 << 10)
-    assert constants.TOKENS == size
+    assert size == constants.TOKENS

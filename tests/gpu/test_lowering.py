@@ -140,7 +140,7 @@ def test_the_room_of_a_plan_holds_what_blocks_of_its_passes_share(
         GateUpSwiglu(square, wide, wide, Tensor("gated", 11008)),
         Matmul(square, (narrow,) * 3, (square,) * 3, (None,) * 3),
     ]
-    most = matmul_batch.most_tokens(architecture, name)
+    most = matmul_batch.most_tokens(architecture, name, 4096)
     for tokens in range(9, most + 1):
         room = room_of(BatchShape(tokens, 1, (tokens - 1,), False, tokens))
         steps = [Step(op, (), ()) for op in ops]

@@ -306,26 +306,29 @@ def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> 
 
 
 def test_hopper_multiplies_up_to_512_tokens_of_packed_weights() -> None:
-    packed, high, dense, router = (
-        DeviceMatrix.at(0, name, 64, 256) for name in ("Q4_K", "Q6_K", "F16", "F32")
+    packed, high, dense, floats, router = (
+        DeviceMatrix.at(0, name, rows, 256)
+        for name, rows in (("Q4_K", 64), ("Q6_K", 64), ("F16", 64), ("F32", 2048), ("F32", 64))
     )
     for architecture, weights, most in (
         ("sm_90", (packed,), 512),
         ("sm_90", (dense,), 128),
         ("sm_90", (packed, high), 384),
         ("sm_90", (packed, dense), 128),
+        ("sm_90", (floats,), 128),
         ("sm_90", (router,), 512),
         ("sm_80", (packed,), 128),
         ("gfx1100", (packed,), 64),
     ):
         assert op.runs(architecture, weights, most)
         assert not op.runs(architecture, weights, most + 1)
-        assert max(op.sizes(architecture, weights[-1].kernel_format)) == most
+        last = weights[-1]
+        assert max(op.sizes(architecture, last.kernel_format, last.rows)) == most
 
 
 def test_numbers_of_tokens_are_cut_like_the_next_size() -> None:
     kernels: Any = kernels_of("sm_90")
-    sizes = list(op.sizes("sm_90", "Q4_K"))
+    sizes = list(op.sizes("sm_90", "Q4_K", 4096))
     for tokens in range(9, 513, 7):
         size = next(size for size in sizes if size >= tokens)
         for rows, columns in ((22016, 4096), (4096, 11008), (128256, 4096)):

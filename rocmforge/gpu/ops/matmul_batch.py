@@ -40,6 +40,7 @@ TOKENS = (16, 32, 64)
 
 TILE_ROWS = 16
 MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
+ROUTER_ROWS = 256  # at most, an expert each
 FORMATS = (*STREAMS, *dict.fromkeys(DENSE.values()))
 """The types of kernels/packed.h that it multiplies with."""
 
@@ -142,15 +143,16 @@ _AMD = {
 }
 
 
-def most_tokens(architecture: str, name: str) -> int:
+def most_tokens(architecture: str, name: str, rows: int) -> int:
     """Up to how many tokens the op is fastest, as far as it was measured.
 
     On an H200, products of Q4_K with 256 tokens take 0.5 to 0.9 of the time that matmul_f16 takes
     with weights that are unpacked first, with 512 tokens 0.75 to 1.05, and with 1,024 more than
     1.1. Prompts of 384 tokens of 7B Q6_K take 0.97 of the time, of 512 1.09; that stands for all
     formats with a stream of high bits, and Q4_K, Q4_0 and Q8_0 for all others
-    (docs/EXPERIMENTS.md). A router of F32 with 128 rows takes 0.65 of the time, 512 tokens too. With mma.sync, 128 tokens of 7B Q4_K took 0.90 of matmul_prompt's time;
-    gate and up of 512 took 1.13.
+    (docs/EXPERIMENTS.md). A router of F32 with 128 rows takes 0.65 of the time of 512 tokens, but
+    matrices of a 1.1B model in F32 1.17 of 192. With mma.sync, 128 tokens of 7B Q4_K took 0.90 of
+    matmul_prompt's time; gate and up of 512 took 1.13.
 
     Parameters
     ----------
@@ -158,19 +160,23 @@ def most_tokens(architecture: str, name: str) -> int:
         "gfx…" or "sm_…".
     name
         The type of kernels/packed.h.
+    rows
+        Of a matrix; of gate and up together.
     """
-    if architecture == "sm_90" and (name in STREAMS or name == "F32"):
-        return 384 if name in STREAMS and STREAMS[name].high else 512
+    if architecture == "sm_90" and name in STREAMS:
+        return 384 if STREAMS[name].high else 512
+    if architecture == "sm_90" and name == "F32" and rows <= ROUTER_ROWS:
+        return 512
     return 128 if architecture.startswith("sm_") else TOKENS[-1]
 
 
-def sizes(architecture: str, name: str) -> Iterator[int]:
+def sizes(architecture: str, name: str, rows: int) -> Iterator[int]:
     """Numbers of tokens up to `most_tokens`; those between two of them are cut like the larger one.
 
     Parameters as of `most_tokens`.
     """
     yield from TOKENS
-    yield from range(2 * TOKENS[-1], most_tokens(architecture, name) + 1, TOKENS[-1])
+    yield from range(2 * TOKENS[-1], most_tokens(architecture, name, rows) + 1, TOKENS[-1])
 
 
 def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> bool:
@@ -180,7 +186,7 @@ def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> boo
     return all(
         w.kernel_format in FORMATS
         and w.columns % 32 == 0
-        and tokens <= most_tokens(architecture, w.kernel_format)
+        and tokens <= most_tokens(architecture, w.kernel_format, w.rows)
         for w in weights
     )
 
