@@ -5,36 +5,60 @@
 // product takes four columns from each of them. Product p (0 to 7) of a round takes columns 4 p to
 // 4 p + 3 of its four groups: of a token in LDS, piece 0 has the first two columns of each group,
 // one word each, and piece 1 the other two. All tokens' pieces 0 come first, then all pieces 1.
+//
+// INTERLEAVED activations (output.h) lie in memory in such pieces. Others come word by word, which
+// takes four times as many copies.
 #pragma once
 
 #include "batch.h"
 
-constexpr int kProduct = 2 * TOKENS + 1;  // pieces of 16 bytes; odd, for the banks
+// Pieces of 16 bytes. The half is odd, so that eight pieces of a token are in different banks.
+constexpr int kHalf = TOKENS + 1, kProduct = 2 * kHalf;
 constexpr int kRoundPieces = 8 * kProduct;
 constexpr int kStage = kRoundPieces * kRounds * SPLITS, kLds = STAGES * kStage;
 constexpr int kWaves = ROW_WAVES * SPLITS, kOwnTokens = TOKENS / kWaves;
 static_assert(kRound == 128 && kOwnTokens * kWaves == TOKENS);
 static_assert(ROW_WAVES % 4 == 0, "the waves of a warpgroup take the same columns");
 
-// A step's activations on their way from memory to LDS. A wave copies the tokens wave() + i kWaves,
-// two groups at a time, a word of two columns a lane.
+// A step's activations on their way from memory to LDS. A wave copies the tokens wave() + i kWaves:
+// all pieces of two tokens at a time, a piece a lane, or two groups of one token, a word a lane.
 template <class Rows>
 struct Activations {
+#if defined(INTERLEAVED)
+    static constexpr int kTogether = 2;
+#else
+    static constexpr int kTogether = 1;
+#endif
+    static constexpr int kCopies = kOwnTokens / kTogether;
     const Batch& batch;
-    uint32_t rows[kOwnTokens];  // bytes before them, below 2^32; absent tokens read row 0
+    uint32_t rows[kCopies];  // bytes before them, below 2^32; absent tokens read row 0
 
     DEVICE Activations(const Batch& batch, const Rows& all) : batch(batch) {
         UNROLL
-        for (int i = 0; i < kOwnTokens; ++i) {
-            const int token = static_cast<int>(wave()) + i * kWaves;
+        for (int i = 0; i < kCopies; ++i) {
+            const int token = first() + i * kTogether * kWaves;
             rows[i] =
                 static_cast<uint32_t>(all.has(token) ? all.row(token) : 0) * batch.columns * 2;
         }
     }
 
     DEVICE void start(int step, u32x4* stage) const {
+#if defined(INTERLEAVED)
+        const int piece = lane() % 16, column = step * kStep + 8 * piece;
+        u32x4* const to = stage + piece / 2 * kProduct + piece % 2 * kHalf + first();
+        const char* const from = reinterpret_cast<const char*>(batch.x + column);
+        UNROLL
+        for (int round = 0; round < kRounds * SPLITS; ++round) {
+            const bool present = column + kRound * round < batch.columns;  // else it becomes 0
+            UNROLL
+            for (int i = 0; i < kCopies; ++i) {
+                copy_near_to_lds(to + kRoundPieces * round + kTogether * kWaves * i,
+                                 from + 2 * kRound * round + rows[i], present);
+            }
+        }
+#else
         const int group = lane() / 16, word = lane() % 16;
-        u32x4* const pieces = stage + word / 2 * kProduct + word % 2 * TOKENS + wave();
+        u32x4* const pieces = stage + word / 2 * kProduct + word % 2 * kHalf + first();
         uint32_t* const to = reinterpret_cast<uint32_t*>(pieces) + group;
         const int column = step * kStep + 32 * group + 2 * word;
         const char* const from = reinterpret_cast<const char*>(batch.x + column);
@@ -42,21 +66,29 @@ struct Activations {
         for (int round = 0; round < kRounds * SPLITS; ++round) {
             UNROLL
             for (int pair = 0; pair < 2; ++pair) {
-                const int first = kRound * round + 64 * pair;
-                const bool present = column + first < batch.columns;  // else it becomes 0
+                const int more = kRound * round + 64 * pair;
+                const bool present = column + more < batch.columns;  // else it becomes 0
                 UNROLL
-                for (int i = 0; i < kOwnTokens; ++i) {
+                for (int i = 0; i < kCopies; ++i) {
                     const int words = 4 * (kRoundPieces * round + kWaves * i) + 2 * pair;
-                    copy_near_to_lds(to + words, from + 2 * first + rows[i], present);
+                    copy_near_to_lds(to + words, from + 2 * more + rows[i], present);
                 }
             }
         }
+#endif
         Transfer::batch_started();
     }
     // Waits for all steps but the last STAGES - 2 that were started.
     DEVICE void arrive(u32x4*) const {
         Transfer::wait<STAGES - 2>();
         lds_for_warpgroup();
+    }
+
+  private:
+    // The first token of a lane.
+    static DEVICE int first() {
+        const int other = kTogether == 1 ? 0 : static_cast<int>(lane()) / 16;
+        return static_cast<int>(wave()) + other * kWaves;
     }
 };
 
@@ -65,7 +97,7 @@ struct Sums : BatchSums {
     template <int kUsed, class Format>
     DEVICE void multiply(const Share<Format>& share, const u32x4* x) {
         const typename Share<Format>::Scales scales(share);
-        const u64 operand = warpgroup_operand(x, TOKENS);
+        const u64 operand = warpgroup_operand(x, kHalf);
         UNROLL
         for (int eight = 0; eight < 4; ++eight) {
             uint32_t w[kTiles][kLinesA][4];

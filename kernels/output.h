@@ -1,12 +1,16 @@
 // Vectors of floats in memory, and the dtypes in which an op writes activations: float, f16, int8.
 //
+// Interleaved is f16, for Hopper's matrix units with packed weights (batch_warpgroup.h): of each
+// 128 columns, the words of two columns of the four groups of 32 alternate. So 16 bytes are the
+// same word of four groups. Rows are multiples of 128 columns.
+//
 // The dtype is the macro OUT or an argument. rocmforge/gpu/ops/output.py passes it, and the three
 // pointers of Output.
 #pragma once
 
 #include "q8.h"
 
-enum class Dtype { F32, F16, Q8 };
+enum class Dtype { F32, F16, Q8, Interleaved };
 
 // Where activations go. Only Q8 has scales and sums; rocmforge/gpu/arrays.py gives the shapes.
 struct Output {
@@ -46,6 +50,11 @@ DEVICE float clamp_to_f16(float x) {
     return x < -kLargest && x > -infinity() ? -kLargest : x;
 }
 
+// Where an element is that would be the one of number `index`.
+DEVICE u64 interleaved(u64 index) {
+    return (index & ~127ull) | (index & 30) << 2 | (index >> 5 & 3) << 1 | (index & 1);
+}
+
 // Writes a lane's values from element `index` on. For Q8 all lanes of the wave must call, and hold
 // groups as q8.h says; a lane without values passes zeros and `valid` false.
 template <Dtype kDtype, int kValues>
@@ -57,6 +66,19 @@ DEVICE void store_as(const Output& out, u64 index, const float (&x)[kValues], bo
         }
     } else if constexpr (kDtype == Dtype::F32) {
         if (valid) store_floats(static_cast<float*>(out.values) + index, x);
+    } else if constexpr (kDtype == Dtype::Interleaved) {
+        if (!valid) return;
+        f16* const to = static_cast<f16*>(out.values);
+        if constexpr (kValues == 4) {  // two words; those of the other groups lie between
+            uint32_t* const words = reinterpret_cast<uint32_t*>(to + interleaved(index));
+            words[0] = pack_halves(clamp_to_f16(x[0]), clamp_to_f16(x[1]));
+            words[4] = pack_halves(clamp_to_f16(x[2]), clamp_to_f16(x[3]));
+        } else {
+            UNROLL
+            for (int i = 0; i < kValues; ++i) {
+                to[interleaved(index + i)] = to_f16(clamp_to_f16(x[i]));
+            }
+        }
     } else if (valid) {
         f16* to = static_cast<f16*>(out.values) + index;
         if constexpr (kValues == 4) {

@@ -10,6 +10,7 @@
 // each wave's rows are rows of w, the second half the same rows of up, so that a wave holds both.
 #pragma once
 
+#include "output.h"
 #include "packed_halves.h"
 #include "tile.h"
 
@@ -28,7 +29,7 @@ constexpr int kLine = WAVE_ROWS + 8;  // floats from line to line of the outputs
 static_assert(kXPieces * kThreads == TILE_TOKENS * kEights, "activations divide among the threads");
 static_assert(kTilesAcross % 2 == 0, "gates, and what they scale");
 
-enum Result { kStore, kAdd, kHalves };
+enum Result { kStore, kAdd, kHalves, kInterleaved };
 
 struct Args {
     const f16* x;
@@ -181,7 +182,8 @@ struct Accumulators {
                         y += a.bias[first + at % outputs];
                     }
                     if (kGated || a.result == kHalves) {
-                        static_cast<f16*>(a.out)[to] = to_finite_f16(y);
+                        const u64 at = a.result == kInterleaved ? interleaved(to) : to;
+                        static_cast<f16*>(a.out)[at] = to_finite_f16(y);
                     } else {
                         static_cast<float*>(a.out)[to] = y;
                     }

@@ -1,4 +1,4 @@
-"""Activations in device memory, by dtype: float32, float16, or int8 with scales (Q8).
+"""Activations in device memory, by dtype: float32, float16 in two orders, or int8 (Q8).
 
 Addresses are integers into memory that somebody else owns.
 """
@@ -31,6 +31,24 @@ class F16:
     def row(self, index: int, columns: int) -> F16:
         """The rows from one on."""
         return F16(self.address + 2 * index * columns)
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """(T, K) float16 in the order in which Hopper's matrix units read it beside packed weights.
+
+    Of each 128 columns, the pairs of neighbours of the four groups of 32 alternate: column
+    32 g + 2 w + e is at 8 w + 2 g + e. K is a multiple of 128.
+    """
+
+    address: int
+
+    def row(self, index: int, columns: int) -> Interleaved:
+        """The rows from one on."""
+        return Interleaved(self.address + 2 * index * columns)
+
+
+Halves = F16 | Interleaved
 
 
 @dataclass(frozen=True)

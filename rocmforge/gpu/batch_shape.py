@@ -11,11 +11,15 @@ from rocmforge.gpu.ops.dot_rows import DOT_TOKENS
 from rocmforge.gpu.ops.dot_rows import MAX_TOKENS as GEMV_ROWS
 from rocmforge.plan.operands import Tensor
 
-LEAST_ROOM = 512  # tokens that the arena has room for once it is needed for more than a few
+LEAST_ROOM = 512  # tokens of a prompt that may always be one pass
 
 NORMED_ROWS = 4
 """Most rows of `matmul_rmsnorm`. With 8 a step of 7B took 1.00 (Q4_K_M) and 1.12 (Q8_0) of its time
 on an H200, with 1 to 4 it took 0.94 to 0.99."""
+
+ROOMS = (NORMED_ROWS, DOT_TOKENS, GEMV_ROWS, 128, 384, LEAST_ROOM)
+"""Rows of the plans that passes share; larger ones double. Where dtypes of activations change, a
+plan ends: at GEMVs, and at `matmul_batch.most_tokens`."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +105,14 @@ def room_of(shape: BatchShape) -> BatchShape:
 
 
 def least_of(room: int) -> int:
-    """Return a number that a pass's rows exceed, if its room is `room`: large rooms double."""
-    return room // 2 if room > LEAST_ROOM else 0
+    """Return a number that a pass's rows exceed, if its room is `room`."""
+    return (
+        room // 2 if room > ROOMS[-1] else max((most for most in ROOMS if most < room), default=0)
+    )
 
 
 def _rounded(rows: int) -> int:
-    for most in (NORMED_ROWS, DOT_TOKENS, GEMV_ROWS):
-        if rows <= most:
-            return most
-    return max(LEAST_ROOM, 1 << (rows - 1).bit_length())
+    return next((most for most in ROOMS if rows <= most), 1 << (rows - 1).bit_length())
 
 
 @dataclass(frozen=True)

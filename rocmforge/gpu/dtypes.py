@@ -1,4 +1,4 @@
-"""In which dtypes each tensor of a pass is written and read: float32, float16 or int8 (Q8).
+"""In which dtypes each tensor of a pass is written and read: those of `rocmforge.gpu.arrays`.
 
 Consumers say what they read. A producer that can write just that does; for any other dtype a
 conversion is put after it.
@@ -14,6 +14,8 @@ from rocmforge.plan.graph import Op
 from rocmforge.plan.operands import Tensor
 
 F32, F16, Q8 = "f32", "f16", "q8"
+INTERLEAVED = "interleaved"
+HALVES = (F16, INTERLEAVED)
 
 Place = tuple[Tensor, str]
 """A tensor in one dtype: what has memory of its own."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Literal, get_args
 
 from rocmforge.gpu.batch_shape import NORMED_ROWS, BatchShape
-from rocmforge.gpu.dtypes import F16, Q8, Step, lower
+from rocmforge.gpu.dtypes import HALVES, Q8, Step, lower
 from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
 from rocmforge.gpu.matrix import LAYOUTS
 from rocmforge.gpu.ops.dot_rows import choose
@@ -68,7 +68,7 @@ def pass_steps(
     if shape.tokens > GEMV_ROWS:
 
         def halves(op: Op, x: Tensor) -> bool:
-            return set(reading(op, x)) == {F16}
+            return _are_halves(reading(op, x))
 
         found = fusion.reduce_rmsnorm(found, lambda op: halves(op, op.x), halves)
     if shape.tokens > NORMED_ROWS:
@@ -167,6 +167,11 @@ def _rmsnorm_route(shape: BatchShape) -> fusion.Rule:
     return rule
 
 
+def _are_halves(dtypes: Sequence[str]) -> bool:
+    """Whether they are one dtype, which is float16."""
+    return len({*dtypes}) == 1 and dtypes[0] in HALVES
+
+
 def _gate_up_swiglu(
     shape: BatchShape, reading: Callable[[Op, Tensor], Sequence[str]]
 ) -> fusion.Rule:
@@ -181,8 +186,8 @@ def _gate_up_swiglu(
             return None
         if shape.tokens > GEMV_ROWS:
             later = fusion.readers(ops[found[1] :], op.out)
-            dtypes = {dtype for reader in later for dtype in reading(reader, op.out)}
-            if dtypes != {F16} or {*reading(op, op.x)} != {F16}:
+            dtypes = [dtype for reader in later for dtype in reading(reader, op.out)]
+            if not (_are_halves(dtypes) and _are_halves(reading(op, op.x))):
                 return None
         return found
 

@@ -19,7 +19,7 @@ import numpy as np
 from rocmforge.gpu import arrays
 from rocmforge.gpu.batch_shape import BatchShape, least_of
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
-from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step
+from rocmforge.gpu.dtypes import F16, F32, HALVES, INTERLEAVED, Q8, Place, Step
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import (
     attention,
@@ -139,15 +139,13 @@ class Lowering:
 
         def dtypes(op: Op, tensor: Tensor) -> Sequence[str]:
             if isinstance(op, GateUpSwiglu) and tensor == op.x:
-                return (self.activation_dtype(op.gate.format, shape.tokens),)
+                return self.product_dtypes((op.gate, op.up), shape.tokens)
             if isinstance(op, ExpertGateUp | ExpertMatmul) and tensor == op.x:
                 return self.expert_dtypes(op, shape.tokens)
             if isinstance(op, MatmulRmsnorm) and tensor == op.x:
                 return (self.activation_dtype(op.weight.format, shape.tokens),)
             if isinstance(op, Matmul) and tensor == op.x:
-                rows = shape.rows(tensor)
-                found = (self.activation_dtype(w.format, rows) for w in op.weights)
-                return tuple(dict.fromkeys(found))
+                return self.product_dtypes(op.weights, shape.rows(tensor))
             return (F32,)
 
         return dtypes
@@ -158,26 +156,29 @@ class Lowering:
         def dtypes(op: Op) -> Sequence[str]:
             width = op.writes[0].columns if op.writes else 0
             whole = (Q8,) if width % arrays.GROUP == 0 else ()
+            halves = HALVES if width % matmul_batch.INTERLEAVED_COLUMNS == 0 else (F16,)
             match op:
                 case Rmsnorm() if op.x == op.out or op.accumulate:
                     return (F32,)
                 case RmsnormRoute():
                     return (F32, *whole)
                 case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm() | Swiglu() | Gelu():
-                    return (F32, F16, *whole)
+                    return (F32, *halves, *whole)
                 case Layernorm() | SelectLayernorm():
-                    return (F32, F16, *whole)
+                    return (F32, *halves, *whole)
                 case Attention() | RopeAttention():  # one kernel's block writes whole heads
                     heads = (Q8,) if shape.single and op.head_dim % arrays.GROUP == 0 else ()
-                    return (F32, F16, *heads)
+                    return (F32, *halves, *heads)
                 case MatmulRmsnorm() | AllReduceRmsnorm() | AddExpertsRmsnorm():
                     return (F32, Q8)  # the sum and squares, normed
                 case ReduceRmsnorm():
-                    return (F32, F16)  # the sum, normed
+                    return (F32, *halves)  # the sum, normed
                 case GateUpSwiglu():
-                    return (F32, F16, *whole) if shape.tokens <= GEMV_ROWS else (F16,)
+                    return (F32, F16, *whole) if shape.tokens <= GEMV_ROWS else halves
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):
-                    return (F32, F16)
+                    rows = op.gate.rows // op.count
+                    whole_rows = rows % matmul_batch.INTERLEAVED_COLUMNS == 0
+                    return (F32, *HALVES) if whole_rows else (F32, F16)
                 case ExpertGateUp() if op.gate.rows // op.count % arrays.GROUP == 0:
                     return (F32, Q8)  # each expert's rows are whole groups
                 case _:
@@ -235,6 +236,20 @@ class Lowering:
         architecture = self.kernels.runtime.properties.architecture
         dtypes = {self.activation_dtype(w.format, rows) for w in weights}
         return dtypes == {F16} and matmul_batch.runs(architecture, weights, rows)
+
+    def batch_dtype(self, columns: int, rows: int) -> str:
+        """Dtype of the activations that matmul_batch and experts_batch read."""
+        architecture = self.kernels.runtime.properties.architecture
+        by_rows = self.peers.ranks > 1 and rows >= LEAST_BY_ROWS  # reduce_rmsnorm writes float16
+        if matmul_batch.reads_interleaved(architecture, columns) and not by_rows:
+            return INTERLEAVED
+        return F16
+
+    def product_dtypes(self, weights: Sequence[DeviceMatrix], rows: int) -> tuple[str, ...]:
+        """Dtypes of the activations that products read, which share x."""
+        if rows > GEMV_ROWS and self.batches(weights, rows):
+            return (self.batch_dtype(weights[0].columns, rows),)
+        return tuple(dict.fromkeys(self.activation_dtype(w.format, rows) for w in weights))
 
     def multiplies_f16(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
         """Whether a prompt's product, with one matrix or gate and up, is matmul_f16's."""
@@ -302,7 +317,7 @@ class Lowering:
     def expert_dtypes(self, op: ExpertGateUp | ExpertMatmul, tokens: int) -> tuple[str, ...]:
         """Dtypes of the activations that experts' products read, by the tokens of the pass."""
         if self.batches_experts(op, tokens):
-            return (F16,)
+            return (self.batch_dtype(_experts(op)[0].columns, tokens),)
         found = (self.activation_dtype(w.format, 1) for w in _experts(op))
         return tuple(dict.fromkeys(found))
 

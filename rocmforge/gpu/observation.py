@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from rocmforge.gpu.arrays import GROUP
-from rocmforge.gpu.dtypes import F16, F32, Q8, Convert, Step
+from rocmforge.gpu.dtypes import F32, HALVES, Q8, Convert, Step
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
@@ -22,7 +22,7 @@ from rocmforge.plan.fused_records import GateUpSwiglu, MatmulRmsnorm
 from rocmforge.plan.observation import Interval, KernelUse, ObservedPass, StepFacts
 from rocmforge.plan.records import Attention, Matmul
 
-PRECISIONS = {F32: "exact", F16: "half", Q8: "int8"}
+PRECISIONS = {F32: "exact", Q8: "int8"} | dict.fromkeys(HALVES, "half")
 """How products round, by the dtype of the activations that they read."""
 COPIES = ("host_to_device", "device_to_host")
 
@@ -128,7 +128,9 @@ def step_cost(step: Step, costs: Costs) -> Cost:
 def activation_bytes(dtype: str, rows: int, columns: int) -> int:
     """Bytes of activations: of int8, with the scale and the sums of each group."""
     values = rows * columns
-    return {F32: 4 * values, F16: 2 * values, Q8: values + 8 * (values // GROUP)}[dtype]
+    if dtype == Q8:
+        return values + 8 * (values // GROUP)
+    return (4 if dtype == F32 else 2) * values
 
 
 def _precision(step: Step, single: bool) -> str:

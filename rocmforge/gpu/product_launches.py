@@ -86,9 +86,8 @@ class ProductLaunches:
     def gate_up_swiglu(self, op: GateUpSwiglu, out: Any) -> Sequence[Launch]:
         """SwiGLU of two products, of any number of tokens."""
         tokens = self.memory.shape.tokens
-        x = self.memory.in_dtype(
-            op.x, self.memory.lowering.activation_dtype(op.gate.format, tokens)
-        )
+        (dtype,) = self.memory.lowering.product_dtypes((op.gate, op.up), tokens)
+        x = self.memory.in_dtype(op.x, dtype)
         both: dict[str, Any] = {"x": x, "gate": op.gate, "up": op.up, "out": out, "tokens": tokens}
         if tokens <= GEMV_ROWS:
             scale = self._row_scale(op.x_scale)
@@ -154,9 +153,10 @@ class ProductLaunches:
         self, op: Matmul, rows: int, parts: Sequence[tuple[DeviceMatrix, int, int | None]]
     ) -> Launch:
         weights, outs, biases = zip(*parts, strict=True)
+        dtype = self.memory.lowering.batch_dtype(op.x.columns, rows)
         return matmul_batch(
             self.memory.kernels,
-            x=self.memory.in_dtype(op.x, F16),
+            x=self.memory.in_dtype(op.x, dtype),
             weights=weights,
             outs=outs,
             biases=biases,

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_expert_kernels
 from guarded import Gpu
 from numpy.typing import NDArray
+from output_dtypes import batch_input, make, read
 from packed_streams import upload
 from test_expert_kernels import CHOSEN, EXPERTS, ROWS, each, jobs, matrix_of, run
 from test_matmul_batch_kernel import with_tiles
 from test_matmul_prompt_kernel import TOLERANCE
 
-from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.arrays import F16, F32, Interleaved
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import experts_batch as op
@@ -48,7 +50,7 @@ def test_products_are_those_of_the_chosen_experts(
         gpu,
         op.expert_matmul_batch(
             jobs(gpu, chosen).groups(size),
-            x=F16(gpu.upload(x)),
+            x=batch_input(gpu, x.reshape(-1, columns)),
             weight=upload(gpu, matrix),
             bias=None if bias is None else gpu.upload(bias),
             out=out,
@@ -76,7 +78,7 @@ def test_gate_and_up(
         gpu,
         op.expert_gate_up_batch(
             jobs(gpu, chosen).groups(size),
-            x=F16(gpu.upload(x)),
+            x=batch_input(gpu, x),
             gate=placed[0],
             up=placed[1],
             gate_bias=gpu.upload(biases[0]),
@@ -89,6 +91,35 @@ def test_gate_and_up(
     wide = np.repeat(x.astype(np.float64)[:, None], CHOSEN, axis=1)
     parts = [each(wide, m, b, chosen) for m, b in zip(both, biases, strict=True)]
     assert cases.relative_rms(got, reference.swiglu(*parts, activation)) <= 2 * TOLERANCE
+
+
+def test_gate_and_up_for_a_product_that_reads_interleaved(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(test_expert_kernels, "ROWS", 128)
+    rng = np.random.default_rng(0)
+    tokens, chosen = 20, choose(20)
+    gate, up = (matrix_of("Q4_K", rng) for _ in range(2))
+    x = rng.standard_normal((tokens, gate.columns), np.float32).astype(np.float16)
+    out = make(gpu, Interleaved, tokens, CHOSEN * 128)
+    assert isinstance(out, Interleaved)
+    run(
+        gpu,
+        op.expert_gate_up_batch(
+            jobs(gpu, chosen).groups(32),
+            x=batch_input(gpu, x),
+            gate=upload(gpu, gate),
+            up=upload(gpu, up),
+            gate_bias=None,
+            up_bias=None,
+            out=out,
+            activation="silu",
+        ),
+    )
+    got = read(gpu, out, tokens, CHOSEN * 128).reshape(tokens, CHOSEN, 128)
+    wide = np.repeat(x.astype(np.float64)[:, None], CHOSEN, axis=1)
+    parts = [each(wide, matrix, None, chosen) for matrix in (gate, up)]
+    assert cases.relative_rms(got, reference.swiglu(*parts)) <= 2 * TOLERANCE
 
 
 @pytest.mark.parametrize(("tokens", "size"), [(10, 16), (65, 64)])

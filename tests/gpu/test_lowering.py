@@ -12,7 +12,7 @@ import pytest
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.batch_shape import NORMED_ROWS, BatchAddresses, BatchShape, room_of
 from rocmforge.gpu.compiler import BuildRecorder
-from rocmforge.gpu.dtypes import F16, F32, Q8, Place, Step, lower
+from rocmforge.gpu.dtypes import F16, F32, INTERLEAVED, Q8, Convert, Place, Step, lower
 from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules, pass_steps
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
@@ -278,6 +278,37 @@ def test_down_projections_may_read_the_chosen_experts_before_they_wait(
         names = [launch.name for launch in launches_of(found, shape, steps)]
         assert names[names.index("expert_matmul") - 1] in ("expert_gate_up", "quantize")
         assert "expert_gate_up" in names[: names.index("expert_matmul")]
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_80", "gfx1100"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_all_passes_of_a_plan_read_the_same_dtypes(architecture: str, ranks: int) -> None:
+    found = replace(lowering(architecture), peers=replace(NO_PEERS, ranks=ranks))
+    weights = [
+        [DeviceMatrix.at(0, name, rows, columns) for name in names]
+        for names in (("Q4_K",), ("Q4_K", "Q6_K"), ("Q6_K",), ("F16",), ("F32",), ("MXFP4",))
+        for rows, columns in ((128, 256), (4096, 256), (128, 320 if names == ("MXFP4",) else 256))
+    ]
+    seen = set()
+    for tokens in range(1, 2049):
+        room = room_of(BatchShape(tokens, 1, (tokens - 1,), False, tokens)).tokens
+        for some in weights:
+            dtypes = found.product_dtypes(some, tokens)
+            assert dtypes == found.product_dtypes(some, room), (tokens, room)
+            seen |= {*dtypes}
+    assert seen == {F32, F16, Q8} | ({INTERLEAVED} if architecture == "sm_90" else set())
+
+
+def test_hopper_reads_what_norms_and_gates_write_without_conversions() -> None:
+    found = lowering("sm_90")
+    for tokens in (9, 64, 128, 129, 384, 385, 512, 513, 2048):
+        shape = BatchShape(tokens, 1, (tokens - 1,), False, tokens)
+        for ops in (
+            experts(("Q4_K", "Q4_K", "Q6_K"), 256, count=128, chosen=8),
+            feed_forward("Q4_K", "Q4_K", "Q6_K"),
+        ):
+            steps = pass_steps(ops, found, shape, FUSIONS)
+            assert not any(isinstance(step.op, Convert) and step.op.x != H for step in steps)
 
 
 def test_the_dtype_of_activations_follows_rows_format_and_architecture() -> None:

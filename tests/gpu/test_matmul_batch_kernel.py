@@ -15,11 +15,12 @@ from format_kinds import of_each_kind
 from guarded import Gpu
 from matrix_units import skip_without_mma_sync
 from numpy.typing import NDArray
+from output_dtypes import batch_input, read
 from packed_streams import upload
 from test_matmul_prompt_kernel import TOLERANCE, Data, data
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16
+from rocmforge.gpu.arrays import F16, Halves, Interleaved
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -51,7 +52,7 @@ def multiply(
     gpu.run(
         op.matmul_batch(
             gpu.kernels,
-            x=F16(gpu.upload(x)),
+            x=batch_input(gpu, x),
             weights=[upload(gpu, case.matrix) for case in cases],
             outs=given,
             biases=[None if bias is None else gpu.upload(bias)] * len(cases),
@@ -120,14 +121,20 @@ def test_a_bias_and_the_residual_are_added(gpu: Gpu) -> None:
 
 
 def gate_and_up(
-    gpu: Gpu, name: str, tokens: int, rows: int, columns: int, scratch: op.Scratch
-) -> tuple[Launch, F16, NDArray[np.float64]]:
+    gpu: Gpu,
+    name: str,
+    tokens: int,
+    rows: int,
+    columns: int,
+    scratch: op.Scratch,
+    dtype: type[Halves] = F16,
+) -> tuple[Launch, Halves, NDArray[np.float64]]:
     """The launch, its output, and what that has to be."""
     gate, up = (data(tokens, rows, columns, name, seed=seed) for seed in (0, 1))
-    out = F16(gpu.empty(2 * tokens * rows))
+    out = dtype(gpu.empty(2 * tokens * rows))
     launch = op.gate_up_swiglu_batch(
         gpu.kernels,
-        x=F16(gpu.upload(gate.x)),
+        x=batch_input(gpu, gate.x),
         gate=upload(gpu, gate.matrix),
         up=upload(gpu, up.matrix),
         out=out,
@@ -168,6 +175,12 @@ def test_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
     gpu.run(launch)
     got = gpu.download(out.address, (tokens, 50), np.float16)
     assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
+
+
+def test_gate_and_up_for_a_product_that_reads_interleaved(gpu: Gpu) -> None:
+    launch, out, wanted = gate_and_up(gpu, "Q4_K", 20, 128, 256, scratch(gpu), Interleaved)
+    gpu.run(launch)
+    assert relative_rms(read(gpu, out, 20, 128), wanted) < TOLERANCE
 
 
 def one_tile(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, name: str, tokens: int) -> op.Constants:
@@ -230,7 +243,7 @@ def test_blocks_share_the_bands_of_several_matrices(
     outs = [gpu.empty(4 * tokens * n) for n in rows]
     launch = op.matmul_batch(
         gpu.kernels,
-        x=F16(gpu.upload(x)),
+        x=batch_input(gpu, x),
         weights=[upload(gpu, case.matrix) for case in cases],
         outs=outs,
         biases=[None] * len(rows),
@@ -316,7 +329,7 @@ def test_hopper_multiplies_up_to_512_tokens_of_packed_weights() -> None:
         ("sm_90", (packed, high), 384),
         ("sm_90", (packed, dense), 128),
         ("sm_90", (floats,), 128),
-        ("sm_90", (router,), 512),
+        ("sm_90", (router,), 2048),
         ("sm_80", (packed,), 128),
         ("gfx1100", (packed,), 64),
     ):
@@ -390,4 +403,5 @@ def test_common_formats_are_compiled_ahead() -> None:
         shapes = ((22016, 4096), (4096, 11008))
         for tokens, (rows, columns) in itertools.product((9, 16, 33, 64, 128), shapes):
             cut = op._cut(kernels_of(architecture), "Q4_K", [rows], columns, tokens)
-            assert (op.GATE_UP_FILE, {**cut.defines, "FORMAT_0": "Q4_K"}) in listed
+            read = Interleaved if op.reads_interleaved(architecture, columns) else F16
+            assert (op.GATE_UP_FILE, {**cut.defines(read(0)), "FORMAT_0": "Q4_K"}) in listed

@@ -12,13 +12,14 @@ import pytest
 from guarded import Gpu
 from model.small_models import written
 from numpy.typing import NDArray
+from output_dtypes import read
 from packed_streams import download_weights, upload
 from test_matmul_prompt_kernel import Data, data
 
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.arrays import F16, F32, Halves, Interleaved
 from rocmforge.gpu.compiler import Kernels, wave_size
 from rocmforge.gpu.kept_passes import KeptPasses
 from rocmforge.gpu.launch import Launch
@@ -121,10 +122,12 @@ def test_a_weight_that_is_not_a_number_stays_in_its_row(gpu: Gpu) -> None:
     assert relative_rms(got[:, others], given.wanted[:, others]) <= TOLERANCE
 
 
-@pytest.mark.parametrize("shape", [(17, 67, 72), (3, 31, 8)], ids=str)
-def test_gate_up_swiglu_f16(gpu: Gpu, shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((17, 67, 72), F16), ((3, 31, 8), F16), ((17, 128, 72), Interleaved)]
+)
+def test_gate_up_swiglu_f16(gpu: Gpu, shape: tuple[int, int, int], dtype: type[Halves]) -> None:
     gate, up = data(*shape, "F16", seed=1), data(*shape, "F16", seed=2)
-    out = F16(gpu.empty(2 * shape[0] * shape[1]))
+    out = dtype(gpu.empty(2 * shape[0] * shape[1]))
     gpu.run(
         op.gate_up_swiglu_f16(
             gpu.kernels,
@@ -135,7 +138,7 @@ def test_gate_up_swiglu_f16(gpu: Gpu, shape: tuple[int, int, int]) -> None:
             tokens=shape[0],
         )
     )
-    got = gpu.download(out.address, shape[:2], np.float16)
+    got = read(gpu, out, *shape[:2])
     wanted = reference.swiglu(gate.wanted, reference.matmul(gate.x, up.matrix))
     assert relative_rms(got, wanted) <= TOLERANCE
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from guarded import Gpu
 from numpy.typing import NDArray
+from output_dtypes import read
 from packed_streams import upload
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.arrays import F16, F32, Halves, Interleaved
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.ops import matmul_prompt as op
 from rocmforge.ops import reference
@@ -132,11 +133,19 @@ def test_results_beyond_float16_are_its_largest_numbers(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("Q4_K", (17, 65, 256)), ("Q8_0", (3, 31, 96)), ("BF16", (5, 40, 33))]
+    ("name", "shape", "dtype"),
+    [
+        ("Q4_K", (17, 65, 256), F16),
+        ("Q4_K", (17, 128, 256), Interleaved),
+        ("Q8_0", (3, 31, 96), F16),
+        ("BF16", (5, 40, 33), F16),
+    ],
 )
-def test_gate_up_swiglu_prompt(gpu: Gpu, name: str, shape: tuple[int, int, int]) -> None:
+def test_gate_up_swiglu_prompt(
+    gpu: Gpu, name: str, shape: tuple[int, int, int], dtype: type[Halves]
+) -> None:
     gate, up = data(*shape, name, seed=1), data(*shape, name, seed=2)
-    out = F16(gpu.empty(2 * shape[0] * shape[1]))
+    out = dtype(gpu.empty(2 * shape[0] * shape[1]))
     gpu.run(
         op.gate_up_swiglu_prompt(
             gpu.kernels,
@@ -147,7 +156,7 @@ def test_gate_up_swiglu_prompt(gpu: Gpu, name: str, shape: tuple[int, int, int])
             tokens=shape[0],
         )
     )
-    got = gpu.download(out.address, shape[:2], np.float16)
+    got = read(gpu, out, *shape[:2])
     wanted = reference.swiglu(gate.wanted, reference.matmul(gate.x, up.matrix))
     assert relative_rms(got, wanted) <= TOLERANCE
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.arrays import F32, Q8, Halves
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
@@ -248,7 +248,7 @@ def arguments(
     lengths: int,
     scratch: int,
     arrivals: int,
-    out: F32 | F16 | Q8,
+    out: F32 | Halves | Q8,
     sequences: int,
     heads: int,
     kv_heads: int,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.arrays import F32, Halves
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.attention import HEAD_DIMS, MAX_ARRIVALS, PAGES, dtypes_of, even_splits
@@ -174,7 +174,7 @@ def attention_prompt(
     starts: int,
     scratch: int,
     arrivals: int,
-    out: F32 | F16,
+    out: F32 | Halves,
     tokens: int,
     sequences: int,
     max_queries: int,

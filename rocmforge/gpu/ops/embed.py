@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.arrays import F32, Q8, Halves
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import LAYOUTS as PACKED
@@ -35,7 +35,7 @@ def embed(
     columns: int,
     norm_weight: int | None = None,
     eps: float = 0.0,
-    normed: F32 | F16 | Q8 | None = None,
+    normed: F32 | Halves | Q8 | None = None,
     scale: float = 1.0,
 ) -> Launch:
     """out[t] = scale · row tokens[t]; normed[t] = out[t] / √(mean(out[t]²) + eps) · weight.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.arrays import F32, Halves, Interleaved
 from rocmforge.gpu.compiler import Build
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -18,7 +18,15 @@ from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
 from rocmforge.gpu.ops.experts import Groups, Jobs
-from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants, defines
+from rocmforge.gpu.ops.matmul_batch import (
+    FORMATS,
+    INTERLEAVED_COLUMNS,
+    TOKENS,
+    Constants,
+    defines,
+    reads_interleaved,
+)
+from rocmforge.gpu.ops.output import DTYPES, dtype
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
 from rocmforge.plan.operands import Activation
@@ -83,9 +91,11 @@ def builds(architecture: str) -> Iterator[Build]:
     """The ops' kernels for matrices of one format: all for common ones, else the largest."""
     if not has_matrix_units(architecture):
         return
+    interleaved = reads_interleaved(architecture, INTERLEAVED_COLUMNS)
     for name in FORMATS:
         for size in TOKENS if name in COMMON else TOKENS[-1:]:
-            macros = {**defines(choose(architecture, name, size)), "FORMAT_0": name}
+            constants = choose(architecture, name, size)
+            macros = {**defines(constants, interleaved=interleaved), "FORMAT_0": name}
             yield Build(MATMUL_FILE, MATMUL_LAYOUTS, macros)
             yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, macros)
 
@@ -93,12 +103,12 @@ def builds(architecture: str) -> Iterator[Build]:
 def expert_gate_up_batch(
     groups: Groups,
     *,
-    x: F16,
+    x: Halves,
     gate: DeviceMatrix,
     up: DeviceMatrix,
     gate_bias: int | None,
     up_bias: int | None,
-    out: F32 | F16,
+    out: F32 | Halves,
     activation: Activation,
 ) -> Sequence[Launch]:
     """out[t, i] = the activation of x[t] · gateᵀ and x[t] · upᵀ with the matrices of an expert.
@@ -108,7 +118,7 @@ def expert_gate_up_batch(
     groups
         Of `group_size`.
     x
-        (T, K), aligned to 16; K a multiple of 32.
+        (T, K) of `reads_interleaved`, aligned to 16; K a multiple of 32.
     gate, up
         (E · N, K) of one format.
     gate_bias, up_bias
@@ -116,16 +126,16 @@ def expert_gate_up_batch(
     out
         (T, k · N).
     """
-    addresses = (x.address, *gate.addresses, *up.addresses, gate_bias or 0, up_bias or 0)
-    how = ACTIVATIONS.index(activation), gate.columns, int(isinstance(out, F16))
+    addresses = (*gate.addresses, *up.addresses, gate_bias or 0, up_bias or 0)
+    how = ACTIVATIONS.index(activation), gate.columns, DTYPES.index(dtype(out))
     arguments = (*addresses, out.address, *how)
-    return _launches(groups, GATE_UP_FILE, GATE_UP_LAYOUTS, (gate, up), arguments, groups.chosen)
+    return _launches(groups, GATE_UP_FILE, GATE_UP_LAYOUTS, x, (gate, up), arguments, groups.chosen)
 
 
 def expert_matmul_batch(
     groups: Groups,
     *,
-    x: F16,
+    x: Halves,
     weight: DeviceMatrix,
     bias: int | None,
     out: int,
@@ -137,7 +147,7 @@ def expert_matmul_batch(
     groups
         Of `group_size`.
     x
-        (T, k · K), aligned to 16; K a multiple of 32.
+        (T, k · K) of `reads_interleaved`, aligned to 16; K a multiple of 32.
     weight
         (E · N, K).
     bias
@@ -145,14 +155,15 @@ def expert_matmul_batch(
     out
         (T, k · N) float32.
     """
-    arguments = (x.address, *weight.addresses, bias or 0, out, weight.columns)
-    return _launches(groups, MATMUL_FILE, MATMUL_LAYOUTS, (weight,), arguments, shared_by=1)
+    arguments = (*weight.addresses, bias or 0, out, weight.columns)
+    return _launches(groups, MATMUL_FILE, MATMUL_LAYOUTS, x, (weight,), arguments, shared_by=1)
 
 
 def _launches(
     groups: Groups,
     file: str,
     layouts: Mapping[str, str],
+    x: Halves,
     weights: Sequence[DeviceMatrix],
     arguments: tuple[int, ...],
     shared_by: int,
@@ -165,14 +176,15 @@ def _launches(
     properties, kernel_format = groups.kernels.runtime.properties, weights[0].kernel_format
     rows = weights[0].rows // groups.count
     constants = choose(properties.architecture, kernel_format, groups.size)
+    interleaved = isinstance(x, Interleaved)
     product = groups.kernels.launch(
         file,
         name,
-        {**defines(constants), "FORMAT_0": kernel_format},
+        {**defines(constants, interleaved=interleaved), "FORMAT_0": kernel_format},
         (-(-len(weights) * rows // constants.rows), groups.most, 1),
         constants.threads(properties.wave_size),
         layout,
-        *arguments,
+        *(x.address, *arguments),
         *(groups.order, groups.groups, shared_by, rows),
     )
     return [groups.launch(), product]

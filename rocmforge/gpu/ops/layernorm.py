@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.arrays import F32, Q8, Halves
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.output import addresses, dtype
@@ -28,7 +28,7 @@ def layernorm(
     x: int,
     weight: int,
     bias: int | None,
-    out: F32 | F16 | Q8,
+    out: F32 | Halves | Q8,
     rows: int,
     columns: int,
     eps: float,

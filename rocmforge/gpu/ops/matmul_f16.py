@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.arrays import F16, F32, Halves
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import prompt_tiles
 from rocmforge.gpu.ops.prompt_tiles import (
-    HALVES,
     STORE,
     Cut,
     Product,
@@ -224,7 +223,7 @@ def matmul_f16(
 
 
 def gate_up_swiglu_f16(
-    kernels: Kernels, *, x: F16, gate: DeviceMatrix, up: DeviceMatrix, out: F16, tokens: int
+    kernels: Kernels, *, x: F16, gate: DeviceMatrix, up: DeviceMatrix, out: Halves, tokens: int
 ) -> Launch:
     """out = g · sigmoid(g) · u of g = x · gateᵀ and u = x · upᵀ.
 
@@ -239,7 +238,7 @@ def gate_up_swiglu_f16(
     tokens
         T.
     """
-    product = Product(x.address, (gate, up), 0, out.address, tokens, HALVES)
+    product = Product(x.address, (gate, up), 0, out.address, tokens, result_of(out))
     return _launch(kernels, "gate_up_swiglu_f16", product)
 
 

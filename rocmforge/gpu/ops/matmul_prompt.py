@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.arrays import F16, F32, Halves
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops import prompt_tiles
 from rocmforge.gpu.ops.prompt_tiles import (
-    HALVES,
     STORE,
     Cut,
     Product,
@@ -180,7 +179,7 @@ def matmul_prompt(
 
 
 def gate_up_swiglu_prompt(
-    kernels: Kernels, *, x: F16, gate: DeviceMatrix, up: DeviceMatrix, out: F16, tokens: int
+    kernels: Kernels, *, x: F16, gate: DeviceMatrix, up: DeviceMatrix, out: Halves, tokens: int
 ) -> Launch:
     """out = g · sigmoid(g) · u of g = x · gateᵀ and u = x · upᵀ.
 
@@ -195,7 +194,7 @@ def gate_up_swiglu_prompt(
     tokens
         T.
     """
-    product = Product(x.address, (gate, up), 0, out.address, tokens, HALVES)
+    product = Product(x.address, (gate, up), 0, out.address, tokens, result_of(out))
     return _launch(kernels, "gate_up_swiglu_prompt", product)
 
 

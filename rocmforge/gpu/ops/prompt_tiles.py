@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Generic, TypeVar
 
-from rocmforge.gpu.arrays import F16, F32
+from rocmforge.gpu.arrays import F32, Halves, Interleaved
 from rocmforge.gpu.compiler import Defines, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
@@ -18,7 +18,7 @@ from rocmforge.gpu.tuning import Tuning
 LAYOUT = "P" + "PPPP" * 2 + "PP" + "iiii" + "ii"
 """The kernels' arguments."""
 
-STORE, ADD, HALVES = range(3)
+STORE, ADD, HALVES, INTERLEAVED = range(4)
 """What becomes of the sums; the kernels' numbers."""
 
 _MATRIX_RDNA = re.compile("gfx1[12].*")
@@ -125,9 +125,11 @@ def has_matrix_units(architecture: str) -> bool:
     return wave_size(architecture) == 64 and architecture not in _NO_MFMA
 
 
-def result_of(out: F32 | F16, accumulate: bool) -> int:
-    """What becomes of the sums, by where they go: STORE, ADD or HALVES."""
-    return ADD if accumulate else HALVES if isinstance(out, F16) else STORE
+def result_of(out: F32 | Halves, accumulate: bool = False) -> int:
+    """What becomes of the sums, by where they go: STORE, ADD, HALVES or INTERLEAVED."""
+    if isinstance(out, F32):
+        return ADD if accumulate else STORE
+    return INTERLEAVED if isinstance(out, Interleaved) else HALVES
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class Product:
     tokens
         T.
     result
-        STORE, ADD or HALVES.
+        As of `result_of`.
     added
         First and end of the tokens that ADD adds to, where it does not do so to all.
     """

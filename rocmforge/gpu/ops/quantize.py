@@ -1,4 +1,4 @@
-"""quantize: activations from float32 to int8 in groups of 32, or to float16.
+"""quantize: activations from float32 to any other dtype.
 
 rmsnorm, swiglu and attention write these dtypes themselves; this is for what no kernel precedes.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from rocmforge.gpu.arrays import F16, Q8
+from rocmforge.gpu.arrays import Q8, Halves
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.elements import blocks, choose
-from rocmforge.gpu.ops.output import addresses, dtype
+from rocmforge.gpu.ops.output import addresses, dtype, dtypes
 
 FILE = "quantize.hip"
 LAYOUTS = {"quantize": "PPPPii"}
@@ -20,11 +20,11 @@ LAYOUTS = {"quantize": "PPPPii"}
 
 def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
-    for out in ("F16", "Q8"):
+    for out in dtypes(architecture)[1:]:
         yield Build(FILE, LAYOUTS, asdict(choose(architecture, out)))
 
 
-def quantize(kernels: Kernels, *, x: int, out: Q8 | F16, rows: int, columns: int) -> Launch:
+def quantize(kernels: Kernels, *, x: int, out: Q8 | Halves, rows: int, columns: int) -> Launch:
     """out = x, rounded: see kernels/q8.h.
 
     Parameters

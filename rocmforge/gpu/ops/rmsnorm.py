@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.arrays import F32, Q8, Halves
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
+from rocmforge.gpu.ops.output import addresses, dtype, dtypes
 from rocmforge.gpu.ops.rows import RowShape, row_shape, shapes
 
 FILE = "rmsnorm.hip"
@@ -41,7 +41,7 @@ def choose(architecture: str, columns: int, out: str) -> Constants:
 def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
     for shape in shapes():
-        for out in DTYPES:
+        for out in dtypes(architecture):
             if out != "Q8" or shape.VECTOR == 4:
                 defines = asdict(Constants(**asdict(shape), OUT=out))
                 yield Build(FILE, LAYOUTS, defines, hot=shape.VECTOR == 4)
@@ -52,7 +52,7 @@ def rmsnorm(
     *,
     x: int,
     weight: int,
-    out: F32 | F16 | Q8,
+    out: F32 | Halves | Q8,
     rows: int,
     columns: int,
     eps: float,

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import get_args
 
-from rocmforge.gpu.arrays import F16, F32, Q8
+from rocmforge.gpu.arrays import F32, Q8, Halves
 from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.ops.elements import blocks, choose
-from rocmforge.gpu.ops.output import DTYPES, addresses, dtype
+from rocmforge.gpu.ops.output import addresses, dtype, dtypes
 from rocmforge.plan.operands import Activation
 
 FILE = "swiglu.hip"
@@ -24,7 +24,7 @@ LAYOUTS = {"swiglu": "PPPPPiii"}
 
 def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
-    for out in DTYPES:
+    for out in dtypes(architecture):
         yield Build(FILE, LAYOUTS, asdict(choose(architecture, out)))
 
 
@@ -33,7 +33,7 @@ def swiglu(
     *,
     gate: int,
     up: int,
-    out: F32 | F16 | Q8,
+    out: F32 | Halves | Q8,
     rows: int,
     columns: int,
     activation: str = "silu",
