@@ -134,7 +134,9 @@ def planned_pass(
     graph = _graph(plan)
     token_bytes = 2 * 2 * config.n_kv_heads * config.head_dim  # keys and values of a layer
     costs = Costs([tokens], [depth + tokens], 1, token_bytes, activation_bytes)
-    run = PassLowering(PassMemory(lowering, shape, BatchAddresses(), lambda place: 0, 0))
+    run = PassLowering(
+        PassMemory(lowering, shape, BatchAddresses(), lambda place: 0, lambda label: 0)
+    )
     steps = []
     for step in pass_steps((*graph.ops, _sample(graph.result)), lowering, shape):
         launches = run.launches([step])

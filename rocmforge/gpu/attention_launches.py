@@ -86,7 +86,7 @@ class AttentionLaunches:
             "page_table": batch.window_table if self._windowed(op) else batch.page_table,
             "max_pages": batch.max_pages,
             "lengths": batch.lengths,
-            "scratch": self.memory.scratch,
+            "scratch": self.memory.scratch(op.label),
             "arrivals": self.memory.lowering.arrivals(),
             "out": out,
             "sequences": self.memory.shape.sequences,

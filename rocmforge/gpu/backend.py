@@ -436,14 +436,13 @@ class GpuBackend:
                 [(tensor, F32) for tensor in reads],
             )
             offsets, total = assign(held)
-            scratch = lowering.scratch_bytes(steps, shape), lowering.unpacked_bytes(steps, shape)
-            base = memory.empty(total + max(scratch))
+            scratch = max(lowering.scratch_bytes(steps, shape).values(), default=0)
+            base = memory.empty(total + scratch)
             for tensor, array in reads.items():
                 self._runtime.copy_to_device(base + offsets[tensor, F32], array)
             batch = BatchAddresses(**addresses)
-            run = PassLowering(
-                PassMemory(lowering, shape, batch, lambda at: base + offsets[at], base + total)
-            )
+            address, scratch_at = lambda at: base + offsets[at], lambda _: base + total
+            run = PassLowering(PassMemory(lowering, shape, batch, address, scratch_at))
             given = next(i for i, step in enumerate(steps) if not isinstance(step.op, Convert))
             self._enqueue(run.launches(steps[:given]), timed=False)
             self._enqueue(run.launches(steps[given:]))

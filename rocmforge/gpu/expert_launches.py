@@ -94,7 +94,7 @@ class ExpertLaunches:
             tokens=self.memory.shape.tokens,
             chosen=op.experts.columns,
             count=op.count,
-            scratch=self.memory.scratch,
+            scratch=self.memory.scratch(op.label),
         )
 
     def _choice(self, op: Route) -> experts.Choice:

@@ -20,7 +20,7 @@ from rocmforge.gpu.pass_lowering import PassLowering
 from rocmforge.gpu.pass_memory import PassMemory
 from rocmforge.gpu.passes import CapturedPass, Key, Plan, sampling
 from rocmforge.gpu.slot import Slot
-from rocmforge.plan.arena import assign
+from rocmforge.plan.arena import Lifetime, assign
 from rocmforge.plan.graph import Graph
 from rocmforge.plan.operands import Rotation
 from rocmforge.plan.records import Attention
@@ -89,7 +89,7 @@ class KeptPasses:
         batch = self._slots[0].inputs.addresses()
         for shape in shapes:
             steps = self.steps(shape)
-            nowhere = PassMemory(lowering, shape, batch, lambda place: 0, 0)
+            nowhere = PassMemory(lowering, shape, batch, lambda place: 0, lambda label: 0)
             PassLowering(nowhere).launches(steps)
             if shape.longest >= DEEP_QUERIES:
                 deep = replace(nowhere, shape=replace(shape, deep=True))
@@ -134,8 +134,12 @@ class KeptPasses:
         held[self._graph.result, F32].read(len(steps))  # copied to the host after the last step
         for sample in self._sampling:  # its tokens go to the inputs of a pass
             del held[sample.token, F32]
-        offsets, total = assign(held)
-        return Plan(steps, offsets, total, lowering.scratch_bytes(steps, room))
+        scratch = lowering.scratch_bytes(steps, room)
+        for number, step in enumerate(steps):
+            label = step.op.label
+            if scratch.get(label):
+                held.setdefault(label, Lifetime(scratch[label])).write(number)
+        return Plan(steps, *assign(held))
 
     def reserve_room(self, shape: BatchShape, columns: int) -> None:
         """Give each slot room for result and input; passes that copy to an older place go."""
@@ -153,14 +157,13 @@ class KeptPasses:
 
     def _build(self, shape: BatchShape, chooses: bool, slot: int, chained: bool) -> CapturedPass:
         plan = self.plan(room_of(shape))
-        unpacked = self.lowering.unpacked_bytes(plan.steps, shape)
         try:
-            base = self._reserve(plan.nbytes + max(plan.scratch, unpacked))
+            base = self._reserve(plan.nbytes)
         except OutOfMemoryError:
-            if unpacked <= plan.scratch:
-                raise
             self.lowering = replace(self.lowering, unpacks=False)  # slower prompts need less
-            base = self._reserve(plan.nbytes + plan.scratch)
+            self._plans.clear()
+            plan = self.plan(room_of(shape))
+            base = self._reserve(plan.nbytes)
 
         chosen = (self._sampling[0].token, F32) if chooses else None
         behind = self._slots[slot - 1].inputs.addresses()  # of the pass that goes on with them
@@ -172,7 +175,11 @@ class KeptPasses:
         batch = own.inputs.addresses()
         if chooses:
             batch = replace(batch, chosen=own.result(shape.output_rows, 1).ctypes.data)
-        memory = PassMemory(self.lowering, shape, batch, address, base + plan.nbytes)
+
+        def scratch(label: str) -> int:
+            return base + plan.offsets.get(label, 0)
+
+        memory = PassMemory(self.lowering, shape, batch, address, scratch)
         lowering = PassLowering(memory)
         wanted = plan.steps if chooses else self.unsampled(plan.steps)
         steps = [(step, lowering.launches([step])) for step in wanted]

@@ -11,7 +11,8 @@ in memory first (`ops/unpack.py`, `ops/matmul_f16.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -76,6 +77,11 @@ def activation_dtype(architecture: str, fmt: str, rows: int) -> str:
     if rows <= GEMV_ROWS:
         return F32 if fmt in DENSE else F16 if reads_f16(architecture, fmt, rows) else Q8
     return F16 if prompt_kernel(architecture, fmt) == "matmul_prompt" else Q8
+
+
+def _nowhere(weight: DeviceMatrix) -> DeviceMatrix:
+    """A matrix of the same shape and format."""
+    return replace(weight, codes=0, high=0, scales=0, supers=0)
 
 
 def _experts(op: ExpertGateUp | ExpertMatmul) -> tuple[DeviceMatrix, ...]:
@@ -194,39 +200,32 @@ class Lowering:
             return arrays.Q8.nbytes(rows, columns)
         return rows * columns * (4 if dtype == F32 else 2)
 
-    def scratch_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
-        """Memory that attention and products of some rows need beside their tensors.
+    def scratch_bytes(self, steps: Sequence[Step], room: BatchShape) -> dict[str, int]:
+        """Memory that launches need beside tensors, by the labels of their ops.
 
-        All passes that share a plan may have as much; `unpacked_bytes` only some of them need.
+        Parameters
+        ----------
+        steps
+            Of a plan.
+        room
+            The largest shape that shares the plan: every smaller one has enough, too.
         """
-        return max(
-            self._attention_bytes(steps, shape),
-            self._product_bytes(steps, shape),
-            *(
-                experts.scratch_bytes(shape.tokens, step.op.experts.columns, step.op.count)
-                for step in steps
-                if isinstance(step.op, ExpertGateUp | ExpertMatmul)
-            ),
-        )
-
-    def unpacked_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
-        """Memory of weights that a pass makes float16, in the place of `scratch_bytes`."""
-        if not self.unpacks:
-            return 0
-        architecture = self.kernels.runtime.properties.architecture
-        found = 0
+        product, attended = cache(self._product_bytes), cache(self._attention_bytes)
+        found: dict[str, int] = {}
         for op in (step.op for step in steps):
-            products: list[tuple[DeviceMatrix, ...]]
-            if isinstance(op, GateUpSwiglu):
-                products = [(op.gate, op.up)]
-            elif isinstance(op, Matmul):
-                products = [(weight,) for weight in op.weights]
-            else:
-                continue
-            rows = shape.rows(op.x)
-            if not self.batches([weight for some in products for weight in some], rows):
-                each = (matmul_f16.unpacked_bytes(architecture, some, rows) for some in products)
-                found = max(found, *each)
+            match op:
+                case Attention() | RopeAttention():
+                    nbytes = attended(op.heads, op.kv_heads, op.head_dim, room)
+                case ExpertGateUp() | ExpertMatmul():
+                    nbytes = experts.scratch_bytes(room.tokens, op.experts.columns, op.count)
+                case GateUpSwiglu():
+                    nbytes = product((_nowhere(op.gate), _nowhere(op.up)), room.tokens, gated=True)
+                case Matmul():
+                    weights = tuple(map(_nowhere, op.weights))
+                    nbytes = product(weights, room.rows(op.x), gated=False)
+                case _:
+                    continue
+            found[op.label] = max(found.get(op.label, 0), nbytes)
         return found
 
     def batches(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
@@ -257,57 +256,37 @@ class Lowering:
             return False
         return matmul_f16.runs(self.kernels.runtime.properties.architecture, weights, rows)
 
-    def _product_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
+    def _product_bytes(self, weights: tuple[DeviceMatrix, ...], rows: int, *, gated: bool) -> int:
+        """Of products that share x: sums of blocks that share bands, or weights made float16."""
         architecture = self.kernels.runtime.properties.architecture
-        ops = [step.op for step in steps]
-        every = dict.fromkeys(
-            (op.gate.kernel_format, (2 * op.gate.rows,), op.gate.columns, shape.tokens)
-            for op in ops
-            if isinstance(op, GateUpSwiglu)
-        )
-        every |= dict.fromkeys(
-            (some[0].kernel_format, tuple(w.rows for w in some), op.x.columns, shape.rows(op.x))
-            for op in ops
-            if isinstance(op, Matmul)
-            for some in by_launch(op.weights)
-        )
-        return max(
-            (
-                matmul_batch.scratch_bytes(self.kernels, name, rows, columns, tokens)
-                for name, rows, columns, room in every
-                for tokens in matmul_batch.sizes(architecture, name, max(rows))
-                if room > GEMV_ROWS and tokens > least_of(room)
-            ),
-            default=0,
-        )
+        if rows <= GEMV_ROWS:
+            return 0
+        found = [0]
+        if self.unpacks and not self.batches(weights, rows):
+            together = [weights] if gated else [(weight,) for weight in weights]
+            found += [matmul_f16.unpacked_bytes(architecture, some, rows) for some in together]
+        for some in by_launch(weights):
+            name, columns = some[0].kernel_format, some[0].columns
+            every = [sum(w.rows for w in some)] if gated else [w.rows for w in some]
+            found += [
+                matmul_batch.scratch_bytes(self.kernels, name, every, columns, tokens)
+                for tokens in matmul_batch.sizes(architecture, name, max(every))
+                if tokens > least_of(rows)
+            ]
+        return max(found)
 
-    def _attention_bytes(self, steps: Sequence[Step], shape: BatchShape) -> int:
-        ops = dict.fromkeys(
-            (op.heads, op.kv_heads, op.head_dim)
-            for op in (step.op for step in steps)
-            if isinstance(op, Attention | RopeAttention)
-        )
-        if not shape.single:
+    def _attention_bytes(self, heads: int, kv_heads: int, head_dim: int, room: BatchShape) -> int:
+        if not room.single:
             properties, kv = self.kernels.runtime.properties, self.cache.dtype
-            units, tokens = properties.compute_units, shape.tokens
-            return max(
-                (
-                    attention_prompt.scratch_bytes(
-                        properties.architecture, units, tokens, heads, head_dim, kv
-                    )
-                    for heads, _, head_dim in ops
-                ),
-                default=0,
+            units, tokens = properties.compute_units, room.tokens
+            return attention_prompt.scratch_bytes(
+                properties.architecture, units, tokens, heads, head_dim, kv
             )
         return max(
-            (
-                attention.scratch_bytes(
-                    sequences, heads, head_dim, self.splits(heads, kv_heads, head_dim, sequences)
-                )
-                for heads, kv_heads, head_dim in ops
-                for sequences in range(1, shape.sequences + 1)
-            ),
-            default=0,
+            attention.scratch_bytes(
+                sequences, heads, head_dim, self.splits(heads, kv_heads, head_dim, sequences)
+            )
+            for sequences in range(1, room.sequences + 1)
         )
 
     def activation_dtype(self, fmt: str, rows: int) -> str:

@@ -27,14 +27,14 @@ class PassMemory:
     address
         Where a tensor lies in a dtype.
     scratch
-        Address of `Lowering.scratch_bytes` or `Lowering.unpacked_bytes`, whichever is more.
+        Address of the memory of `Lowering.scratch_bytes`, by label.
     """
 
     lowering: Lowering
     shape: BatchShape
     batch: BatchAddresses
     address: Callable[[Place], int]
-    scratch: int
+    scratch: Callable[[str], int]
 
     @property
     def kernels(self) -> Any:

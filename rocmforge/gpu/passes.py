@@ -57,12 +57,11 @@ class Running:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps of a class of shapes, and where their tensors lie in the arena."""
+    """Steps of a class of shapes, and where in the arena their tensors and their scratch lie."""
 
     steps: list[Step]
     offsets: dict[Any, int]
     nbytes: int
-    scratch: int
 
 
 def sampling(result: Tensor) -> tuple[Sample, ...]:

@@ -94,12 +94,12 @@ class ProductLaunches:
             return [gate_up_swiglu(self.memory.kernels, **both, x_scale=scale)]
         if self.memory.lowering.batches((op.gate, op.up), tokens):
             return [
-                gate_up_swiglu_batch(self.memory.kernels, **both, scratch=self._batch_scratch())
+                gate_up_swiglu_batch(self.memory.kernels, **both, scratch=self._batch_scratch(op))
             ]
         weights = (op.gate, op.up)
         if self.memory.lowering.multiplies_f16(weights, tokens):
             unpacked, (both["gate"], both["up"]) = as_f16(
-                self.memory.kernels, weights, self.memory.scratch
+                self.memory.kernels, weights, self.memory.scratch(op.label)
             )
             return [*unpacked, matmul_f16.gate_up_swiglu_f16(self.memory.kernels, **both)]
         return [gate_up_swiglu_prompt(self.memory.kernels, **both)]
@@ -161,12 +161,12 @@ class ProductLaunches:
             outs=outs,
             biases=biases,
             tokens=rows,
-            scratch=self._batch_scratch(),
+            scratch=self._batch_scratch(op),
             accumulate=op.accumulate,
         )
 
-    def _batch_scratch(self) -> Scratch:
-        return Scratch(self.memory.scratch, self.memory.lowering.arrivals())
+    def _batch_scratch(self, op: Matmul | GateUpSwiglu) -> Scratch:
+        return Scratch(self.memory.scratch(op.label), self.memory.lowering.arrivals())
 
     def _gemm(
         self, op: Matmul, rows: int, weight: DeviceMatrix, out: int, bias: int | None
@@ -176,7 +176,9 @@ class ProductLaunches:
         unpacked: Sequence[Launch] = ()
         if dtype == F16 and self.memory.lowering.multiplies_f16((weight,), rows):
             run = matmul_f16.matmul_f16
-            unpacked, (weight,) = as_f16(self.memory.kernels, (weight,), self.memory.scratch)
+            unpacked, (weight,) = as_f16(
+                self.memory.kernels, (weight,), self.memory.scratch(op.label)
+            )
         more: dict[str, Any] = {"accumulate": op.accumulate}
         if op.by_rows and self.by_rows(op.outs[0]):
             own = reduce_rmsnorm.own_rows(rows, self.memory.lowering.peers)

@@ -221,10 +221,7 @@ class GpuTimedPass:
         for place in dict.fromkeys(p for step in steps for p in (*step.reads, *step.writes)):
             offsets[place] = end
             end += -(-self._lowering.nbytes(place, self._shape) // ALIGNMENT) * ALIGNMENT
-        scratch = max(
-            self._lowering.scratch_bytes(steps, self._shape),
-            self._lowering.unpacked_bytes(steps, self._shape),
-        )
+        scratch = max(self._lowering.scratch_bytes(steps, self._shape).values(), default=0)
         base = self._memory = self._runtime.allocate(end + scratch)
         self._runtime.fill(base, NAN_BYTE, end + scratch)  # so that what no step writes shows
 
@@ -232,7 +229,7 @@ class GpuTimedPass:
             return base + offsets[place]
 
         inputs = self._inputs.addresses()
-        memory = PassMemory(self._lowering, self._shape, inputs, address, base + end)
+        memory = PassMemory(self._lowering, self._shape, inputs, address, lambda _: base + end)
         lowering = PassLowering(memory)
         self._launches = [lowering.launches([step]) for step in steps]
         return address
