@@ -12,8 +12,8 @@ DEVICE u64 head_row(const AttentionPromptArgs& a, const Rows& rows, int row, int
 DEVICE void write_four(const AttentionPromptArgs& a, u64 to, const float (&four)[4], bool valid) {
     if (a.dtype == static_cast<int>(Dtype::F16)) {
         store_as<Dtype::F16>(a.out, to, four, valid);
-    } else if (a.dtype == static_cast<int>(Dtype::Interleaved)) {
-        store_as<Dtype::Interleaved>(a.out, to, four, valid);
+    } else if (a.dtype == static_cast<int>(Dtype::Permuted)) {
+        store_as<Dtype::Permuted>(a.out, to, four, valid);
     } else {
         store_as<Dtype::F32>(a.out, to, four, valid);
     }

@@ -213,8 +213,8 @@ DEVICE void write_dims(const AttentionArgs& a, int s, int head, int d, const flo
         store_as<Dtype::Q8>(a.out, at, x, inside);
     } else if (a.dtype == static_cast<int>(Dtype::F16)) {
         store_as<Dtype::F16>(a.out, at, x, inside);
-    } else if (a.dtype == static_cast<int>(Dtype::Interleaved)) {
-        store_as<Dtype::Interleaved>(a.out, at, x, inside);
+    } else if (a.dtype == static_cast<int>(Dtype::Permuted)) {
+        store_as<Dtype::Permuted>(a.out, at, x, inside);
     } else {
         store_as<Dtype::F32>(a.out, at, x, inside);
     }

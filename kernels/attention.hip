@@ -10,7 +10,7 @@
 //   sinks       (H,) float: one more score of each head, without a value; null: none
 //   arrivals    (S, G * ceil(H / G / QUERIES)) counters that hold 0, before and after; none is
 //               needed for one split
-//   out         (S, H * D) float, f16 or Q8 (output.h), aligned to 16; Q8 needs D to be a multiple
+//   out         (S, H * D) of a Dtype (output.h), aligned to 16; Q8 needs D to be a multiple
 //               of 32
 // S sequences, H query heads, G KV heads, D dims, P tokens of a page.
 //

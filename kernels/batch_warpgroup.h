@@ -6,7 +6,7 @@
 // 4 p + 3 of its four groups: of a token in LDS, piece 0 has the first two columns of each group,
 // one word each, and piece 1 the other two. All tokens' pieces 0 come first, then all pieces 1.
 //
-// INTERLEAVED activations (output.h) lie in memory in such pieces. Others come word by word, which
+// PERMUTED activations (output.h) lie in memory in such pieces. Others come word by word, which
 // takes four times as many copies.
 #pragma once
 
@@ -24,12 +24,13 @@ static_assert(ROW_WAVES % 4 == 0, "the waves of a warpgroup take the same column
 // all pieces of two tokens at a time, a piece a lane, or two groups of one token, a word a lane.
 template <class Rows>
 struct Activations {
-#if defined(INTERLEAVED)
+#if defined(PERMUTED)
     static constexpr int kTogether = 2;
 #else
     static constexpr int kTogether = 1;
 #endif
     static constexpr int kCopies = kOwnTokens / kTogether;
+    static_assert(kCopies * kTogether == kOwnTokens);
     const Batch& batch;
     uint32_t rows[kCopies];  // bytes before them, below 2^32; absent tokens read row 0
 
@@ -43,7 +44,7 @@ struct Activations {
     }
 
     DEVICE void start(int step, u32x4* stage) const {
-#if defined(INTERLEAVED)
+#if defined(PERMUTED)
         const int piece = lane() % 16, column = step * kStep + 8 * piece;
         u32x4* const to = stage + piece / 2 * kProduct + piece % 2 * kHalf + first();
         const char* const from = reinterpret_cast<const char*>(batch.x + column);

@@ -6,7 +6,7 @@
 //   tokens  (T,) int32, each below V; below 0, where logits gave no token, counts as 0
 //   weight  (K,) float32
 //   out     (T, K) float32, aligned to 16
-//   normed  (T, K) float32, f16, interleaved or Q8, aligned to 16; `dtype` is a number of Dtype
+//   normed  (T, K) float32, f16, permuted or Q8, aligned to 16; `dtype` is a number of Dtype
 //           (output.h), or -1 where no norm is wanted; Q8 needs K to be a multiple of 32
 //
 // Threads: a block of 256 takes one token and 1024 columns at a time, four columns a thread. Raw
@@ -125,8 +125,8 @@ KERNEL(embed, EmbedArgs, kRawThreads) {
             store_columns<Dtype::Q8>(a.normed, start + column, left, aligned, x);
         } else if (a.dtype == static_cast<int>(Dtype::F16)) {
             store_columns<Dtype::F16>(a.normed, start + column, left, aligned, x);
-        } else if (a.dtype == static_cast<int>(Dtype::Interleaved)) {
-            store_columns<Dtype::Interleaved>(a.normed, start + column, left, aligned, x);
+        } else if (a.dtype == static_cast<int>(Dtype::Permuted)) {
+            store_columns<Dtype::Permuted>(a.normed, start + column, left, aligned, x);
         } else {
             store_columns<Dtype::F32>(a.normed, start + column, left, aligned, x);
         }

@@ -1,10 +1,10 @@
 // expert_gate_up_batch: out[t][i] = the activation (swiglu.h) of x[t] gate^T + gate_bias and x[t]
 // up^T + up_bias, with the matrices of expert experts[t][i], for prompts, on the matrix units.
 //
-//   x              (T, K) f16, aligned to 16; INTERLEAVED as output.h says
+//   x              (T, K) f16, aligned to 16; PERMUTED as output.h says
 //   gate, up       (E * N, K) of FORMAT_0, packed (packed.h): the experts one below the other
 //   gate_bias, up_bias  (E * N,) float, or null
-//   out            (T, k, N) float, or f16 that is kept finite, interleaved or not, as `dtype` says
+//   out            (T, k, N) float, or f16 that is kept finite, permuted or not, as `dtype` says
 //   order, groups  of group_experts.hip, with groups of up to TOKENS jobs
 //
 // Threads: a block takes kRows / 2 rows, the same ones of gate and of up, of one expert for the
@@ -43,7 +43,7 @@ KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
         if (a.dtype == static_cast<int>(Dtype::F32)) {
             static_cast<float*>(a.out)[to] = result;
         } else {
-            const u64 at = a.dtype == static_cast<int>(Dtype::Interleaved) ? interleaved(to) : to;
+            const u64 at = a.dtype == static_cast<int>(Dtype::Permuted) ? permuted(to) : to;
             static_cast<f16*>(a.out)[at] = to_finite_f16(result);
         }
     });

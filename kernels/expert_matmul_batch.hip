@@ -1,7 +1,7 @@
 // expert_matmul_batch: out[t][i] = x[t][i] W^T + bias with the matrix W of expert experts[t][i],
 // for prompts, on the matrix units.
 //
-//   x       (T, k, K) f16, aligned to 16; INTERLEAVED as output.h says
+//   x       (T, k, K) f16, aligned to 16; PERMUTED as output.h says
 //   W       (E * N, K) of FORMAT_0, packed (packed.h): the experts one below the other
 //   bias    (E * N,) float, or null
 //   out     (T, k, N) float

@@ -1,9 +1,9 @@
 // gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 512
 // rows of x (batched decode, short prompts).
 //
-//   x         (T, K) f16, aligned to 16; INTERLEAVED as output.h says
+//   x         (T, K) f16, aligned to 16; PERMUTED as output.h says
 //   gate, up  (N, K) of FORMAT_0, packed (packed.h)
-//   out       (T, N) f16, kept finite; interleaved if `interleaves` is not 0
+//   out       (T, N) f16, kept finite; permuted if `permutes` is not 0
 //   partials, arrivals  as for matmul_batch.hip
 //
 // Threads: a block takes its share of the steps of all bands, which have kRows / 2 rows, the same
@@ -18,7 +18,7 @@ struct GateUpBatchArgs {
     Batch batch;
     PackedMatrix gate, up;
     f16* out;
-    int rows, interleaves;
+    int rows, permutes;
 };
 
 // Computes a part of a band.
@@ -33,7 +33,7 @@ DEVICE void run(const GateUpBatchArgs& a, const Part& part, u32x4* lds) {
         const int row = first + m, token = first_token() + n;
         if (row >= a.rows || token >= a.batch.tokens) return;
         const u64 at = static_cast<u64>(token) * a.rows + row;
-        a.out[a.interleaves ? interleaved(at) : at] = to_finite_f16(swiglu(gate, up));
+        a.out[a.permutes ? permuted(at) : at] = to_finite_f16(swiglu(gate, up));
     });
 }
 

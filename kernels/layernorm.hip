@@ -3,7 +3,7 @@
 //   x       (rows, columns) float
 //   weight  (columns,) float
 //   bias    (columns,) float, or null
-//   out     (rows, columns) float, f16 or Q8 as OUT says (output.h); float may be x itself
+//   out     (rows, columns) of the Dtype OUT (output.h); float may be x itself
 // All are aligned to 16.
 //
 // Threads: SPAN threads take a row (rows.h). A thread keeps its first ITEMS vectors of x in

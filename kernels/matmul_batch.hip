@@ -1,7 +1,7 @@
 // matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 512 rows of x (batched
-// decode, short prompts), with up to three matrices W in one launch.
+// decode, short prompts), for routers up to 2,048, with up to three matrices W in one launch.
 //
-//   x         (T, K) f16, aligned to 16; INTERLEAVED as output.h says
+//   x         (T, K) f16, aligned to 16; PERMUTED as output.h says
 //   W         (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, packed (packed.h)
 //   bias      (N,) float, or null
 //   out       (T, N) float; with `accumulate` it is added to

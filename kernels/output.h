@@ -1,6 +1,6 @@
 // Vectors of floats in memory, and the dtypes in which an op writes activations: float, f16, int8.
 //
-// Interleaved is f16, for Hopper's matrix units with packed weights (batch_warpgroup.h): of each
+// Permuted is f16, for Hopper's matrix units with packed weights (batch_warpgroup.h): of each
 // 128 columns, the words of two columns of the four groups of 32 alternate. So 16 bytes are the
 // same word of four groups. Rows are multiples of 128 columns.
 //
@@ -10,7 +10,7 @@
 
 #include "q8.h"
 
-enum class Dtype { F32, F16, Q8, Interleaved };
+enum class Dtype { F32, F16, Q8, Permuted };
 
 // Where activations go. Only Q8 has scales and sums; rocmforge/gpu/arrays.py gives the shapes.
 struct Output {
@@ -51,7 +51,7 @@ DEVICE float clamp_to_f16(float x) {
 }
 
 // Where an element is that would be the one of number `index`.
-DEVICE u64 interleaved(u64 index) {
+DEVICE u64 permuted(u64 index) {
     return (index & ~127ull) | (index & 30) << 2 | (index >> 5 & 3) << 1 | (index & 1);
 }
 
@@ -66,17 +66,17 @@ DEVICE void store_as(const Output& out, u64 index, const float (&x)[kValues], bo
         }
     } else if constexpr (kDtype == Dtype::F32) {
         if (valid) store_floats(static_cast<float*>(out.values) + index, x);
-    } else if constexpr (kDtype == Dtype::Interleaved) {
+    } else if constexpr (kDtype == Dtype::Permuted) {
         if (!valid) return;
         f16* const to = static_cast<f16*>(out.values);
         if constexpr (kValues == 4) {  // two words; those of the other groups lie between
-            uint32_t* const words = reinterpret_cast<uint32_t*>(to + interleaved(index));
+            uint32_t* const words = reinterpret_cast<uint32_t*>(to + permuted(index));
             words[0] = pack_halves(clamp_to_f16(x[0]), clamp_to_f16(x[1]));
             words[4] = pack_halves(clamp_to_f16(x[2]), clamp_to_f16(x[3]));
         } else {
             UNROLL
             for (int i = 0; i < kValues; ++i) {
-                to[interleaved(index + i)] = to_f16(clamp_to_f16(x[i]));
+                to[permuted(index + i)] = to_f16(clamp_to_f16(x[i]));
             }
         }
     } else if (valid) {

@@ -29,7 +29,7 @@ constexpr int kLine = WAVE_ROWS + 8;  // floats from line to line of the outputs
 static_assert(kXPieces * kThreads == TILE_TOKENS * kEights, "activations divide among the threads");
 static_assert(kTilesAcross % 2 == 0, "gates, and what they scale");
 
-enum Result { kStore, kAdd, kHalves, kInterleaved };
+enum Result { kStore, kAdd, kHalves, kPermuted };
 
 struct Args {
     const f16* x;
@@ -181,9 +181,9 @@ struct Accumulators {
                     } else if (a.bias != nullptr) {
                         y += a.bias[first + at % outputs];
                     }
-                    if (kGated || a.result == kHalves) {
-                        const u64 at = a.result == kInterleaved ? interleaved(to) : to;
-                        static_cast<f16*>(a.out)[at] = to_finite_f16(y);
+                    if (kGated || a.result >= kHalves) {
+                        const u64 place = a.result == kPermuted ? permuted(to) : to;
+                        static_cast<f16*>(a.out)[place] = to_finite_f16(y);
                     } else {
                         static_cast<float*>(a.out)[to] = y;
                     }

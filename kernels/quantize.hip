@@ -1,7 +1,7 @@
 // quantize: out = x in another dtype: int8 in groups of 32 columns (q8.h), or f16.
 //
 //   x    (rows, columns) float, aligned to 16
-//   out  (rows, columns) f16 or Q8 as OUT says (output.h), aligned to 16
+//   out  (rows, columns) of the Dtype OUT (output.h), not float, aligned to 16
 //
 // Threads: four neighbouring elements each (elements.h). Grid (ceil(rows * columns / (4 *
 // THREADS))).

@@ -3,7 +3,7 @@
 //   x         (rows, columns) float
 //   base      (rows, columns) float, or null; may be out
 //   weight    (columns,) float
-//   out       (rows, columns) float, f16 or Q8 as OUT says (output.h); float may be x itself
+//   out       (rows, columns) of the Dtype OUT (output.h); float may be x itself
 // All are aligned to 16.
 //
 // Threads: SPAN threads take a row (rows.h). A thread keeps its first ITEMS vectors of x in

@@ -1,7 +1,7 @@
 // swiglu: out = gate * sigmoid(gate) * up, element by element, or another activation (swiglu.h).
 //
 //   gate, up  (rows, columns) float
-//   out       (rows, columns) float, f16 or Q8 as OUT says (output.h); float may be gate or up
+//   out       (rows, columns) of the Dtype OUT (output.h); float may be gate or up
 // All are aligned to 16.
 //
 // Threads: four neighbouring elements each (elements.h). Grid (ceil(rows * columns / (4 *

@@ -34,7 +34,7 @@ class F16:
 
 
 @dataclass(frozen=True)
-class Interleaved:
+class Permuted:
     """(T, K) float16 in the order in which Hopper's matrix units read it beside packed weights.
 
     Of each 128 columns, the pairs of neighbours of the four groups of 32 alternate: column
@@ -43,12 +43,12 @@ class Interleaved:
 
     address: int
 
-    def row(self, index: int, columns: int) -> Interleaved:
+    def row(self, index: int, columns: int) -> Permuted:
         """The rows from one on."""
-        return Interleaved(self.address + 2 * index * columns)
+        return Permuted(self.address + 2 * index * columns)
 
 
-Halves = F16 | Interleaved
+Halves = F16 | Permuted
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from rocmforge.plan.graph import Op
 from rocmforge.plan.operands import Tensor
 
 F32, F16, Q8 = "f32", "f16", "q8"
-INTERLEAVED = "interleaved"
-HALVES = (F16, INTERLEAVED)
+PERMUTED = "permuted"
+HALVES = (F16, PERMUTED)
 
 Place = tuple[Tensor, str]
 """A tensor in one dtype: what has memory of its own."""

@@ -177,7 +177,7 @@ class KeptPasses:
             batch = replace(batch, chosen=own.result(shape.output_rows, 1).ctypes.data)
 
         def scratch(label: str) -> int:
-            return base + plan.offsets.get(label, 0)
+            return base + plan.offsets[label] if label in plan.offsets else 0
 
         memory = PassMemory(self.lowering, shape, batch, address, scratch)
         lowering = PassLowering(memory)

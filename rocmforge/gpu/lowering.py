@@ -2,9 +2,9 @@
 
 The number of rows decides. Up to 8 are a GEMV: the kernels of `ops/matmul.py` read each matrix once
 for all of them, those of NVIDIA from 5 rows on with matrix units. `ops/matmul_batch.py` follows up
-to 64, 128 or 512 rows, where there are matrix units. More are a GEMM: tiles go through the matrix
-units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`); for long prompts the weights become float16
-in memory first (`ops/unpack.py`, `ops/matmul_f16.py`).
+to 64, 128 or 512 rows (routers: 2,048), where there are matrix units. More are a GEMM: tiles go
+through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`); for long prompts the
+weights become float16 in memory first (`ops/unpack.py`, `ops/matmul_f16.py`).
 `pass_lowering.py` makes the launches.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from rocmforge.gpu import arrays
 from rocmforge.gpu.batch_shape import BatchShape, least_of
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
-from rocmforge.gpu.dtypes import F16, F32, HALVES, INTERLEAVED, Q8, Place, Step
+from rocmforge.gpu.dtypes import F16, F32, HALVES, PERMUTED, Q8, Place, Step
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import (
     attention,
@@ -162,7 +162,7 @@ class Lowering:
         def dtypes(op: Op) -> Sequence[str]:
             width = op.writes[0].columns if op.writes else 0
             whole = (Q8,) if width % arrays.GROUP == 0 else ()
-            halves = HALVES if width % matmul_batch.INTERLEAVED_COLUMNS == 0 else (F16,)
+            halves = HALVES if width % matmul_batch.PERMUTED_COLUMNS == 0 else (F16,)
             match op:
                 case Rmsnorm() if op.x == op.out or op.accumulate:
                     return (F32,)
@@ -178,12 +178,13 @@ class Lowering:
                 case MatmulRmsnorm() | AllReduceRmsnorm() | AddExpertsRmsnorm():
                     return (F32, Q8)  # the sum and squares, normed
                 case ReduceRmsnorm():
-                    return (F32, *halves)  # the sum, normed
+                    # The sum, normed. reduce_rmsnorm.hip writes no permuted one: see batch_dtype.
+                    return (F32, *halves)
                 case GateUpSwiglu():
                     return (F32, F16, *whole) if shape.tokens <= GEMV_ROWS else halves
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):
                     rows = op.gate.rows // op.count
-                    whole_rows = rows % matmul_batch.INTERLEAVED_COLUMNS == 0
+                    whole_rows = rows % matmul_batch.PERMUTED_COLUMNS == 0
                     return (F32, *HALVES) if whole_rows else (F32, F16)
                 case ExpertGateUp() if op.gate.rows // op.count % arrays.GROUP == 0:
                     return (F32, Q8)  # each expert's rows are whole groups
@@ -239,9 +240,9 @@ class Lowering:
     def batch_dtype(self, columns: int, rows: int) -> str:
         """Dtype of the activations that matmul_batch and experts_batch read."""
         architecture = self.kernels.runtime.properties.architecture
-        by_rows = self.peers.ranks > 1 and rows >= LEAST_BY_ROWS  # reduce_rmsnorm writes float16
-        if matmul_batch.reads_interleaved(architecture, columns) and not by_rows:
-            return INTERLEAVED
+        by_rows = self.peers.ranks > 1 and rows >= LEAST_BY_ROWS  # reduce_rmsnorm.hip writes F16
+        if matmul_batch.reads_permuted(architecture, columns) and not by_rows:
+            return PERMUTED
         return F16
 
     def product_dtypes(self, weights: Sequence[DeviceMatrix], rows: int) -> tuple[str, ...]:
@@ -268,11 +269,13 @@ class Lowering:
         for some in by_launch(weights):
             name, columns = some[0].kernel_format, some[0].columns
             every = [sum(w.rows for w in some)] if gated else [w.rows for w in some]
-            found += [
-                matmul_batch.scratch_bytes(self.kernels, name, every, columns, tokens)
-                for tokens in matmul_batch.sizes(architecture, name, max(every))
-                if tokens > least_of(rows)
-            ]
+            for tokens in matmul_batch.sizes(architecture, weights):
+                if tokens > least_of(rows):
+                    found.append(
+                        matmul_batch.scratch_bytes(self.kernels, name, every, columns, tokens)
+                    )
+                if tokens >= rows:
+                    break
         return max(found)
 
     def _attention_bytes(self, heads: int, kv_heads: int, head_dim: int, room: BatchShape) -> int:

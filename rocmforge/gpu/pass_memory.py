@@ -9,7 +9,7 @@ from typing import Any
 from rocmforge.array_types import Floats
 from rocmforge.gpu import arrays
 from rocmforge.gpu.batch_shape import BatchAddresses, BatchShape
-from rocmforge.gpu.dtypes import F32, INTERLEAVED, Q8, Place
+from rocmforge.gpu.dtypes import F32, PERMUTED, Q8, Place
 from rocmforge.gpu.lowering import Lowering
 from rocmforge.plan.operands import Tensor
 
@@ -50,8 +50,8 @@ class PassMemory:
         at = self.address((tensor, dtype))
         if dtype == Q8:
             return arrays.Q8.at(at, self.shape.rows(tensor), tensor.columns)
-        if dtype == INTERLEAVED:
-            return arrays.Interleaved(at)
+        if dtype == PERMUTED:
+            return arrays.Permuted(at)
         return arrays.F32(at) if dtype == F32 else arrays.F16(at)
 
     def optional(self, array: Floats | None) -> int | None:

@@ -9,12 +9,12 @@ import numpy as np
 from guarded import Gpu
 from numpy.typing import NDArray
 
-from rocmforge.gpu.arrays import F16, F32, Q8, Halves, Interleaved
-from rocmforge.gpu.ops.matmul_batch import reads_interleaved
+from rocmforge.gpu.arrays import F16, F32, Q8, Halves, Permuted
+from rocmforge.gpu.ops.matmul_batch import reads_permuted
 
-Dtype = type[F32] | type[F16] | type[Interleaved] | type[Q8]
+Dtype = type[F32] | type[F16] | type[Permuted] | type[Q8]
 
-TOLERANCES: dict[Dtype, float] = {F32: 0.0, F16: 4e-4, Interleaved: 4e-4, Q8: 0.012}
+TOLERANCES: dict[Dtype, float] = {F32: 0.0, F16: 4e-4, Permuted: 4e-4, Q8: 0.012}
 """Relative RMS that rounding to the dtype adds: to float16 2.1e-4 on average, to Q8 0.005 for
 Gaussian numbers and more for those with longer tails."""
 
@@ -22,7 +22,7 @@ Gaussian numbers and more for those with longer tails."""
 def fitting(columns: int) -> list[Dtype]:
     """The dtypes that rows of some columns can have."""
     whole_groups: list[Dtype] = [] if columns % 32 else [Q8]
-    return [F32, F16, *whole_groups, *([] if columns % 128 else [Interleaved])]
+    return [F32, F16, *whole_groups, *([] if columns % 128 else [Permuted])]
 
 
 def make(gpu: Gpu, dtype: Dtype, rows: int, columns: int) -> F32 | Halves | Q8:
@@ -35,16 +35,16 @@ def make(gpu: Gpu, dtype: Dtype, rows: int, columns: int) -> F32 | Halves | Q8:
 
 def batch_input(gpu: Gpu, x: NDArray[np.float16]) -> Halves:
     """Activations (T, K) in the order in which matmul_batch reads them on this device."""
-    if not reads_interleaved(gpu.runtime.properties.architecture, x.shape[1]):
+    if not reads_permuted(gpu.runtime.properties.architecture, x.shape[1]):
         return F16(gpu.upload(x))
     pairs = x.reshape(len(x), -1, 4, 16, 2)
-    return Interleaved(gpu.upload(np.ascontiguousarray(pairs.swapaxes(2, 3))))
+    return Permuted(gpu.upload(np.ascontiguousarray(pairs.swapaxes(2, 3))))
 
 
 def read(gpu: Gpu, out: F32 | Halves | Q8, rows: int, columns: int) -> NDArray[np.float64]:
     """The numbers that an array stands for."""
     shape = (rows, columns)
-    if isinstance(out, Interleaved):
+    if isinstance(out, Permuted):
         pairs = gpu.download(out.address, (rows, columns // 128, 16, 4, 2), np.float16)
         return pairs.swapaxes(2, 3).reshape(shape).astype(np.float64)
     if isinstance(out, F16):

@@ -16,14 +16,14 @@ from guarded import Gpu
 from matrix_units import use_matrix_units
 from numpy.typing import NDArray
 
-from rocmforge.gpu.arrays import F16, F32, Q8, Interleaved
+from rocmforge.gpu.arrays import F16, F32, Q8, Permuted
 from rocmforge.gpu.ops import attention as op
 from rocmforge.ops import cases, reference
 from rocmforge.ops.cases import AttentionCase, AttentionInputs
 
 # Largest relative RMS: the cache's numbers are used as they are, in float32, and then rounded.
 EXACT = 2e-6
-TOLERANCES = {F16: 5e-4, Interleaved: 5e-4, Q8: 0.012}
+TOLERANCES = {F16: 5e-4, Permuted: 5e-4, Q8: 0.012}
 
 CHECKS = tuple(
     dataclasses.replace(case, queries=(1,) * len(case.lengths)) for case in cases.ATTENTION_CHECKS

@@ -15,7 +15,7 @@ from attention_cache import DeviceCache
 from guarded import Gpu
 from numpy.typing import NDArray
 
-from rocmforge.gpu.arrays import F16, F32, Interleaved
+from rocmforge.gpu.arrays import F16, F32, Permuted
 from rocmforge.gpu.ops import attention_prompt as op
 from rocmforge.gpu.ops.attention import MAX_ARRIVALS
 from rocmforge.ops import cases, reference
@@ -101,7 +101,7 @@ def test_attention_prompt_agrees_with_the_reference(gpu: Gpu, case: AttentionCas
 
 
 def test_attention_prompt_writes_halves(gpu: Gpu) -> None:
-    for dtype in (F16, Interleaved):
+    for dtype in (F16, Permuted):
         got = attend(gpu, WINDOWED, "f16", dtype)
         assert cases.relative_rms(got, data(WINDOWED, "f16")[2]) <= TOLERANCE
 

@@ -11,7 +11,7 @@ from guarded import Gpu
 from numpy.typing import NDArray
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16, F32, Q8, Interleaved
+from rocmforge.gpu.arrays import F16, F32, Q8, Permuted
 from rocmforge.gpu.ops.embed import embed
 from rocmforge.ops import Matrix, cases, reference
 
@@ -59,7 +59,7 @@ def test_rows_and_their_norm(gpu: Gpu, name: str) -> None:
     wanted = reference.rmsnorm(rows, weight, EPS)
     assert cases.relative_rms(got, wanted) <= cases.RowsCase(1, 1).tolerance("rmsnorm")
     if name in ("F16", "Q4_0", "Q6_K"):
-        for dtype in (F16, Interleaved):
+        for dtype in (F16, Permuted):
             if dtype in output_dtypes.fitting(columns):
                 halves = output_dtypes.make(gpu, dtype, 5, columns)
                 rows_of(gpu, table, ids, **norm, normed=halves)

@@ -65,6 +65,21 @@ def test_a_prompt_in_float16(
         assert relative_rms(engine.logits(IDS), wanted[mix]) <= F16_BOUND
 
 
+@pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
+def test_prompts_of_every_plan(device: str, tmp_path: Path, preset: str) -> None:
+    """Passes of up to 128, 256, 384, 512 and more tokens; products change kernels between them."""
+    path = make_model(tmp_path / "m.gguf", preset, "Q4_K_M", seed=5, layers=1)
+    ids = np.random.default_rng(0).integers(3, 250, 520)
+    with Engine.from_gguf(path, device, ctx=544) as engine, Engine.from_gguf(path, "cpu") as cpu:
+        for count in (100, 150, 300, 400, 520):
+            rows = []
+            for one in (engine, cpu):
+                sequence = one.add_sequence()
+                rows.append(one.prefill(sequence, ids[:count]))
+                one.remove_sequence(sequence)
+            assert relative_rms(rows[0], rows[1]) <= INT8_BOUND
+
+
 @pytest.mark.parametrize("architecture", ["phi3", "smollm3"])  # one matrix for two; no rotation
 def test_what_architectures_differ_in(device: str, tmp_path: Path, architecture: str) -> None:
     path = make_model(

@@ -18,7 +18,7 @@ from test_expert_kernels import CHOSEN, EXPERTS, ROWS, each, jobs, matrix_of, ru
 from test_matmul_batch_kernel import with_tiles
 from test_matmul_prompt_kernel import TOLERANCE
 
-from rocmforge.gpu.arrays import F16, F32, Interleaved
+from rocmforge.gpu.arrays import F16, F32, Permuted
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import experts_batch as op
@@ -93,7 +93,7 @@ def test_gate_and_up(
     assert cases.relative_rms(got, reference.swiglu(*parts, activation)) <= 2 * TOLERANCE
 
 
-def test_gate_and_up_for_a_product_that_reads_interleaved(
+def test_gate_and_up_for_a_product_that_reads_permuted(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(test_expert_kernels, "ROWS", 128)
@@ -101,8 +101,8 @@ def test_gate_and_up_for_a_product_that_reads_interleaved(
     tokens, chosen = 20, choose(20)
     gate, up = (matrix_of("Q4_K", rng) for _ in range(2))
     x = rng.standard_normal((tokens, gate.columns), np.float32).astype(np.float16)
-    out = make(gpu, Interleaved, tokens, CHOSEN * 128)
-    assert isinstance(out, Interleaved)
+    out = make(gpu, Permuted, tokens, CHOSEN * 128)
+    assert isinstance(out, Permuted)
     run(
         gpu,
         op.expert_gate_up_batch(

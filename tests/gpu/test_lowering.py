@@ -12,7 +12,7 @@ import pytest
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.batch_shape import NORMED_ROWS, BatchAddresses, BatchShape, room_of
 from rocmforge.gpu.compiler import BuildRecorder
-from rocmforge.gpu.dtypes import F16, F32, INTERLEAVED, Q8, Convert, Place, Step, lower
+from rocmforge.gpu.dtypes import F16, F32, PERMUTED, Q8, Convert, Place, Step, lower
 from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules, pass_steps
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import Lowering, activation_dtype
@@ -128,6 +128,25 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
         assert without.scratch_bytes(steps, shape)["gate_up_swiglu"] < both
 
 
+def assert_held(found: Lowering, op: Any, name: str, rows: list[int], columns: int) -> None:
+    """The room of a plan has enough for every number of tokens that matmul_batch takes."""
+    weights = (op.gate, op.up) if isinstance(op, GateUpSwiglu) else op.weights
+    for tokens in range(9, 2049):
+        if found.batches(weights, tokens):
+            room = room_of(BatchShape(tokens, 1, (tokens - 1,), False, tokens))
+            needed = matmul_batch.scratch_bytes(found.kernels, name, rows, columns, tokens)
+            assert needed <= found.scratch_bytes([Step(op, (), ())], room)[op.label], tokens
+
+
+@pytest.mark.parametrize("rows", [1, 128, 136, 192, 256, 300])
+def test_the_room_of_a_plan_holds_what_blocks_of_routers_share(rows: int) -> None:
+    found, x = lowering("sm_90"), Tensor("x", 2048)
+    router, wide = DeviceMatrix.at(0, "F32", rows, 2048), DeviceMatrix.at(0, "Q4_K", 4096, 2048)
+    assert_held(found, Matmul(x, (router,), (X,), (None,)), "F32", [rows], 2048)
+    assert_held(found, Matmul(x, (router, wide), (X, H), (None,) * 2), "F32", [rows, 4096], 2048)
+    assert_held(found, GateUpSwiglu(x, router, router, GATE), "F32", [2 * rows], 2048)
+
+
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_80", "gfx1100"])
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "F16", "F32"])
 def test_the_room_of_a_plan_holds_what_blocks_of_its_passes_share(
@@ -141,14 +160,8 @@ def test_the_room_of_a_plan_holds_what_blocks_of_its_passes_share(
         GateUpSwiglu(square, wide, wide, Tensor("gated", 11008)),
         Matmul(square, (narrow,) * 3, (square,) * 3, (None,) * 3),
     ]
-    most = matmul_batch.most_tokens(architecture, name, 4096)
-    for tokens in range(9, most + 1):
-        room = room_of(BatchShape(tokens, 1, (tokens - 1,), False, tokens))
-        steps = [Step(op, (), ()) for op in ops]
-        held = found.scratch_bytes(steps, room)
-        for op, rows in zip(ops, ([2 * 11008], [4096] * 3), strict=True):
-            needed = matmul_batch.scratch_bytes(found.kernels, name, rows, 4096, tokens)
-            assert needed <= held[op.label]
+    assert_held(found, ops[0], name, [2 * 11008], 4096)
+    assert_held(found, ops[1], name, [4096] * 3, 4096)
     long = room_of(BatchShape(2048, 1, (2047,), False, 2048))
     without = replace(found, unpacks=False)
     assert not any(without.scratch_bytes([Step(op, (), ()) for op in ops], long).values())
@@ -234,6 +247,7 @@ def experts(names: tuple[str, str, str], width: int, count: int, chosen: int) ->
     ]
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("architecture", ["sm_90", "gfx942", "gfx1100", "gfx1030"])
 @pytest.mark.parametrize(
     ("names", "width"),
@@ -246,15 +260,16 @@ def experts(names: tuple[str, str, str], width: int, count: int, chosen: int) ->
     ],
 )
 def test_passes_of_a_plan_read_experts_in_the_dtypes_of_the_plan(
-    architecture: str, names: tuple[str, str, str], width: int
+    architecture: str, names: tuple[str, str, str], width: int, ranks: int
 ) -> None:
-    """The plan is of the largest shape that shares it: 512 tokens, or 8."""
-    for tokens in (1, 8, 9, 15, 16, 100, 512):
+    """The plan is of the largest shape that shares it."""
+    for tokens in (1, 3, 8, 9, 15, 100, 129, 200, 300, 385, 513, 1025):
         for single in (False, True):
             outputs = None if single else (tokens - 1,)
             longest, sequences = (1, tokens) if single else (tokens, 1)
             shape = BatchShape(tokens, sequences, outputs, single, longest)
-            found, room = lowering(architecture), room_of(shape)
+            peers = replace(NO_PEERS, ranks=ranks)
+            found, room = replace(lowering(architecture), peers=peers), room_of(shape)
             ops = experts(names, width, count=128, chosen=8)
             steps = lower(ops, found.reading(room), found.writing(room))
             written = {place for step in steps for place in step.writes}
@@ -285,7 +300,9 @@ def test_down_projections_may_read_the_chosen_experts_before_they_wait(
 
 @pytest.mark.parametrize("architecture", ["sm_90", "sm_80", "gfx1100"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_all_passes_of_a_plan_read_the_same_dtypes(architecture: str, ranks: int) -> None:
+def test_products_of_all_passes_of_a_plan_read_the_same_dtypes(
+    architecture: str, ranks: int
+) -> None:
     found = replace(lowering(architecture), peers=replace(NO_PEERS, ranks=ranks))
     weights = [
         [DeviceMatrix.at(0, name, rows, columns) for name in names]
@@ -299,7 +316,7 @@ def test_all_passes_of_a_plan_read_the_same_dtypes(architecture: str, ranks: int
             dtypes = found.product_dtypes(some, tokens)
             assert dtypes == found.product_dtypes(some, room), (tokens, room)
             seen |= {*dtypes}
-    assert seen == {F32, F16, Q8} | ({INTERLEAVED} if architecture == "sm_90" else set())
+    assert seen == {F32, F16, Q8} | ({PERMUTED} if architecture == "sm_90" else set())
 
 
 def test_hopper_reads_what_norms_and_gates_write_without_conversions() -> None:

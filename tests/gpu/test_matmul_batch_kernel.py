@@ -20,7 +20,7 @@ from packed_streams import upload
 from test_matmul_prompt_kernel import TOLERANCE, Data, data
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16, Halves, Interleaved
+from rocmforge.gpu.arrays import F16, Halves, Permuted
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -177,8 +177,8 @@ def test_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
     assert relative_rms(got.astype(np.float32), wanted) < TOLERANCE
 
 
-def test_gate_and_up_for_a_product_that_reads_interleaved(gpu: Gpu) -> None:
-    launch, out, wanted = gate_and_up(gpu, "Q4_K", 20, 128, 256, scratch(gpu), Interleaved)
+def test_gate_and_up_for_a_product_that_reads_permuted(gpu: Gpu) -> None:
+    launch, out, wanted = gate_and_up(gpu, "Q4_K", 20, 128, 256, scratch(gpu), Permuted)
     gpu.run(launch)
     assert relative_rms(read(gpu, out, 20, 128), wanted) < TOLERANCE
 
@@ -315,7 +315,7 @@ def test_constants_fit_the_kernel(architecture: str, name: str, tokens: int) -> 
         assert constants.fits(architecture, wave_size(architecture), lds)
         if architecture == "sm_90":  # what kernels/batch_warpgroup.h asserts
             assert constants.ROW_WAVES % 4 == 0
-            assert constants.TOKENS % (constants.ROW_WAVES * constants.SPLITS) == 0
+            assert constants.TOKENS % (2 * constants.ROW_WAVES * constants.SPLITS) == 0
 
 
 def test_hopper_multiplies_up_to_512_tokens_of_packed_weights() -> None:
@@ -336,12 +336,12 @@ def test_hopper_multiplies_up_to_512_tokens_of_packed_weights() -> None:
         assert op.runs(architecture, weights, most)
         assert not op.runs(architecture, weights, most + 1)
         last = weights[-1]
-        assert max(op.sizes(architecture, last.kernel_format, last.rows)) == most
+        assert max(op.sizes(architecture, [last])) == most
 
 
 def test_numbers_of_tokens_are_cut_like_the_next_size() -> None:
     kernels: Any = kernels_of("sm_90")
-    sizes = list(op.sizes("sm_90", "Q4_K", 4096))
+    sizes = list(op.sizes("sm_90", [DeviceMatrix.at(0, "Q4_K", 4096, 4096)]))
     for tokens in range(9, 513, 7):
         size = next(size for size in sizes if size >= tokens)
         for rows, columns in ((22016, 4096), (4096, 11008), (128256, 4096)):
@@ -363,6 +363,12 @@ def test_blocks_are_as_many_as_take_least_time() -> None:
     assert blocks(172, 32, resident=2, tiles=2) == 132  # all at once, with fewer blocks than bands
     assert blocks(1002, 32, resident=2) == 1002
     assert blocks(COUNTERS + 1, 32, resident=1) == COUNTERS + 1  # counters for none
+
+
+@pytest.mark.parametrize("tokens", [16, 130, 520])
+def test_a_router(gpu: Gpu, tokens: int) -> None:
+    case = data(tokens, 128, 256, "F32")
+    assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
 
 
 def test_a_router_is_shared_by_many_blocks() -> None:
@@ -403,5 +409,5 @@ def test_common_formats_are_compiled_ahead() -> None:
         shapes = ((22016, 4096), (4096, 11008))
         for tokens, (rows, columns) in itertools.product((9, 16, 33, 64, 128), shapes):
             cut = op._cut(kernels_of(architecture), "Q4_K", [rows], columns, tokens)
-            read = Interleaved if op.reads_interleaved(architecture, columns) else F16
+            read = Permuted if op.reads_permuted(architecture, columns) else F16
             assert (op.GATE_UP_FILE, {**cut.defines(read(0)), "FORMAT_0": "Q4_K"}) in listed

@@ -18,7 +18,7 @@ from test_matmul_prompt_kernel import Data, data
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16, F32, Halves, Interleaved
+from rocmforge.gpu.arrays import F16, F32, Halves, Permuted
 from rocmforge.gpu.compiler import Kernels, wave_size
 from rocmforge.gpu.kept_passes import KeptPasses
 from rocmforge.gpu.launch import Launch
@@ -122,7 +122,7 @@ def test_a_weight_that_is_not_a_number_stays_in_its_row(gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype"), [((17, 67, 72), F16), ((3, 31, 8), F16), ((17, 128, 72), Interleaved)]
+    ("shape", "dtype"), [((17, 67, 72), F16), ((3, 31, 8), F16), ((17, 128, 72), Permuted)]
 )
 def test_gate_up_swiglu_f16(gpu: Gpu, shape: tuple[int, int, int], dtype: type[Halves]) -> None:
     gate, up = data(*shape, "F16", seed=1), data(*shape, "F16", seed=2)

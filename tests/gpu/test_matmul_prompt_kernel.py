@@ -14,7 +14,7 @@ from output_dtypes import read
 from packed_streams import upload
 
 from rocmforge.gguf.formats import FORMATS
-from rocmforge.gpu.arrays import F16, F32, Halves, Interleaved
+from rocmforge.gpu.arrays import F16, F32, Halves, Permuted
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.ops import matmul_prompt as op
 from rocmforge.ops import reference
@@ -136,7 +136,7 @@ def test_results_beyond_float16_are_its_largest_numbers(gpu: Gpu) -> None:
     ("name", "shape", "dtype"),
     [
         ("Q4_K", (17, 65, 256), F16),
-        ("Q4_K", (17, 128, 256), Interleaved),
+        ("Q4_K", (17, 128, 256), Permuted),
         ("Q8_0", (3, 31, 96), F16),
         ("BF16", (5, 40, 33), F16),
     ],

@@ -9,7 +9,7 @@ import pytest
 from guarded import Gpu
 from numpy.typing import NDArray
 
-from rocmforge.gpu.arrays import F16, F32, Q8, Interleaved
+from rocmforge.gpu.arrays import F16, F32, Q8, Permuted
 from rocmforge.gpu.ops import quantize as op
 
 
@@ -84,9 +84,9 @@ def test_float16_is_rounded_as_numpy_does(gpu: Gpu, rows: int, columns: int) -> 
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 128), (3, 1280)])
-def test_interleaved_is_float16_in_another_order(gpu: Gpu, rows: int, columns: int) -> None:
+def test_permuted_is_float16_in_another_order(gpu: Gpu, rows: int, columns: int) -> None:
     x = np.random.default_rng(7).standard_normal((rows, columns), np.float32)
-    np.testing.assert_array_equal(quantize(gpu, x, Interleaved), x.astype(np.float16))
+    np.testing.assert_array_equal(quantize(gpu, x, Permuted), x.astype(np.float16))
 
 
 def test_float16_clamps_numbers_but_not_infinities(gpu: Gpu) -> None:

@@ -19,7 +19,7 @@ class Constants:
     THREADS
         Threads of a block.
     OUT
-        Dtype of the output: F32, F16 or Q8.
+        Dtype of the output, one of `output.dtypes`.
     """
 
     THREADS: int

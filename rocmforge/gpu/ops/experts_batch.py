@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from rocmforge.gpu.arrays import F32, Halves, Interleaved
+from rocmforge.gpu.arrays import F32, Halves, Permuted
 from rocmforge.gpu.compiler import Build
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -20,11 +20,10 @@ from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
 from rocmforge.gpu.ops.experts import Groups, Jobs
 from rocmforge.gpu.ops.matmul_batch import (
     FORMATS,
-    INTERLEAVED_COLUMNS,
     TOKENS,
     Constants,
     defines,
-    reads_interleaved,
+    x_orders,
 )
 from rocmforge.gpu.ops.output import DTYPES, dtype
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
@@ -75,7 +74,8 @@ def choose(architecture: str, name: str, size: int) -> Constants:
 
     A small group's block has four waves, so that more of them share a multiprocessor: on an H200
     with mma.sync a prompt of 128 tokens took 0.85 to 0.88 of the time that it took with eight. With
-    wgmma the products of 16 jobs took 0.92 to 0.98, of 32 and 64 jobs 1.07 to 1.2.
+    wgmma the products of 16 jobs took 0.92 to 0.98, of 32 and 64 jobs 1.07 to 1.2. F32 has four
+    there for all groups, as in matmul_batch; that was not measured.
     """
     constants = matmul_batch.choose(architecture, name, size)
     if not architecture.startswith("sm_") or size == TOKENS[-1]:
@@ -91,13 +91,14 @@ def builds(architecture: str) -> Iterator[Build]:
     """The ops' kernels for matrices of one format: all for common ones, else the largest."""
     if not has_matrix_units(architecture):
         return
-    interleaved = reads_interleaved(architecture, INTERLEAVED_COLUMNS)
     for name in FORMATS:
+        orders = x_orders(architecture, name)
         for size in TOKENS if name in COMMON else TOKENS[-1:]:
             constants = choose(architecture, name, size)
-            macros = {**defines(constants, interleaved=interleaved), "FORMAT_0": name}
-            yield Build(MATMUL_FILE, MATMUL_LAYOUTS, macros)
-            yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, macros)
+            for permuted in orders:
+                macros = {**defines(constants, permuted=permuted), "FORMAT_0": name}
+                yield Build(MATMUL_FILE, MATMUL_LAYOUTS, macros)
+                yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, macros)
 
 
 def expert_gate_up_batch(
@@ -118,7 +119,7 @@ def expert_gate_up_batch(
     groups
         Of `group_size`.
     x
-        (T, K) of `reads_interleaved`, aligned to 16; K a multiple of 32.
+        (T, K) of `reads_permuted`, aligned to 16; K a multiple of 32.
     gate, up
         (E · N, K) of one format.
     gate_bias, up_bias
@@ -147,7 +148,7 @@ def expert_matmul_batch(
     groups
         Of `group_size`.
     x
-        (T, k · K) of `reads_interleaved`, aligned to 16; K a multiple of 32.
+        (T, k · K) of `reads_permuted`, aligned to 16; K a multiple of 32.
     weight
         (E · N, K).
     bias
@@ -176,11 +177,11 @@ def _launches(
     properties, kernel_format = groups.kernels.runtime.properties, weights[0].kernel_format
     rows = weights[0].rows // groups.count
     constants = choose(properties.architecture, kernel_format, groups.size)
-    interleaved = isinstance(x, Interleaved)
+    permuted = isinstance(x, Permuted)
     product = groups.kernels.launch(
         file,
         name,
-        {**defines(constants, interleaved=interleaved), "FORMAT_0": kernel_format},
+        {**defines(constants, permuted=permuted), "FORMAT_0": kernel_format},
         (-(-len(weights) * rows // constants.rows), groups.most, 1),
         constants.threads(properties.wave_size),
         layout,

@@ -6,13 +6,13 @@ the three pointers of `Output` there.
 
 from __future__ import annotations
 
-from rocmforge.gpu.arrays import F16, F32, Q8, Halves, Interleaved
+from rocmforge.gpu.arrays import F16, F32, Q8, Halves, Permuted
 
-DTYPES = tuple(array.__name__ for array in (F32, F16, Q8, Interleaved))
+DTYPES = tuple(array.__name__ for array in (F32, F16, Q8, Permuted))
 
 
 def dtypes(architecture: str) -> tuple[str, ...]:
-    """Names of those that the device's kernels read."""
+    """Names of the dtypes that kernels of an architecture write: those that its products read."""
     return DTYPES if architecture == "sm_90" else DTYPES[:-1]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Generic, TypeVar
 
-from rocmforge.gpu.arrays import F32, Halves, Interleaved
+from rocmforge.gpu.arrays import F32, Halves, Permuted
 from rocmforge.gpu.compiler import Defines, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
@@ -18,7 +18,7 @@ from rocmforge.gpu.tuning import Tuning
 LAYOUT = "P" + "PPPP" * 2 + "PP" + "iiii" + "ii"
 """The kernels' arguments."""
 
-STORE, ADD, HALVES, INTERLEAVED = range(4)
+STORE, ADD, STORE_F16, STORE_PERMUTED = range(4)
 """What becomes of the sums; the kernels' numbers."""
 
 _MATRIX_RDNA = re.compile("gfx1[12].*")
@@ -126,10 +126,10 @@ def has_matrix_units(architecture: str) -> bool:
 
 
 def result_of(out: F32 | Halves, accumulate: bool = False) -> int:
-    """What becomes of the sums, by where they go: STORE, ADD, HALVES or INTERLEAVED."""
+    """What becomes of the sums, by where they go: STORE, ADD, STORE_F16 or STORE_PERMUTED."""
     if isinstance(out, F32):
         return ADD if accumulate else STORE
-    return INTERLEAVED if isinstance(out, Interleaved) else HALVES
+    return STORE_PERMUTED if isinstance(out, Permuted) else STORE_F16
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Constants(RowShape):
     THREADS, SPAN, ITEMS, VECTOR
         How threads share rows.
     OUT
-        Dtype of the output: F32, F16 or Q8.
+        Dtype of the output, one of `output.dtypes`.
     """
 
     OUT: str
@@ -42,7 +42,7 @@ def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernel."""
     for shape in shapes():
         for out in dtypes(architecture):
-            if out != "Q8" or shape.VECTOR == 4:
+            if out not in ("Q8", "Permuted") or shape.VECTOR == 4:
                 defines = asdict(Constants(**asdict(shape), OUT=out))
                 yield Build(FILE, LAYOUTS, defines, hot=shape.VECTOR == 4)
 
