@@ -7,13 +7,12 @@ that a wrong option is answered at once.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields
-from typing import Any
+from typing import Any, NoReturn
 
 from rocmforge import env
 from rocmforge.env import SPLIT_MODES
@@ -110,6 +109,16 @@ TUNED = ("gemv", "experts", "batch", "tile", "fusions")
 """The parts of `rocmforge.speed.tune.tune`."""
 
 
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib import metadata  # 15 ms, and nothing else here needs it
+
+        print(f"rocmforge {metadata.version('rocmforge')}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser. After parsing, `args.parser` is the parser of the command."""
     parser = Parser(
@@ -118,8 +127,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="`rocmforge COMMAND --help` shows a command's options and examples.",
         allow_abbrev=False,
     )
-    version = f"rocmforge {importlib.metadata.version('rocmforge')}"
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, brief: str, epilog: str) -> argparse.ArgumentParser:

@@ -46,8 +46,14 @@ from rocmforge.gguf.quantize_k import (
 _PIECE = 1 << 16
 """Weights worked on at a time: a dozen float32 arrays of them stay in a core's cache."""
 
+
+def _numbers(raw: Bytes) -> Floats:
+    """F32: norms and biases are, so that a start needs no `gguf` for them."""
+    return raw.view("<f4")
+
+
 _DECODERS: Mapping[str, Callable[[Bytes], Floats]] = MappingProxyType(
-    {"MXFP6_E2M3": decode_mxfp6_e2m3, "MXFP6_E3M2": decode_mxfp6_e3m2}
+    {"F32": _numbers, "MXFP6_E2M3": decode_mxfp6_e2m3, "MXFP6_E3M2": decode_mxfp6_e3m2}
 )
 
 # MXFP4 is here although gguf has an encoder: that one's scale wraps for weights under 2^-125.
