@@ -27,7 +27,6 @@ from rocmforge.errors import DeviceError
 from rocmforge.generation import GeneratedToken, GenerationStats
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.gpu.exchange_time import TOKEN
 from rocmforge.info import ModelInfo, read_info, supported
 from rocmforge.profiling.process_memory import peak_memory_bytes
 from rocmforge.quantities import human_count, human_size
@@ -411,6 +410,8 @@ def devices(args: argparse.Namespace) -> int:
 
 def _ways(sums: Sums) -> str:
     """How long a sum takes each way, the shortest time first."""
+    from rocmforge.gpu.exchange_time import TOKEN
+
     if sums.why_not is not None:
         return f"not measured: {sums.why_not}"
     times = sorted(sums.seconds.items(), key=lambda way: way[1])

@@ -11,23 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rocmforge import env
 from rocmforge.cpu.backend import CpuBackend, available_threads, instruction_sets
 from rocmforge.errors import DeviceError, RocmforgeError
 from rocmforge.gpu import cuda, hip
-from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.choose_device import Choice as Choice
 from rocmforge.gpu.choose_device import choose_device, why_unsupported
-from rocmforge.gpu.compiler import Kernels
-from rocmforge.gpu.exchange_time import exchange_seconds
 from rocmforge.gpu.packages import has_amd_driver, has_nvidia_driver
 from rocmforge.gpu.peers import MOST_RANKS, Way
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
-from rocmforge.gpu.tuning import load_tuning
 from rocmforge.hardware import detect
 from rocmforge.plan.protocols import Backend
+
+if TYPE_CHECKING:  # 70 modules, which a start without a GPU need not wait for
+    from rocmforge.gpu.compiler import Kernels
 
 _LISTS: MappingProxyType[str, Callable[[], list[DeviceProperties]]] = MappingProxyType(
     {"hip": hip.devices, "cuda": cuda.devices}
@@ -111,6 +110,8 @@ def measured_sums() -> list[Sums]:
 
 
 def _sums(names: tuple[str, ...]) -> Sums:
+    from rocmforge.gpu.exchange_time import exchange_seconds
+
     try:
         with ExitStack() as resources:
             return Sums(names, exchange_seconds(open_kernels(names, resources)))
@@ -233,6 +234,10 @@ def open_chosen(choice: Choice, threads: int | None = None) -> Backend[Any]:
     """Return the backend of a device that was chosen; see `open_backend`."""
     if choice.device is None:
         return CpuBackend(threads)
+    from rocmforge.gpu.backend import GpuBackend
+    from rocmforge.gpu.compiler import Kernels
+    from rocmforge.gpu.tuning import load_tuning
+
     runtime = _RUNTIMES[choice.kind](choice.device.index)
     try:
         return GpuBackend(Kernels(runtime, tuning=load_tuning(choice.device)))
@@ -243,6 +248,8 @@ def open_chosen(choice: Choice, threads: int | None = None) -> Backend[Any]:
 
 def open_kernels(names: Sequence[str], resources: ExitStack) -> list[Kernels]:
     """Open GPUs by their names, until `resources` end; errors as of `open_backend`."""
+    from rocmforge.gpu.backend import GpuBackend
+
     kernels = []
     for name in names:
         backend = open_backend(name)
@@ -253,6 +260,8 @@ def open_kernels(names: Sequence[str], resources: ExitStack) -> list[Kernels]:
 
 
 def _listed(kind: str, gpu: DeviceProperties, gpus: Sequence[DeviceProperties]) -> Device:
+    from rocmforge.gpu.tuning import load_tuning
+
     memory = f"{gpu.memory_bytes / 2**30:.0f} GiB"
     unfit = None
     architecture = gpu.architecture

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,7 @@ from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
 from rocmforge.gguf.header import TensorInfo
 from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile
-from rocmforge.gpu.backend import GpuBackend
 from rocmforge.gpu.choose_device import Choice
-from rocmforge.gpu.exchange_time import fastest_group
-from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.peers import MOST_RANKS
 from rocmforge.kv import KvDtype, row_bytes
 from rocmforge.kv.page_table import pages_for_context
@@ -57,6 +54,10 @@ from rocmforge.split.cache import SplitCache
 from rocmforge.split.executor import SplitExecutor
 from rocmforge.split.placement import room
 from rocmforge.split.tensor import TensorExecutor
+
+if TYPE_CHECKING:  # as in devices.py
+    from rocmforge.gpu.backend import GpuBackend
+    from rocmforge.gpu.matrix import DeviceMatrix
 
 DEFAULT_CTX = 4096
 REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once
@@ -304,7 +305,7 @@ class _Loader:
             release = partial(file.release, info.name)
             columns = info.shape[-1]
             if layer is not None and layer < self.streamed:
-                gpu = cast(GpuBackend, backend)
+                gpu = cast("GpuBackend", backend)
                 packed = gpu.pack(raw, fmt, columns, release, factors, streamed=True)
                 self.streamed_bytes += packed.nbytes
             else:
@@ -338,11 +339,13 @@ class _Loader:
         compile_progress: Progress | None,
     ) -> Loaded:
         """Pack a part of each matrix on each GPU, and make caches and executors."""
+        from rocmforge.gpu.exchange_time import fastest_group
+
         self._check_parts(opened)
         config, file, ctx, options = self.config, self.file, self.ctx, self.options
         every, count = range(config.n_layers), len(opened)
         stages = tuple(Stage(choice.name, backend, every) for choice, backend in opened)
-        backends = [cast(GpuBackend, stage.backend) for stage in stages]
+        backends = [cast("GpuBackend", stage.backend) for stage in stages]
         matrices = [file.tensors[name] for name in tensor_shapes(config) if name in file.tensors]
         formats = [(info, _stored(info, self.wanted)) for info in matrices if len(info.shape) > 1]
         shards = cut(config, formats, count)
