@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocmforge import commands, devices
+from rocmforge import commands
 from rocmforge.cli import main
 from rocmforge.devices import Sums, measured_sums
 from rocmforge.errors import OutOfMemoryError
@@ -43,5 +43,5 @@ def test_what_cannot_be_measured_is_told(
         raise OutOfMemoryError("no memory for inboxes")
 
     monkeypatch.setenv("STANDIN_DEVICES", "gfx1100,gfx1100")
-    monkeypatch.setattr(devices, "exchange_seconds", full)
+    monkeypatch.setattr(exchange_time, "exchange_seconds", full)
     assert measured_sums() == [Sums(("hip:0", "hip:1"), {}, "no memory for inboxes")]
