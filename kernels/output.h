@@ -66,27 +66,25 @@ DEVICE void store_as(const Output& out, u64 index, const float (&x)[kValues], bo
         }
     } else if constexpr (kDtype == Dtype::F32) {
         if (valid) store_floats(static_cast<float*>(out.values) + index, x);
-    } else if constexpr (kDtype == Dtype::Permuted) {
-        if (!valid) return;
-        f16* const to = static_cast<f16*>(out.values);
-        if constexpr (kValues == 4) {  // two words; those of the other groups lie between
-            uint32_t* const words = reinterpret_cast<uint32_t*>(to + permuted(index));
-            words[0] = pack_halves(clamp_to_f16(x[0]), clamp_to_f16(x[1]));
-            words[4] = pack_halves(clamp_to_f16(x[2]), clamp_to_f16(x[3]));
-        } else {
-            UNROLL
-            for (int i = 0; i < kValues; ++i) {
-                to[permuted(index + i)] = to_f16(clamp_to_f16(x[i]));
-            }
-        }
     } else if (valid) {
-        f16* to = static_cast<f16*>(out.values) + index;
+        constexpr bool kPermutes = kDtype == Dtype::Permuted;
+        const auto place = [&](int i) {
+            return static_cast<f16*>(out.values) + (kPermutes ? permuted(index + i) : index + i);
+        };
         if constexpr (kValues == 4) {
-            *reinterpret_cast<u32x2*>(to) = {pack_halves(clamp_to_f16(x[0]), clamp_to_f16(x[1])),
-                                             pack_halves(clamp_to_f16(x[2]), clamp_to_f16(x[3]))};
+            uint32_t* const words = reinterpret_cast<uint32_t*>(place(0));
+            const auto pair = [&](int i) {
+                return pack_halves(clamp_to_f16(x[i]), clamp_to_f16(x[i + 1]));
+            };
+            if constexpr (kPermutes) {  // words of the other groups lie between
+                words[0] = pair(0);
+                words[4] = pair(2);
+            } else {
+                *reinterpret_cast<u32x2*>(words) = {pair(0), pair(2)};
+            }
         } else {
             UNROLL
-            for (int i = 0; i < kValues; ++i) to[i] = to_f16(clamp_to_f16(x[i]));
+            for (int i = 0; i < kValues; ++i) *place(i) = to_f16(clamp_to_f16(x[i]));
         }
     }
 }

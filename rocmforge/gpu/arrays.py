@@ -5,7 +5,8 @@ Addresses are integers into memory that somebody else owns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 GROUP = 32  # columns that share a scale
 ALIGNMENT = 256
@@ -22,33 +23,30 @@ class F32:
         return F32(self.address + 4 * index * columns)
 
 
+H = TypeVar("H", bound="Halves")
+
+
 @dataclass(frozen=True)
-class F16:
-    """(T, K) float16 rows at an address: what the matrix units read."""
+class Halves:
+    """(T, K) float16 rows at an address: what the matrix units read, in one of two orders."""
 
     address: int
 
-    def row(self, index: int, columns: int) -> F16:
+    def row(self: H, index: int, columns: int) -> H:
         """The rows from one on."""
-        return F16(self.address + 2 * index * columns)
+        return replace(self, address=self.address + 2 * index * columns)
 
 
-@dataclass(frozen=True)
-class Permuted:
-    """(T, K) float16 in the order in which Hopper's matrix units read it beside packed weights.
+class F16(Halves):
+    """Columns in their order."""
+
+
+class Permuted(Halves):
+    """Columns in the order in which Hopper's matrix units read it beside packed weights.
 
     Of each 128 columns, the pairs of neighbours of the four groups of 32 alternate: column
     32 g + 2 w + e is at 8 w + 2 g + e. K is a multiple of 128.
     """
-
-    address: int
-
-    def row(self, index: int, columns: int) -> Permuted:
-        """The rows from one on."""
-        return Permuted(self.address + 2 * index * columns)
-
-
-Halves = F16 | Permuted
 
 
 @dataclass(frozen=True)

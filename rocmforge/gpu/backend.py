@@ -441,8 +441,11 @@ class GpuBackend:
             for tensor, array in reads.items():
                 self._runtime.copy_to_device(base + offsets[tensor, F32], array)
             batch = BatchAddresses(**addresses)
-            address, scratch_at = lambda at: base + offsets[at], lambda _: base + total
-            run = PassLowering(PassMemory(lowering, shape, batch, address, scratch_at))
+            run = PassLowering(
+                PassMemory(
+                    lowering, shape, batch, lambda at: base + offsets[at], lambda _: base + total
+                )
+            )
             given = next(i for i, step in enumerate(steps) if not isinstance(step.op, Convert))
             self._enqueue(run.launches(steps[:given]), timed=False)
             self._enqueue(run.launches(steps[given:]))

@@ -107,9 +107,9 @@ def room_of(shape: BatchShape) -> BatchShape:
 
 def least_of(room: int) -> int:
     """Return a number that a pass's rows exceed, if its room is `room`."""
-    return (
-        room // 2 if room > ROOMS[-1] else max((most for most in ROOMS if most < room), default=0)
-    )
+    if room > LEAST_ROOM:
+        return room // 2
+    return max((most for most in ROOMS if most < room), default=0)
 
 
 def _rounded(rows: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rocmforge.plan.arena import Lifetime
 from rocmforge.plan.graph import Op
@@ -16,6 +17,8 @@ from rocmforge.plan.operands import Tensor
 F32, F16, Q8 = "f32", "f16", "q8"
 PERMUTED = "permuted"
 HALVES = (F16, PERMUTED)
+NUMBER_BYTES = MappingProxyType({F32: 4, F16: 2, PERMUTED: 2})
+"""Of the dtypes that are plain numbers: all but Q8."""
 
 Place = tuple[Tensor, str]
 """A tensor in one dtype: what has memory of its own."""

@@ -20,7 +20,7 @@ import numpy as np
 from rocmforge.gpu import arrays
 from rocmforge.gpu.batch_shape import BatchShape, least_of
 from rocmforge.gpu.compiler import BuildRecorder, Kernels
-from rocmforge.gpu.dtypes import F16, F32, HALVES, PERMUTED, Q8, Place, Step
+from rocmforge.gpu.dtypes import F16, F32, HALVES, NUMBER_BYTES, PERMUTED, Q8, Place, Step
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import (
     attention,
@@ -77,6 +77,11 @@ def activation_dtype(architecture: str, fmt: str, rows: int) -> str:
     if rows <= GEMV_ROWS:
         return F32 if fmt in DENSE else F16 if reads_f16(architecture, fmt, rows) else Q8
     return F16 if prompt_kernel(architecture, fmt) == "matmul_prompt" else Q8
+
+
+def _halves(columns: int) -> tuple[str, ...]:
+    """Dtypes of float16 that rows of so many columns can have."""
+    return HALVES if columns % matmul_batch.PERMUTED_COLUMNS == 0 else (F16,)
 
 
 def _nowhere(weight: DeviceMatrix) -> DeviceMatrix:
@@ -162,7 +167,7 @@ class Lowering:
         def dtypes(op: Op) -> Sequence[str]:
             width = op.writes[0].columns if op.writes else 0
             whole = (Q8,) if width % arrays.GROUP == 0 else ()
-            halves = HALVES if width % matmul_batch.PERMUTED_COLUMNS == 0 else (F16,)
+            halves = _halves(width)
             match op:
                 case Rmsnorm() if op.x == op.out or op.accumulate:
                     return (F32,)
@@ -183,9 +188,7 @@ class Lowering:
                 case GateUpSwiglu():
                     return (F32, F16, *whole) if shape.tokens <= GEMV_ROWS else halves
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):
-                    rows = op.gate.rows // op.count
-                    whole_rows = rows % matmul_batch.PERMUTED_COLUMNS == 0
-                    return (F32, *HALVES) if whole_rows else (F32, F16)
+                    return (F32, *_halves(op.gate.rows // op.count))
                 case ExpertGateUp() if op.gate.rows // op.count % arrays.GROUP == 0:
                     return (F32, Q8)  # each expert's rows are whole groups
                 case _:
@@ -199,7 +202,7 @@ class Lowering:
         rows, columns = shape.rows(tensor), tensor.columns
         if dtype == Q8:
             return arrays.Q8.nbytes(rows, columns)
-        return rows * columns * (4 if dtype == F32 else 2)
+        return rows * columns * NUMBER_BYTES[dtype]
 
     def scratch_bytes(self, steps: Sequence[Step], room: BatchShape) -> dict[str, int]:
         """Memory that launches need beside tensors, by the labels of their ops.
@@ -229,9 +232,13 @@ class Lowering:
             found[op.label] = max(found.get(op.label, 0), nbytes)
         return found
 
+    def adds_by_rows(self, rows: int) -> bool:
+        """Whether devices of a group add up rows of their own, if they have room for it."""
+        return self.peers.ranks > 1 and rows >= LEAST_BY_ROWS
+
     def batches(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
         """Whether matmul_batch runs products of so many rows that share x, if they are no GEMV."""
-        if self.peers.ranks > 1 and rows >= LEAST_BY_ROWS:
+        if self.adds_by_rows(rows):
             return False
         architecture = self.kernels.runtime.properties.architecture
         dtypes = {self.activation_dtype(w.format, rows) for w in weights}
@@ -240,10 +247,9 @@ class Lowering:
     def batch_dtype(self, columns: int, rows: int) -> str:
         """Dtype of the activations that matmul_batch and experts_batch read."""
         architecture = self.kernels.runtime.properties.architecture
-        by_rows = self.peers.ranks > 1 and rows >= LEAST_BY_ROWS  # reduce_rmsnorm.hip writes F16
-        if matmul_batch.reads_permuted(architecture, columns) and not by_rows:
-            return PERMUTED
-        return F16
+        if self.adds_by_rows(rows):  # reduce_rmsnorm.hip writes F16
+            return F16
+        return PERMUTED if matmul_batch.reads_permuted(architecture, columns) else F16
 
     def product_dtypes(self, weights: Sequence[DeviceMatrix], rows: int) -> tuple[str, ...]:
         """Dtypes of the activations that products read, which share x."""

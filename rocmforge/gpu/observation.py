@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from rocmforge.gpu.arrays import GROUP
-from rocmforge.gpu.dtypes import F32, HALVES, Q8, Convert, Step
+from rocmforge.gpu.dtypes import F32, HALVES, NUMBER_BYTES, Q8, Convert, Step
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.release import release_all
 from rocmforge.gpu.runtime import Runtime
@@ -130,7 +130,7 @@ def activation_bytes(dtype: str, rows: int, columns: int) -> int:
     values = rows * columns
     if dtype == Q8:
         return values + 8 * (values // GROUP)
-    return (4 if dtype == F32 else 2) * values
+    return NUMBER_BYTES[dtype] * values
 
 
 def _precision(step: Step, single: bool) -> str:

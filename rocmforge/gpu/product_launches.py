@@ -9,7 +9,7 @@ from typing import Any
 from rocmforge.gpu import arrays
 from rocmforge.gpu.dtypes import F16, Q8
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.lowering import GEMV_ROWS, LEAST_BY_ROWS
+from rocmforge.gpu.lowering import GEMV_ROWS
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import matmul_f16, reduce_rmsnorm
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul, matmul_rmsnorm
@@ -86,17 +86,17 @@ class ProductLaunches:
     def gate_up_swiglu(self, op: GateUpSwiglu, out: Any) -> Sequence[Launch]:
         """SwiGLU of two products, of any number of tokens."""
         tokens = self.memory.shape.tokens
-        (dtype,) = self.memory.lowering.product_dtypes((op.gate, op.up), tokens)
+        weights = (op.gate, op.up)
+        (dtype,) = self.memory.lowering.product_dtypes(weights, tokens)
         x = self.memory.in_dtype(op.x, dtype)
         both: dict[str, Any] = {"x": x, "gate": op.gate, "up": op.up, "out": out, "tokens": tokens}
         if tokens <= GEMV_ROWS:
             scale = self._row_scale(op.x_scale)
             return [gate_up_swiglu(self.memory.kernels, **both, x_scale=scale)]
-        if self.memory.lowering.batches((op.gate, op.up), tokens):
+        if self.memory.lowering.batches(weights, tokens):
             return [
                 gate_up_swiglu_batch(self.memory.kernels, **both, scratch=self._batch_scratch(op))
             ]
-        weights = (op.gate, op.up)
         if self.memory.lowering.multiplies_f16(weights, tokens):
             unpacked, (both["gate"], both["up"]) = as_f16(
                 self.memory.kernels, weights, self.memory.scratch(op.label)
@@ -138,9 +138,9 @@ class ProductLaunches:
         )
 
     def by_rows(self, x: Tensor) -> bool:
-        """Whether devices add up rows of their own, as they do from LEAST_BY_ROWS on."""
-        rows, peers = self.memory.shape.rows(x), self.memory.lowering.peers
-        return rows >= LEAST_BY_ROWS and reduce_rmsnorm.runs(rows, x.columns, peers)
+        """Whether devices add up rows of their own."""
+        rows, lowering = self.memory.shape.rows(x), self.memory.lowering
+        return lowering.adds_by_rows(rows) and reduce_rmsnorm.runs(rows, x.columns, lowering.peers)
 
     def _scaled(self, op: Matmul, launches: Sequence[Launch]) -> Sequence[Launch]:
         """A product with its scale s; what it is added to is divided by s first."""

@@ -46,9 +46,9 @@ def jobs(gpu: Gpu, of: NDArray[np.int32], count: int = EXPERTS) -> op.Jobs:
     return op.Jobs(gpu.kernels, gpu.upload(of), tokens, chosen, count, scratch)
 
 
-def matrix_of(name: str, rng: np.random.Generator, blocks: int = 3) -> Matrix:
+def matrix_of(name: str, rng: np.random.Generator, blocks: int = 3, rows: int = ROWS) -> Matrix:
     columns = blocks * max(FORMATS[name].block_len, 32)
-    weights = rng.standard_normal((EXPERTS * ROWS, columns), np.float32)
+    weights = rng.standard_normal((EXPERTS * rows, columns), np.float32)
     return Matrix.from_floats(weights / np.float32(columns**0.5), name)
 
 

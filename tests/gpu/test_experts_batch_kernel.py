@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_expert_kernels
 from guarded import Gpu
 from numpy.typing import NDArray
-from output_dtypes import batch_input, make, read
+from output_dtypes import Dtype, batch_input, make, read
 from packed_streams import upload
 from test_expert_kernels import CHOSEN, EXPERTS, ROWS, each, jobs, matrix_of, run
 from test_matmul_batch_kernel import with_tiles
 from test_matmul_prompt_kernel import TOLERANCE
 
-from rocmforge.gpu.arrays import F16, F32, Permuted
+from rocmforge.gpu.arrays import F16, F32, Halves, Permuted
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import experts_batch as op
@@ -63,17 +62,17 @@ def test_products_are_those_of_the_chosen_experts(
 
 @pytest.mark.parametrize(("name", "activation"), [("Q6_K", "silu"), ("MXFP4", "clamped")])
 @pytest.mark.parametrize(("tokens", "size"), [(10, 16), (33, 32), (65, 64)])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(("dtype", "rows"), [(F16, ROWS), (F32, ROWS), (Permuted, 128)])
 def test_gate_and_up(
-    gpu: Gpu, name: str, activation: Any, tokens: int, size: int, dtype: Any
+    gpu: Gpu, name: str, activation: Any, tokens: int, size: int, dtype: Dtype, rows: int
 ) -> None:
     rng = np.random.default_rng(tokens)
-    both, chosen = [matrix_of(name, rng) for _ in range(2)], choose(tokens)
+    both, chosen = [matrix_of(name, rng, rows=rows) for _ in range(2)], choose(tokens)
     placed = [upload(gpu, matrix) for matrix in both]
-    biases = rng.standard_normal((2, EXPERTS * ROWS), np.float32)
+    biases = rng.standard_normal((2, EXPERTS * rows), np.float32)
     x = rng.standard_normal((tokens, both[0].columns), np.float32).astype(np.float16)
-    place = gpu.empty(dtype(0).nbytes * tokens * CHOSEN * ROWS)
-    out = F16(place) if dtype is np.float16 else F32(place)
+    out = make(gpu, dtype, tokens, CHOSEN * rows)
+    assert isinstance(out, (F32, Halves))
     run(
         gpu,
         op.expert_gate_up_batch(
@@ -87,39 +86,10 @@ def test_gate_and_up(
             activation=activation,
         ),
     )
-    got = gpu.download(place, (tokens, CHOSEN, ROWS), dtype).astype(np.float32)
+    got = read(gpu, out, tokens, CHOSEN * rows).reshape(tokens, CHOSEN, rows)
     wide = np.repeat(x.astype(np.float64)[:, None], CHOSEN, axis=1)
     parts = [each(wide, m, b, chosen) for m, b in zip(both, biases, strict=True)]
     assert cases.relative_rms(got, reference.swiglu(*parts, activation)) <= 2 * TOLERANCE
-
-
-def test_gate_and_up_for_a_product_that_reads_permuted(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(test_expert_kernels, "ROWS", 128)
-    rng = np.random.default_rng(0)
-    tokens, chosen = 20, choose(20)
-    gate, up = (matrix_of("Q4_K", rng) for _ in range(2))
-    x = rng.standard_normal((tokens, gate.columns), np.float32).astype(np.float16)
-    out = make(gpu, Permuted, tokens, CHOSEN * 128)
-    assert isinstance(out, Permuted)
-    run(
-        gpu,
-        op.expert_gate_up_batch(
-            jobs(gpu, chosen).groups(32),
-            x=batch_input(gpu, x),
-            gate=upload(gpu, gate),
-            up=upload(gpu, up),
-            gate_bias=None,
-            up_bias=None,
-            out=out,
-            activation="silu",
-        ),
-    )
-    got = read(gpu, out, tokens, CHOSEN * 128).reshape(tokens, CHOSEN, 128)
-    wide = np.repeat(x.astype(np.float64)[:, None], CHOSEN, axis=1)
-    parts = [each(wide, matrix, None, chosen) for matrix in (gate, up)]
-    assert cases.relative_rms(got, reference.swiglu(*parts)) <= 2 * TOLERANCE
 
 
 @pytest.mark.parametrize(("tokens", "size"), [(10, 16), (65, 64)])
@@ -127,7 +97,7 @@ def test_waves_of_one_tile_have_rows_of_both(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, size: int
 ) -> None:
     with_tiles(gpu, monkeypatch, 1)
-    test_gate_and_up(gpu, "Q4_K", "silu", tokens, size, np.float16)
+    test_gate_and_up(gpu, "Q4_K", "silu", tokens, size, F16, ROWS)
 
 
 def test_matrix_units_take_nine_tokens_and_more() -> None:

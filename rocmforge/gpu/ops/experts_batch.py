@@ -18,13 +18,7 @@ from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
 from rocmforge.gpu.ops.experts import Groups, Jobs
-from rocmforge.gpu.ops.matmul_batch import (
-    FORMATS,
-    TOKENS,
-    Constants,
-    defines,
-    x_orders,
-)
+from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants, defines, x_orders
 from rocmforge.gpu.ops.output import DTYPES, dtype
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
