@@ -1,9 +1,11 @@
 """A pass of a GPU for timing: the whole of it, and the same step of all its layers, as replays.
 
 Tensors share no memory here, unlike in the executor's arena: a step that is repeated alone reads
-what the pass left for it. The weights, keys and values that it reads are those of all layers in
-turn, as in the pass. What all layers have of them may fit a cache, though, where the rest of a pass
-would have displaced it.
+what the pass left for it. A step that adds to the residual leaves something else there, in the end
+NaN, of which a router would choose the same experts for all tokens. So the pass runs again before
+each step is timed. The weights, keys and values that a step reads are those of all layers in turn,
+as in the pass. What all layers have of them may fit a cache, though, where the rest of a pass would
+have displaced it.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class GpuTimedStep:
         The device.
     launches
         Of all its calls, in the order of the pass.
+    run_pass
+        Runs the pass, and waits.
     """
 
     label: str
@@ -55,11 +59,14 @@ class GpuTimedStep:
     cost: Cost
     runtime: Runtime
     launches: Sequence[Launch]
+    run_pass: Callable[[], None]
     _replay: Replay | None = field(default=None, init=False)
 
     def seconds(self) -> float:
         """Replay the calls of all layers; return the device time of one call."""
-        return self._ready().seconds()
+        replay = self._ready()
+        self.run_pass()
+        return replay.seconds()
 
     def launch_seconds(self) -> float:
         """Return the time that the host needs to launch the kernels of one call, one by one."""
@@ -73,6 +80,7 @@ class GpuTimedStep:
 
     def _ready(self) -> Replay:
         if self._replay is None:
+            self.run_pass()
             self._replay = Replay(self.runtime, self.launches, self.calls)
         return self._replay
 
@@ -149,8 +157,7 @@ class GpuTimedPass:
                 self._received_at = address((graph.received, F32))
                 self._received = self._runtime.allocate_pinned(given.received.nbytes)
                 self._received.view(np.float32)[:] = given.received.reshape(-1)
-            self.enqueue(self._runtime)
-            self._runtime.synchronize()
+            self._run()
             self.steps = self._grouped(steps, costs)
         except BaseException:  # Ctrl-C too
             self.close()
@@ -205,6 +212,10 @@ class GpuTimedPass:
         releases += [partial(self._runtime.free_pinned, held) for held in pinned]
         release_all(*releases, self._inputs.close)
 
+    def _run(self) -> None:
+        self.enqueue(self._runtime)
+        self._runtime.synchronize()
+
     def _bring(self, stream: Any) -> None:
         self._inputs.send(stream)
         if self._received is not None:
@@ -247,6 +258,7 @@ class GpuTimedPass:
                 sum((step_cost(steps[n], costs) for n in numbers), Cost()),
                 self._runtime,
                 [launch for n in numbers for launch in self._launches[n]],
+                self._run,
             )
             for label, numbers in groups.items()
         )

@@ -17,6 +17,7 @@ from rocmforge.gpu import replay
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.gpu.launch import Launch
+from rocmforge.gpu.replay import Replay
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.gpu.timed_pass import GpuTimedPass
 from rocmforge.model.synthetic import make_model
@@ -156,6 +157,52 @@ def test_planted_times_come_back(
     launches = sum(len(step.launches) for step in timed.steps)
     assert timed.seconds() == pytest.approx(launches * KERNEL_S, rel=0.2)  # and two copies
     timed.close()
+
+
+@pytest.mark.parametrize("prompt", [[3], PROMPT])
+def test_a_step_begins_with_what_the_pass_left(
+    kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompt: list[int]
+) -> None:
+    monkeypatch.setattr(replay, "SHORTEST_S", 1e-6)
+    runtime = kernels.runtime
+    device = f"{runtime.platform}:{runtime.properties.index}"
+    model = make_model(tmp_path / "moe.gguf", "tiny-moe", "Q4_K_M", seed=5, layers=LAYERS)
+    filled: list[tuple[int, int]] = []
+    fill, seconds = Runtime.fill, Replay.seconds
+
+    def noted(self: Runtime, target: int, byte: int, nbytes: int, stream: object = None) -> None:
+        filled.append((target, nbytes))
+        fill(self, target, byte, nbytes, stream)
+
+    with Engine.from_gguf(model, device, ctx=64) as engine:
+        sequence = engine.add_sequence()
+        engine.prefill(sequence, PROMPT)
+        monkeypatch.setattr(Runtime, "fill", noted)
+        timed = engine.timed_pass([sequence], [prompt])
+        address, nbytes = filled[-1]
+
+        def tensors() -> bytes:
+            held = np.empty(nbytes, np.uint8)
+            timed_runtime.copy_to_host(held, address)
+            return held.tobytes()
+
+        timed_runtime = engine.backend.kernels.runtime
+        left = tensors()
+        unlike = []
+
+        def compared(self: Replay) -> float:
+            unlike.append(tensors() != left)
+            return seconds(self)
+
+        monkeypatch.setattr(Replay, "seconds", compared)
+        changed = []
+        for step in timed.steps:
+            step.seconds()
+            changed.append(tensors() != left)
+        timed.close()
+    assert len(unlike) == len(changed)
+    assert not any(unlike)
+    assert any(changed)  # the residual
 
 
 def test_timing_writes_what_a_pass_writes_and_gives_all_back(
