@@ -136,30 +136,37 @@ struct Share {
     template <int kPieces>
     DEVICE void halves(int first, const Scales& s,
                        uint32_t (&out)[kTiles][kLinesA][4 * kPieces]) const {
-        constexpr int kPart = Weights::kColumns < 8 ? Weights::kColumns : 8;  // of one unit
+        each_part<kPieces>(first, [&](int j, int i, int unit, int pair, int word) {
+            uint32_t words[kPart / 2];
+            Halves::some(units[j][i][unit], s.of[j][i][unit], pair, words);
+            UNROLL
+            for (int w = 0; w < kPart / 2; ++w) out[j][i][word + w] = words[w];
+        });
+        if (s.fit) return;
+        each_part<kPieces>(first, [&](int j, int i, int unit, int pair, int word) {
+            UNROLL
+            for (int w = 0; w < kPart / 2; ++w) {
+                uint32_t& own = out[j][i][word + w];
+                own = Halves::finite(units[j][i][unit], pair + w, own);
+            }
+        });
+    }
+
+  private:
+    static constexpr int kPart = Weights::kColumns < 8 ? Weights::kColumns : 8;  // of one unit
+
+    // Calls f(tile, line, unit, its pair, word of `out`) for each kPart columns that halves()
+    // takes.
+    template <int kPieces, class Function>
+    static DEVICE void each_part(int first, Function f) {
         UNROLL
         for (int j = 0; j < kTiles; ++j) {
             UNROLL
             for (int i = 0; i < kLinesA; ++i) {
                 UNROLL
                 for (int done = 0; done < 8 * kPieces; done += kPart) {
-                    const int column = 8 * first + done, unit = column / Weights::kColumns;
-                    uint32_t words[kPart / 2];
-                    Halves::some(units[j][i][unit], s.of[j][i][unit],
-                                 column % Weights::kColumns / 2, words);
-                    UNROLL
-                    for (int w = 0; w < kPart / 2; ++w) out[j][i][done / 2 + w] = words[w];
-                }
-            }
-        }
-        if (!s.fit) {
-            UNROLL
-            for (int j = 0; j < kTiles; ++j) {
-                UNROLL
-                for (int i = 0; i < kLinesA; ++i) {
-                    UNROLL
-                    for (int w = 0; w < 4 * kPieces; ++w)
-                        out[j][i][w] = finite_halves(out[j][i][w]);
+                    const int column = 8 * first + done;
+                    f(j, i, column / Weights::kColumns, column % Weights::kColumns / 2, done / 2);
                 }
             }
         }

@@ -122,7 +122,11 @@ DEVICE void multiply_tiles(const typename Packed<Format>::Unit (&weights)[2 * kT
                     const int r = 2 * j + i;
                     PackedHalves<Format>::spread(weights[r], scales[r], 2 * piece + k, above, w[i]);
                     if constexpr (!kFit) {
-                        w[i][0] = finite_halves(w[i][0]), w[i][1] = finite_halves(w[i][1]);
+                        UNROLL
+                        for (int p = 0; p < 2; ++p) {
+                            w[i][p] = PackedHalves<Format>::finite(weights[r], 4 * piece + 2 * k,
+                                                                   w[i][p]);
+                        }
                     }
                 }
                 const uint32_t a[4] = {w[0][0], w[1][0], w[0][1], w[1][1]};

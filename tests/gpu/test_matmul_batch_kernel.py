@@ -77,15 +77,27 @@ def test_tokens_and_columns_that_fill_no_step(gpu: Gpu, tokens: int) -> None:
     assert relative_rms(multiply(gpu, [case])[0], case.wanted) < TOLERANCE
 
 
-def matrix_beyond_float16(rows: int, groups: int, seed: int) -> tuple[Matrix, NDArray[np.float64]]:
-    """Of Q8_0: 40000 · code in each third row, else code / 64; and its weights, clipped."""
-    raw = np.zeros((rows, groups * 34), np.uint8)
-    blocks = raw.reshape(rows, groups, 34)
-    scales = np.where(np.arange(rows) % 3 == 0, 40000.0, 1 / 64).astype(np.float16)
-    blocks[:, :, :2] = scales.view(np.uint8).reshape(rows, 1, 2)
-    codes = np.random.default_rng(seed).integers(-127, 128, (rows, groups, 32), np.int8)
-    blocks[:, :, 2:] = codes.view(np.uint8)
-    matrix = Matrix(raw, FORMATS["Q8_0"])
+LARGE_SCALES: dict[str, NDArray[Any]] = {
+    "Q8_0": np.array([[40000.0], [1 / 64], [1 / 64]], np.float16),
+    "MXFP4": np.array([[141], [133], [117]], np.uint8),
+    "NVFP4": np.array([[126] * 4, [88] * 4, [16] * 4], np.uint8),
+}
+"""Scales at the beginning of a block, for rows in turn.
+
+With the first ones weights are beyond float16, or the scales are where they make up for E2M1's
+exponents.
+"""
+
+
+def matrix_beyond_float16(
+    name: str, rows: int, columns: int, seed: int
+) -> tuple[Matrix, NDArray[np.float64]]:
+    """A matrix with such scales; and its weights, clipped."""
+    fmt, own = FORMATS[name], LARGE_SCALES[name][np.arange(rows) % 3].view(np.uint8)
+    shape = rows, columns // fmt.block_len, fmt.block_bytes
+    raw = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    raw[:, :, : own.shape[1]] = own[:, None]
+    matrix = Matrix(raw.reshape(rows, -1), fmt)
     return matrix, np.clip(matrix.to_floats().astype(np.float64), -65504, 65504)
 
 
@@ -95,10 +107,11 @@ def assert_close_by_rows(got: NDArray[np.float32], wanted: NDArray[np.float64]) 
     np.testing.assert_allclose(got / sizes, wanted / sizes, rtol=0, atol=8 * TOLERANCE)
 
 
+@pytest.mark.parametrize("name", LARGE_SCALES)
 @pytest.mark.parametrize("tokens", [9, 33])
-def test_rows_beyond_float16_leave_their_neighbours_alone(gpu: Gpu, tokens: int) -> None:
+def test_rows_beyond_float16_leave_their_neighbours_alone(gpu: Gpu, tokens: int, name: str) -> None:
     """Lanes whose weights are clipped and lanes whose are not multiply together."""
-    matrix, weights = matrix_beyond_float16(70, 4, seed=tokens)
+    matrix, weights = matrix_beyond_float16(name, 70, 128, seed=tokens)
     x = (np.random.default_rng(0).standard_normal((tokens, 128)) / 64).astype(np.float16)
     wanted = x.astype(np.float64) @ weights.T
     assert_close_by_rows(multiply(gpu, [Data(x, matrix, wanted)])[0], wanted)

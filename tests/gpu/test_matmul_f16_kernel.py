@@ -13,6 +13,7 @@ from model.small_models import written
 from numpy.typing import NDArray
 from output_dtypes import read
 from packed_streams import download_weights, upload
+from test_matmul_batch_kernel import LARGE_SCALES, matrix_beyond_float16
 from test_matmul_prompt_kernel import Data, data
 
 from rocmforge.engine import Engine
@@ -171,6 +172,13 @@ def test_unpacked_weights_are_finite_but_for_what_is_not_a_number(gpu: Gpu) -> N
     got = unpacked(gpu, matrix).astype(np.float32)
     np.testing.assert_allclose(got[:2], np.clip(matrix.to_floats()[:2], -65504, 65504), rtol=1e-3)
     assert np.isnan(got[2]).all()
+
+
+@pytest.mark.parametrize("name", LARGE_SCALES)
+def test_unpacked_weights_beyond_float16(gpu: Gpu, name: str) -> None:
+    matrix, weights = matrix_beyond_float16(name, 7, 128, seed=0)
+    got = unpacked(gpu, matrix)
+    np.testing.assert_allclose(got, weights, rtol=1e-3)
 
 
 @pytest.fixture

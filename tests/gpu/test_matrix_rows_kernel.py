@@ -14,7 +14,7 @@ import pytest
 from format_kinds import of_each_kind
 from guarded import Gpu
 from matrix_units import skip_without_mma_sync
-from test_matmul_batch_kernel import assert_close_by_rows, matrix_beyond_float16
+from test_matmul_batch_kernel import LARGE_SCALES, assert_close_by_rows, matrix_beyond_float16
 from test_matmul_kernel import (
     FORMAT_OF,
     Exact,
@@ -119,10 +119,11 @@ def test_several_matrices_bias_and_accumulation(gpu: Gpu, use: Use, names: tuple
             assert relative_rms(one, wanted) < TOLERANCE
 
 
-def test_rows_beyond_float16_leave_their_neighbours_alone(gpu: Gpu, use: Use) -> None:
+@pytest.mark.parametrize("name", LARGE_SCALES)
+def test_rows_beyond_float16_leave_their_neighbours_alone(gpu: Gpu, use: Use, name: str) -> None:
     """Lanes whose weights are clipped and lanes whose are not multiply together."""
-    matrix, weights = matrix_beyond_float16(50, 9, seed=0)
-    x, exact = activations(gpu, 8, 288)
+    matrix, weights = matrix_beyond_float16(name, 50, 320, seed=0)
+    x, exact = activations(gpu, 8, 320)
     (got,) = multiply(gpu, x, 8, [matrix])
     assert_close_by_rows(got, exact @ weights.T)
 
