@@ -6,8 +6,9 @@
 // 4 p + 3 of its four groups: of a token in LDS, piece 0 has the first two columns of each group,
 // one word each, and piece 1 the other two. All tokens' pieces 0 come first, then all pieces 1.
 //
-// PERMUTED activations (output.h) lie in memory in such pieces. Others come word by word, which
-// takes four times as many copies.
+// PERMUTED activations (output.h) lie in memory in such pieces. In a row's last round some of the
+// four groups may be missing, and so the end of each piece. Others come word by word, which takes
+// four times as many copies.
 #pragma once
 
 #include "batch.h"
@@ -35,11 +36,15 @@ struct Activations {
     uint32_t rows[kCopies];  // bytes before them, below 2^32; absent tokens read row 0
 
     DEVICE Activations(const Batch& batch, const Rows& all) : batch(batch) {
+#if defined(PERMUTED)
+        const int columns = permuted_columns(batch.columns);
+#else
+        const int columns = batch.columns;
+#endif
         UNROLL
         for (int i = 0; i < kCopies; ++i) {
             const int token = first() + i * kTogether * kWaves;
-            rows[i] =
-                static_cast<uint32_t>(all.has(token) ? all.row(token) : 0) * batch.columns * 2;
+            rows[i] = static_cast<uint32_t>(all.has(token) ? all.row(token) : 0) * columns * 2;
         }
     }
 
@@ -50,11 +55,13 @@ struct Activations {
         const char* const from = reinterpret_cast<const char*>(batch.x + column);
         UNROLL
         for (int round = 0; round < kRounds * SPLITS; ++round) {
-            const bool present = column + kRound * round < batch.columns;  // else it becomes 0
+            // Four bytes of each group that the row still has; the rest becomes 0.
+            const int left = batch.columns - step * kStep - kRound * round;
+            const int bytes = maximum(minimum(left, kRound), 0) / 8;
             UNROLL
             for (int i = 0; i < kCopies; ++i) {
-                copy_near_to_lds(to + kRoundPieces * round + kTogether * kWaves * i,
-                                 from + 2 * kRound * round + rows[i], present);
+                copy_begin_to_lds(to + kRoundPieces * round + kTogether * kWaves * i,
+                                  from + 2 * kRound * round + rows[i], bytes);
             }
         }
 #else

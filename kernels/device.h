@@ -762,17 +762,23 @@ struct Transfer {
 
 #if !defined(ROCMFORGE_AMD)
 // A Transfer of 4 or 16 bytes, which belongs to the same batches. It stays in the near cache, for
-// other waves of the multiprocessor that read the same.
+// other waves of the multiprocessor that read the same. Of `from` the first `bytes` are read; the
+// rest becomes 0.
 template <class Piece>
-DEVICE void copy_near_to_lds(Piece* to, const void* from, bool present) {
+DEVICE void copy_begin_to_lds(Piece* to, const void* from, int bytes) {
 #if defined(ROCMFORGE_CUDA)
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(
                      static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-                 "l"(from), "n"(sizeof(Piece)), "r"(present ? static_cast<int>(sizeof(Piece)) : 0)
+                 "l"(from), "n"(sizeof(Piece)), "r"(bytes)
                  : "memory");
 #else
-    *to = present ? load<Piece>(from) : Piece{};
+    *to = Piece{};
+    memcpy(to, from, bytes);
 #endif
+}
+template <class Piece>
+DEVICE void copy_near_to_lds(Piece* to, const void* from, bool present) {
+    copy_begin_to_lds(to, from, present ? static_cast<int>(sizeof(Piece)) : 0);
 }
 #endif
 

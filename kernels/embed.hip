@@ -126,7 +126,8 @@ KERNEL(embed, EmbedArgs, kRawThreads) {
         } else if (a.dtype == static_cast<int>(Dtype::F16)) {
             store_columns<Dtype::F16>(a.normed, start + column, left, aligned, x);
         } else if (a.dtype == static_cast<int>(Dtype::Permuted)) {
-            store_columns<Dtype::Permuted>(a.normed, start + column, left, aligned, x);
+            const u64 own = permuted_row(block_x(), a.columns);
+            store_columns<Dtype::Permuted>(a.normed, own + column, left, aligned, x);
         } else {
             store_columns<Dtype::F32>(a.normed, start + column, left, aligned, x);
         }

@@ -2,7 +2,8 @@
 //
 // Permuted is f16, for Hopper's matrix units with packed weights (batch_warpgroup.h): of each
 // 128 columns, the words of two columns of the four groups of 32 alternate. So 16 bytes are the
-// same word of four groups. Rows are multiples of 128 columns.
+// same word of four groups. A row takes whole 128 columns of memory; kernels that write other
+// widths use permuted_row(), and nothing is written or read behind a row's columns.
 //
 // The dtype is the macro OUT or an argument. rocmforge/gpu/ops/output.py passes it, and the three
 // pointers of Output.
@@ -48,6 +49,14 @@ DEVICE float clamp_to_f16(float x) {
     constexpr float kLargest = 65504.0f;
     if (x > kLargest && x < infinity()) return kLargest;
     return x < -kLargest && x > -infinity() ? -kLargest : x;
+}
+
+// Columns from a permuted row to the next, and the index at which one begins.
+DEVICE int permuted_columns(int columns) {
+    return (columns + 127) & ~127;
+}
+DEVICE u64 permuted_row(u64 row, int columns) {
+    return row * permuted_columns(columns);
 }
 
 // Where an element is that would be the one of number `index`.

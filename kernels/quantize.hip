@@ -5,7 +5,7 @@
 //
 // Threads: four neighbouring elements each (elements.h). Grid (ceil(rows * columns / (4 *
 // THREADS))).
-// Limits: columns a multiple of 32 for Q8.
+// Limits: columns a multiple of 32 for Q8 and Permuted.
 // Launched by rocmforge/gpu/ops/quantize.py.
 #include "elements.h"
 
@@ -24,5 +24,11 @@ KERNEL(quantize, QuantizeArgs, THREADS) {
     const u64 count = static_cast<u64>(a.rows) * static_cast<u64>(a.columns);
     float x[kVector];
     load_elements(a.x, first_element(), count, x);
-    store_elements<Dtype::OUT>(a.out, first_element(), count, x);
+    if constexpr (Dtype::OUT == Dtype::Permuted) {
+        const u64 row = first_element() / a.columns, column = first_element() % a.columns;
+        const bool inside = first_element() < count;
+        store_as<Dtype::OUT>(a.out, permuted_row(row, a.columns) + column, x, inside);
+    } else {
+        store_elements<Dtype::OUT>(a.out, first_element(), count, x);
+    }
 }

@@ -49,7 +49,9 @@ DEVICE void store_normalized(const RmsnormArgs& a, const RowPart& part, int i, f
         UNROLL
         for (int j = 0; j < VECTOR; ++j) x[j] += more[j];
     }
-    store_as<Dtype::OUT>(a.out, part.start + part.column(i), x, part.has(i));
+    const u64 start =
+        Dtype::OUT == Dtype::Permuted ? permuted_row(part.row, a.columns) : part.start;
+    store_as<Dtype::OUT>(a.out, start + part.column(i), x, part.has(i));
 }
 
 KERNEL_AHEAD(rmsnorm, RmsnormArgs, THREADS) {

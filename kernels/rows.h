@@ -20,13 +20,14 @@ constexpr int kWaves = THREADS / WAVE;
 
 // This thread's part of a row of a (rows, columns) array.
 struct RowPart {
+    int row;
     bool inside;  // whether the row exists
     u64 start;    // element at which the row begins
     int vectors;  // of a row
     int first;    // this thread's first vector
 
     DEVICE RowPart(int rows, int columns) {
-        const int row = static_cast<int>(block_x()) * kRows + static_cast<int>(thread_x()) / SPAN;
+        row = static_cast<int>(block_x()) * kRows + static_cast<int>(thread_x()) / SPAN;
         inside = row < rows;
         start = static_cast<u64>(row) * static_cast<u64>(columns);
         vectors = columns / VECTOR;

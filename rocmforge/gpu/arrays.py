@@ -45,8 +45,20 @@ class Permuted(Halves):
     """Columns in the order in which Hopper's matrix units read it beside packed weights.
 
     Of each 128 columns, the pairs of neighbours of the four groups of 32 alternate: column
-    32 g + 2 w + e is at 8 w + 2 g + e. K is a multiple of 128.
+    32 g + 2 w + e is at 8 w + 2 g + e. K is a multiple of 32, and rows stand `stride(K)` numbers
+    apart.
     """
+
+    COLUMNS = 128
+
+    @classmethod
+    def stride(cls, columns: int) -> int:
+        """Numbers from a row to the next: whole COLUMNS."""
+        return -(-columns // cls.COLUMNS) * cls.COLUMNS
+
+    def row(self, index: int, columns: int) -> Permuted:
+        """The rows from one on."""
+        return super().row(index, self.stride(columns))
 
 
 @dataclass(frozen=True)

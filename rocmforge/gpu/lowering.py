@@ -68,6 +68,11 @@ LEAST_BY_ROWS = 129
 Products of matmul_batch cannot add to some rows alone, and from here on others take their place.
 Fewer rows were not measured: not the 65 to 128 for which AMD has other products either."""
 
+LEAST_SPACED = 129
+"""Tokens of a pass from which experts read permuted rows with room between them. Gate and up of
+gpt-oss-20B have 2,880 columns; with them a prompt of 512 takes 0.93 of the time, but one of 16 or
+32, whose experts have up to 16 tokens together, takes 1.02 to 1.04 (H100, 2026-11)."""
+
 ARRIVALS = np.zeros(batch_blocks.COUNTERS, np.uint32)
 """Counters of `last_to_arrive` in kernels/device.h: every kernel leaves them at 0."""
 
@@ -79,9 +84,12 @@ def activation_dtype(architecture: str, fmt: str, rows: int) -> str:
     return F16 if prompt_kernel(architecture, fmt) == "matmul_prompt" else Q8
 
 
-def _halves(columns: int) -> tuple[str, ...]:
-    """Dtypes of float16 that rows of so many columns can have."""
-    return HALVES if columns % matmul_batch.PERMUTED_COLUMNS == 0 else (F16,)
+def _halves(columns: int, whole: int = arrays.Permuted.COLUMNS) -> tuple[str, ...]:
+    """Dtypes of float16 in which a kernel writes rows of so many columns.
+
+    Permuted ones are whole COLUMNS, but for kernels that leave room between rows: whole groups.
+    """
+    return HALVES if columns % whole == 0 else (F16,)
 
 
 def _nowhere(weight: DeviceMatrix) -> DeviceMatrix:
@@ -173,7 +181,9 @@ class Lowering:
                     return (F32,)
                 case RmsnormRoute():
                     return (F32, *whole)
-                case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm() | Swiglu() | Gelu():
+                case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm():
+                    return (F32, *_halves(width, arrays.GROUP), *whole)
+                case Swiglu() | Gelu():
                     return (F32, *halves, *whole)
                 case Layernorm() | SelectLayernorm():
                     return (F32, *halves, *whole)
@@ -202,6 +212,8 @@ class Lowering:
         rows, columns = shape.rows(tensor), tensor.columns
         if dtype == Q8:
             return arrays.Q8.nbytes(rows, columns)
+        if dtype == PERMUTED:
+            columns = arrays.Permuted.stride(columns)
         return rows * columns * NUMBER_BYTES[dtype]
 
     def scratch_bytes(self, steps: Sequence[Step], room: BatchShape) -> dict[str, int]:
@@ -305,7 +317,11 @@ class Lowering:
     def expert_dtypes(self, op: ExpertGateUp | ExpertMatmul, tokens: int) -> tuple[str, ...]:
         """Dtypes of the activations that experts' products read, by the tokens of the pass."""
         if self.batches_experts(op, tokens):
-            return (self.batch_dtype(_experts(op)[0].columns, tokens),)
+            columns = _experts(op)[0].columns
+            # A norm, whose result gate and up read, can leave room between rows.
+            if isinstance(op, ExpertGateUp) and tokens >= LEAST_SPACED:
+                columns = arrays.Permuted.stride(columns)
+            return (self.batch_dtype(columns, tokens),)
         found = (self.activation_dtype(w.format, 1) for w in _experts(op))
         return tuple(dict.fromkeys(found))
 

@@ -19,10 +19,10 @@ TOLERANCES: dict[Dtype, float] = {F32: 0.0, F16: 4e-4, Permuted: 4e-4, Q8: 0.012
 Gaussian numbers and more for those with longer tails."""
 
 
-def fitting(columns: int) -> list[Dtype]:
-    """The dtypes that rows of some columns can have."""
+def fitting(columns: int, padded: bool = False) -> list[Dtype]:
+    """The dtypes that rows of some columns can have; permuted ones with room between them."""
     whole_groups: list[Dtype] = [] if columns % 32 else [Q8]
-    return [F32, F16, *whole_groups, *([] if columns % 128 else [Permuted])]
+    return [F32, F16, *whole_groups, *([] if columns % (32 if padded else 128) else [Permuted])]
 
 
 def make(gpu: Gpu, dtype: Dtype, rows: int, columns: int) -> F32 | Halves | Q8:
@@ -30,14 +30,21 @@ def make(gpu: Gpu, dtype: Dtype, rows: int, columns: int) -> F32 | Halves | Q8:
     if dtype is Q8:
         groups = 4 * rows * columns // 32
         return Q8(gpu.empty(rows * columns), gpu.empty(groups), gpu.empty(groups))
-    return dtype(gpu.empty(rows * columns * (4 if dtype is F32 else 2)))
+    stride = Permuted.stride(columns) if dtype is Permuted else columns
+    return dtype(gpu.empty(rows * stride * (4 if dtype is F32 else 2)))
 
 
-def batch_input(gpu: Gpu, x: NDArray[np.float16]) -> Halves:
-    """Activations (T, K) in the order in which matmul_batch reads them on this device."""
-    if not reads_permuted(gpu.runtime.properties.architecture, x.shape[1]):
+def batch_input(gpu: Gpu, x: NDArray[np.float16], padded: bool = False) -> Halves:
+    """Activations (T, K) in the order in which matmul_batch reads them on this device.
+
+    `padded`: also where rows are no whole 128 columns; what stands between rows is NaN.
+    """
+    stride = Permuted.stride(x.shape[1])
+    if not reads_permuted(gpu.runtime.properties.architecture, stride if padded else x.shape[1]):
         return F16(gpu.upload(x))
-    pairs = x.reshape(len(x), -1, 4, 16, 2)
+    rows = np.full((len(x), stride), np.nan, np.float16)
+    rows[:, : x.shape[1]] = x
+    pairs = rows.reshape(len(x), -1, 4, 16, 2)
     return Permuted(gpu.upload(np.ascontiguousarray(pairs.swapaxes(2, 3))))
 
 
@@ -45,8 +52,9 @@ def read(gpu: Gpu, out: F32 | Halves | Q8, rows: int, columns: int) -> NDArray[n
     """The numbers that an array stands for."""
     shape = (rows, columns)
     if isinstance(out, Permuted):
-        pairs = gpu.download(out.address, (rows, columns // 128, 16, 4, 2), np.float16)
-        return pairs.swapaxes(2, 3).reshape(shape).astype(np.float64)
+        stride = Permuted.stride(columns)
+        pairs = gpu.download(out.address, (rows, stride // 128, 16, 4, 2), np.float16)
+        return pairs.swapaxes(2, 3).reshape(rows, stride)[:, :columns].astype(np.float64)
     if isinstance(out, F16):
         return gpu.download(out.address, shape, np.float16).astype(np.float64)
     if isinstance(out, F32):

@@ -83,7 +83,7 @@ def test_float16_is_rounded_as_numpy_does(gpu: Gpu, rows: int, columns: int) -> 
     np.testing.assert_array_equal(quantize(gpu, x, F16), x.astype(np.float16))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 128), (3, 1280)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 128), (3, 1280), (3, 96), (2, 2880)])
 def test_permuted_is_float16_in_another_order(gpu: Gpu, rows: int, columns: int) -> None:
     x = np.random.default_rng(7).standard_normal((rows, columns), np.float32)
     np.testing.assert_array_equal(quantize(gpu, x, Permuted), x.astype(np.float16))

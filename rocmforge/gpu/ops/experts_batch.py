@@ -69,14 +69,17 @@ def choose(architecture: str, name: str, size: int) -> Constants:
     A small group's block has four waves, so that more of them share a multiprocessor: on an H200
     with mma.sync a prompt of 128 tokens took 0.85 to 0.88 of the time that it took with eight. With
     wgmma the products of 16 jobs took 0.92 to 0.98, of 32 and 64 jobs 1.07 to 1.2. F32 has four
-    there for all groups, as in matmul_batch; that was not measured.
+    there for all groups, as in matmul_batch; that was not measured. A third step of activations in
+    LDS brings groups of 16 and 32 to 0.96 to 0.99 (H100); of 64 it would take more than 48 KB.
     """
     constants = matmul_batch.choose(architecture, name, size)
     if not architecture.startswith("sm_") or size == TOKENS[-1]:
         return constants
     if architecture == "sm_90":
-        few = size == TOKENS[0] and name not in DENSE
-        return replace(constants, ROW_WAVES=4, BLOCKS=4) if few else constants
+        if name in DENSE:
+            return constants
+        constants = replace(constants, STAGES=3)
+        return replace(constants, ROW_WAVES=4, BLOCKS=4) if size == TOKENS[0] else constants
     # Dense units take more registers.
     return replace(constants, ROW_WAVES=4, BLOCKS=2 if name in DENSE else 3)
 
@@ -113,7 +116,7 @@ def expert_gate_up_batch(
     groups
         Of `group_size`.
     x
-        (T, K) of `reads_permuted`, aligned to 16; K a multiple of 32.
+        (T, K) F16 or Permuted, aligned to 16; K a multiple of 32.
     gate, up
         (E · N, K) of one format.
     gate_bias, up_bias
@@ -142,7 +145,7 @@ def expert_matmul_batch(
     groups
         Of `group_size`.
     x
-        (T, k · K) of `reads_permuted`, aligned to 16; K a multiple of 32.
+        (T, k · K) of `reads_permuted` for K, aligned to 16; K a multiple of 32.
     weight
         (E · N, K).
     bias

@@ -42,7 +42,6 @@ TOKENS = (16, 32, 64)
 
 TILE_ROWS = 16
 MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
-PERMUTED_COLUMNS = 128  # that `Permuted` reorders
 ROUTER_ROWS = 256  # at most, an expert each
 FORMATS = (*STREAMS, *dict.fromkeys(DENSE.values()))
 """The types of kernels/packed.h that it multiplies with."""
@@ -197,12 +196,12 @@ def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> boo
 
 
 def reads_permuted(architecture: str, columns: int) -> bool:
-    """Whether x is `Permuted`, by the columns of the weights.
+    """Whether x is `Permuted`, by the columns of the weights: where every kernel can write it.
 
     On an H200 prompts of 64 to 512 tokens take 0.90 to 0.95 of the time with it, as copies of 16
     bytes bring activations to LDS instead of copies of 4.
     """
-    return "Permuted" in dtypes(architecture) and columns % PERMUTED_COLUMNS == 0
+    return "Permuted" in dtypes(architecture) and columns % Permuted.COLUMNS == 0
 
 
 def choose(architecture: str, name: str, tokens: int, tuning: Tuning = UNTUNED) -> Constants:
@@ -263,7 +262,7 @@ def ways(architecture: str, constants: Constants) -> tuple[bool, ...]:
 
 def x_orders(architecture: str, name: str) -> tuple[bool, ...]:
     """Whether x is `Permuted`, of the kernels to list: both ways for one format."""
-    permuted = reads_permuted(architecture, PERMUTED_COLUMNS)
+    permuted = reads_permuted(architecture, Permuted.COLUMNS)
     return (True, False) if permuted and name == COMMON[0] else (permuted,)
 
 
