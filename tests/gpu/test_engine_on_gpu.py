@@ -147,6 +147,19 @@ def test_windows_caps_norms_and_scales(device: str, tmp_path: Path, name: str) -
             assert relative_rms(engine.decode([sequence], [ids[at]])[0], logits[at]) <= F16_BOUND
 
 
+def test_a_long_prompt_of_experts_whose_rows_are_no_whole_128_columns(
+    device: str, tmp_path: Path
+) -> None:
+    path = written("gpt-oss", **EXPERTS, embedding_length=160, attention__head_count=4)(
+        tmp_path / "m.gguf"
+    )
+    ids = [3 + (7 * i * i + 11 * i) % 90 for i in range(150)]
+    logits = reference_logits(path, ids)
+    with Engine.from_gguf(path, device, ctx=256) as engine:
+        sequence = engine.add_sequence()
+        assert relative_rms(engine.prefill(sequence, ids), logits[-1]) <= F16_BOUND
+
+
 @pytest.mark.either_wave
 @pytest.mark.parametrize("architecture", ["gemma2", "llama"])  # each second layer, and all
 def test_windows_pass_pages(device: str, tmp_path: Path, architecture: str) -> None:
