@@ -136,14 +136,14 @@ struct Share {
     template <int kPieces>
     DEVICE void halves(int first, const Scales& s,
                        uint32_t (&out)[kTiles][kLinesA][4 * kPieces]) const {
-        each_part<kPieces>(first, [&](int j, int i, int unit, int pair, int word) {
+        each_piece<kPieces>(first, [&](int j, int i, int unit, int pair, int word) {
             uint32_t words[kPart / 2];
             Halves::some(units[j][i][unit], s.of[j][i][unit], pair, words);
             UNROLL
             for (int w = 0; w < kPart / 2; ++w) out[j][i][word + w] = words[w];
         });
         if (s.fit) return;
-        each_part<kPieces>(first, [&](int j, int i, int unit, int pair, int word) {
+        each_piece<kPieces>(first, [&](int j, int i, int unit, int pair, int word) {
             UNROLL
             for (int w = 0; w < kPart / 2; ++w) {
                 uint32_t& own = out[j][i][word + w];
@@ -158,7 +158,7 @@ struct Share {
     // Calls f(tile, line, unit, its pair, word of `out`) for each kPart columns that halves()
     // takes.
     template <int kPieces, class Function>
-    static DEVICE void each_part(int first, Function f) {
+    static DEVICE void each_piece(int first, Function f) {
         UNROLL
         for (int j = 0; j < kTiles; ++j) {
             UNROLL

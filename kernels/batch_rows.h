@@ -76,7 +76,7 @@ DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, cons
         }
     }
     // Of steps past the last one: sums or the next part's activations go where they lie.
-    if constexpr (SPLITS > 1 || EVEN) Transfer::wait<0>();
+    if constexpr (SPLITS > 1 || EVEN || STAGES > 2) Transfer::wait<0>();
     block_sync();
     float* floats = reinterpret_cast<float*>(lds);
     const int row_wave = wave() % ROW_WAVES;

@@ -7,7 +7,8 @@
 //   weight  (K,) float32
 //   out     (T, K) float32, aligned to 16
 //   normed  (T, K) float32, f16, permuted or Q8, aligned to 16; `dtype` is a number of Dtype
-//           (output.h), or -1 where no norm is wanted; Q8 needs K to be a multiple of 32
+//           (output.h), or -1 where no norm is wanted; Q8 and permuted need K to be a multiple of
+//           32
 //
 // Threads: a block of 256 takes one token and 1024 columns at a time, four columns a thread. Raw
 // blocks are decoded in LDS (raw.h); of a packed matrix each thread decodes its own. For the norm a

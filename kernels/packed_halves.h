@@ -147,7 +147,8 @@ struct PackedHalves {
         for (int i = 0; i < 2; ++i) out[i] = weights(out[i], zero, s, sub);
     }
 
-    // Pair `number` of the unit within the finite f16, as scales that were limited gave it.
+    // A pair that was made with limited scales: undoes what limit() did to the scale, and makes
+    // infinities finite. It is number `number` of its unit.
     static DEVICE uint32_t finite(const typename Weights::Unit& unit, int number, uint32_t pair) {
         if constexpr (kFloat4) {
             const float scale = Weights::scales(unit).scale[number / (kPairs / kSubs)];

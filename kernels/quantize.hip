@@ -5,7 +5,7 @@
 //
 // Threads: four neighbouring elements each (elements.h). Grid (ceil(rows * columns / (4 *
 // THREADS))).
-// Limits: columns a multiple of 32 for Q8 and Permuted.
+// Limits: columns a multiple of 32 for Q8 and Permuted; rows * columns below 2^34.
 // Launched by rocmforge/gpu/ops/quantize.py.
 #include "elements.h"
 
@@ -25,7 +25,8 @@ KERNEL(quantize, QuantizeArgs, THREADS) {
     float x[kVector];
     load_elements(a.x, first_element(), count, x);
     if constexpr (Dtype::OUT == Dtype::Permuted) {
-        const u64 row = first_element() / a.columns, column = first_element() % a.columns;
+        const uint32_t vector = block_x() * THREADS + thread_x(), of_row = a.columns / kVector;
+        const uint32_t row = vector / of_row, column = vector % of_row * kVector;
         const bool inside = first_element() < count;
         store_as<Dtype::OUT>(a.out, permuted_row(row, a.columns) + column, x, inside);
     } else {

@@ -8,7 +8,7 @@
 //
 // Threads: SPAN threads take a row (rows.h). A thread keeps its first ITEMS vectors of x in
 // registers and reads the others twice. Grid (ceil(rows / kRows)).
-// Limits: columns a multiple of VECTOR, and of 32 for Q8; sums of squares below 3e38.
+// Limits: columns a multiple of VECTOR, and of 32 for Q8 and Permuted; sums of squares below 3e38.
 // Launched by rocmforge/gpu/ops/rmsnorm.py.
 #include "rows.h"
 

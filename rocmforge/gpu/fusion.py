@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from rocmforge.gpu.batch_shape import NORMED_ROWS, BatchShape
 from rocmforge.gpu.dtypes import HALVES, Q8, Step, lower
-from rocmforge.gpu.lowering import GEMV_ROWS, Lowering
+from rocmforge.gpu.lowering import GEMV_ROWS, Lowering, halves_of
 from rocmforge.gpu.matrix import LAYOUTS
 from rocmforge.gpu.ops.dot_rows import choose
 from rocmforge.gpu.ops.gemv_constants import kind_of
@@ -188,6 +188,8 @@ def _gate_up_swiglu(
             later = fusion.readers(ops[found[1] :], op.out)
             dtypes = [dtype for reader in later for dtype in reading(reader, op.out)]
             if not (_are_halves(dtypes) and _are_halves(reading(op, op.x))):
+                return None
+            if dtypes[0] not in halves_of(op.out.columns):
                 return None
         return found
 

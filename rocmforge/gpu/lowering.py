@@ -69,9 +69,9 @@ Products of matmul_batch cannot add to some rows alone, and from here on others 
 Fewer rows were not measured: not the 65 to 128 for which AMD has other products either."""
 
 LEAST_SPACED = 129
-"""Tokens of a pass from which experts read permuted rows with room between them. Gate and up of
-gpt-oss-20B have 2,880 columns; with them a prompt of 512 takes 0.93 of the time, but one of 16 or
-32, whose experts have up to 16 tokens together, takes 1.02 to 1.04 (H100, 2026-11)."""
+"""Rows from which products read permuted rows with room between them, where K is no multiple of
+128. A plan ends before it (ROOMS in batch_shape.py). With gpt-oss-20B, where K is 2,880, prompts of
+256 and more gain by it, and prompts of 16 to 64 lose (docs/EXPERIMENTS.md)."""
 
 ARRIVALS = np.zeros(batch_blocks.COUNTERS, np.uint32)
 """Counters of `last_to_arrive` in kernels/device.h: every kernel leaves them at 0."""
@@ -84,12 +84,23 @@ def activation_dtype(architecture: str, fmt: str, rows: int) -> str:
     return F16 if prompt_kernel(architecture, fmt) == "matmul_prompt" else Q8
 
 
-def _halves(columns: int, whole: int = arrays.Permuted.COLUMNS) -> tuple[str, ...]:
+def halves_of(columns: int, multiple: int = arrays.Permuted.COLUMNS) -> tuple[str, ...]:
     """Dtypes of float16 in which a kernel writes rows of so many columns.
 
-    Permuted ones are whole COLUMNS, but for kernels that leave room between rows: whole groups.
+    Permuted rows have a multiple of 128 columns, or of 32 if the kernel leaves room between rows.
     """
-    return HALVES if columns % whole == 0 else (F16,)
+    return HALVES if columns % multiple == 0 else (F16,)
+
+
+def reads_norm(op: Op) -> bool:
+    """Whether a product reads what a norm wrote, in all models that we run.
+
+    Norms can leave room between permuted rows. What is added to the residual comes from attention
+    or from an activation.
+    """
+    if isinstance(op, Matmul):
+        return not op.accumulate
+    return isinstance(op, GateUpSwiglu | ExpertGateUp)
 
 
 def _nowhere(weight: DeviceMatrix) -> DeviceMatrix:
@@ -158,13 +169,14 @@ class Lowering:
 
         def dtypes(op: Op, tensor: Tensor) -> Sequence[str]:
             if isinstance(op, GateUpSwiglu) and tensor == op.x:
-                return self.product_dtypes((op.gate, op.up), shape.tokens)
+                return self.product_dtypes((op.gate, op.up), shape.tokens, spaced=reads_norm(op))
             if isinstance(op, ExpertGateUp | ExpertMatmul) and tensor == op.x:
                 return self.expert_dtypes(op, shape.tokens)
             if isinstance(op, MatmulRmsnorm) and tensor == op.x:
                 return (self.activation_dtype(op.weight.format, shape.tokens),)
             if isinstance(op, Matmul) and tensor == op.x:
-                return self.product_dtypes(op.weights, shape.rows(tensor))
+                rows = shape.rows(tensor)
+                return self.product_dtypes(op.weights, rows, spaced=reads_norm(op))
             return (F32,)
 
         return dtypes
@@ -175,14 +187,14 @@ class Lowering:
         def dtypes(op: Op) -> Sequence[str]:
             width = op.writes[0].columns if op.writes else 0
             whole = (Q8,) if width % arrays.GROUP == 0 else ()
-            halves = _halves(width)
+            halves = halves_of(width)
             match op:
-                case Rmsnorm() if op.x == op.out or op.accumulate:
+                case Rmsnorm() if op.x == op.out or op.accumulate or op.weight.size != width:
                     return (F32,)
                 case RmsnormRoute():
                     return (F32, *whole)
                 case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm():
-                    return (F32, *_halves(width, arrays.GROUP), *whole)
+                    return (F32, *halves_of(width, arrays.GROUP), *whole)
                 case Swiglu() | Gelu():
                     return (F32, *halves, *whole)
                 case Layernorm() | SelectLayernorm():
@@ -198,7 +210,7 @@ class Lowering:
                 case GateUpSwiglu():
                     return (F32, F16, *whole) if shape.tokens <= GEMV_ROWS else halves
                 case ExpertGateUp() if self.batches_experts(op, shape.tokens):
-                    return (F32, *_halves(op.gate.rows // op.count))
+                    return (F32, *halves_of(op.gate.rows // op.count))
                 case ExpertGateUp() if op.gate.rows // op.count % arrays.GROUP == 0:
                     return (F32, Q8)  # each expert's rows are whole groups
                 case _:
@@ -256,17 +268,24 @@ class Lowering:
         dtypes = {self.activation_dtype(w.format, rows) for w in weights}
         return dtypes == {F16} and matmul_batch.runs(architecture, weights, rows)
 
-    def batch_dtype(self, columns: int, rows: int) -> str:
-        """Dtype of the activations that matmul_batch and experts_batch read."""
+    def batch_dtype(self, columns: int, rows: int, *, spaced: bool) -> str:
+        """Dtype of the activations that matmul_batch and experts_batch read.
+
+        `spaced`: their rows may have room between them.
+        """
+        if spaced and rows >= LEAST_SPACED:
+            columns = arrays.Permuted.stride(columns)
         architecture = self.kernels.runtime.properties.architecture
         if self.adds_by_rows(rows):  # reduce_rmsnorm.hip writes F16
             return F16
         return PERMUTED if matmul_batch.reads_permuted(architecture, columns) else F16
 
-    def product_dtypes(self, weights: Sequence[DeviceMatrix], rows: int) -> tuple[str, ...]:
-        """Dtypes of the activations that products read, which share x."""
+    def product_dtypes(
+        self, weights: Sequence[DeviceMatrix], rows: int, *, spaced: bool
+    ) -> tuple[str, ...]:
+        """Dtypes of the activations that products read, which share x; see `batch_dtype`."""
         if rows > GEMV_ROWS and self.batches(weights, rows):
-            return (self.batch_dtype(weights[0].columns, rows),)
+            return (self.batch_dtype(weights[0].columns, rows, spaced=spaced),)
         return tuple(dict.fromkeys(self.activation_dtype(w.format, rows) for w in weights))
 
     def multiplies_f16(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
@@ -318,10 +337,7 @@ class Lowering:
         """Dtypes of the activations that experts' products read, by the tokens of the pass."""
         if self.batches_experts(op, tokens):
             columns = _experts(op)[0].columns
-            # A norm, whose result gate and up read, can leave room between rows.
-            if isinstance(op, ExpertGateUp) and tokens >= LEAST_SPACED:
-                columns = arrays.Permuted.stride(columns)
-            return (self.batch_dtype(columns, tokens),)
+            return (self.batch_dtype(columns, tokens, spaced=reads_norm(op)),)
         found = (self.activation_dtype(w.format, 1) for w in _experts(op))
         return tuple(dict.fromkeys(found))
 

@@ -9,7 +9,7 @@ from typing import Any
 from rocmforge.gpu import arrays
 from rocmforge.gpu.dtypes import F16, Q8
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.lowering import GEMV_ROWS
+from rocmforge.gpu.lowering import GEMV_ROWS, reads_norm
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import matmul_f16, reduce_rmsnorm
 from rocmforge.gpu.ops.matmul import gate_up_swiglu, matmul, matmul_rmsnorm
@@ -87,7 +87,8 @@ class ProductLaunches:
         """SwiGLU of two products, of any number of tokens."""
         tokens = self.memory.shape.tokens
         weights = (op.gate, op.up)
-        (dtype,) = self.memory.lowering.product_dtypes(weights, tokens)
+        lowering = self.memory.lowering
+        (dtype,) = lowering.product_dtypes(weights, tokens, spaced=reads_norm(op))
         x = self.memory.in_dtype(op.x, dtype)
         both: dict[str, Any] = {"x": x, "gate": op.gate, "up": op.up, "out": out, "tokens": tokens}
         if tokens <= GEMV_ROWS:
@@ -153,7 +154,8 @@ class ProductLaunches:
         self, op: Matmul, rows: int, parts: Sequence[tuple[DeviceMatrix, int, int | None]]
     ) -> Launch:
         weights, outs, biases = zip(*parts, strict=True)
-        dtype = self.memory.lowering.batch_dtype(op.x.columns, rows)
+        spaced = reads_norm(op)
+        dtype = self.memory.lowering.batch_dtype(op.x.columns, rows, spaced=spaced)
         return matmul_batch(
             self.memory.kernels,
             x=self.memory.in_dtype(op.x, dtype),

@@ -80,7 +80,6 @@ class GpuTimedStep:
 
     def _ready(self) -> Replay:
         if self._replay is None:
-            self.run_pass()
             self._replay = Replay(self.runtime, self.launches, self.calls)
         return self._replay
 

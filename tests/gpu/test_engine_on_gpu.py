@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from rocmforge.errors import DeviceError, OutOfMemoryError
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu import cache
 from rocmforge.gpu.batch_shape import prompt_shape, room_of
-from rocmforge.gpu.compiler import Kernels
+from rocmforge.gpu.compiler import BuildRecorder, Kernels
 from rocmforge.gpu.executor import ARENA_SHARE, GpuExecutor
 from rocmforge.gpu.runtime import Runtime
 from rocmforge.kv import KvDtype
@@ -145,6 +146,21 @@ def test_windows_caps_norms_and_scales(device: str, tmp_path: Path, name: str) -
         engine.prefill(sequence, ids[:11])
         for at in (11, 12, 13, 14):
             assert relative_rms(engine.decode([sequence], [ids[at]])[0], logits[at]) <= F16_BOUND
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_hopper_has_launches_for_every_architecture(device: str, tmp_path: Path, name: str) -> None:
+    """Rows of 64 and 96 columns: which dtypes ops read and write differs, and where plans end."""
+    with Engine.from_gguf(OTHERS[name](tmp_path / "m.gguf"), device, ctx=64) as engine:
+        executor = engine._executor
+        assert isinstance(executor, GpuExecutor)
+        passes, properties = executor._passes, engine.backend.kernels.runtime.properties
+        hopper = replace(properties, architecture="sm_90", wave_size=32)
+        passes._runtime = cast(Any, SimpleNamespace(properties=hopper, platform="cuda"))
+        recorder = BuildRecorder(passes._runtime)
+        passes.lowering = replace(passes.lowering, kernels=recorder)
+        shapes = [prompt_shape(tokens) for tokens in (9, 128, 129, 300, 400, 512, 513, 2048)]
+        assert passes.builds(shapes, lambda _: 0, lambda _: (0, 0))
 
 
 def test_a_long_prompt_of_experts_whose_rows_are_no_whole_128_columns(

@@ -15,7 +15,7 @@ from rocmforge.gpu.compiler import BuildRecorder
 from rocmforge.gpu.dtypes import F16, F32, PERMUTED, Q8, Convert, Place, Step, lower
 from rocmforge.gpu.fusion import FUSIONS, Fusion, gpu_rules, pass_steps
 from rocmforge.gpu.launch import Launch
-from rocmforge.gpu.lowering import Lowering, activation_dtype
+from rocmforge.gpu.lowering import LEAST_SPACED, Lowering, activation_dtype
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import DOT_TOKENS, reads_f16
@@ -228,19 +228,22 @@ def test_products_of_few_rows_read_what_their_kernels_are_made_for(
         assert not halves or {"OUT": "F16"}.items() <= gemvs[0].items()
 
 
-def experts(names: tuple[str, str, str], width: int, count: int, chosen: int) -> list[Op]:
+def experts(
+    names: tuple[str, str, str], width: int, count: int, chosen: int, columns: int = 256
+) -> list[Op]:
     """A mixture of experts, from its norm to its products."""
-    x, scores, hidden = Tensor("x", 256), Tensor("scores", count), Tensor("hidden", chosen * width)
-    of, shares, parts = (
+    h, x, scores = Tensor("h", columns), Tensor("x", columns), Tensor("scores", count)
+    of, shares, hidden, parts = (
         Tensor("experts", chosen),
         Tensor("shares", chosen),
-        Tensor("parts", chosen * 256),
+        Tensor("hidden", chosen * width),
+        Tensor("parts", chosen * columns),
     )
-    gate, up = (DeviceMatrix.at(0, name, count * width, 256) for name in names[:2])
-    down = DeviceMatrix.at(0, names[2], count * 256, width)
+    gate, up = (DeviceMatrix.at(0, name, count * width, columns) for name in names[:2])
+    down = DeviceMatrix.at(0, names[2], count * columns, width)
     return [
-        Rmsnorm(H, np.ones(256, np.float32), 1e-6, x),
-        Matmul(x, (DeviceMatrix.at(0, "F32", count, 256),), (scores,), (None,)),
+        Rmsnorm(h, np.ones(columns, np.float32), 1e-6, x),
+        Matmul(x, (DeviceMatrix.at(0, "F32", count, columns),), (scores,), (None,)),
         Route(scores, of, shares, normalized=True),
         ExpertGateUp(x, gate, up, of, count, hidden),
         ExpertMatmul(hidden, down, of, count, parts),
@@ -250,17 +253,18 @@ def experts(names: tuple[str, str, str], width: int, count: int, chosen: int) ->
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("architecture", ["sm_90", "gfx942", "gfx1100", "gfx1030"])
 @pytest.mark.parametrize(
-    ("names", "width"),
+    ("names", "width", "columns"),
     [
-        (("Q4_K", "Q4_K", "Q6_K"), 256),
-        (("Q4_K", "Q4_K", "F32"), 256),
-        (("BF16", "BF16", "F32"), 256),
-        (("F16", "F16", "F16"), 48),
-        (("Q4_K", "Q5_K", "Q4_K"), 256),
+        (("Q4_K", "Q4_K", "Q6_K"), 256, 256),
+        (("Q4_K", "Q4_K", "F32"), 256, 256),
+        (("BF16", "BF16", "F32"), 256, 256),
+        (("F16", "F16", "F16"), 48, 256),
+        (("Q4_K", "Q5_K", "Q4_K"), 256, 256),
+        (("MXFP4", "MXFP4", "MXFP4"), 320, 320),
     ],
 )
 def test_passes_of_a_plan_read_experts_in_the_dtypes_of_the_plan(
-    architecture: str, names: tuple[str, str, str], width: int, ranks: int
+    architecture: str, names: tuple[str, str, str], width: int, columns: int, ranks: int
 ) -> None:
     """The plan is of the largest shape that shares it."""
     for tokens in (1, 3, 8, 9, 15, 100, 129, 200, 300, 385, 513, 1025):
@@ -270,7 +274,7 @@ def test_passes_of_a_plan_read_experts_in_the_dtypes_of_the_plan(
             shape = BatchShape(tokens, sequences, outputs, single, longest)
             peers = replace(NO_PEERS, ranks=ranks)
             found, room = replace(lowering(architecture), peers=peers), room_of(shape)
-            ops = experts(names, width, count=128, chosen=8)
+            ops = experts(names, width, count=128, chosen=8, columns=columns)
             steps = lower(ops, found.reading(room), found.writing(room))
             written = {place for step in steps for place in step.writes}
 
@@ -313,9 +317,11 @@ def test_products_of_all_passes_of_a_plan_read_the_same_dtypes(
     for tokens in range(1, 2049):
         room = room_of(BatchShape(tokens, 1, (tokens - 1,), False, tokens)).tokens
         for some in weights:
-            dtypes = found.product_dtypes(some, tokens)
-            assert dtypes == found.product_dtypes(some, room), (tokens, room)
-            seen |= {*dtypes}
+            for spaced in (False, True):
+                dtypes = found.product_dtypes(some, tokens, spaced=spaced)
+                same = found.product_dtypes(some, room, spaced=spaced)
+                assert dtypes == same, (tokens, room, spaced)
+                seen |= {*dtypes}
     assert seen == {F32, F16, Q8} | ({PERMUTED} if architecture == "sm_90" else set())
 
 
@@ -325,10 +331,23 @@ def test_hopper_reads_what_norms_and_gates_write_without_conversions() -> None:
         shape = BatchShape(tokens, 1, (tokens - 1,), False, tokens)
         for ops in (
             experts(("Q4_K", "Q4_K", "Q6_K"), 256, count=128, chosen=8),
+            experts(("MXFP4", "MXFP4", "MXFP4"), 320, count=32, chosen=4, columns=320),
             feed_forward("Q4_K", "Q4_K", "Q6_K"),
         ):
             steps = pass_steps(ops, found, shape, FUSIONS)
             assert not any(isinstance(step.op, Convert) and step.op.x != H for step in steps)
+
+
+def test_rows_of_no_whole_128_columns_have_room_between_them_in_long_prompts() -> None:
+    found, ops = lowering("sm_90"), experts(("MXFP4",) * 3, 320, 32, 4, columns=320)
+    for tokens, wanted in ((LEAST_SPACED - 1, F16), (LEAST_SPACED, PERMUTED), (2048, PERMUTED)):
+        shape = BatchShape(tokens, 1, (tokens - 1,), False, tokens)
+        norm, *others = pass_steps(ops, found, shape, FUSIONS)
+        x = norm.op.writes[0]
+        assert norm.writes == ((x, wanted),)
+        assert found.nbytes((x, wanted), shape) == tokens * (320 if wanted == F16 else 384) * 2
+        read = {place for step in others for place in step.reads if place[0].name == "hidden"}
+        assert [dtype for _, dtype in read] == [F16]  # what gate and up wrote for down
 
 
 def test_the_dtype_of_activations_follows_rows_format_and_architecture() -> None:

@@ -79,13 +79,12 @@ def test_tokens_and_columns_that_fill_no_step(gpu: Gpu, tokens: int) -> None:
 
 LARGE_SCALES: dict[str, NDArray[Any]] = {
     "Q8_0": np.array([[40000.0], [1 / 64], [1 / 64]], np.float16),
-    "MXFP4": np.array([[141], [133], [117]], np.uint8),
-    "NVFP4": np.array([[126] * 4, [88] * 4, [16] * 4], np.uint8),
+    "MXFP4": np.array([[141], [133], [117], [254]], np.uint8),
+    "NVFP4": np.array([[126, 16, 16, 126], [88, 0, 127, 16], [16] * 4], np.uint8),
 }
 """Scales at the beginning of a block, for rows in turn.
 
-With the first ones weights are beyond float16, or the scales are where they make up for E2M1's
-exponents.
+Some make weights too large for float16, some are too large to be raised by 2^15, some are small.
 """
 
 
@@ -93,7 +92,8 @@ def matrix_beyond_float16(
     name: str, rows: int, columns: int, seed: int
 ) -> tuple[Matrix, NDArray[np.float64]]:
     """A matrix with such scales; and its weights, clipped."""
-    fmt, own = FORMATS[name], LARGE_SCALES[name][np.arange(rows) % 3].view(np.uint8)
+    fmt, scales = FORMATS[name], LARGE_SCALES[name]
+    own = scales[np.arange(rows) % len(scales)].view(np.uint8)
     shape = rows, columns // fmt.block_len, fmt.block_bytes
     raw = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
     raw[:, :, : own.shape[1]] = own[:, None]

@@ -55,7 +55,7 @@ def embed(
     norm_weight
         (K,) float32, where there is `normed`.
     normed
-        (T, K); Q8 needs K to be a multiple of 32. None: only the rows.
+        (T, K); Q8 and Permuted need K to be a multiple of 32. None: only the rows.
     """
     pointers = (0, 0, 0) if normed is None else addresses(normed)
     number = -1 if normed is None else DTYPES.index(dtype(normed))

@@ -145,7 +145,8 @@ def expert_matmul_batch(
     groups
         Of `group_size`.
     x
-        (T, k · K) of `reads_permuted` for K, aligned to 16; K a multiple of 32.
+        (T, k · K), aligned to 16: Permuted if `reads_permuted` says so of K, else F16. K is a
+        multiple of 32.
     weight
         (E · N, K).
     bias

@@ -32,8 +32,9 @@ def quantize(kernels: Kernels, *, x: int, out: Q8 | Halves, rows: int, columns: 
     x
         (T, K) float32, aligned to 16.
     out
-        (T, K), aligned to 16. Q8 needs K to be a multiple of 32. Numbers beyond float16 become
-        ±65504, infinities stay; a group of Q8 with NaN or an infinity gets a scale of NaN.
+        (T, K), aligned to 16. Q8 and Permuted need K to be a multiple of 32. Numbers beyond
+        float16 become ±65504, infinities stay; a group of Q8 with NaN or an infinity gets a scale
+        of NaN.
     rows, columns
         T and K.
     """

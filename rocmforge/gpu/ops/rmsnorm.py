@@ -67,8 +67,8 @@ def rmsnorm(
     weight
         (K,) float32, aligned to 16.
     out
-        (T, K); F32 may be x itself. Q8 needs K to be a multiple of 32. Numbers beyond float16
-        become ±65504, infinities stay.
+        (T, K); F32 may be x itself. Q8 and Permuted need K to be a multiple of 32. Numbers beyond
+        float16 become ±65504, infinities stay.
     rows, columns
         T and K. For the norm of each head (qwen3): T · H and D.
     eps
