@@ -187,9 +187,8 @@ def _gate_up_swiglu(
         if shape.tokens > GEMV_ROWS:
             later = fusion.readers(ops[found[1] :], op.out)
             dtypes = [dtype for reader in later for dtype in reading(reader, op.out)]
-            if not (_are_halves(dtypes) and _are_halves(reading(op, op.x))):
-                return None
-            if dtypes[0] not in halves_of(op.out.columns):
+            written = _are_halves(dtypes) and dtypes[0] in halves_of(op.out.columns)
+            if not (written and _are_halves(reading(op, op.x))):
                 return None
         return found
 

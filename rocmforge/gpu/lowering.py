@@ -195,9 +195,7 @@ class Lowering:
                     return (F32, *whole)
                 case EmbedRmsnorm() | Rmsnorm() | SelectRmsnorm():
                     return (F32, *halves_of(width, arrays.GROUP), *whole)
-                case Swiglu() | Gelu():
-                    return (F32, *halves, *whole)
-                case Layernorm() | SelectLayernorm():
+                case Layernorm() | SelectLayernorm() | Swiglu() | Gelu():
                     return (F32, *halves, *whole)
                 case Attention() | RopeAttention():  # one kernel's block writes whole heads
                     heads = (Q8,) if shape.single and op.head_dim % arrays.GROUP == 0 else ()
@@ -273,11 +271,11 @@ class Lowering:
 
         `spaced`: their rows may have room between them.
         """
+        if self.adds_by_rows(rows):  # reduce_rmsnorm.hip writes F16
+            return F16
         if spaced and rows >= LEAST_SPACED:
             columns = arrays.Permuted.stride(columns)
         architecture = self.kernels.runtime.properties.architecture
-        if self.adds_by_rows(rows):  # reduce_rmsnorm.hip writes F16
-            return F16
         return PERMUTED if matmul_batch.reads_permuted(architecture, columns) else F16
 
     def product_dtypes(

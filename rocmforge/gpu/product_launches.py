@@ -86,19 +86,18 @@ class ProductLaunches:
     def gate_up_swiglu(self, op: GateUpSwiglu, out: Any) -> Sequence[Launch]:
         """SwiGLU of two products, of any number of tokens."""
         tokens = self.memory.shape.tokens
-        weights = (op.gate, op.up)
-        lowering = self.memory.lowering
+        weights, lowering = (op.gate, op.up), self.memory.lowering
         (dtype,) = lowering.product_dtypes(weights, tokens, spaced=reads_norm(op))
         x = self.memory.in_dtype(op.x, dtype)
         both: dict[str, Any] = {"x": x, "gate": op.gate, "up": op.up, "out": out, "tokens": tokens}
         if tokens <= GEMV_ROWS:
             scale = self._row_scale(op.x_scale)
             return [gate_up_swiglu(self.memory.kernels, **both, x_scale=scale)]
-        if self.memory.lowering.batches(weights, tokens):
+        if lowering.batches(weights, tokens):
             return [
                 gate_up_swiglu_batch(self.memory.kernels, **both, scratch=self._batch_scratch(op))
             ]
-        if self.memory.lowering.multiplies_f16(weights, tokens):
+        if lowering.multiplies_f16(weights, tokens):
             unpacked, (both["gate"], both["up"]) = as_f16(
                 self.memory.kernels, weights, self.memory.scratch(op.label)
             )
@@ -154,8 +153,8 @@ class ProductLaunches:
         self, op: Matmul, rows: int, parts: Sequence[tuple[DeviceMatrix, int, int | None]]
     ) -> Launch:
         weights, outs, biases = zip(*parts, strict=True)
-        spaced = reads_norm(op)
-        dtype = self.memory.lowering.batch_dtype(op.x.columns, rows, spaced=spaced)
+        lowering = self.memory.lowering
+        (dtype,) = lowering.product_dtypes(op.weights, rows, spaced=reads_norm(op))
         return matmul_batch(
             self.memory.kernels,
             x=self.memory.in_dtype(op.x, dtype),

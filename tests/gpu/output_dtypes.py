@@ -19,10 +19,10 @@ TOLERANCES: dict[Dtype, float] = {F32: 0.0, F16: 4e-4, Permuted: 4e-4, Q8: 0.012
 Gaussian numbers and more for those with longer tails."""
 
 
-def fitting(columns: int, padded: bool = False) -> list[Dtype]:
+def fitting(columns: int, spaced: bool = False) -> list[Dtype]:
     """The dtypes that rows of some columns can have; permuted ones with room between them."""
     whole_groups: list[Dtype] = [] if columns % 32 else [Q8]
-    return [F32, F16, *whole_groups, *([] if columns % (32 if padded else 128) else [Permuted])]
+    return [F32, F16, *whole_groups, *([] if columns % (32 if spaced else 128) else [Permuted])]
 
 
 def make(gpu: Gpu, dtype: Dtype, rows: int, columns: int) -> F32 | Halves | Q8:
@@ -34,13 +34,13 @@ def make(gpu: Gpu, dtype: Dtype, rows: int, columns: int) -> F32 | Halves | Q8:
     return dtype(gpu.empty(rows * stride * (4 if dtype is F32 else 2)))
 
 
-def batch_input(gpu: Gpu, x: NDArray[np.float16], padded: bool = False) -> Halves:
+def batch_input(gpu: Gpu, x: NDArray[np.float16], spaced: bool = False) -> Halves:
     """Activations (T, K) in the order in which matmul_batch reads them on this device.
 
-    `padded`: also where rows are no whole 128 columns; what stands between rows is NaN.
+    `spaced`: also where rows are no whole 128 columns; what stands between rows is NaN.
     """
     stride = Permuted.stride(x.shape[1])
-    if not reads_permuted(gpu.runtime.properties.architecture, stride if padded else x.shape[1]):
+    if not reads_permuted(gpu.runtime.properties.architecture, stride if spaced else x.shape[1]):
         return F16(gpu.upload(x))
     rows = np.full((len(x), stride), np.nan, np.float16)
     rows[:, : x.shape[1]] = x

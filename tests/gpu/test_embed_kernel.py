@@ -60,7 +60,7 @@ def test_rows_and_their_norm(gpu: Gpu, name: str) -> None:
     assert cases.relative_rms(got, wanted) <= cases.RowsCase(1, 1).tolerance("rmsnorm")
     if name in ("F16", "Q4_0", "Q6_K"):
         for dtype in (F16, Permuted):
-            if dtype in output_dtypes.fitting(columns, padded=True):
+            if dtype in output_dtypes.fitting(columns, spaced=True):
                 halves = output_dtypes.make(gpu, dtype, 5, columns)
                 rows_of(gpu, table, ids, **norm, normed=halves)
                 got = output_dtypes.read(gpu, halves, 5, columns)

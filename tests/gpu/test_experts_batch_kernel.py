@@ -77,7 +77,7 @@ def test_gate_and_up(
         gpu,
         op.expert_gate_up_batch(
             jobs(gpu, chosen).groups(size),
-            x=batch_input(gpu, x, padded=True),
+            x=batch_input(gpu, x, spaced=True),
             gate=placed[0],
             up=placed[1],
             gate_bias=gpu.upload(biases[0]),

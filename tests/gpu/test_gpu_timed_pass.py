@@ -164,8 +164,7 @@ def test_a_step_begins_with_what_the_pass_left(
     kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompt: list[int]
 ) -> None:
     monkeypatch.setattr(replay, "SHORTEST_S", 1e-6)
-    runtime = kernels.runtime
-    device = f"{runtime.platform}:{runtime.properties.index}"
+    device = f"{kernels.runtime.platform}:{kernels.runtime.properties.index}"
     model = make_model(tmp_path / "moe.gguf", "tiny-moe", "Q4_K_M", seed=5, layers=LAYERS)
     filled: list[tuple[int, int]] = []
     fill, seconds = Runtime.fill, Replay.seconds
@@ -189,10 +188,9 @@ def test_a_step_begins_with_what_the_pass_left(
 
         def tensors() -> bytes:
             held = np.empty(nbytes, np.uint8)
-            timed_runtime.copy_to_host(held, address)
+            engine.backend.kernels.runtime.copy_to_host(held, address)
             return held.tobytes()
 
-        timed_runtime = engine.backend.kernels.runtime
         left = tensors()
         unlike = []
 
