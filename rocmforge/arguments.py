@@ -465,3 +465,10 @@ def _add_engine(parser: argparse.ArgumentParser, limits: str | None = None) -> N
         default=32,
         help="tokens in a page of the KV cache (default 32)",
     )
+    group.add_argument(
+        "--prefill-chunk",
+        type=_whole(1),
+        metavar="N",
+        help="run at most N tokens of a prompt in one pass: fewer take less memory and more time "
+        "(default: what suits the device, 512 to 2048)",
+    )

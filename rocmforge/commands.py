@@ -442,6 +442,7 @@ def _load(args: argparse.Namespace, weight_format: str | None = None) -> Engine:
             threads=args.threads,
             kv_dtype=args.kv_dtype,
             page_size=args.page_size,
+            prefill_chunk=args.prefill_chunk,
             weight_format=weight_format,
             progress=bar,
             compile_progress=compiling,

@@ -69,8 +69,9 @@ class Engine(SequencePasses):
         devices: Sequence[str] = (),
         streamed_layers: int = 0,
         streamed_bytes: int = 0,
+        prefill_chunk: int | None = None,
     ) -> None:
-        super().__init__(executor, ctx, config.vocab_size)
+        super().__init__(executor, ctx, config.vocab_size, prefill_chunk)
         self._resources = resources
         self.config = config
         self.backend = backend
@@ -92,6 +93,7 @@ class Engine(SequencePasses):
         sequences: int = 1,
         kv_dtype: KvDtype = "f16",
         page_size: int = 32,
+        prefill_chunk: int | None = None,
         whole_cache: bool = False,
         weight_format: str | None = None,
         progress: Progress | None = None,
@@ -132,6 +134,10 @@ class Engine(SequencePasses):
             "fp8_e4m3", which is less accurate and for GPUs only.
         page_size
             Tokens in a page of the KV cache: 16, 32 or 64.
+        prefill_chunk
+            Run at most so many tokens of a prompt in one pass: fewer take less memory for
+            activations, and more time. None, or more than suits the device: what suits it, 512 on
+            the CPU and 512 to 2,048 on a GPU.
         whole_cache
             Take the memory of the whole cache while loading, on a GPU: what does not fit is an
             error then, and no measurement waits for it.
@@ -156,6 +162,8 @@ class Engine(SequencePasses):
             An argument is out of range; there are more GPUs than layers for them; `ctx` is above
             what the model was trained for.
         """
+        if prefill_chunk is not None and prefill_chunk < 1:
+            raise ValueError(f"prefill_chunk: got {prefill_chunk}, wanted at least 1")
         options = Options(
             device=device,
             gpu_layers=gpu_layers,
@@ -182,6 +190,7 @@ class Engine(SequencePasses):
                 names,
                 made.streamed_layers,
                 made.streamed_bytes,
+                prefill_chunk,
             )
 
     def __enter__(self) -> Engine:

@@ -63,6 +63,7 @@ def _measured(args: argparse.Namespace) -> Profile:
         ctx=args.ctx,
         kv_dtype=args.kv_dtype,
         page_size=args.page_size,
+        prefill_chunk=args.prefill_chunk,
         prompt_tokens=args.prompt_tokens,
         tokens=args.tokens,
         target_seconds=args.target_ms / 1e3,
@@ -167,6 +168,7 @@ def _generate(args: argparse.Namespace) -> tuple[str, ...]:
         "--split-mode": None if args.split_mode == SPLIT_MODES[0] else args.split_mode,
         "--ctx": args.ctx,
         "--threads": args.threads,
+        "--prefill-chunk": args.prefill_chunk,
     }
     for option, value in given.items():
         if value is not None:

@@ -28,14 +28,26 @@ class SequencePasses:
         Most tokens of one sequence.
     vocab_size
         V.
+    prefill_chunk
+        Most tokens of a prompt in one pass; None, or above the executor's: as many as that one
+        takes.
     """
 
-    def __init__(self, executor: Executor, ctx: int, vocab_size: int) -> None:
+    def __init__(
+        self, executor: Executor, ctx: int, vocab_size: int, prefill_chunk: int | None = None
+    ) -> None:
         self._calls: Calls = {}
         self._executor = executor
         self._vocab_size = vocab_size
+        self._prefill_chunk = prefill_chunk
         self.cache: Cache = executor.cache
         self.ctx = ctx
+
+    @property
+    def prefill_chunk(self) -> int:
+        """Most tokens of a prompt in one pass, which bounds the memory of activations."""
+        own = self._executor.prefill_chunk
+        return own if self._prefill_chunk is None else min(self._prefill_chunk, own)
 
     @one_call
     def logits(self, ids: ArrayLike) -> Floats:
@@ -62,8 +74,9 @@ class SequencePasses:
         try:
             sequence = table.add_sequence(tokens.size, owner=tokens)
             logits = np.empty((tokens.size, self._vocab_size), np.float32)
-            for start in range(0, tokens.size, LOGITS_CHUNK):
-                chunk = tokens[start : start + LOGITS_CHUNK]
+            most = min(LOGITS_CHUNK, self.prefill_chunk)
+            for start in range(0, tokens.size, most):
+                chunk = tokens[start : start + most]
                 rows = np.arange(chunk.size, dtype=np.int32)
                 logits[start : start + chunk.size] = self._executor.forward(
                     chunk, [sequence], [chunk.size], rows
@@ -201,7 +214,7 @@ class SequencePasses:
         length = table.length(sequence)
         tokens = rest = self._tokens(ids, room=self.ctx - length)
         table.reserve(sequence, length + tokens.size)
-        most = self._executor.prefill_chunk
+        most = self.prefill_chunk
         while rest.size > most:
             rows = np.array([most - 1], np.int32)
             self._executor.forward(rest[:most], [sequence], [most], rows)
@@ -325,7 +338,7 @@ class SequencePasses:
             for sequence, own in zip(sequences, ids, strict=True)
         ]
         counts = [own.size for own in each]
-        most = self._executor.prefill_chunk
+        most = self.prefill_chunk
         if sum(counts) > most:
             raise ValueError(f"ids: got {sum(counts)}, wanted at most {most} in one pass")
         last = (np.cumsum(counts) - 1).astype(np.int32)

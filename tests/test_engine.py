@@ -92,6 +92,7 @@ def test_the_default_context_is_what_the_model_was_trained_for(open_engine: Open
         ({"sequences": 0}, "sequences: got 0, wanted at least 1"),
         ({"page_size": 48}, r"page_size: got 48, wanted one of \(16, 32, 64\)"),
         ({"page_size": 0}, "page_size: got 0"),
+        ({"prefill_chunk": 0}, "prefill_chunk: got 0, wanted at least 1"),
         ({"kv_dtype": "q8"}, "KV dtype: got 'q8', wanted one of f16, f32"),
         ({"threads": 0}, "threads: got 0, wanted 1 to 1024"),
         ({"threads": 1025}, "threads: got 1025, wanted 1 to 1024"),
@@ -340,6 +341,31 @@ def test_a_prompt_longer_than_a_chunk(open_engine: Open) -> None:
         one, two = engine.cache.gather(layer, sequence), engine.cache.gather(layer, other)
         for mine, theirs in zip(one, two, strict=True):
             assert relative(mine, theirs) < 1e-5
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 10_000])
+def test_a_prompt_in_chunks_of_a_chosen_size(
+    chunk: int, open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = np.random.default_rng(0).integers(0, VOCAB, 100)
+    wanted = open_engine(kv_dtype="f32").logits(ids)
+    passes: list[int] = []
+    forward = HostExecutor.forward
+
+    def counted(self: HostExecutor, tokens: NDArray[np.int64], *rest: Any) -> Any:
+        passes.append(tokens.size)
+        return forward(self, tokens, *rest)
+
+    monkeypatch.setattr(HostExecutor, "forward", counted)
+    engine = open_engine(kv_dtype="f32", prefill_chunk=chunk)
+    assert engine.prefill_chunk == min(chunk, HostExecutor.prefill_chunk)
+    assert relative(engine.prefill(engine.add_sequence(), ids), wanted[-1]) < 1e-5
+    assert sum(passes) == ids.size
+    assert max(passes) == min(chunk, ids.size)
+    engine = open_engine(kv_dtype="f32", prefill_chunk=chunk)
+    passes.clear()
+    assert relative(engine.logits(ids), wanted) < 1e-5
+    assert max(passes) == min(chunk, ids.size)
 
 
 # Generation

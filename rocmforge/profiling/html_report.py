@@ -291,6 +291,7 @@ def _settings(profile: Profile) -> list[Row]:
         ("generated tokens", str(asked.tokens)),
         ("target", time_text(asked.target_seconds)),
         ("context", str(asked.ctx)),
+        ("tokens of the prompt in one pass", f"at most {asked.prefill_chunk}"),
         ("keys and values", f"{asked.kv_dtype}, pages of {asked.page_size} tokens"),
         ("threads", "not of a GPU" if asked.threads is None else str(asked.threads)),
     ]

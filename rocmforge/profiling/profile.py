@@ -36,7 +36,7 @@ class Settings:
         Tokens of the prompt, and tokens that were generated behind it.
     target_seconds
         Wanted time to the first token.
-    ctx, kv_dtype, page_size
+    ctx, kv_dtype, page_size, prefill_chunk
         Of the engine.
     threads
         Of the CPU backend; None on a GPU.
@@ -48,6 +48,7 @@ class Settings:
     ctx: int
     kv_dtype: str
     page_size: int
+    prefill_chunk: int
     threads: int | None
 
 

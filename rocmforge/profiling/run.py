@@ -62,7 +62,7 @@ class Options:
     ----------
     path
         GGUF file.
-    device, gpu_layers, split_mode, threads, ctx, kv_dtype, page_size
+    device, gpu_layers, split_mode, threads, ctx, kv_dtype, page_size, prefill_chunk
         As of `Engine.from_gguf`; all layers on one device.
     prompt_tokens
         At least 2; None: 512, or what the context leaves.
@@ -78,6 +78,7 @@ class Options:
     ctx: int | None = None
     kv_dtype: KvDtype = "f16"
     page_size: int = 32
+    prefill_chunk: int | None = None
     gpu_layers: int | Sequence[int] | None = None
     split_mode: SplitMode = "layer"
     prompt_tokens: int | None = None
@@ -170,6 +171,7 @@ def _open(options: Options, loading: Progress | None, compiling: Progress | None
         threads=options.threads,
         kv_dtype=options.kv_dtype,
         page_size=options.page_size,
+        prefill_chunk=options.prefill_chunk,
         progress=loading,
         compile_progress=compiling,
     )
@@ -362,6 +364,7 @@ def _settings(options: Options, engine: Engine, prompt_tokens: int) -> Settings:
         ctx=engine.ctx,
         kv_dtype=options.kv_dtype,
         page_size=options.page_size,
+        prefill_chunk=engine.prefill_chunk,
         threads=_device(engine).compute_units if engine.backend.name == "cpu" else None,
     )
 

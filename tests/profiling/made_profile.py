@@ -109,7 +109,7 @@ def made_profile() -> Profile:
         version=VERSION,
         model=Model(HOSTILE, "llama", 4 * 10**9, 3 * 10**9, "Q4_K", 32),
         device=Device("hip:0", "Radeon <b>RX</b> & co", "gfx1100", 96),
-        settings=Settings(100, 11, 0.005, 4096, "f16", 32, None),
+        settings=Settings(100, 11, 0.005, 4096, "f16", 32, 512, None),
         environment=RunEnvironment(
             2.0, 1.0, 2, None, None, None, None, None, (gpu,), {"hip": "<7>"}
         ),
