@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -167,7 +166,7 @@ def _is_abandoned(handle: int) -> bool:
 
 def _beside(place: Path) -> Path:
     name = os.fsdecode(os.fsencode(place.name)[:_NAME_BYTES])
-    return place.with_name(f".{name}.{secrets.token_hex(4)}{SUFFIX}")
+    return place.with_name(f".{name}.{os.urandom(4).hex()}{SUFFIX}")
 
 
 def _held(path: Path, handle: int) -> bool:

@@ -2,9 +2,9 @@
 
 It parses arguments, checks all that needs no model, reads texts, and turns errors into exit codes.
 
-commands.py, profile_command.py and tune_command.py do the work. They are imported after all this,
-so that --help and wrong arguments are answered at once and Ctrl-C ends cleanly even while libraries
-load.
+commands.py, info_command.py, profile_command.py and tune_command.py do the work. They are imported
+after all this, so that --help and wrong arguments are answered at once and Ctrl-C ends cleanly even
+while libraries load.
 """
 
 from __future__ import annotations
@@ -100,6 +100,10 @@ def _run(argv: Sequence[str] | None) -> int:
             return bench(words[1:])
         args = _parse(words)
         _check(args)
+        if args.command == "info":
+            from rocmforge.info_command import info
+
+            return info(args)
         if args.command == "profile":
             from rocmforge.profile_command import profile
 

@@ -5,7 +5,6 @@ Each is read at the time of the call, never at import, so that a test or a bench
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import re
@@ -265,8 +264,13 @@ def check() -> None:
 
 def unknown() -> dict[str, str]:
     """Return variables that are set and named like ours but read by nothing: name → nearest one."""
-    return {
-        name: difflib.get_close_matches(name, READERS, n=1, cutoff=0)[0]
+    names = [
+        name
         for name in sorted(os.environ)
         if name.startswith(("ROCMFORGE_", "ROCFORGE_")) and name not in READERS
-    }
+    ]
+    if not names:
+        return {}
+    import difflib
+
+    return {name: difflib.get_close_matches(name, READERS, n=1, cutoff=0)[0] for name in names}

@@ -7,6 +7,7 @@ seed and its logits, never on other sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -55,11 +56,15 @@ class Sampler:
 
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
-        self._random = np.random.default_rng(params.seed)
         limits = np.finfo(np.float32)
         self._temperature = params.temperature
         if params.temperature > 0:  # stays above 0, and finite, in float32
             self._temperature = min(max(params.temperature, float(limits.tiny)), float(limits.max))
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        """Made for the first draw: numpy loads it only then, in some 10 ms."""
+        return np.random.default_rng(self.params.seed)
 
     @property
     def needs_logits(self) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterable
 from typing import Any
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return "; did you mean NAME?" with the known name most like `word`; "" if none is like it."""
+    import difflib
+
     by_case = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(word.casefold(), by_case, n=1)
     return f"; did you mean {by_case[close[0]]}?" if close else ""

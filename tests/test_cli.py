@@ -358,7 +358,7 @@ def test_an_error_is_one_printable_line(
     def exhausted(path: str) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("rocmforge.commands.read_info", exhausted)
+    monkeypatch.setattr("rocmforge.info_command.read_info", exhausted)
     assert fails(capsys, ["info"]) == "rocmforge: error: MemoryError\n"
 
 

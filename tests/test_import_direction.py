@@ -27,7 +27,7 @@ LAYERS = (
     ("profiling",),
     ("testing", "info", "chat", "terminal", "perplexity", "speed"),
     ("profile_report",),
-    ("commands", "profile_command", "tune_command"),
+    ("commands", "info_command", "profile_command", "tune_command"),
     ("arguments",),
     ("cli",),
     ("__main__",),
