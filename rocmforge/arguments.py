@@ -418,8 +418,9 @@ def _add_engine(parser: argparse.ArgumentParser, limits: str | None = None) -> N
         "--ctx",
         type=_whole(1),
         metavar="N",
-        help="the most tokens that prompt and generated text may have together (default: the "
-        "context that the model was trained for, at most 4096)",
+        help="the most tokens that the model reads, prompt and generated text together; the last "
+        "token of the text is not read (default: the context that the model was trained for, at "
+        "most 4096)",
     )
     group.add_argument(
         "--threads",
@@ -448,8 +449,8 @@ def _add_engine(parser: argparse.ArgumentParser, limits: str | None = None) -> N
         default=SPLIT_MODES[0],
         help="how devices share a model: layer: some layers each, one device after another; "
         "tensor: a part of every matrix each, all at the same time, on GPUs that are alike; "
-        "stream: one GPU computes all layers, and reads the weights of those that --gpu-layers "
-        "leaves out from the host's memory; nothing without that option (default layer)",
+        "stream: one GPU computes all layers; weights of those that --gpu-layers leaves out stay "
+        "in the host's memory, and without that option none do (default layer)",
     )
     group.add_argument(
         "--kv-dtype",
@@ -469,6 +470,6 @@ def _add_engine(parser: argparse.ArgumentParser, limits: str | None = None) -> N
         "--prefill-chunk",
         type=_whole(1),
         metavar="N",
-        help="run at most N tokens of a prompt in one pass: fewer take less memory and more time "
-        "(default: what suits the device, 512 to 2048)",
+        help="run at most N tokens of a prompt in one pass: shorter passes take less memory and "
+        "more time (default, and the most: 512 on the CPU, 512 to 2048 on a GPU by its memory)",
     )

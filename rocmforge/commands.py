@@ -250,23 +250,25 @@ def _answer(
 def perplexity(args: argparse.Namespace) -> int:
     """Score a text with the model as it is, then with its matrices in each given format."""
     from rocmforge import perplexity as quality
+    from rocmforge.info import read_info
 
     tokenizer = Tokenizer.from_gguf(args.model)
     text = held_out_text().decode() if args.text is None else args.text
     ids = tokenizer.encode(text, add_bos=False)
     bos = tokenizer.bos_id if tokenizer.add_bos else None
+    bits = read_info(args.model).bits_per_weight
     nothing = {"kl_nats": None, "top1_agreement": None}
     with _load(args) as engine:
         window = args.window or min(engine.ctx, DEFAULT_WINDOW)
         with ProgressBar("scoring", counts_bytes=False) as bar:
             score = quality.perplexity(engine, ids, bos, window, bar)
-        rows = [{"weights": "as in the file", "bits_per_weight": None, **score.row(), **nothing}]
+        rows = [{"weights": "as in the file", "bits_per_weight": bits, **score.row(), **nothing}]
         for name in args.weight_format:  # one at a time: a large model fits into memory twice
             other = _load(args, name)
             with other, ProgressBar(f"scoring {name}", counts_bytes=False) as bar:
                 (found,) = quality.divergence([other], engine, ids, bos, window, bar)
-            bits = FORMATS[name].bits_per_weight
-            rows.append({"weights": name, "bits_per_weight": bits, **found.row()})
+            own = FORMATS[name].bits_per_weight
+            rows.append({"weights": name, "bits_per_weight": own, **found.row()})
     if args.json:
         print_json({"model": args.model, "tokens": score.tokens, "window": window, "rows": rows})
         return 0

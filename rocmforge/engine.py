@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from numbers import Integral
 from types import TracebackType
 from typing import Any
 
@@ -136,8 +137,8 @@ class Engine(SequencePasses):
             Tokens in a page of the KV cache: 16, 32 or 64.
         prefill_chunk
             Run at most so many tokens of a prompt in one pass: fewer take less memory for
-            activations, and more time. None, or more than suits the device: what suits it, 512 on
-            the CPU and 512 to 2,048 on a GPU.
+            activations, and more time. None, or more than the device's own number: that one, 512
+            on the CPU and 512 to 2,048 on a GPU, by its memory.
         whole_cache
             Take the memory of the whole cache while loading, on a GPU: what does not fit is an
             error then, and no measurement waits for it.
@@ -158,10 +159,19 @@ class Engine(SequencePasses):
             The device is missing, or the CPU where `gpu_layers` wants a GPU.
         OutOfMemoryError
             The model does not fit. It says how much is missing, and the `gpu_layers` that fit.
+        TypeError
+            A number is no integer.
         ValueError
             An argument is out of range; there are more GPUs than layers for them; `ctx` is above
             what the model was trained for.
         """
+        _check_integers(
+            ctx=ctx,
+            threads=threads,
+            sequences=sequences,
+            page_size=page_size,
+            prefill_chunk=prefill_chunk,
+        )
         if prefill_chunk is not None and prefill_chunk < 1:
             raise ValueError(f"prefill_chunk: got {prefill_chunk}, wanted at least 1")
         options = Options(
@@ -287,3 +297,9 @@ class Engine(SequencePasses):
         checked = [self._tokens(prompt, room=self.ctx).tolist() for prompt in prompts]
         add = self.add_prompt if share_prefixes else None
         return Generation(self, checked, each, tokenizer, add)
+
+
+def _check_integers(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
+            raise TypeError(f"{name}: got {number!r}, wanted an integer")

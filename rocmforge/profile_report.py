@@ -43,7 +43,7 @@ def print_profile(profile: Profile, every: bool = False) -> None:
     for phase in profile.phases:
         _print_phase(phase, every, device.name == "cpu")
     if profile.memory is not None:
-        _print_memory(profile.memory)
+        _print_memory(profile.memory, profile.settings.prefill_chunk)
     _print_ceilings(profile)
     if profile.monitor is not None:
         _print_monitored(profile.monitor)
@@ -179,8 +179,9 @@ def _print_kernels(ops: Sequence[Op]) -> None:
     print_table(titles[: max(map(len, rows), default=0)], rows, left=True)
 
 
-def _print_memory(memory: MemoryProfile) -> None:
+def _print_memory(memory: MemoryProfile, prefill_chunk: int) -> None:
     kv, executor = memory.kv, memory.executor
+    passes = f"of passes of at most {prefill_chunk} tokens"
     use = kv.use
     rows = [
         ("weights", human_size(memory.weight_bytes), ""),
@@ -191,7 +192,7 @@ def _print_memory(memory: MemoryProfile) -> None:
         ("  page table", human_size(kv.table_bytes), f"{kv.table_overhead:.3%} of the pool"),
         ("  empty places", human_size(kv.unused_bytes), "in the last pages of sequences"),
         ("  free pages", str(use.free), f"in {use.free_runs} runs, {use.scatter:.0%} scattered"),
-        ("activations", human_size(executor.activations), ""),
+        ("activations", human_size(executor.activations), passes),
         ("constants and inputs", human_size(executor.constants + executor.inputs), ""),
     ]
     if memory.device is not None:

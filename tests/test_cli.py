@@ -22,6 +22,7 @@ from rocmforge.cli import PROMPT_WANTED, main
 from rocmforge.engine import Engine
 from rocmforge.gpu.runtime import DeviceProperties
 from rocmforge.hardware import Hardware
+from rocmforge.info import read_info
 from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import SamplingParams
 
@@ -231,6 +232,7 @@ def test_perplexity_of_a_text_and_of_formats(
     document = json.loads(capsys.readouterr().out)
     own, other = document["rows"]
     assert own["kl_nats"] is None
+    assert own["bits_per_weight"] == read_info(model).bits_per_weight
     assert other["bits_per_weight"] == 4.5
     assert other["kl_nats"] > 0
     assert own["perplexity"] > 1

@@ -110,6 +110,13 @@ def test_wrong_arguments_are_named(
     assert held(path) == before
 
 
+@pytest.mark.parametrize("name", ["ctx", "threads", "sequences", "page_size", "prefill_chunk"])
+@pytest.mark.parametrize("wrong", [1.5, "4", True])
+def test_numbers_are_integers(name: str, wrong: Any, open_engine: Open) -> None:
+    with pytest.raises(TypeError, match=f"{name}: got {wrong!r}, wanted an integer"):
+        open_engine(**{name: wrong})
+
+
 @pytest.mark.parametrize("device", ["hip:99", "cuda:99"])
 def test_a_device_without_backend_is_an_error_and_no_other_device(
     device: str, open_engine: Open, monkeypatch: pytest.MonkeyPatch

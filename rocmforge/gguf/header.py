@@ -181,7 +181,9 @@ class Header:
         """Step over `length` bytes that must be there; return where they start."""
         start, left = self.pos, self.end - self.pos
         if length > left:
-            whole = "file" if self.end == len(self.data) else f"{self.end} bytes of a header"
+            whole = "file: is it cut short?"
+            if self.end < len(self.data):
+                whole = f"{self.end} bytes of a header"
             wanted = f"at most {left}, to the end of the {whole}"
             raise self._error(what, start, f"{length} bytes", wanted)
         self.pos = start + length

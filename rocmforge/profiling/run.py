@@ -263,10 +263,13 @@ def _prompt_tokens(options: Options, engine: Engine) -> int:
     wanted = options.prompt_tokens or max(2, min(PROMPT_TOKENS, room))
     if wanted > room:
         trained = engine.config.ctx_train
-        more = f"; --ctx raises it, up to {trained}" if engine.ctx < trained else ""
+        more = "the model was trained for no more"
+        if engine.ctx < trained:
+            more = f"--ctx raises it, up to {trained}"
         raise ValueError(
             f"context: got a prompt of {wanted} tokens and {options.tokens} to generate, "
-            f"{wanted + options.tokens} in all, wanted at most {engine.ctx + 1}{more}"
+            f"of which the model reads {wanted + options.tokens - 1}, wanted at most {engine.ctx}; "
+            f"{more}"
         )
     return wanted
 

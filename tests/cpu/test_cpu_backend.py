@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -313,3 +314,7 @@ def test_an_unknown_format_is_named() -> None:
     unknown = type(Q4_0)("Q9_Z", 32, 18, None)
     with pytest.raises(ValueError, match="no CPU kernel for format Q9_Z"):
         CpuBackend(1).pack(np.zeros((1, 18), np.uint8), unknown, 32)
+
+
+def test_the_kernels_keep_their_names_for_profilers() -> None:
+    assert b"multiply_tile" in Path(_cpu.__file__).read_bytes()

@@ -347,7 +347,7 @@ def test_a_request_leaves_its_sequence_to_the_caller(engine: Engine, model: Path
         ({"ctx": 16, "prompt_tokens": 10, "tokens": 8}, "context: got a prompt of 10 tokens and 8"),
         (
             {"ctx": 16, "tokens": 17},
-            "context: got a prompt of 2 tokens and 17 to generate, 19 in all, wanted at most 17; ",
+            "context: got a prompt of 2 tokens and 17 to generate, of which the model reads 18, w",
         ),
     ],
 )
