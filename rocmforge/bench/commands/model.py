@@ -42,9 +42,10 @@ Lists with commas are combined, each value with each. Each test runs once before
 does not count. Times are of the host, from the call until the logits are there; loading the model
 is in none of them. Where other processes took more than a tenth of the CPUs, a line on standard
 error says so. What cannot be measured is n/a, with its reason, as on a device that is not
-here. A split mode that a device cannot run has no row if the device runs another one of the list
-and another device runs this one. Where no device is here, the exit code is 1, as of the other
-commands that run a model. -b is not llama-bench's, which is the tokens of one pass.
+here. With several devices and split modes, a pair that cannot run is left out if that device runs
+another of the modes and another of the devices runs that mode. Where no device is here, the exit
+code is 1, as it is for the other commands that run a model. -b is not llama-bench's, which is the
+tokens of one pass. `rocmforge profile --prefill-chunk N` times prompts in shorter passes.
 """
 _LLAMA_BENCH = {
     ("-pg",): "-p for prompts and -n for tokens, each a test of its own; -n with -d is decoding "
