@@ -450,7 +450,7 @@ def _add_engine(parser: argparse.ArgumentParser, limits: str | None = None) -> N
         help="how devices share a model: layer: some layers each, one device after another; "
         "tensor: a part of every matrix each, all at the same time, on GPUs that are alike; "
         "stream: one GPU computes all layers; weights of those that --gpu-layers leaves out stay "
-        "in the host's memory, and without that option none do (default layer)",
+        "in the host's memory; without it, all lie on the GPU (default layer)",
     )
     group.add_argument(
         "--kv-dtype",

@@ -160,29 +160,23 @@ class Engine(SequencePasses):
         OutOfMemoryError
             The model does not fit. It says how much is missing, and the `gpu_layers` that fit.
         TypeError
-            A number is no integer.
+            `ctx`, `threads`, `sequences`, `page_size` or `prefill_chunk` is no integer.
         ValueError
             An argument is out of range; there are more GPUs than layers for them; `ctx` is above
             what the model was trained for.
         """
-        _check_integers(
-            ctx=ctx,
-            threads=threads,
-            sequences=sequences,
-            page_size=page_size,
-            prefill_chunk=prefill_chunk,
-        )
+        prefill_chunk = _optional("prefill_chunk", prefill_chunk)
         if prefill_chunk is not None and prefill_chunk < 1:
             raise ValueError(f"prefill_chunk: got {prefill_chunk}, wanted at least 1")
         options = Options(
             device=device,
             gpu_layers=gpu_layers,
             split_mode=split_mode,
-            ctx=ctx,
-            threads=threads,
-            sequences=sequences,
+            ctx=_optional("ctx", ctx),
+            threads=_optional("threads", threads),
+            sequences=_integer("sequences", sequences),
             kv_dtype=kv_dtype,
-            page_size=page_size,
+            page_size=_integer("page_size", page_size),
             whole_cache=whole_cache,
             weight_format=weight_format,
         )
@@ -299,7 +293,12 @@ class Engine(SequencePasses):
         return Generation(self, checked, each, tokenizer, add)
 
 
-def _check_integers(**numbers: int | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
-            raise TypeError(f"{name}: got {number!r}, wanted an integer")
+def _integer(name: str, number: int) -> int:
+    """Return a number as Python's own; TypeError where it is no integer."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
+        raise TypeError(f"{name}: got {number!r}, wanted an integer")
+    return int(number)
+
+
+def _optional(name: str, number: int | None) -> int | None:
+    return None if number is None else _integer(name, number)

@@ -224,6 +224,7 @@ class Generation:
 
     def __post_init__(self) -> None:
         """Start the run, which does nothing until it is iterated."""
+        self._samplers = [Sampler(params) for params in self.params]
         self._tokens = self._run()
 
     def __iter__(self) -> Iterator[GeneratedToken]:
@@ -329,7 +330,8 @@ class Generation:
             text = StopText(stream, params.stop)
             if not params.ignore_eos:
                 ends = ends | self.tokenizer.end_ids
-        return _Running(prompt, sequence, ids, Sampler(params), text, ends, limit, cached)
+        sampler = self._samplers[prompt]
+        return _Running(prompt, sequence, ids, sampler, text, ends, limit, cached)
 
     def _take(self, one: _Running, token: int, running: list[_Running]) -> GeneratedToken:
         """Count a new token; end the sequence where a stop rule says so."""

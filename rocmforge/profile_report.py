@@ -181,7 +181,7 @@ def _print_kernels(ops: Sequence[Op]) -> None:
 
 def _print_memory(memory: MemoryProfile, prefill_chunk: int) -> None:
     kv, executor = memory.kv, memory.executor
-    passes = f"of passes of at most {prefill_chunk} tokens"
+    passes = f"prompts: at most {prefill_chunk} tokens a pass"
     use = kv.use
     rows = [
         ("weights", human_size(memory.weight_bytes), ""),

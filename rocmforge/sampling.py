@@ -7,7 +7,6 @@ seed and its logits, never on other sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -56,15 +55,13 @@ class Sampler:
 
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
+        self._random: np.random.Generator | None = None
+        if params.temperature > 0:  # numpy 2 takes 10 ms to load what makes one
+            self._random = np.random.default_rng(params.seed)
         limits = np.finfo(np.float32)
         self._temperature = params.temperature
         if params.temperature > 0:  # stays above 0, and finite, in float32
             self._temperature = min(max(params.temperature, float(limits.tiny)), float(limits.max))
-
-    @cached_property
-    def _random(self) -> np.random.Generator:
-        """Made for the first draw: numpy loads it only then, in some 10 ms."""
-        return np.random.default_rng(self.params.seed)
 
     @property
     def needs_logits(self) -> bool:
@@ -77,7 +74,7 @@ class Sampler:
         `choose` makes a token of it, here or on a device: the one that `sample` would choose.
         """
         params = self.params
-        uniform = 0.0 if params.temperature == 0 else self._random.random()
+        uniform = 0.0 if self._random is None else self._random.random()
         top_k = min(params.top_k, MAX_TOP_K)
         return uniform, params.top_p, self._temperature, params.min_p, top_k, 0
 

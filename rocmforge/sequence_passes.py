@@ -313,8 +313,8 @@ class SequencePasses:
         sequences
             S different ids from `add_sequence`.
         ids
-            (T,) token ids for each of them, together at most 512. The pass is that of `decode`
-            where each gets one, and that of `prefill` where one sequence gets several.
+            (T,) token ids for each of them. The pass is that of `decode` where each gets one, and
+            that of `prefill` where one sequence gets several: then at most `prefill_chunk`.
 
         Returns
         -------
@@ -338,7 +338,7 @@ class SequencePasses:
             for sequence, own in zip(sequences, ids, strict=True)
         ]
         counts = [own.size for own in each]
-        most = self.prefill_chunk
+        most = self._executor.prefill_chunk if max(counts) == 1 else self.prefill_chunk
         if sum(counts) > most:
             raise ValueError(f"ids: got {sum(counts)}, wanted at most {most} in one pass")
         last = (np.cumsum(counts) - 1).astype(np.int32)

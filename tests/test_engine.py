@@ -375,6 +375,22 @@ def test_a_prompt_in_chunks_of_a_chosen_size(
     assert max(passes) == min(chunk, ids.size)
 
 
+def test_the_chunk_holds_for_prompts_and_not_for_steps(open_engine: Open) -> None:
+    engine = open_engine(sequences=4, prefill_chunk=2)
+    sequences = [engine.add_sequence() for _ in range(4)]
+    step = engine.timed_pass(sequences, [[5]] * 4)
+    assert step.seconds() > 0
+    step.close()
+    with pytest.raises(ValueError, match="ids: got 3, wanted at most 2 in one pass"):
+        engine.timed_pass(sequences[:1], [[1, 2, 3]])
+
+
+def test_numbers_of_numpy_become_pythons(open_engine: Open) -> None:
+    engine = open_engine(ctx=np.int64(64), prefill_chunk=np.int32(7))
+    assert [type(engine.ctx), type(engine.prefill_chunk)] == [int, int]
+    assert [engine.ctx, engine.prefill_chunk] == [64, 7]
+
+
 # Generation
 
 

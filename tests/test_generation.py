@@ -485,3 +485,21 @@ def test_the_door_of_generate_checks(engine: Engine) -> None:
         engine.generate([[]])
     with pytest.raises(ValueError, match="got 1024, wanted 0 to 1023"):
         engine.generate([[1024]])
+
+
+def test_random_numbers_are_ready_before_the_clock_starts(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numpy loads what makes them in some 10 ms, as long as a short prompt takes."""
+    made: list[SamplingParams] = []
+
+    def spy(params: SamplingParams) -> Sampler:
+        made.append(params)
+        return Sampler(params)
+
+    monkeypatch.setattr("rocmforge.generation.Sampler", spy)
+    drawn, greedy = SamplingParams(max_tokens=1, temperature=1.0, seed=3), SamplingParams()
+    generation = engine.generate([[1], [2]], [drawn, greedy])
+    assert made == [drawn, greedy]
+    generation.close()
+    assert Sampler(greedy)._random is None

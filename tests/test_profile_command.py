@@ -6,12 +6,18 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from rocmforge.arguments import parser
 from rocmforge.cli import main
+from rocmforge.cpu.executor import HostExecutor
 from rocmforge.model.synthetic import make_model
+from rocmforge.profile_command import _generate
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +57,29 @@ def test_the_answer_comes_first_and_lines_fit_a_terminal(
     assert "22 tokens in 1 pages" in text
     assert re.search(r"^between the ops", text, re.M)
     assert re.search(r"^\d+ others \(--all\)", text, re.M)
+
+
+def test_a_prompt_runs_in_passes_of_the_chosen_size(
+    model: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes: list[int] = []
+    forward = HostExecutor.forward
+
+    def counted(self: HostExecutor, tokens: NDArray[np.int64], *rest: Any) -> Any:
+        passes.append(tokens.size)
+        return forward(self, tokens, *rest)
+
+    monkeypatch.setattr(HostExecutor, "forward", counted)
+    page = tmp_path / "profile.html"
+    assert profiled(model, "--prefill-chunk", "7", "--html", str(page)) == 0
+    assert max(passes) == 7
+    assert "prompts: at most 7 tokens a pass" in capsys.readouterr().out
+    assert "at most 7" in page.read_text()
+    assert profiled(model, "--prefill-chunk", "7", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["prefill_chunk"] == 7
 
 
 def test_all_shows_every_op_and_its_kernel(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,3 +211,10 @@ def test_the_tools_are_listed_and_old_names_answered(capsys: pytest.CaptureFixtu
     assert {"rocprofv3", "perf"} <= {
         tool["name"] for tool in json.loads(capsys.readouterr().out)["tools"]
     }
+
+
+def test_the_command_under_another_profiler_runs_with_the_same_engine() -> None:
+    words = ["profile", "m.gguf", "--prefill-chunk", "7", "--ctx", "64", "--threads", "2"]
+    command = " ".join(_generate(parser().parse_args(words)))
+    for option in ("--prefill-chunk 7", "--ctx 64", "--threads 2", "--page-size 32"):
+        assert option in command

@@ -42,14 +42,15 @@ Lists with commas are combined, each value with each. Each test runs once before
 does not count. Times are of the host, from the call until the logits are there; loading the model
 is in none of them. Where other processes took more than a tenth of the CPUs, a line on standard
 error says so. What cannot be measured is n/a, with its reason, as on a device that is not
-here. With several devices and split modes, a pair that cannot run is left out if that device runs
-another of the modes and another of the devices runs that mode. Where no device is here, the exit
-code is 1, as it is for the other commands that run a model. -b is not llama-bench's, which is the
-tokens of one pass. `rocmforge profile --prefill-chunk N` times prompts in shorter passes.
+here. With `--device cpu,cuda --split-mode layer,stream`, the CPU has no row for stream, which only
+the GPU can run. Where no device is here, the exit code is 1, as it is for the other commands that
+run a model. -b is not llama-bench's, which is the tokens of one pass; `rocmforge profile --prefill-chunk N` times prompts in shorter passes.
 """
 _LLAMA_BENCH = {
     ("-pg",): "-p for prompts and -n for tokens, each a test of its own; -n with -d is decoding "
     "behind a prompt",
+    ("-ub", "--ubatch-size", "--prefill-chunk"): "nothing here: `rocmforge profile --prefill-chunk "
+    "N` times a prompt in shorter passes",
 }
 """Options of llama-bench's that are refused, and what is wanted instead."""
 
