@@ -112,11 +112,7 @@ def test_what_does_not_fit_the_model_is_a_row_with_its_reason(bench: Bench) -> N
         (["-o", "sql"], 2, "invalid choice: 'sql'"),
         (["-ngl", "x"], 2, "-ngl/--n-gpu-layers/--gpu-layers: got 'x', wanted 0 or more"),
         (["--device", "hip:0/tpu"], 2, "got 'tpu', wanted one of auto, cpu, hip, cuda"),
-        (
-            ["-ub", "256"],
-            2,
-            "got '256', wanted nothing here: `rocmforge profile --prefill-chunk N`",
-        ),
+        (["-ub", "256"], 2, "got '256', wanted nothing here: `rocmforge profile --prefill"),
         (["-pg", "128,64"], 2, "argument -pg: got '128,64', wanted -p for prompts and -n for"),
     ],
 )

@@ -44,7 +44,8 @@ is in none of them. Where other processes took more than a tenth of the CPUs, a 
 error says so. What cannot be measured is n/a, with its reason, as on a device that is not
 here. With `--device cpu,cuda --split-mode layer,stream`, the CPU has no row for stream, which only
 the GPU can run. Where no device is here, the exit code is 1, as it is for the other commands that
-run a model. -b is not llama-bench's, which is the tokens of one pass; `rocmforge profile --prefill-chunk N` times prompts in shorter passes.
+run a model. -b is not llama-bench's, which is the tokens of one pass; `rocmforge profile
+--prefill-chunk N` times prompts in shorter passes.
 """
 _LLAMA_BENCH = {
     ("-pg",): "-p for prompts and -n for tokens, each a test of its own; -n with -d is decoding "
