@@ -40,7 +40,7 @@ def test_every_help_has_the_one_table_of_exit_codes(
     [
         ("run", "(default: those of the profile, which this option sets aside)"),
         ("gate", "(default: those of the profile, which this option sets aside)"),
-        ("model", "A split mode that a device cannot run has no row if the device runs another"),
+        ("model", "the CPU has no row for stream, which only the GPU can run"),
     ],
 )
 def test_help_says_what_is_left_out(
