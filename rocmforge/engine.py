@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from numbers import Integral
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +22,7 @@ from rocmforge.one_call import one_call
 from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import Backend, Executor, ExecutorMemory, Progress
 from rocmforge.sampling import SamplingParams
+from rocmforge.sampling_params import is_integer
 from rocmforge.sequence_passes import SequencePasses
 from rocmforge.text.tokenizer import Tokenizer
 
@@ -295,7 +295,7 @@ class Engine(SequencePasses):
 
 def _integer(name: str, number: int) -> int:
     """Return a number as Python's own; TypeError where it is no integer."""
-    if isinstance(number, bool) or not isinstance(number, Integral):
+    if not is_integer(number):
         raise TypeError(f"{name}: got {number!r}, wanted an integer")
     return int(number)
 

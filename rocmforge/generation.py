@@ -330,8 +330,7 @@ class Generation:
             text = StopText(stream, params.stop)
             if not params.ignore_eos:
                 ends = ends | self.tokenizer.end_ids
-        sampler = self._samplers[prompt]
-        return _Running(prompt, sequence, ids, sampler, text, ends, limit, cached)
+        return _Running(prompt, sequence, ids, self._samplers[prompt], text, ends, limit, cached)
 
     def _take(self, one: _Running, token: int, running: list[_Running]) -> GeneratedToken:
         """Count a new token; end the sequence where a stop rule says so."""

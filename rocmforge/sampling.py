@@ -56,11 +56,10 @@ class Sampler:
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
         self._random: np.random.Generator | None = None
-        if params.temperature > 0:  # numpy 2 takes 10 ms to load what makes one
-            self._random = np.random.default_rng(params.seed)
-        limits = np.finfo(np.float32)
         self._temperature = params.temperature
-        if params.temperature > 0:  # stays above 0, and finite, in float32
+        if params.temperature > 0:
+            self._random = np.random.default_rng(params.seed)  # numpy 2 loads this in 10 ms
+            limits = np.finfo(np.float32)  # the temperature stays above 0, and finite, in float32
             self._temperature = min(max(params.temperature, float(limits.tiny)), float(limits.max))
 
     @property

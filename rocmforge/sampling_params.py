@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 MIN_PENALTY, MAX_PENALTY = 0.01, 100.0
 MAX_NUMBER = sys.float_info.max
@@ -88,8 +89,13 @@ class SamplingParams:
             raise ValueError(f"{name}: got {getattr(self, name)!r}, wanted {wanted}")
 
 
-def _whole(value: object, low: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= low
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, of Python or numpy, and no bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _whole(value: Any, low: int) -> bool:
+    return is_integer(value) and int(value) >= low
 
 
 def _between(value: object, low: float, high: float) -> bool:

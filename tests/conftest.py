@@ -66,3 +66,19 @@ def reference() -> Path:
     if not REFERENCE.is_dir():
         pytest.skip(f"no reference data: {REFERENCE} does not exist")
     return REFERENCE
+
+
+@pytest.fixture
+def pass_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens of each pass that `forward` runs on the CPU from now on, as a list that grows."""
+    from rocmforge.cpu.executor import HostExecutor
+
+    sizes: list[int] = []
+    forward = HostExecutor.forward
+
+    def counted(self: HostExecutor, tokens: Any, *rest: Any) -> Any:
+        sizes.append(tokens.size)
+        return forward(self, tokens, *rest)
+
+    monkeypatch.setattr(HostExecutor, "forward", counted)
+    return sizes

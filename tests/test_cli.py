@@ -107,13 +107,19 @@ def test_generate_passes_every_option_on(
     options = [f"--{name.replace('_', '-')}={value}" for name, value in sampling.items()]
     options += ["--max-tokens=20", "--ignore-eos", "--stop", "\0", "--stop", "\1"]
     engine = ["--ctx", "64", "--threads", "1", "--device", "cpu", "--page-size", "16"]
-    engine += ["--prefill-chunk", "3"]
-    assert main(["generate", *options, *engine, "--kv-dtype", "f32", model, "Hello"]) == 0
+    engine += ["--prefill-chunk", "3", "--kv-dtype", "f32"]
+    assert main(["generate", *options, *engine, model, "Hello"]) == 0
     params = SamplingParams(max_tokens=20, ignore_eos=True, stop=("\0", "\1"), **sampling)
     out = capsys.readouterr().out
     assert out == expected(model, "Hello", params, kv_dtype="f32") + "\n"
-    wanted = {"ctx": 64, "threads": 1, "device": "cpu", "page_size": 16, "kv_dtype": "f32"}
-    wanted["prefill_chunk"] = 3
+    wanted = {
+        "ctx": 64,
+        "threads": 1,
+        "device": "cpu",
+        "page_size": 16,
+        "kv_dtype": "f32",
+        "prefill_chunk": 3,
+    }
     assert wanted.items() <= loaded[0].items()
     assert out != expected(model, "Hello", replace(params, top_k=3), kv_dtype="f32") + "\n"
 
