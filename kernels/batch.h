@@ -7,10 +7,12 @@
 #include "warpgroup.h"
 
 #if !defined(TOKENS) || !defined(TILES) || !defined(ROW_WAVES) || !defined(SPLITS) || \
-    !defined(COLUMNS) || !defined(STAGES) || !defined(DEPTH) || !defined(BLOCKS) || !defined(EVEN)
-#error "TOKENS, TILES, ROW_WAVES, SPLITS, COLUMNS, STAGES, DEPTH, BLOCKS or EVEN is missing"
+    !defined(COLUMNS) || !defined(STAGES) || !defined(DEPTH) || !defined(BLOCKS) ||   \
+    !defined(SHARING)
+#error "TOKENS, TILES, ROW_WAVES, SPLITS, COLUMNS, STAGES, DEPTH, BLOCKS or SHARING is missing"
 #endif
 
+constexpr bool kEven = SHARING > 0, kPairs = SHARING == 2;  // each_part, Sharers
 constexpr int kLinesA = TileShare::kLinesA, kLinesB = TileShare::kLinesB;
 constexpr int kSpans = TileShare::kSpans, kPer = TileShare::kPer;
 constexpr int kTiles = TILES, kTokenTiles = TOKENS / 16;
@@ -26,7 +28,7 @@ static_assert(kUnrolled % DEPTH == 0 && kUnrolled % kRounds == 0);
 static_assert(TOKENS % 16 == 0 && kRounds * kRound == COLUMNS);
 
 // Where the activations are, how many, and how the work is cut: into bands of kRows rows of all
-// matrices, and into blocks: of each band, or of all bands if EVEN is 1 (each_part).
+// matrices, and into blocks: of each band, or with kEven of all bands (each_part).
 struct Batch {
     const f16* x;
     float* partials;
@@ -192,14 +194,14 @@ DEVICE int quotient(int x, int y) {
     return static_cast<int>(static_cast<unsigned>(x) / static_cast<unsigned>(y));
 }
 
-// Calls f(part) for each part of this block. Without EVEN, the blocks of a band share its steps:
-// grid (tiles of tokens, bands, blocks). With EVEN, all blocks together walk along the
+// Calls f(part) for each part of this block. Without kEven, the blocks of a band share its steps:
+// grid (tiles of tokens, bands, blocks). With kEven, all blocks together walk along the
 // steps of one band after another, each as far as the others, so that a block may have the end of a
 // band and the beginning of the next, and whole bands between them: grid (tiles of tokens, blocks).
 template <class Function>
 DEVICE void each_part(const Batch& b, Function f) {
     const int steps = steps_of(b.columns);
-    if constexpr (!EVEN) {
+    if constexpr (!kEven) {
         const int number = block_z();
         f(Part{static_cast<int>(block_y()), steps * number / b.blocks,
                steps * (number + 1) / b.blocks});
@@ -217,25 +219,47 @@ DEVICE void each_part(const Batch& b, Function f) {
 }
 
 // The blocks that share a band, `count` of them, follow one another. Places for their sums do, too:
-// `first` and `own` are those of the first one and of this one. With EVEN they go on from a block
+// `first` and `own` are those of the first one and of this one. With kEven they go on from a block
 // to the next, and from a band to the next. Where bands are more than blocks, only two blocks that
 // follow one another share a band: places 2 i and 2 i + 1 are of the end of block i and of the
-// beginning of the next one.
+// beginning of the next one. With kPairs, two blocks that share a band have one place for both.
 struct Sharers {
     int count, first, own;
+    bool one_place;
 
     DEVICE Sharers(const Batch& b, int band) {
-        if constexpr (!EVEN) {
+        if constexpr (!kEven) {
             count = b.blocks;
             first = band * b.blocks;
             own = first + static_cast<int>(block_z());
+            one_place = false;
         } else {
             const int steps = steps_of(b.columns), all = steps * b.bands, start = band * steps;
             const int block = quotient((start + 1) * b.blocks - 1, all);
             count = quotient((start + steps) * b.blocks - 1, all) + 1 - block;
-            first = b.blocks < b.bands ? 2 * block : band + block;
-            own = first + static_cast<int>(block_y()) - block;
+            one_place = kPairs && count == 2;
+            first = b.blocks < b.bands ? block * (kPairs ? 1 : 2) : band + block;
+            own = first + (one_place ? 0 : static_cast<int>(block_y()) - block);
         }
+    }
+
+    DEVICE int places() const { return one_place ? 1 : count; }
+
+    // Whether this block has to add the sums of all: each other one calls write(). Of those who
+    // have places of their own, all do. `word` is one in LDS.
+    template <class Write>
+    DEVICE bool meet(uint32_t* arrivals, uint32_t* word, Write write) const {
+        if (!one_place) {
+            write();
+            return last_to_arrive(arrivals, count, word);
+        }
+        if (first_of_two(arrivals, word)) {
+            write();
+            leave(arrivals);
+            return false;
+        }
+        take(arrivals, word);
+        return true;
     }
 };
 

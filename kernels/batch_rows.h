@@ -12,7 +12,7 @@
 // columns of a step, and their sums meet in LDS. Registers hold the weights of DEPTH rounds, and
 // LDS the activations of STAGES steps: one in use, the others on their way. Several blocks may
 // share the steps of the same rows (each_part of batch.h). The last one to end adds the sums of
-// all, in their order.
+// all, in their order; of two, the order makes no difference.
 #pragma once
 
 #include "batch.h"
@@ -76,7 +76,7 @@ DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, cons
         }
     }
     // Of steps past the last one: sums or the next part's activations go where they lie.
-    if constexpr (SPLITS > 1 || EVEN || STAGES > 2) Transfer::wait<0>();
+    if constexpr (SPLITS > 1 || kEven || STAGES > 2) Transfer::wait<0>();
     block_sync();
     float* floats = reinterpret_cast<float*>(lds);
     const int row_wave = wave() % ROW_WAVES;
@@ -89,19 +89,21 @@ DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, cons
                 sums.add(floats + ((i - 1) * ROW_WAVES + row_wave) * kWaveFloats);
             }
         }
-        if constexpr (EVEN) block_sync();  // the next part's activations go where the sums lie
+        if constexpr (kEven) block_sync();  // the next part's activations go where the sums lie
     }
     if (count < steps_of(b.columns)) {
         const Sharers sharers(b, part.band);
         const u64 token_tiles = (b.tokens + TOKENS - 1) / TOKENS, place = token_tiles * kBandFloats;
         float* const sums_at = b.partials + block_x() * kBandFloats + row_wave * kWaveFloats;
-        if (split() == 0) sums.write(sums_at + sharers.own * place);
+        const auto write = [&] {
+            if (split() == 0) sums.write(sums_at + sharers.own * place);
+        };
         uint32_t* const arrivals = b.arrivals + part.band * token_tiles + block_x();
-        if (!last_to_arrive(arrivals, sharers.count, &word)) return false;
+        if (!sharers.meet(arrivals, &word, write)) return false;
         if (split() == 0) {
+            if (!sharers.one_place) sums.clear();
             const float* const first = sums_at + sharers.first * place;
-            sums.clear();
-            for (int i = 0; i < sharers.count; ++i) sums.add(first + i * place);
+            for (int i = 0; i < sharers.places(); ++i) sums.add(first + i * place);
         }
     }
     return split() == 0;

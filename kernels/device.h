@@ -782,34 +782,75 @@ DEVICE void copy_near_to_lds(Piece* to, const void* from, bool present) {
 }
 #endif
 
+// Adds to a counter in memory and returns what it held. What blocks wrote before such an addition
+// is seen by blocks that add later, if barriers stand between the additions and all other accesses
+// (in CUDA causality order is transitive), and on AMD also release() before and acquire() after.
+DEVICE uint32_t fetch_add(uint32_t* counter, uint32_t addend) {
+#if defined(ROCMFORGE_CUDA)
+    uint32_t held;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(held)
+                 : "l"(__cvta_generic_to_global(counter)), "r"(addend)
+                 : "memory");
+    return held;
+#elif defined(ROCMFORGE_AMD)
+    return __hip_atomic_fetch_add(counter, addend, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+    const uint32_t held = *counter;
+    *counter += addend;
+    return held;
+#endif
+}
+DEVICE void release() {
+#if defined(ROCMFORGE_AMD)
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
+#endif
+}
+DEVICE void acquire() {
+#if defined(ROCMFORGE_AMD)
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
+#endif
+}
+
 // Whether this block is the last of `count` blocks to call this with the same counter, which then
 // holds 0 again. It may read what all of them wrote to memory before. All threads must call;
 // `word` is one in LDS.
 DEVICE bool last_to_arrive(uint32_t* counter, uint32_t count, uint32_t* word) {
-#if defined(ROCMFORGE_AMD)
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
-#endif
+    release();
     block_sync();
     if (thread_x() == 0) {
-#if defined(ROCMFORGE_CUDA)
-        // Between two barriers this atomic stands for all threads: causality order is transitive.
-        asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                     : "=r"(*word)
-                     : "l"(__cvta_generic_to_global(counter))
-                     : "memory");
-#elif defined(ROCMFORGE_AMD)
-        *word = __hip_atomic_fetch_add(counter, 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
-#else
-        *word = (*counter)++;
-#endif
+        *word = fetch_add(counter, 1);
         if (*word == count - 1) *counter = 0;
     }
     block_sync();
     const bool last = *word == count - 1;
-#if defined(ROCMFORGE_AMD)
-    if (last) __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
-#endif
+    if (last) acquire();
     return last;
+}
+
+// Two blocks meet at a counter that holds 0: the first one to come writes what the other one needs
+// and calls leave(); the other one calls take(), and may read it then. The counter holds 0 again.
+// All threads must call; `word` is one in LDS, the same for both calls.
+constexpr uint32_t kCame = 1, kLeft = 2;
+
+DEVICE bool first_of_two(uint32_t* counter, uint32_t* word) {
+    if (thread_x() == 0) *word = fetch_add(counter, kCame);
+    block_sync();
+    return *word == 0;
+}
+DEVICE void leave(uint32_t* counter) {
+    release();
+    block_sync();
+    if (thread_x() == 0) fetch_add(counter, kLeft);
+}
+DEVICE void take(uint32_t* counter, const uint32_t* word) {
+    if (thread_x() == 0) {
+        uint32_t held = *word + kCame;
+        while (held != 2 * kCame + kLeft) held = fetch_add(counter, 0);
+        *counter = 0;
+    }
+    block_sync();
+    acquire();
 }
 
 // A load of 16 bytes that are read only once, such as weights: they need not stay in the caches.

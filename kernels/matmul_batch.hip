@@ -11,9 +11,9 @@
 //
 // Threads: a block takes TOKENS tokens and its share of the steps of all bands, which have kRows
 // rows of one matrix (batch_rows.h, products.h). Grid: of batch.h. Limits: K a multiple of 32; at
-// most as many blocks as steps of all bands, without EVEN also at least as many as bands; with
-// EVEN, the product of blocks and these steps below 2^31. Rows past the end are computed from the
-// data of the last one and not stored. Launched by rocmforge/gpu/ops/matmul_batch.py.
+// most as many blocks as steps of all bands, without kEven also at least as many as bands;
+// with kEven, the product of blocks and these steps below 2^31. Rows past the end are computed from
+// the data of the last one and not stored. Launched by rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"
 #include "products.h"
 

@@ -249,7 +249,11 @@ def test_blocks_share_the_bands_of_several_matrices(
     band = one_tile(gpu, monkeypatch, names[0], tokens).rows
     rows = (2 * band - 3, 5, band)[: len(names)]
     monkeypatch.setattr(op, "can_be_even", lambda _: possible)
-    monkeypatch.setattr(op, "blocks", lambda work, even: count if even else max(count, work.bands))
+
+    def blocks(work: Work, *, even: bool) -> int:
+        return count if even else work.bands * max(1, count // work.bands)
+
+    monkeypatch.setattr(op, "blocks", blocks)
     cases = [data(tokens, n, 1536, name) for n, name in zip(rows, names, strict=True)]
     x = cases[0].x
     own, counters = just_enough(gpu, names[0], rows, 1536, tokens)
@@ -282,7 +286,11 @@ def test_blocks_share_the_bands_of_gate_and_up(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, possible: bool, count: int
 ) -> None:
     monkeypatch.setattr(op, "can_be_even", lambda _: possible)
-    monkeypatch.setattr(op, "blocks", lambda work, even: count if even else max(count, work.bands))
+
+    def blocks(work: Work, *, even: bool) -> int:
+        return count if even else work.bands * max(1, count // work.bands)
+
+    monkeypatch.setattr(op, "blocks", blocks)
     band = one_tile(gpu, monkeypatch, "Q4_K", tokens).rows
     rows = 3 * band // 2 - 5
     own, counters = just_enough(gpu, "Q4_K", [2 * rows], 1536, tokens)

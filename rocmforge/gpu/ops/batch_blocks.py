@@ -126,5 +126,5 @@ def blocks(work: Work, *, even: bool) -> int:
 
 
 def countable(all_steps: int, count: int) -> bool:
-    """Whether a kernel with EVEN can tell a block's steps: it multiplies 32-bit integers."""
+    """Whether blocks can share all steps and tell their own: they multiply 32-bit integers."""
     return all_steps * count < 1 << 31

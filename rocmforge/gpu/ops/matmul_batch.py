@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import IntEnum
 from operator import itemgetter
 
 from rocmforge.gpu.arrays import Halves, Permuted
@@ -45,6 +46,18 @@ MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
 ROUTER_ROWS = 256  # at most, an expert each
 FORMATS = (*STREAMS, *dict.fromkeys(DENSE.values()))
 """The types of kernels/packed.h that it multiplies with."""
+
+
+class Sharing(IntEnum):
+    """How blocks share bands of rows; SHARING of kernels/batch.h."""
+
+    OWN = 0
+    """Each band has blocks of its own, which share its steps."""
+    EVEN = 1
+    """All blocks share the steps of all bands, so that one may have parts of two bands."""
+    PAIRS = 2
+    """Likewise; of two blocks that share a band, the second one keeps its sums in registers.
+    Fewer sums go to memory, and the kernel is larger: on an H200 it gains where they are many."""
 
 
 @dataclass(frozen=True)
@@ -250,14 +263,20 @@ def can_be_even(architecture: str) -> bool:
     return architecture.startswith("sm_")
 
 
-def ways(architecture: str, constants: Constants) -> tuple[bool, ...]:
-    """EVEN of the kernels: of bands that have blocks of their own first, of others last.
+def ways(architecture: str, constants: Constants) -> tuple[Sharing, ...]:
+    """SHARING of a tile's kernels.
 
-    For more than 16 tokens CUDA's compiler makes shorter code with it, so all bands have it there.
+    For more than 16 tokens CUDA's compiler makes shorter code where blocks have parts of two bands,
+    so that all do. Only tiles of 64 tokens have fewer blocks than bands, which then are pairs.
     """
     if not can_be_even(architecture):
-        return (False,)
-    return (False, True) if TOKENS[0] == constants.TOKENS else (True,)
+        return (Sharing.OWN,)
+    if constants == WIDE:
+        return (Sharing.PAIRS,)
+    return {
+        TOKENS[0]: (Sharing.OWN, Sharing.EVEN),
+        TOKENS[-1]: (Sharing.EVEN, Sharing.PAIRS),
+    }.get(constants.TOKENS, (Sharing.EVEN,))
 
 
 def x_orders(architecture: str, name: str) -> tuple[bool, ...]:
@@ -266,7 +285,9 @@ def x_orders(architecture: str, name: str) -> tuple[bool, ...]:
     return (True, False) if permuted and name == COMMON[0] else (permuted,)
 
 
-def defines(constants: Constants, *, permuted: bool, even: bool = False) -> dict[str, int | str]:
+def defines(
+    constants: Constants, *, permuted: bool, sharing: Sharing = Sharing.OWN
+) -> dict[str, int | str]:
     """Macros of kernels/batch.h.
 
     Parameters
@@ -275,10 +296,10 @@ def defines(constants: Constants, *, permuted: bool, even: bool = False) -> dict
         Of the kernel.
     permuted
         Whether x is `Permuted`.
-    even
-        Whether blocks share all bands together, not each band alone.
+    sharing
+        How blocks share bands.
     """
-    macros: dict[str, int | str] = {**asdict(constants), "EVEN": int(even)}
+    macros: dict[str, int | str] = {**asdict(constants), "SHARING": int(sharing)}
     if constants.launch_lds:
         macros["LDS_BYTES"] = constants.launch_lds
     if permuted:
@@ -300,8 +321,8 @@ def builds(architecture: str) -> Iterator[Build]:
 
 def _builds(architecture: str, name: str, constants: Constants) -> Iterator[Build]:
     orders = x_orders(architecture, name)
-    for permuted, even in itertools.product(orders, ways(architecture, constants)):
-        macros = defines(constants, permuted=permuted, even=even)
+    for permuted, sharing in itertools.product(orders, ways(architecture, constants)):
+        macros = defines(constants, permuted=permuted, sharing=sharing)
         same = {f"FORMAT_{i}": name for i in range(products.MOST)}
         # The wide tile's kernel spills 8 to 32 bytes, by format; gate and up do not.
         yield Build(FILE, LAYOUTS, {**macros, **same}, hot=constants != WIDE)
@@ -332,24 +353,24 @@ class _Cut:
     bands: int
     token_tiles: int
     blocks: int
-    even: bool
+    sharing: Sharing
 
     def defines(self, x: Halves) -> dict[str, int | str]:
         """Macros of the kernel for activations."""
         permuted = isinstance(x, Permuted)
-        return defines(self.constants, permuted=permuted, even=self.even)
+        return defines(self.constants, permuted=permuted, sharing=self.sharing)
 
     @property
     def grid(self) -> tuple[int, int, int]:
         """Blocks that share weights first."""
-        if self.even:
+        if self.sharing > Sharing.OWN:
             return self.token_tiles, self.blocks, 1
         return self.token_tiles, self.bands, self.band_blocks
 
     @property
     def band_blocks(self) -> int:
         """Blocks of a band, or of all bands if they share them together."""
-        return self.blocks if self.even else self.blocks // self.bands
+        return self.blocks if self.sharing > Sharing.OWN else self.blocks // self.bands
 
     @property
     def partial_bytes(self) -> int:
@@ -357,9 +378,9 @@ class _Cut:
         if self.blocks == self.bands:
             return 0
         if self.blocks < self.bands:
-            places = 2 * (self.blocks - 1)
+            places = (self.blocks - 1) * (1 if self.sharing == Sharing.PAIRS else 2)
         else:
-            places = self.blocks + self.bands - 1 if self.even else self.blocks
+            places = self.blocks + (self.bands - 1 if self.sharing > Sharing.OWN else 0)
         return 4 * self.constants.rows * self.constants.TOKENS * self.token_tiles * places
 
 
@@ -385,11 +406,18 @@ def _cut(
             constants.BLOCKS,
             WIDE_COST if constants == WIDE else narrow,
         )
-        count = blocks(work, even=possible[-1])
-        even = count % work.bands > 0 or (possible[0] and countable(work.bands * work.steps, count))
-        cut = _Cut(constants, work.bands, work.token_tiles, count, even)
+        count = blocks(work, even=possible[-1] > Sharing.OWN)
+        cut = _Cut(constants, work.bands, work.token_tiles, count, _sharing(possible, work, count))
         found.append((work.time(count), cut))
     return min(found, key=itemgetter(0))[1]
+
+
+def _sharing(possible: Sequence[Sharing], work: Work, count: int) -> Sharing:
+    """Choose how that many blocks share the bands."""
+    crosses = count % work.bands > 0  # a block has parts of two bands
+    if not crosses and (Sharing.OWN in possible or not countable(work.bands * work.steps, count)):
+        return Sharing.OWN
+    return possible[-1] if count < work.bands or Sharing.EVEN not in possible else Sharing.EVEN
 
 
 def scratch_bytes(
