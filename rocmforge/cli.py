@@ -32,6 +32,7 @@ STDIN = "-"
 TEXT_OPTIONS = ("--prompt", "--stop", "--system")
 
 WITHOUT_MODEL = ("devices", "tune")  # where none is named
+RUNS_MODEL = ("generate", "chat", "perplexity")
 QUOTES = "; a prompt of several words wants quotes"
 MODEL_FIRST = "; the model comes first, the prompt behind it"
 PROMPT_WANTED = "wanted a text as an argument, with --prompt-file, or on standard input"
@@ -112,6 +113,10 @@ def _run(argv: Sequence[str] | None) -> int:
             from rocmforge.tune_command import tune
 
             return tune(args)
+        if args.command in RUNS_MODEL:
+            from rocmforge.gpu.context_ahead import open_ahead
+
+            open_ahead(args.device)
         from rocmforge import commands
 
         code: int = getattr(commands, args.command)(args)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from rocmforge.errors import CompileError, DeviceError
+from rocmforge.gpu.context_ahead import STACK_BYTES, opened_ahead
 from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.packages import CUDA_REQUIREMENTS
 from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
@@ -20,12 +21,6 @@ from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
 _INSTALL = "pip install " + " ".join(f"'{name}'" for name in CUDA_REQUIREMENTS)
 EARLY_MAJOR, EARLY_DRIVER = 9, 12030
 """The first architecture (sm_90) and driver (CUDA 12.3) of which graphs start launches early."""
-
-STACK_BYTES = 0
-"""Of each thread that the GPU can run; the driver's own default of 1,024 takes 264 MiB of an H200.
-`CudaRuntime.function` makes it larger for a kernel that says how much it needs. Only recursion,
-which none of our kernels has, does not say so: a library of the same process that has some sets a
-limit of its own. Where the device is open already, its limit stays."""
 
 _OWN_NAMES = {"sm_90": "sm_90a"}
 """NVRTC's name for an architecture with the instructions that later ones lack, as Hopper's wgmma
@@ -201,8 +196,9 @@ class CudaRuntime(Runtime):
         version = _checked(driver, driver.cuDriverGetVersion)
         self._starts_early = major >= EARLY_MAJOR and version >= EARLY_DRIVER
         self._early_configs = lru_cache(_CONFIGS)(partial(_early_config, driver))
-        _, active = _checked(driver, driver.cuDevicePrimaryCtxGetState, self._device)
-        self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
+        with opened_ahead():
+            _, active = _checked(driver, driver.cuDevicePrimaryCtxGetState, self._device)
+            self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
         if not active:  # it only saves memory, so a driver may refuse
             driver.cuCtxSetCurrent(self._context)
             driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_STACK_SIZE, STACK_BYTES)

@@ -17,6 +17,7 @@ from chosen_builds import chosen_builds, targets
 from rocmforge.errors import CompileError, DeviceError
 from rocmforge.gpu import cuda
 from rocmforge.gpu.compiler import Build, compile_options
+from rocmforge.gpu.context_ahead import STACK_BYTES
 from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
@@ -118,7 +119,7 @@ def test_only_a_context_of_its_own_gets_a_limit_of_its_own(
         cuCtxSetCurrent=lambda context: calls.append(("current", context)) or (0,),
         cuCtxSetLimit=lambda limit, value: calls.append((limit, value)) or (refused,),
     )
-    assert calls == ([] if active else [("current", "context"), ("stack", cuda.STACK_BYTES)])
+    assert calls == ([] if active else [("current", "context"), ("stack", STACK_BYTES)])
 
 
 def test_a_kernels_stack_gets_memory_before_it_is_launched(
