@@ -12,7 +12,8 @@
 #error "TOKENS, TILES, ROW_WAVES, SPLITS, COLUMNS, STAGES, DEPTH, BLOCKS or SHARING is missing"
 #endif
 
-constexpr bool kEven = SHARING > 0, kPairs = SHARING == 2;  // each_part, Sharers
+enum { OWN, EVEN, PAIRS };  // SHARING, see batch_parts.h
+constexpr bool kEven = SHARING != OWN, kPairs = SHARING == PAIRS;
 constexpr int kLinesA = TileShare::kLinesA, kLinesB = TileShare::kLinesB;
 constexpr int kSpans = TileShare::kSpans, kPer = TileShare::kPer;
 constexpr int kTiles = TILES, kTokenTiles = TOKENS / 16;
@@ -28,7 +29,7 @@ static_assert(kUnrolled % DEPTH == 0 && kUnrolled % kRounds == 0);
 static_assert(TOKENS % 16 == 0 && kRounds * kRound == COLUMNS);
 
 // Where the activations are, how many, and how the work is cut: into bands of kRows rows of all
-// matrices, and into blocks: of each band, or with kEven of all bands (each_part).
+// matrices, and into blocks: of each band, or with kEven of all bands (batch_parts.h).
 struct Batch {
     const f16* x;
     float* partials;
@@ -179,89 +180,6 @@ struct Share {
 DEVICE int first_token() {
     return block_x() * TOKENS;
 }
-
-// Steps begin to end - 1 of a band: what a block computes at a time.
-struct Part {
-    int band, begin, end;
-};
-
-DEVICE int steps_of(int columns) {
-    return (columns + kStep - 1) / kStep;
-}
-
-// x / y of numbers that are not negative. Unsigned numbers need half of the instructions.
-DEVICE int quotient(int x, int y) {
-    return static_cast<int>(static_cast<unsigned>(x) / static_cast<unsigned>(y));
-}
-
-// Calls f(part) for each part of this block. Without kEven, the blocks of a band share its steps:
-// grid (tiles of tokens, bands, blocks). With kEven, all blocks together walk along the
-// steps of one band after another, each as far as the others, so that a block may have the end of a
-// band and the beginning of the next, and whole bands between them: grid (tiles of tokens, blocks).
-template <class Function>
-DEVICE void each_part(const Batch& b, Function f) {
-    const int steps = steps_of(b.columns);
-    if constexpr (!kEven) {
-        const int number = block_z();
-        f(Part{static_cast<int>(block_y()), steps * number / b.blocks,
-               steps * (number + 1) / b.blocks});
-    } else {
-        const int all = steps * b.bands, own = block_y();
-        const int end = quotient(all * (own + 1), b.blocks);
-        for (int at = quotient(all * own, b.blocks);;) {
-            const int band = quotient(at, steps), start = band * steps;
-            const int stop = minimum(end, start + steps);
-            f(Part{band, at - start, stop - start});
-            at = stop;
-            if (at >= end) return;
-        }
-    }
-}
-
-// The blocks that share a band, `count` of them, follow one another. Places for their sums do, too:
-// `first` and `own` are those of the first one and of this one. With kEven they go on from a block
-// to the next, and from a band to the next. Where bands are more than blocks, only two blocks that
-// follow one another share a band: places 2 i and 2 i + 1 are of the end of block i and of the
-// beginning of the next one. With kPairs, two blocks that share a band have one place for both.
-struct Sharers {
-    int count, first, own;
-    bool one_place;
-
-    DEVICE Sharers(const Batch& b, int band) {
-        if constexpr (!kEven) {
-            count = b.blocks;
-            first = band * b.blocks;
-            own = first + static_cast<int>(block_z());
-            one_place = false;
-        } else {
-            const int steps = steps_of(b.columns), all = steps * b.bands, start = band * steps;
-            const int block = quotient((start + 1) * b.blocks - 1, all);
-            count = quotient((start + steps) * b.blocks - 1, all) + 1 - block;
-            one_place = kPairs && count == 2;
-            first = b.blocks < b.bands ? block * (kPairs ? 1 : 2) : band + block;
-            own = first + (one_place ? 0 : static_cast<int>(block_y()) - block);
-        }
-    }
-
-    DEVICE int places() const { return one_place ? 1 : count; }
-
-    // Whether this block has to add the sums of all: each other one calls write(). Of those who
-    // have places of their own, all do. `word` is one in LDS.
-    template <class Write>
-    DEVICE bool meet(uint32_t* arrivals, uint32_t* word, Write write) const {
-        if (!one_place) {
-            write();
-            return last_to_arrive(arrivals, count, word);
-        }
-        if (first_of_two(arrivals, word)) {
-            write();
-            leave(arrivals);
-            return false;
-        }
-        take(arrivals, word);
-        return true;
-    }
-};
 
 // Which row of x each token of a block is: they follow one another.
 struct Neighbours {

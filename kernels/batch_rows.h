@@ -11,11 +11,11 @@
 // A block has ROW_WAVES times TILES tiles. SPLITS waves share the same tiles: each takes COLUMNS
 // columns of a step, and their sums meet in LDS. Registers hold the weights of DEPTH rounds, and
 // LDS the activations of STAGES steps: one in use, the others on their way. Several blocks may
-// share the steps of the same rows (each_part of batch.h). The last one to end adds the sums of
-// all, in their order; of two, the order makes no difference.
+// share the steps of the same rows (each_part of batch_parts.h). The last one to end adds the sums
+// of all, in their order; of two, the order makes no difference.
 #pragma once
 
-#include "batch.h"
+#include "batch_parts.h"
 #if defined(ROCMFORGE_WARPGROUP)
 #include "batch_warpgroup.h"
 #else

@@ -782,9 +782,9 @@ DEVICE void copy_near_to_lds(Piece* to, const void* from, bool present) {
 }
 #endif
 
-// Adds to a counter in memory and returns what it held. What blocks wrote before such an addition
-// is seen by blocks that add later, if barriers stand between the additions and all other accesses
-// (in CUDA causality order is transitive), and on AMD also release() before and acquire() after.
+// Adds to a counter in memory and returns what it held. What a block wrote is visible to a block
+// that adds later if a barrier stands between the writes and the first addition, and one between
+// the second addition and the reads. AMD also needs release() before and acquire() after.
 DEVICE uint32_t fetch_add(uint32_t* counter, uint32_t addend) {
 #if defined(ROCMFORGE_CUDA)
     uint32_t held;
@@ -830,7 +830,7 @@ DEVICE bool last_to_arrive(uint32_t* counter, uint32_t count, uint32_t* word) {
 
 // Two blocks meet at a counter that holds 0: the first one to come writes what the other one needs
 // and calls leave(); the other one calls take(), and may read it then. The counter holds 0 again.
-// All threads must call; `word` is one in LDS, the same for both calls.
+// All threads of a block must call; `word` is one in LDS, the same in all calls.
 constexpr uint32_t kCame = 1, kLeft = 2;
 
 DEVICE bool first_of_two(uint32_t* counter, uint32_t* word) {

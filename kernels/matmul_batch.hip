@@ -5,13 +5,14 @@
 //   W         (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, packed (packed.h)
 //   bias      (N,) float, or null
 //   out       (T, N) float; with `accumulate` it is added to
-//   partials  kBandFloats floats for each place of batch.h and tile of tokens, aligned to 16, where
+//   partials  kBandFloats floats for each place of batch_parts.h and tile of tokens, aligned to 16,
+//   where
 //             blocks share bands
 //   arrivals  a counter for each band and tile of tokens, which holds 0, where blocks share bands
 //
 // Threads: a block takes TOKENS tokens and its share of the steps of all bands, which have kRows
-// rows of one matrix (batch_rows.h, products.h). Grid: of batch.h. Limits: K a multiple of 32; at
-// most as many blocks as steps of all bands, without kEven also at least as many as bands;
+// rows of one matrix (batch_rows.h, products.h). Grid: of batch_parts.h. Limits: K a multiple of
+// 32; at most as many blocks as steps of all bands, without kEven also at least as many as bands;
 // with kEven, the product of blocks and these steps below 2^31. Rows past the end are computed from
 // the data of the last one and not stored. Launched by rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"

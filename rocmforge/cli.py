@@ -4,7 +4,7 @@ It parses arguments, checks all that needs no model, reads texts, and turns erro
 
 commands.py, info_command.py, profile_command.py and tune_command.py do the work. They are imported
 after all this, so that --help and wrong arguments are answered at once and Ctrl-C ends cleanly even
-while libraries load.
+while libraries load. It waits for a GPU's driver that is starting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import fields
 from io import TextIOWrapper
 from pathlib import Path
@@ -32,7 +32,7 @@ STDIN = "-"
 TEXT_OPTIONS = ("--prompt", "--stop", "--system")
 
 WITHOUT_MODEL = ("devices", "tune")  # where none is named
-RUNS_MODEL = ("generate", "chat", "perplexity")
+OPENS_AHEAD = ("generate", "chat", "perplexity")  # not profile, which may run another program
 QUOTES = "; a prompt of several words wants quotes"
 MODEL_FIRST = "; the model comes first, the prompt behind it"
 PROMPT_WANTED = "wanted a text as an argument, with --prompt-file, or on standard input"
@@ -113,16 +113,22 @@ def _run(argv: Sequence[str] | None) -> int:
             from rocmforge.tune_command import tune
 
             return tune(args)
-        if args.command in RUNS_MODEL:
-            from rocmforge.gpu.context_ahead import open_ahead
+        with _opening_ahead(args):
+            from rocmforge import commands
 
-            open_ahead(args.device)
-        from rocmforge import commands
-
-        code: int = getattr(commands, args.command)(args)
+            code: int = getattr(commands, args.command)(args)
     finally:
         sys.stdout.flush()
     return code
+
+
+def _opening_ahead(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Open the GPU beside the imports of a command that needs it for sure."""
+    if args.command not in OPENS_AHEAD:
+        return nullcontext()
+    from rocmforge.gpu.context_ahead import opening_ahead
+
+    return opening_ahead(args.device)
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

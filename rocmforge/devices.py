@@ -19,6 +19,7 @@ from rocmforge.errors import DeviceError, RocmforgeError
 from rocmforge.gpu import cuda, hip
 from rocmforge.gpu.choose_device import Choice as Choice
 from rocmforge.gpu.choose_device import choose_device, why_unsupported
+from rocmforge.gpu.context_ahead import opened_ahead
 from rocmforge.gpu.packages import has_amd_driver, has_nvidia_driver
 from rocmforge.gpu.peers import MOST_RANKS, Way
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
@@ -233,12 +234,14 @@ def open_backend(device: str | None = None, threads: int | None = None) -> Backe
 def open_chosen(choice: Choice, threads: int | None = None) -> Backend[Any]:
     """Return the backend of a device that was chosen; see `open_backend`."""
     if choice.device is None:
-        return CpuBackend(threads)
+        with opened_ahead():  # a GPU that was opened for nothing
+            return CpuBackend(threads)
     from rocmforge.gpu.backend import GpuBackend
     from rocmforge.gpu.compiler import Kernels
     from rocmforge.gpu.tuning import load_tuning
 
-    runtime = _RUNTIMES[choice.kind](choice.device.index)
+    with opened_ahead():
+        runtime = _RUNTIMES[choice.kind](choice.device.index)
     try:
         return GpuBackend(Kernels(runtime, tuning=load_tuning(choice.device)))
     except BaseException:  # Ctrl-C too

@@ -1,7 +1,7 @@
 """Opens an NVIDIA GPU in a thread while Python still imports: driver and context take 0.2 s.
 
 It uses the driver's library alone, by ctypes: cuda-bindings would first have to be imported. AMD's
-runtime is not begun so, since hip-python says which library that is.
+runtime is not opened ahead: only hip-python knows which library it is.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from contextlib import contextmanager, suppress
 
 from rocmforge import env
 from rocmforge.errors import DeviceError
-from rocmforge.gpu.packages import has_amd_driver
+from rocmforge.gpu.packages import NVIDIA_DRIVER, has_amd_driver
 
-LIBRARY = "libcuda.so.1"
 STACK_BYTES = 0
 """Of each thread that the GPU can run; the driver's own default of 1,024 takes 264 MiB of an H200.
 `CudaRuntime.function` makes it larger for a kernel that says how much it needs. Only recursion,
@@ -40,8 +39,8 @@ class _Opening(threading.Thread):
         self.device: ctypes.c_int | None = None
 
     def run(self) -> None:
-        with suppress(OSError, DeviceError):
-            self._driver = ctypes.CDLL(LIBRARY)
+        with suppress(OSError, AttributeError, DeviceError):  # `CudaRuntime` will say what is wrong
+            self._driver = ctypes.CDLL(NVIDIA_DRIVER)
             self._open()
 
     def _open(self) -> None:
@@ -63,19 +62,20 @@ class _Opening(threading.Thread):
     def let_go(self) -> None:
         """Give back what `run` opened; what others have opened meanwhile stays open."""
         if self.device is not None:
-            self._driver.cuDevicePrimaryCtxRelease(self.device)
+            self._driver.cuDevicePrimaryCtxRelease_v2(self.device)  # as cuda-bindings does
 
     def _call(self, name: str, *arguments: object) -> None:
         if getattr(self._driver, name)(*arguments) != 0:
             raise DeviceError(name)
 
 
-def open_ahead(device: str | None) -> None:
+@contextmanager
+def opening_ahead(device: str | None) -> Iterator[None]:
     """Begin to open the GPU on which a model will lie, if it is clear which one that is.
 
-    That is an NVIDIA GPU with a number, or the only one. Of several ones the driver alone is
-    started. With an AMD GPU, the CPU or several devices nothing happens. `CudaRuntime` says what is
-    wrong where the driver refuses.
+    With one NVIDIA GPU, or a numbered one, that GPU is opened. With several and no number, only the
+    driver is started. With an AMD GPU, the CPU or several devices nothing happens. What the driver
+    refuses is left to `CudaRuntime`. What nobody has taken over is let go at the end.
 
     Parameters
     ----------
@@ -85,15 +85,22 @@ def open_ahead(device: str | None) -> None:
     global _opening
     names = [env.device()] if device is None else env.split_devices(device)
     kind, index = env.split_device(names[0])
-    if len(names) > 1 or kind not in ("auto", "cuda") or (kind == "auto" and has_amd_driver()):
-        return
-    _opening = _Opening(index)
-    _opening.start()
+    nvidia = kind == "cuda" or (kind == "auto" and not has_amd_driver())
+    if nvidia and len(names) == 1:
+        opening = _Opening(index)
+        with suppress(RuntimeError):  # no more threads
+            opening.start()
+            _opening = opening
+    try:
+        yield
+    finally:
+        with opened_ahead():
+            pass
 
 
 @contextmanager
 def opened_ahead() -> Iterator[None]:
-    """Keep open what `open_ahead` has opened, until the caller has opened it, too."""
+    """Keep open what `opening_ahead` has opened, until the caller has opened its device."""
     global _opening
     opening, _opening = _opening, None
     if opening is None:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from rocmforge.errors import CompileError, DeviceError
-from rocmforge.gpu.context_ahead import STACK_BYTES, opened_ahead
+from rocmforge.gpu.context_ahead import STACK_BYTES
 from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.packages import CUDA_REQUIREMENTS
 from rocmforge.gpu.runtime import DeviceProperties, Runtime, Way
@@ -196,9 +196,8 @@ class CudaRuntime(Runtime):
         version = _checked(driver, driver.cuDriverGetVersion)
         self._starts_early = major >= EARLY_MAJOR and version >= EARLY_DRIVER
         self._early_configs = lru_cache(_CONFIGS)(partial(_early_config, driver))
-        with opened_ahead():
-            _, active = _checked(driver, driver.cuDevicePrimaryCtxGetState, self._device)
-            self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
+        _, active = _checked(driver, driver.cuDevicePrimaryCtxGetState, self._device)
+        self._context = _checked(driver, driver.cuDevicePrimaryCtxRetain, self._device)
         if not active:  # it only saves memory, so a driver may refuse
             driver.cuCtxSetCurrent(self._context)
             driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_STACK_SIZE, STACK_BYTES)

@@ -23,6 +23,7 @@ same since ROCm 10. tools/test_hip_versions.sh runs the tests with them."""
 CUDA_REQUIREMENTS = ("cuda-bindings>=13", "nvidia-cuda-nvrtc>=13")
 """What pip installs for NVIDIA GPUs, as in the extra `cuda`."""
 
+NVIDIA_DRIVER = "libcuda.so.1"
 _AMD_NODES = ("/dev/kfd", "/dev/dxg")
 
 
@@ -34,7 +35,7 @@ def has_amd_driver() -> bool:
 def has_nvidia_driver() -> bool:
     """Whether NVIDIA's driver is installed, by its library, which cuda-bindings loads likewise."""
     try:
-        ctypes.CDLL("libcuda.so.1")
+        ctypes.CDLL(NVIDIA_DRIVER)
     except OSError:
         return False
     return True

@@ -25,7 +25,7 @@ from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import matmul_batch as op
-from rocmforge.gpu.ops.batch_blocks import COUNTERS, NARROW_COST, Work
+from rocmforge.gpu.ops.batch_blocks import COUNTERS, NARROW_COST, Sharing, Work, choose_sharing
 from rocmforge.gpu.tuning import UNTUNED
 from rocmforge.ops.cases import relative_rms
 from rocmforge.ops.matrix import Matrix
@@ -219,6 +219,22 @@ def just_enough(
     return op.Scratch(gpu.empty(max(16, nbytes)), arrivals), counters
 
 
+Ways = tuple[Sharing, ...] | None
+OWN, PAIRS = (Sharing.OWN,), (Sharing.PAIRS,)
+
+
+def share_bands(monkeypatch: pytest.MonkeyPatch, count: int, ways: Ways) -> None:
+    """Let so many blocks share all bands, by these kernels; None: by those that CUDA has."""
+    monkeypatch.setattr(op, "can_be_even", lambda _: True)
+    if ways is not None:
+        monkeypatch.setattr(op, "ways", lambda *_: ways)
+
+    def blocks(work: Work, *, even: bool) -> int:
+        return count if even else work.bands * max(1, count // work.bands)
+
+    monkeypatch.setattr(op, "blocks", blocks)
+
+
 NAMES_OF_THREE = (
     ("Q4_K", "Q4_K", "Q6_K"),
     ("Q6_K", "Q4_K", "Q4_K"),
@@ -231,10 +247,10 @@ NAMES_OF_THREE = (
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7, 11])  # blocks for up to four bands
 @pytest.mark.parametrize(
-    ("tokens", "names", "possible"),
-    [(9, names, True) for names in NAMES_OF_THREE]
-    + [(tokens, NAMES_OF_THREE[0], False) for tokens in (9, 40)]
-    + [(tokens, NAMES_OF_THREE[0], True) for tokens in (40, 97)],
+    ("tokens", "names", "ways"),
+    [(9, names, None) for names in NAMES_OF_THREE]
+    + [(tokens, NAMES_OF_THREE[0], way) for tokens in (9, 40) for way in (OWN, PAIRS)]
+    + [(tokens, NAMES_OF_THREE[0], None) for tokens in (40, 97)],
     ids=str,
 )
 def test_blocks_share_the_bands_of_several_matrices(
@@ -242,18 +258,13 @@ def test_blocks_share_the_bands_of_several_matrices(
     monkeypatch: pytest.MonkeyPatch,
     tokens: int,
     names: tuple[str, ...],
-    possible: bool,
+    ways: Ways,
     count: int,
 ) -> None:
     """The same sums every time, in no more memory than was asked for; counters are 0 again."""
     band = one_tile(gpu, monkeypatch, names[0], tokens).rows
     rows = (2 * band - 3, 5, band)[: len(names)]
-    monkeypatch.setattr(op, "can_be_even", lambda _: possible)
-
-    def blocks(work: Work, *, even: bool) -> int:
-        return count if even else work.bands * max(1, count // work.bands)
-
-    monkeypatch.setattr(op, "blocks", blocks)
+    share_bands(monkeypatch, count, ways)
     cases = [data(tokens, n, 1536, name) for n, name in zip(rows, names, strict=True)]
     x = cases[0].x
     own, counters = just_enough(gpu, names[0], rows, 1536, tokens)
@@ -280,17 +291,12 @@ def test_blocks_share_the_bands_of_several_matrices(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 9])  # blocks for three bands
-@pytest.mark.parametrize("possible", [False, True])
+@pytest.mark.parametrize("ways", [OWN, None])
 @pytest.mark.parametrize("tokens", [9, 32, 64, 100])
 def test_blocks_share_the_bands_of_gate_and_up(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, possible: bool, count: int
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, ways: Ways, count: int
 ) -> None:
-    monkeypatch.setattr(op, "can_be_even", lambda _: possible)
-
-    def blocks(work: Work, *, even: bool) -> int:
-        return count if even else work.bands * max(1, count // work.bands)
-
-    monkeypatch.setattr(op, "blocks", blocks)
+    share_bands(monkeypatch, count, ways)
     band = one_tile(gpu, monkeypatch, "Q4_K", tokens).rows
     rows = 3 * band // 2 - 5
     own, counters = just_enough(gpu, "Q4_K", [2 * rows], 1536, tokens)
@@ -302,14 +308,14 @@ def test_blocks_share_the_bands_of_gate_and_up(
     assert not gpu.download(own.arrivals, (counters,), np.uint32).any()
 
 
-@pytest.mark.parametrize("possible", [False, True])
+@pytest.mark.parametrize("ways", [OWN, None])
 def test_blocks_share_bands_of_waves_of_one_tile(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, possible: bool
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, ways: Ways
 ) -> None:
     with_tiles(gpu, monkeypatch, 1)
     names = NAMES_OF_THREE[0]
-    test_blocks_share_the_bands_of_several_matrices(gpu, monkeypatch, 9, names, possible, 7)
-    test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, 64, possible, 7)
+    test_blocks_share_the_bands_of_several_matrices(gpu, monkeypatch, 9, names, ways, 7)
+    test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, 64, ways, 7)
 
 
 @pytest.mark.parametrize("names", [NAMES_OF_THREE[0], ("Q8_0", "IQ2_S"), ("MXFP4",)], ids=str)
@@ -322,9 +328,9 @@ def test_wide_tiles(
         pytest.skip("Hopper alone has wide tiles")
     for count in (1, 2, 3, 7):
         test_blocks_share_the_bands_of_several_matrices(
-            gpu, monkeypatch, tokens, names, True, count
+            gpu, monkeypatch, tokens, names, None, count
         )
-        test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, tokens, True, count)
+        test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, tokens, None, count)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -367,7 +373,7 @@ def test_numbers_of_tokens_are_cut_like_the_next_size() -> None:
         for rows, columns in ((22016, 4096), (4096, 11008), (128256, 4096)):
             cut = op._cut(kernels, "Q4_K", [rows], columns, tokens)
             assert cut == op._cut(kernels, "Q4_K", [rows], columns, size)
-            assert cut.partial_bytes <= 40 << 20
+            assert cut.partial_bytes <= 28 << 20
 
 
 def test_blocks_are_as_many_as_take_least_time() -> None:
@@ -427,7 +433,40 @@ def test_common_formats_are_compiled_ahead() -> None:
         listed = [(b.file, dict(b.defines or {})) for b in op.builds(architecture)]
         assert len(listed) == len({str(entry) for entry in listed})
         shapes = ((22016, 4096), (4096, 11008))
-        for tokens, (rows, columns) in itertools.product((9, 16, 33, 64, 128), shapes):
+        most = 512 if architecture == "sm_90" else 128
+        for tokens, (rows, columns) in itertools.product((9, 16, 33, 64, 128, 192, 512), shapes):
+            if tokens > most:
+                continue
             cut = op._cut(kernels_of(architecture), "Q4_K", [rows], columns, tokens)
             read = Permuted if op.reads_permuted(architecture, columns) else F16
-            assert (op.GATE_UP_FILE, {**cut.defines(read(0)), "FORMAT_0": "Q4_K"}) in listed
+            macros = {**cut.defines(read(0)), "FORMAT_0": "Q4_K"}
+            assert (op.GATE_UP_FILE, macros) in listed
+            assert (op.FILE, {**macros, "FORMAT_1": "Q4_K", "FORMAT_2": "Q4_K"}) in listed
+
+
+@pytest.mark.parametrize(
+    ("bands", "count", "possible", "sharing", "places"),
+    [
+        (8, 8, (Sharing.OWN, Sharing.EVEN), Sharing.OWN, 0),
+        (8, 16, (Sharing.OWN, Sharing.EVEN), Sharing.OWN, 16),
+        (8, 12, (Sharing.OWN, Sharing.EVEN), Sharing.EVEN, 19),
+        (8, 5, (Sharing.EVEN,), Sharing.EVEN, 8),
+        (8, 5, (Sharing.EVEN, Sharing.PAIRS), Sharing.PAIRS, 4),
+        (8, 12, (Sharing.EVEN, Sharing.PAIRS), Sharing.EVEN, 19),
+        (8, 16, (Sharing.EVEN, Sharing.PAIRS), Sharing.EVEN, 23),
+        (8, 12, PAIRS, Sharing.PAIRS, 19),
+        (8, 16, OWN, Sharing.OWN, 16),
+    ],
+)
+def test_blocks_share_bands_by_the_kernels_that_there_are(
+    bands: int, count: int, possible: tuple[Sharing, ...], sharing: Sharing, places: int
+) -> None:
+    work = Work(bands, 32, 3, 132, 1, NARROW_COST)
+    assert choose_sharing(work, count, possible) == sharing
+    cut = op._Cut(op.WIDE, bands, 3, count, sharing)
+    assert cut.partial_bytes == places * 3 * 4 * op.WIDE.rows * op.WIDE.TOKENS
+
+
+def test_steps_that_cannot_be_counted_belong_to_bands() -> None:
+    work = Work(1 << 12, 1 << 9, 1, 132, 1, NARROW_COST)
+    assert choose_sharing(work, 1 << 12, PAIRS) == Sharing.OWN

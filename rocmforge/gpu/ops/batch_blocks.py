@@ -1,16 +1,30 @@
 """How many blocks share the work of a launch of matmul_batch: a formula that was fitted to times.
 
-What the blocks share, and how, is in kernels/batch.h.
+What the blocks share, and how, is in kernels/batch_parts.h.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 
 MOST_PARTS = 16  # of a band of rows
 COUNTERS = 1 << 14
 """Most counters of `matmul_batch.Scratch.arrivals` that a launch uses."""
+
+
+class Sharing(IntEnum):
+    """How blocks share bands of rows; SHARING of kernels/batch_parts.h."""
+
+    OWN = 0
+    """Each band has blocks of its own, which share its steps."""
+    EVEN = 1
+    """All blocks share the steps of all bands, so that one may have parts of two bands."""
+    PAIRS = 2
+    """Likewise; of two blocks that share a band, the second one keeps its sums in registers. Fewer
+    sums go to memory, and the kernel is larger: on an H200 it gains where many sums are shared."""
 
 
 @dataclass(frozen=True)
@@ -128,3 +142,23 @@ def blocks(work: Work, *, even: bool) -> int:
 def countable(all_steps: int, count: int) -> bool:
     """Whether blocks can share all steps and tell their own: they multiply 32-bit integers."""
     return all_steps * count < 1 << 31
+
+
+def can_be_even(architecture: str) -> bool:
+    """Whether blocks may have parts of two bands.
+
+    Of CUDA's devices only an H200 was measured. AMD's were not. There the kernel takes up to 36
+    registers more, and gate and up of 64 tokens would spill on gfx1100.
+    """
+    return architecture.startswith("sm_")
+
+
+def choose_sharing(work: Work, count: int, possible: Sequence[Sharing]) -> Sharing:
+    """Choose how that many blocks share the bands, among the kernels that there are."""
+    if count % work.bands > 0:  # a block has parts of two bands
+        wanted = Sharing.PAIRS if count < work.bands else Sharing.EVEN
+    else:
+        wanted = Sharing.OWN
+        if not countable(work.bands * work.steps, count):
+            return wanted
+    return max((one for one in possible if one <= wanted), default=possible[0])

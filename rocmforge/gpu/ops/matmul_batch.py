@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import IntEnum
 from operator import itemgetter
 
 from rocmforge.gpu.arrays import Halves, Permuted
@@ -23,9 +22,11 @@ from rocmforge.gpu.ops.batch_blocks import (
     F32_COST,
     NARROW_COST,
     WIDE_COST,
+    Sharing,
     Work,
     blocks,
-    countable,
+    can_be_even,
+    choose_sharing,
 )
 from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.output import dtypes
@@ -46,18 +47,6 @@ MOST_PADDING = 4  # pieces of 16 bytes behind a row of activations in LDS
 ROUTER_ROWS = 256  # at most, an expert each
 FORMATS = (*STREAMS, *dict.fromkeys(DENSE.values()))
 """The types of kernels/packed.h that it multiplies with."""
-
-
-class Sharing(IntEnum):
-    """How blocks share bands of rows; SHARING of kernels/batch.h."""
-
-    OWN = 0
-    """Each band has blocks of its own, which share its steps."""
-    EVEN = 1
-    """All blocks share the steps of all bands, so that one may have parts of two bands."""
-    PAIRS = 2
-    """Likewise; of two blocks that share a band, the second one keeps its sums in registers.
-    Fewer sums go to memory, and the kernel is larger: on an H200 it gains where they are many."""
 
 
 @dataclass(frozen=True)
@@ -254,20 +243,12 @@ def tiles(
     return (narrow,)
 
 
-def can_be_even(architecture: str) -> bool:
-    """Whether blocks may have parts of two bands.
-
-    Of CUDA's devices only an H200 was measured. AMD's were not. There the kernel takes up to 36
-    registers more, and gate and up of 64 tokens would spill on gfx1100.
-    """
-    return architecture.startswith("sm_")
-
-
 def ways(architecture: str, constants: Constants) -> tuple[Sharing, ...]:
     """SHARING of a tile's kernels.
 
     For more than 16 tokens CUDA's compiler makes shorter code where blocks have parts of two bands,
-    so that all do. Only tiles of 64 tokens have fewer blocks than bands, which then are pairs.
+    so all do. Tiles of 16 and 32 tokens never have fewer blocks than bands, so they need no PAIRS.
+    Tiles of 64 have both kernels. The wide tile always has PAIRS.
     """
     if not can_be_even(architecture):
         return (Sharing.OWN,)
@@ -407,17 +388,11 @@ def _cut(
             WIDE_COST if constants == WIDE else narrow,
         )
         count = blocks(work, even=possible[-1] > Sharing.OWN)
-        cut = _Cut(constants, work.bands, work.token_tiles, count, _sharing(possible, work, count))
+        cut = _Cut(
+            constants, work.bands, work.token_tiles, count, choose_sharing(work, count, possible)
+        )
         found.append((work.time(count), cut))
     return min(found, key=itemgetter(0))[1]
-
-
-def _sharing(possible: Sequence[Sharing], work: Work, count: int) -> Sharing:
-    """Choose how that many blocks share the bands."""
-    crosses = count % work.bands > 0  # a block has parts of two bands
-    if not crosses and (Sharing.OWN in possible or not countable(work.bands * work.steps, count)):
-        return Sharing.OWN
-    return possible[-1] if count < work.bands or Sharing.EVEN not in possible else Sharing.EVEN
 
 
 def scratch_bytes(
