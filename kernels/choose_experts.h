@@ -27,16 +27,15 @@ struct ChoiceLds {
     float tops[kPlaces / WAVE], totals[kPlaces / WAVE], kept[kPlaces];
 };
 
-// Chooses from the scores of a token. All threads of the block must call, kPlaces or more.
+// Chooses for a token, where each thread has the score of its expert. All threads of the block must
+// call, kPlaces or more.
 template <int kPlaces>
-DEVICE void choose_experts(const Choice& a, const float* scores, u64 token,
-                           ChoiceLds<kPlaces>& lds) {
+DEVICE void choose_experts(const Choice& a, float score, u64 token, ChoiceLds<kPlaces>& lds) {
     constexpr int kWaves = kPlaces / WAVE;
     uint32_t* const keys = reinterpret_cast<uint32_t*>(lds.keys);
     const int own = thread_x();
     const bool inside = own < kPlaces, present = own < a.count;
-    const float score = present ? scores[own] : -infinity();
-    const float top = wave_max(score);
+    const float top = wave_max(present ? score : -infinity());
     if (inside && lane() == 0) lds.tops[wave()] = top;
     block_sync();
     float largest = lds.tops[0];

@@ -5,17 +5,17 @@
 //   norm     (K,) float
 //   router   (E, K) of ROUTER, dense, packed (packed.h)
 //   bias     (E,) float, or null
-//   scores   (T, E) float
 //   h        (T, K) float or Q8 as OUT says (output.h)
-//   arrivals  T counters of last_to_arrive, which hold 0
+//   scores   (T, E) words that hold 0 before and after: those on their way (handover.h)
 // All are aligned to 16.
 //
 // Threads: a block takes the score of one expert for one token. It finds the norm's factor for
-// itself, and writes the groups of 32 columns e, e + E, … of h. The last block of a token to arrive
-// chooses. Grid (E, T).
+// itself, and writes the groups of 32 columns e, e + E, … of h. The block of a token's last expert
+// takes all scores and chooses. Grid (E, T).
 // Limits: E at most PLACES, PLACES at most THREADS; K a multiple of 32.
 // Launched by rocmforge/gpu/ops/rmsnorm_route.py.
 #include "choose_experts.h"
+#include "handover.h"
 #include "output.h"
 #include "packed.h"
 
@@ -28,9 +28,8 @@ struct RmsnormRouteArgs {
     const float* norm;
     PackedMatrix router;
     const float* bias;
-    float* scores;
+    u64* scores;
     Output h;
-    uint32_t* arrivals;
     int columns;
     float eps;
     Choice choice;
@@ -80,7 +79,6 @@ struct Sums {
 KERNEL_AHEAD(rmsnorm_route, RmsnormRouteArgs, THREADS) {
     SHARED float scratch[THREADS / WAVE];
     SHARED ChoiceLds<PLACES> lds;
-    SHARED uint32_t arrived;
     const int own = thread_x(), expert = block_x(), count = a.choice.count;
     const int vectors = a.columns / P::kColumns;
     Weights held[kItems];
@@ -89,7 +87,7 @@ KERNEL_AHEAD(rmsnorm_route, RmsnormRouteArgs, THREADS) {
     await_earlier();
     const u64 token = block_y(), start = token * a.columns;
     const float* const x = a.x + start;
-    float* const scores = a.scores + token * count;
+    u64* const scores = a.scores + token * count;
     Sums sums;
     UNROLL
     for (int i = 0; i < kItems; ++i) sums.add(x, held[i], own + i * THREADS, vectors);
@@ -101,7 +99,9 @@ KERNEL_AHEAD(rmsnorm_route, RmsnormRouteArgs, THREADS) {
     const float mean = block_sum<THREADS>(sums.squares, scratch) / static_cast<float>(a.columns);
     const float factor = reciprocal_sqrt(mean + a.eps);
     const float product = block_sum<THREADS>(sums.product, scratch);
-    if (own == 0) scores[expert] = factor * product + (a.bias ? a.bias[expert] : 0.0f);
+    const float score = factor * product + (a.bias ? a.bias[expert] : 0.0f);
+    const bool chooses = expert == count - 1;
+    if (own == 0 && !chooses) give(scores + expert, score);
 
     const int groups = a.columns / kGroup;
     for (int first = expert; first < groups; first += count * (THREADS / kGroup)) {
@@ -110,6 +110,6 @@ KERNEL_AHEAD(rmsnorm_route, RmsnormRouteArgs, THREADS) {
         const float h[1] = {present ? x[column] * factor * a.norm[column] : 0.0f};
         store_as<Dtype::OUT>(a.h, start + column, h, present);
     }
-    if (!last_to_arrive(a.arrivals + token, count, &arrived)) return;
-    choose_experts(a.choice, scores, token, lds);
+    if (!chooses) return;
+    choose_experts(a.choice, own < expert ? take(scores + own) : score, token, lds);
 }

@@ -19,5 +19,6 @@ struct RouteArgs {
 KERNEL(route, RouteArgs, THREADS) {
     SHARED ChoiceLds<THREADS> lds;
     const u64 token = block_x();
-    choose_experts(a.choice, a.scores + token * a.choice.count, token, lds);
+    const int own = thread_x(), count = a.choice.count;
+    choose_experts(a.choice, own < count ? a.scores[token * count + own] : 0.0f, token, lds);
 }

@@ -38,9 +38,8 @@ class ExpertLaunches:
             eps=op.eps,
             router=op.router,
             bias=self.memory.optional(op.bias),
-            scores=self.memory.f32(op.scores),
+            scores=self.memory.lowering.arrivals(),
             out=out,
-            arrivals=self.memory.lowering.arrivals(),
             tokens=self.memory.shape.tokens,
             choice=self._choice(op.route),
         )

@@ -74,7 +74,7 @@ LEAST_SPACED = 129
 256 and more gain by it, and prompts of 16 to 64 lose (docs/EXPERIMENTS.md)."""
 
 ARRIVALS = np.zeros(batch_blocks.COUNTERS, np.uint32)
-"""Counters of `last_to_arrive` in kernels/device.h: every kernel leaves them at 0."""
+"""Counters of kernels/device.h and words of kernels/handover.h: every kernel leaves them at 0."""
 
 
 def activation_dtype(architecture: str, fmt: str, rows: int) -> str:
@@ -345,7 +345,7 @@ class Lowering:
         return experts_batch.runs(architecture, _experts(op), tokens)
 
     def arrivals(self) -> int:
-        """Address of `ARRIVALS` counters, which hold 0 between launches."""
+        """Address of `ARRIVALS`, which hold 0 between launches."""
         return self.constant(ARRIVALS)
 
     def splits(self, heads: int, kv_heads: int, head_dim: int, sequences: int) -> int:

@@ -186,6 +186,8 @@ class ReduceRmsnorm(OpRecord):
 class RmsnormRoute(OpRecord):
     """Fused: out = RMSNorm of x, scores = out · routerᵀ + bias, and `Route` of these scores.
 
+    The scores themselves are not kept.
+
     Parameters
     ----------
     x
@@ -201,7 +203,7 @@ class RmsnormRoute(OpRecord):
     """
 
     READS = ("x",)
-    WRITES = ("out", "scores", "experts", "shares")
+    WRITES = ("out", "experts", "shares")
 
     x: Tensor
     norm: Floats

@@ -41,8 +41,8 @@ def test_a_row_is_normed_scored_and_sent_to_experts(
     router = Matrix.from_floats(weights, name)
     bias = rng.standard_normal(count, np.float32) if biased else None
     out = output_dtypes.make(gpu, dtype, tokens, columns)
-    scores, experts, shares = (gpu.empty(4 * tokens * n) for n in (count, chosen, chosen))
-    arrivals = gpu.upload(np.zeros(tokens, np.uint32))
+    experts, shares = gpu.empty(4 * tokens * chosen), gpu.empty(4 * tokens * chosen)
+    scores = gpu.upload(np.zeros((tokens, count), np.uint64))
     choice = Choice(None, experts, shares, count, chosen, True, False, 2.5)
     gpu.run(
         op.rmsnorm_route(
@@ -54,7 +54,6 @@ def test_a_row_is_normed_scored_and_sent_to_experts(
             bias=None if bias is None else gpu.upload(bias),
             scores=scores,
             out=out,
-            arrivals=arrivals,
             tokens=tokens,
             choice=choice,
         )
@@ -65,11 +64,9 @@ def test_a_row_is_normed_scored_and_sent_to_experts(
     wanted = normed @ router.to_floats().astype(np.float64).T
     if bias is not None:
         wanted = wanted + bias
-    held = gpu.download(scores, (tokens, count), np.float32)
-    assert cases.relative_rms(held, wanted) <= EXACT
-    who, parts = reference.route(held, chosen, True, False, 2.5, None)
+    who, parts = reference.route(wanted.astype(np.float32), chosen, True, False, 2.5, None)
     np.testing.assert_array_equal(gpu.download(experts, (tokens, chosen), np.int32), who)
     np.testing.assert_allclose(
-        gpu.download(shares, (tokens, chosen), np.float32), parts, rtol=3e-6, atol=1e-30
+        gpu.download(shares, (tokens, chosen), np.float32), parts, rtol=2e-5, atol=1e-30
     )
-    assert not gpu.download(arrivals, tokens, np.uint32).any()
+    assert not gpu.download(scores, (tokens, count), np.uint64).any()

@@ -155,7 +155,7 @@ BY_HAND: tuple[tuple[Op, int, int, int, int], ...] = (
     (
         RmsnormRoute(X, NORM, 1e-5, H, MATRIX, BIAS, Route(SCORES, EXPERTS, SHARES, True)),
         1000 + 64 + 32,
-        4 * 4 * (16 + 16 + 4 + 2 + 2),
+        4 * 4 * (16 + 16 + 2 + 2),
         0,
         2 * 4 * 16 * 4 + 4 * 64 + 3 * 4 * 4,
     ),

@@ -12,7 +12,7 @@ from rocmforge.gpu.ops.experts import CHOICE, ROUTE_THREADS, Choice, places
 from rocmforge.gpu.ops.output import addresses, dtype
 
 FILE = "rmsnorm_route.hip"
-LAYOUTS = {"rmsnorm_route": "PP" + "PPPP" + "PP" + "PPP" + "P" + "if" + CHOICE}
+LAYOUTS = {"rmsnorm_route": "PP" + "PPPP" + "PP" + "PPP" + "if" + CHOICE}
 THREADS = 256
 """Of a block, where there are no more experts."""
 
@@ -45,7 +45,6 @@ def rmsnorm_route(
     bias: int | None,
     scores: int,
     out: F32 | Q8,
-    arrivals: int,
     tokens: int,
     choice: Choice,
 ) -> Launch:
@@ -62,11 +61,9 @@ def rmsnorm_route(
     bias
         (E,) float32, or None.
     scores
-        (T, E) float32, written.
+        (T, E) of uint64, all 0; they are 0 again afterwards.
     out
         (T, K), not x.
-    arrivals
-        T counters of uint32, all 0; they are 0 again afterwards.
     tokens
         T.
     choice
@@ -81,6 +78,6 @@ def rmsnorm_route(
         (choice.count, tokens, 1),
         max(THREADS, places(choice.count, wave)),
         LAYOUTS["rmsnorm_route"],
-        *(x, norm, *router.addresses, bias or 0, scores, *addresses(out), arrivals),
+        *(x, norm, *router.addresses, bias or 0, scores, *addresses(out)),
         *(router.columns, eps, *choice.members),
     )
