@@ -6,8 +6,7 @@
 //   bias      (N,) float, or null
 //   out       (T, N) float; with `accumulate` it is added to
 //   partials  kBandFloats floats for each place of batch_parts.h and tile of tokens, aligned to 16,
-//   where
-//             blocks share bands
+//             where blocks share bands
 //   arrivals  a counter for each band and tile of tokens, which holds 0, where blocks share bands
 //
 // Threads: a block takes TOKENS tokens and its share of the steps of all bands, which have kRows

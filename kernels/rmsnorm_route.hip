@@ -6,7 +6,7 @@
 //   router   (E, K) of ROUTER, dense, packed (packed.h)
 //   bias     (E,) float, or null
 //   h        (T, K) float or Q8 as OUT says (output.h)
-//   scores   (T, E) words that hold 0 before and after: those on their way (handover.h)
+//   words    (T, E) of 64 bits, which hold 0 before and after: scores on their way (handover.h)
 // All are aligned to 16.
 //
 // Threads: a block takes the score of one expert for one token. It finds the norm's factor for
@@ -28,7 +28,7 @@ struct RmsnormRouteArgs {
     const float* norm;
     PackedMatrix router;
     const float* bias;
-    u64* scores;
+    u64* words;
     Output h;
     int columns;
     float eps;
@@ -87,7 +87,7 @@ KERNEL_AHEAD(rmsnorm_route, RmsnormRouteArgs, THREADS) {
     await_earlier();
     const u64 token = block_y(), start = token * a.columns;
     const float* const x = a.x + start;
-    u64* const scores = a.scores + token * count;
+    u64* const words = a.words + token * count;
     Sums sums;
     UNROLL
     for (int i = 0; i < kItems; ++i) sums.add(x, held[i], own + i * THREADS, vectors);
@@ -101,7 +101,7 @@ KERNEL_AHEAD(rmsnorm_route, RmsnormRouteArgs, THREADS) {
     const float product = block_sum<THREADS>(sums.product, scratch);
     const float score = factor * product + (a.bias ? a.bias[expert] : 0.0f);
     const bool chooses = expert == count - 1;
-    if (own == 0 && !chooses) give(scores + expert, score);
+    if (own == 0 && !chooses) give_number(words + expert, score);
 
     const int groups = a.columns / kGroup;
     for (int first = expert; first < groups; first += count * (THREADS / kGroup)) {
@@ -111,5 +111,5 @@ KERNEL_AHEAD(rmsnorm_route, RmsnormRouteArgs, THREADS) {
         store_as<Dtype::OUT>(a.h, start + column, h, present);
     }
     if (!chooses) return;
-    choose_experts(a.choice, own < expert ? take(scores + own) : score, token, lds);
+    choose_experts(a.choice, own < expert ? await_number(words + own) : score, token, lds);
 }

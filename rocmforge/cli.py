@@ -4,7 +4,7 @@ It parses arguments, checks all that needs no model, reads texts, and turns erro
 
 commands.py, info_command.py, profile_command.py and tune_command.py do the work. They are imported
 after all this, so that --help and wrong arguments are answered at once and Ctrl-C ends cleanly even
-while libraries load. It waits for a GPU's driver that is starting.
+while libraries load, or once a driver that is starting has started.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _opening_ahead(args: argparse.Namespace) -> AbstractContextManager[None]:
-    """Open the GPU beside the imports of a command that needs it for sure."""
+    """Open the GPU beside the imports of a command that most likely needs it."""
     if args.command not in OPENS_AHEAD:
         return nullcontext()
     from rocmforge.gpu.context_ahead import opening_ahead

@@ -20,7 +20,7 @@ from rocmforge.gpu import cuda, hip
 from rocmforge.gpu.choose_device import Choice as Choice
 from rocmforge.gpu.choose_device import choose_device, why_unsupported
 from rocmforge.gpu.context_ahead import opened_ahead
-from rocmforge.gpu.packages import has_amd_driver, has_nvidia_driver
+from rocmforge.gpu.packages import NVIDIA_DRIVER, has_amd_driver, has_nvidia_driver
 from rocmforge.gpu.peers import MOST_RANKS, Way
 from rocmforge.gpu.runtime import DeviceProperties, Runtime
 from rocmforge.hardware import detect
@@ -41,7 +41,7 @@ _DRIVERS: MappingProxyType[str, Callable[[], bool]] = MappingProxyType(
 _NO_DRIVER = MappingProxyType(
     {
         "hip": "no AMD GPU driver: neither /dev/kfd nor /dev/dxg is there",
-        "cuda": "no NVIDIA driver: libcuda.so.1 is not there",
+        "cuda": f"no NVIDIA driver: {NVIDIA_DRIVER} is not there",
     }
 )
 _RUNTIMES: MappingProxyType[str, Callable[[int], Runtime]] = MappingProxyType(

@@ -106,8 +106,9 @@ def opened_ahead() -> Iterator[None]:
     if opening is None:
         yield
         return
-    opening.join()
     try:
+        opening.join()
         yield
     finally:
+        opening.join()  # again, where Ctrl-C ended the first one
         opening.let_go()

@@ -38,7 +38,7 @@ class ExpertLaunches:
             eps=op.eps,
             router=op.router,
             bias=self.memory.optional(op.bias),
-            scores=self.memory.lowering.arrivals(),
+            words=self.memory.lowering.arrivals(),
             out=out,
             tokens=self.memory.shape.tokens,
             choice=self._choice(op.route),

@@ -198,7 +198,7 @@ def test_steps_that_start_early_read_the_experts_that_they_chose(gpu: Gpu) -> No
     matrices = [Matrix.from_floats(one, "Q8_0") for one in (gate, up, down)]
     placed = [upload(gpu, matrix) for matrix in matrices]
     scoring = upload(gpu, Matrix.from_floats(router, "F32"))
-    scores, shares = gpu.upload(np.zeros(count, np.uint64)), gpu.empty(4 * chosen)
+    words, shares = gpu.upload(np.zeros(count, np.uint64)), gpu.empty(4 * chosen)
     job = jobs(gpu, np.zeros((1, chosen), np.int32), count)
     normed, hidden = make(gpu, Q8, 1, columns), make(gpu, Q8, chosen, rows)
     start, out = gpu.upload(x), gpu.empty(4 * steps * chosen * columns)
@@ -213,7 +213,7 @@ def test_steps_that_start_early_read_the_experts_that_they_chose(gpu: Gpu) -> No
                 eps=1e-5,
                 router=scoring,
                 bias=None,
-                scores=scores,
+                words=words,
                 out=normed,
                 tokens=1,
                 choice=op.Choice(None, job.experts, shares, count, chosen, True, False, 1.0),

@@ -11,8 +11,10 @@ from guarded import Gpu
 from packed_streams import upload
 
 from rocmforge.gpu.arrays import F32, Q8
+from rocmforge.gpu.lowering import ARRIVALS, GEMV_ROWS
 from rocmforge.gpu.ops import rmsnorm_route as op
 from rocmforge.gpu.ops.experts import Choice
+from rocmforge.model.config import MAX_EXPERTS
 from rocmforge.ops import Matrix, cases, reference
 
 EXACT = 4e-6
@@ -23,7 +25,9 @@ EXACT = 4e-6
     [
         (1, 1, 32, "F32"),
         (5, 3, 96, "F16"),
+        (5, 5, 96, "F16"),  # all are chosen: each score shows
         (32, 4, 2880, "F32"),
+        (40, 40, 256, "F32"),
         (128, 8, 2048, "BF16"),
         (300, 2, 4384, "F32"),  # more experts than threads of a block, longer than it holds
     ],
@@ -33,7 +37,7 @@ EXACT = 4e-6
 def test_a_row_is_normed_scored_and_sent_to_experts(
     gpu: Gpu, count: int, chosen: int, columns: int, name: str, dtype: Any, biased: bool
 ) -> None:
-    tokens = 3 if count <= 5 else 1
+    tokens = GEMV_ROWS if count <= 40 else 1
     rng = np.random.default_rng(count)
     x = 3 * rng.standard_normal((tokens, columns), np.float32)
     norm = 1 + rng.random(columns, np.float32)
@@ -42,22 +46,23 @@ def test_a_row_is_normed_scored_and_sent_to_experts(
     bias = rng.standard_normal(count, np.float32) if biased else None
     out = output_dtypes.make(gpu, dtype, tokens, columns)
     experts, shares = gpu.empty(4 * tokens * chosen), gpu.empty(4 * tokens * chosen)
-    scores = gpu.upload(np.zeros((tokens, count), np.uint64))
+    words = gpu.upload(np.zeros((tokens, count), np.uint64))
     choice = Choice(None, experts, shares, count, chosen, True, False, 2.5)
-    gpu.run(
-        op.rmsnorm_route(
-            gpu.kernels,
-            x=gpu.upload(x),
-            norm=gpu.upload(norm),
-            eps=1e-5,
-            router=upload(gpu, router),
-            bias=None if bias is None else gpu.upload(bias),
-            scores=scores,
-            out=out,
-            tokens=tokens,
-            choice=choice,
-        )
+    launch = op.rmsnorm_route(
+        gpu.kernels,
+        x=gpu.upload(x),
+        norm=gpu.upload(norm),
+        eps=1e-5,
+        router=upload(gpu, router),
+        bias=None if bias is None else gpu.upload(bias),
+        words=words,
+        out=out,
+        tokens=tokens,
+        choice=choice,
     )
+    gpu.run(launch)
+    assert not gpu.download(words, (tokens, count), np.uint64).any()
+    gpu.run(launch)
     normed = reference.rmsnorm(x, norm, 1e-5)
     got = output_dtypes.read(gpu, out, tokens, columns)
     assert cases.relative_rms(got, normed) <= EXACT + output_dtypes.TOLERANCES[dtype]
@@ -69,4 +74,8 @@ def test_a_row_is_normed_scored_and_sent_to_experts(
     np.testing.assert_allclose(
         gpu.download(shares, (tokens, chosen), np.float32), parts, rtol=2e-5, atol=1e-30
     )
-    assert not gpu.download(scores, (tokens, count), np.uint64).any()
+    assert not gpu.download(words, (tokens, count), np.uint64).any()
+
+
+def test_the_words_of_all_experts_fit_the_memory_of_counters() -> None:
+    assert ARRIVALS.nbytes >= 8 * GEMV_ROWS * MAX_EXPERTS

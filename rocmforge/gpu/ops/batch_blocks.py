@@ -154,7 +154,7 @@ def can_be_even(architecture: str) -> bool:
 
 
 def choose_sharing(work: Work, count: int, possible: Sequence[Sharing]) -> Sharing:
-    """Choose how that many blocks share the bands, among the kernels that there are."""
+    """Choose how blocks share bands, among `possible`; OWN where steps are not `countable`."""
     if count % work.bands > 0:  # a block has parts of two bands
         wanted = Sharing.PAIRS if count < work.bands else Sharing.EVEN
     else:

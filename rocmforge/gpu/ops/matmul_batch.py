@@ -280,7 +280,7 @@ def defines(
     sharing
         How blocks share bands.
     """
-    macros: dict[str, int | str] = {**asdict(constants), "SHARING": int(sharing)}
+    macros: dict[str, int | str] = {**asdict(constants), "SHARING": sharing.name}
     if constants.launch_lds:
         macros["LDS_BYTES"] = constants.launch_lds
     if permuted:

@@ -43,7 +43,7 @@ def rmsnorm_route(
     eps: float,
     router: DeviceMatrix,
     bias: int | None,
-    scores: int,
+    words: int,
     out: F32 | Q8,
     tokens: int,
     choice: Choice,
@@ -60,7 +60,7 @@ def rmsnorm_route(
         (E, K), dense; K is a multiple of 32.
     bias
         (E,) float32, or None.
-    scores
+    words
         (T, E) of uint64, all 0; they are 0 again afterwards.
     out
         (T, K), not x.
@@ -78,6 +78,6 @@ def rmsnorm_route(
         (choice.count, tokens, 1),
         max(THREADS, places(choice.count, wave)),
         LAYOUTS["rmsnorm_route"],
-        *(x, norm, *router.addresses, bias or 0, scores, *addresses(out)),
+        *(x, norm, *router.addresses, bias or 0, words, *addresses(out)),
         *(router.columns, eps, *choice.members),
     )
