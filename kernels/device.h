@@ -685,16 +685,64 @@ DEVICE T load(const void* address) {
     return *static_cast<const T*>(address);
 }
 
+// Who sees a word that is stored or loaded whole: the device, or also the host and other devices.
+enum class Scope { kDevice, kSystem };
+
+// Stores and loads of 4 or 8 bytes, each whole. They order nothing else.
+template <Scope kScope, class T>
+DEVICE void store_relaxed(T* to, T value) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+#if defined(ROCMFORGE_CUDA)
+    constexpr bool kWide = sizeof(T) == 8, kNear = kScope == Scope::kDevice;
+    const u64 at = __cvta_generic_to_global(to);
+    if constexpr (kWide && kNear) {
+        asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+    } else if constexpr (kWide) {
+        asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+    } else if constexpr (kNear) {
+        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+    } else {
+        asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+    }
+#elif defined(ROCMFORGE_AMD)
+    constexpr bool kNear = kScope == Scope::kDevice;
+    __hip_atomic_store(to, value, __ATOMIC_RELAXED,
+                       kNear ? __HIP_MEMORY_SCOPE_AGENT : __HIP_MEMORY_SCOPE_SYSTEM);
+#else
+    __atomic_store_n(to, value, __ATOMIC_RELAXED);
+#endif
+}
+template <Scope kScope, class T>
+DEVICE T load_relaxed(const T* from) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+#if defined(ROCMFORGE_CUDA)
+    constexpr bool kWide = sizeof(T) == 8, kNear = kScope == Scope::kDevice;
+    const u64 at = __cvta_generic_to_global(from);
+    T value;
+    if constexpr (kWide && kNear) {
+        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    } else if constexpr (kWide) {
+        asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    } else if constexpr (kNear) {
+        asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    } else {
+        asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+    }
+    return value;
+#elif defined(ROCMFORGE_AMD)
+    constexpr bool kNear = kScope == Scope::kDevice;
+    return __hip_atomic_load(from, __ATOMIC_RELAXED,
+                             kNear ? __HIP_MEMORY_SCOPE_AGENT : __HIP_MEMORY_SCOPE_SYSTEM);
+#else
+    return __atomic_load_n(from, __ATOMIC_RELAXED);
+#endif
+}
+
 // A word that a launch before the one in front wrote, for reads before await_earlier(). It comes
 // from the L2 cache, because a nearer one may still hold what was there earlier.
 DEVICE int load_from_l2(const int* p) {
 #if defined(ROCMFORGE_CUDA)
-    int word;
-    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];"
-                 : "=r"(word)
-                 : "l"(__cvta_generic_to_global(p))
-                 : "memory");
-    return word;
+    return load_relaxed<Scope::kDevice>(p);
 #else
     return *p;
 #endif

@@ -29,36 +29,14 @@ struct Peers {
     int flags;  // of a sender, behind calls of many numbers
 };
 
-// Loads and stores that other devices and the host see, each whole. They order nothing else.
+// Stores and loads that other devices and the host see.
 template <class T>
 DEVICE void store_shared(T* to, T value) {
-#if defined(ROCMFORGE_CUDA)
-    if constexpr (sizeof(T) == 8) {
-        asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-    } else {
-        asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-    }
-#elif defined(ROCMFORGE_AMD)
-    __hip_atomic_store(to, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
-#else
-    __atomic_store_n(to, value, __ATOMIC_RELAXED);
-#endif
+    store_relaxed<Scope::kSystem>(to, value);
 }
 template <class T>
 DEVICE T load_shared(const T* from) {
-#if defined(ROCMFORGE_CUDA)
-    T value;
-    if constexpr (sizeof(T) == 8) {
-        asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    } else {
-        asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-    }
-    return value;
-#elif defined(ROCMFORGE_AMD)
-    return __hip_atomic_load(from, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
-#else
-    return __atomic_load_n(from, __ATOMIC_RELAXED);
-#endif
+    return load_relaxed<Scope::kSystem>(from);
 }
 
 // Calls of many numbers: these travel as they are, and flags behind them say which call they are
