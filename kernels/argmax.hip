@@ -7,17 +7,18 @@
 //   parts   (rows, kParts) Best, aligned to 16: parts.h
 //   out     (rows,) int
 //
-// argmax_parts: a block takes one part, which is a run of columns; a thread reads every THREADS-th
-// vector of VECTOR columns of it. Grid (kParts, rows).
-// argmax: a wave takes a row. Grid (rows).
-// Limits: columns a multiple of VECTOR.
-// Launched by rocmforge/gpu/ops/argmax.py; argmax_parts also by rocmforge/gpu/ops/sample.py.
+// argmax_parts: kLanes neighbouring lanes take one part, which is a run of columns; each reads
+// every kLanes-th vector of VECTOR columns of it. Grid (kParts * kLanes / THREADS, rows). argmax: a
+// wave takes a row. Grid (rows). Limits: columns a multiple of VECTOR. Launched by
+// rocmforge/gpu/ops/argmax.py; argmax_parts also by rocmforge/gpu/ops/sample.py.
 #include "output.h"
 #include "parts.h"
 
-#if !defined(THREADS) || !defined(VECTOR)
-#error "THREADS and VECTOR have to be passed by the build"
+#if !defined(THREADS) || !defined(VECTOR) || !defined(AHEAD)
+#error "THREADS, VECTOR and AHEAD have to be passed by the build"
 #endif
+constexpr int kLanes = 16;  // LANES of rocmforge/gpu/ops/argmax.py
+static_assert(kParts * kLanes % THREADS == 0);
 
 struct ArgmaxPartsArgs {
     const float* logits;
@@ -31,27 +32,37 @@ struct ArgmaxArgs {
 };
 
 KERNEL(argmax_parts, ArgmaxPartsArgs, THREADS) {
-    SHARED Best scratch[THREADS / WAVE];
     const u64 row = block_y();
     const float* logits = a.logits + row * a.columns;
-    const Part part(static_cast<int>(block_x()), a.columns / VECTOR);
+    const int thread = static_cast<int>(block_x() * THREADS + thread_x());
+    const int part = thread / kLanes, own = thread % kLanes;
+    const int vectors = a.columns / VECTOR, share = vectors_of_part(vectors);
+    const int last = minimum((part + 1) * share, vectors);
     Best best = {0, 0, 0};
-    for (int i = part.first + static_cast<int>(thread_x()); i < part.last; i += THREADS) {
-        float x[VECTOR];
-        load_floats(logits + static_cast<u64>(i) * VECTOR, x);
+    for (int from = part * share + own; from < last; from += AHEAD * kLanes) {
+        float x[AHEAD][VECTOR];
+        int at[AHEAD];
         UNROLL
-        for (int j = 0; j < VECTOR; ++j) best.add(x[j], i * VECTOR + j);
+        for (int k = 0; k < AHEAD; ++k) {
+            at[k] = minimum(from + k * kLanes, last - 1) * VECTOR;  // the last one, again
+            load_floats(logits + at[k], x[k]);
+        }
+        UNROLL
+        for (int k = 0; k < AHEAD; ++k) {
+            UNROLL
+            for (int j = 0; j < VECTOR; ++j) best.add(x[k][j], at[k] + j);
+        }
     }
-    best.join();
-    if (lane() == 0) scratch[wave()] = best;
-    block_sync();
-    if (thread_x() != 0) return;
-    for (int i = 1; i < THREADS / WAVE; ++i) best.add(scratch[i]);
-    a.parts[row * kParts + block_x()] = best;
+    best.join<kLanes>();
+    if (own == 0) a.parts[row * kParts + part] = best;
 }
 
 KERNEL(argmax, ArgmaxArgs, WAVE) {
     const u64 row = block_x();
-    const Best best = best_of_parts(a.parts + row * kParts);
+    const Best* const parts = a.parts + row * kParts;
+    Best best = {0, 0, 0};
+    UNROLL
+    for (int i = 0; i < kParts / WAVE; ++i) best.add(parts[i * WAVE + lane()]);
+    best.join();
     if (lane() == 0) a.out[row] = best.column();
 }

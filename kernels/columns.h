@@ -22,6 +22,12 @@ static_assert(THREADS % 64 == 0 && kWaves <= 32 && (VECTOR == 1 || VECTOR == 4))
 DEVICE u64 rank_of(int column, float logit) {
     return static_cast<u64>(order_key(logit)) << kColumnBits | (kColumnMask - column);
 }
+DEVICE int column_of(u64 rank) {
+    return static_cast<int>(kColumnMask - (rank & kColumnMask));
+}
+DEVICE float logit_of(u64 rank) {
+    return from_order_key(static_cast<uint32_t>(rank >> kColumnBits));
+}
 
 // Calls f(column, logit) for this thread's share of columns first to last - 1 of a row. Threads
 // read whole vectors, so f gets a few neighbours of these columns too.
@@ -48,8 +54,7 @@ DEVICE void for_each_of_row(const float* logits, int first, int last, F f) {
 struct Columns {
     const float* logits;
     int columns;  // of the row
-    const float* values;
-    const int* ids;
+    const u64* ranks;
     int count;     // of the list; below 0: search the whole row
     bool partial;  // whether the rank will be compared with columns that the list lacks
 
@@ -60,7 +65,9 @@ struct Columns {
             for_each_of_row(logits, first, last, f);
             return;
         }
-        for (int i = static_cast<int>(thread_x()); i < count; i += THREADS) f(ids[i], values[i]);
+        for (int i = static_cast<int>(thread_x()); i < count; i += THREADS) {
+            f(column_of(ranks[i]), logit_of(ranks[i]));
+        }
     }
     // How many waves have columns to look at.
     DEVICE int waves() const {
@@ -110,8 +117,7 @@ DEVICE u64 find_rank(const Columns& columns, SumScratch& scratch, Target target_
         above = 0;  // sums from `rank` up, and from the next higher rank that was tried
     for (int shift = kRankBits - 2; shift >= 0; shift -= 2) {
         if (shift == kColumnBits - 2) {  // the logit is known; done if only one column has it
-            const float logit = from_order_key(static_cast<uint32_t>(rank >> kColumnBits));
-            if (reached - above == measure(rank | kColumnMask, logit)) break;
+            if (reached - above == measure(rank | kColumnMask, logit_of(rank))) break;
         }
         u64 sums[4] = {};
         columns.for_each(0, columns.columns, [&](int column, float logit) {

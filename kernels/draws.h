@@ -70,8 +70,7 @@ struct Row {
 
 // Columns of the row that were copied to LDS, in any order.
 struct List {
-    const float* values;
-    const int* ids;
+    const u64* ranks;
     int count;     // below 0: there is no list, because it was too long or nothing limits it
     u64 above[2];  // count and weight of the columns whose bins lie before the list's
     // The length of the list if it has every column that may be drawn, else -1: read the row.
@@ -79,10 +78,7 @@ struct List {
 };
 
 // Adds a column to a list in LDS. Past the list's room only its length grows.
-DEVICE void list_column(float (&values)[kListed], int (&ids)[kListed], uint32_t& listed, int column,
-                        float logit) {
+DEVICE void list_column(u64 (&ranks)[kListed], uint32_t& listed, int column, float logit) {
     const uint32_t slot = shared_add(&listed, 1);
-    if (slot >= kListed) return;
-    values[slot] = logit;
-    ids[slot] = column;
+    if (slot < kListed) ranks[slot] = rank_of(column, logit);
 }

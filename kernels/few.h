@@ -7,19 +7,23 @@
 
 constexpr int kFew = 256;    // most of them
 constexpr int kHelpers = 8;  // neighbouring lanes that compare one of them, each with an eighth
+constexpr int kGroups = 64;  // of neighbouring parts of a row
+constexpr int kPartsOfGroup = kParts / kGroups;
+constexpr int kListAhead = 2;  // vectors of columns to list that a thread has in flight
 constexpr float kLeastFinite = -0x1.fffffep127f;
-static_assert(THREADS % kHelpers == 0 && kParts <= kFew);
+static_assert(THREADS % kHelpers == 0 && kGroups <= kFew && kPartsOfGroup <= 32);
 
 // LDS for them.
 struct Few {
-    u64 ranks[kFew];    // in any order
-    u64 weights[kFew];  // from the highest rank on, as the rest
-    float logits[kFew];
-    int ids[kFew];
-    u64 reached;       // weight of those that may be drawn
-    int kept;          // number of those that top-p keeps
-    u64 best[kParts];  // ranks of the parts' best columns, from the highest on
-    int parts[kParts];
+    u64 groups[kGroups];  // ranks (of Best) of the groups' best columns
+    u64 best[kGroups];    // the same, from the highest on; 0 where groups have no column
+    int parts[kParts];    // those that have columns to list
+    uint32_t found;       // how many
+    uint32_t listed;      // columns listed of them
+    u64 ranks[kFew];      // from the highest on, as their weights
+    u64 weights[kFew];
+    u64 reached;  // weight of those that may be drawn
+    int kept;     // number of those that top-p keeps
 };
 
 // Calls use(i, sum) once for each i below `count`, with the sum of value(i, j) over all j below it.
@@ -42,60 +46,77 @@ DEVICE void compare_few(int count, Value value, Use use) {
 
 // Calls use(i, place) once for each of the first `count` ranks: `place` of them are higher.
 template <class Use>
-DEVICE void place_few(const Few& few, int count, Use use) {
+DEVICE void place_few(const u64* ranks, int count, Use use) {
     compare_few<uint32_t>(
-        count, [&](int i, int j) -> uint32_t { return few.ranks[j] > few.ranks[i]; },
+        count, [&](int i, int j) -> uint32_t { return ranks[j] > ranks[i]; },
         [&](int i, uint32_t place) { use(i, static_cast<int>(place)); });
 }
 
-// Lists the columns that top-k keeps, and perhaps more, where the top_k best of the parts' best
-// columns are known: the least of these is a floor, since at least top_k columns reach it, and only
-// their parts have columns that rank as high. There is no list where fewer parts have columns, or
-// where too many columns reach the floor.
-DEVICE List list_from_parts(const Row& row, const Best* parts, float (&values)[kListed],
-                            int (&ids)[kListed], uint32_t& listed, Few& few) {
+// Finds the groups' best columns, and which of these are the best. A group with NaN comes first,
+// and its number is NaN.
+DEVICE void sort_groups(const Best* parts, Few& few) {
+    ROLLED
     for (int i = static_cast<int>(thread_x()); i < kParts; i += THREADS) {
-        few.ranks[i] = parts[i].rank;
-        few.best[i] = 0;
+        Best group = parts[i];
+        group.join<kPartsOfGroup>();
+        if (i % kPartsOfGroup == 0) {
+            few.groups[i / kPartsOfGroup] = group.nan ? ~u64{0} : group.rank;
+        }
     }
-    if (thread_x() == 0) listed = 0;
+    ROLLED
+    for (int i = static_cast<int>(thread_x()); i < kGroups; i += THREADS) few.best[i] = 0;
+    if (thread_x() == 0) few.found = few.listed = 0;
     block_sync();
-    place_few(few, kParts, [&](int part, int place) {
-        if (few.ranks[part] == 0) return;  // parts without columns share a place
-        few.parts[place] = part;
-        few.best[place] = few.ranks[part];
+    place_few(few.groups, kGroups, [&](int group, int place) {
+        // Groups without columns share a place.
+        if (few.groups[group] != 0) few.best[place] = few.groups[group];
     });
     block_sync();
+}
+
+// Lists the columns that top-k keeps, and perhaps more, where the top_k best of the groups' best
+// columns are known: the least of these is a floor, since at least top_k columns reach it, and only
+// parts whose best column reaches it have columns that rank as high. There is no list where fewer
+// groups have columns, or where too many columns reach the floor.
+DEVICE List list_from_parts(const Row& row, const Best* parts, u64 (&ranks)[kListed], Few& few) {
     const Best least = {few.best[row.draw.top_k - 1], 0, 0};
-    if (least.rank == 0) return {values, ids, -1, {0, 0}};
+    if (least.rank == 0) return {ranks, -1, {0, 0}};
     const float floor = maximum(least.value(), kLeastFinite);  // -infinity is never drawn
     ROLLED
-    for (int i = static_cast<int>(wave()); i < row.draw.top_k; i += kWaves) {
-        const Part part(few.parts[i], row.columns / VECTOR);
-        ROLLED
-        for (int from = part.first + static_cast<int>(lane()); from < part.last;
-             from += AHEAD * WAVE) {
-            float x[AHEAD][VECTOR];
+    for (int i = static_cast<int>(thread_x()); i < kParts; i += THREADS) {
+        if (parts[i].rank >> 32 < order_key(floor)) continue;
+        few.parts[shared_add(&few.found, 1)] = i;
+    }
+    block_sync();
+    const uint32_t vectors = row.columns / VECTOR, share = vectors_of_part(vectors);
+    const uint32_t count = few.found * share;
+    ROLLED
+    for (uint32_t from = thread_x(); from < count; from += kListAhead * THREADS) {
+        float x[kListAhead][VECTOR];
+        uint32_t vector[kListAhead];
+        UNROLL
+        for (int k = 0; k < kListAhead; ++k) {
+            const uint32_t i = from + k * THREADS;
+            vector[k] = i < count ? few.parts[i / share] * share + i % share : vectors;
+            if (vector[k] < vectors) load_floats(row.logits + vector[k] * VECTOR, x[k]);
+        }
+        UNROLL
+        for (int k = 0; k < kListAhead; ++k) {
+            if (vector[k] >= vectors) continue;
+            float top = x[k][0];
             UNROLL
-            for (int k = 0; k < AHEAD; ++k) {
-                load_floats(row.logits + minimum(from + k * WAVE, part.last - 1) * VECTOR, x[k]);
-            }
-            UNROLL
-            for (int k = 0; k < AHEAD; ++k) {
-                float top = x[k][0];
-                UNROLL
-                for (int j = 1; j < VECTOR; ++j) top = maximum(top, x[k][j]);
-                if (top < floor || from + k * WAVE >= part.last) continue;
-                UNROLL
-                for (int j = 0; j < VECTOR; ++j) {
-                    if (x[k][j] < floor) continue;
-                    list_column(values, ids, listed, (from + k * WAVE) * VECTOR + j, x[k][j]);
-                }
+            for (int j = 1; j < VECTOR; ++j) top = maximum(top, x[k][j]);
+            if (!(top >= floor)) continue;
+            ROLLED
+            for (uint32_t column = vector[k] * VECTOR; column < (vector[k] + 1) * VECTOR;
+                 ++column) {
+                const float logit = row.logits[column];
+                if (logit >= floor) list_column(ranks, few.listed, column, logit);
             }
         }
     }
     block_sync();
-    return {values, ids, listed <= kListed ? static_cast<int>(listed) : -1, {0, 0}};
+    return {ranks, few.listed <= kListed ? static_cast<int>(few.listed) : -1, {0, 0}};
 }
 
 // How many of the first `count` columns top-p keeps, and the weight of those that min-p keeps too;
@@ -116,7 +137,7 @@ DEVICE void keep_few(const Row& row, int count, u64 total, Few& few) {
     ROLLED
     for (int i = first; i < last && above < target; ++i) {
         above += few.weights[i];
-        if (row.scale.weight(few.logits[i]) < row.draw.min_p) few.weights[i] = 0;
+        if (row.scale.weight(logit_of(few.ranks[i])) < row.draw.min_p) few.weights[i] = 0;
         reached += few.weights[i];
         ++kept;
     }
@@ -129,15 +150,9 @@ DEVICE void keep_few(const Row& row, int count, u64 total, Few& few) {
 // that may be drawn; `total` as of keep_few.
 template <class Give>
 DEVICE void draw_from_few(const Row& row, const List& list, u64 total, Few& few, Give give) {
-    ROLLED
-    for (int i = static_cast<int>(thread_x()); i < list.count; i += THREADS) {
-        few.ranks[i] = rank_of(list.ids[i], list.values[i]);
-    }
-    block_sync();
-    place_few(few, list.count, [&](int i, int place) {
-        few.weights[place] = row.scale.fixed(list.values[i]);
-        few.logits[place] = list.values[i];
-        few.ids[place] = list.ids[i];
+    place_few(list.ranks, list.count, [&](int i, int place) {
+        few.ranks[place] = list.ranks[i];
+        few.weights[place] = row.scale.fixed(logit_of(list.ranks[i]));
     });
     block_sync();
     if (wave() == 0) {
@@ -147,8 +162,10 @@ DEVICE void draw_from_few(const Row& row, const List& list, u64 total, Few& few,
     const u64 share = share_of(row.draw.uniform, few.reached);
     compare_few<u64>(
         few.kept,
-        [&](int i, int j) -> u64 { return few.ids[j] <= few.ids[i] ? few.weights[j] : 0; },
+        [&](int i, int j) -> u64 {
+            return column_of(few.ranks[j]) <= column_of(few.ranks[i]) ? few.weights[j] : 0;
+        },
         [&](int i, u64 reached) {
-            if (reached >= share && reached - few.weights[i] < share) give(few.ids[i]);
+            if (reached >= share && reached - few.weights[i] < share) give(column_of(few.ranks[i]));
         });
 }

@@ -4,19 +4,13 @@
 
 #include "device.h"
 
-constexpr int kParts = 64;  // of a row; PARTS of rocmforge/gpu/ops/argmax.py
+constexpr int kParts = 512;  // of a row; PARTS of rocmforge/gpu/ops/argmax.py
 
-// Part number `part` of a row: vectors `first` to `last` - 1 of it. argmax_parts and sample have
-// the same VECTOR (rocmforge/gpu/ops/argmax.py).
-struct Part {
-    int first, last;
-
-    DEVICE Part(int part, int vectors) {
-        const int share = (vectors + kParts - 1) / kParts;
-        first = part * share;
-        last = minimum(first + share, vectors);
-    }
-};
+// Vectors of a part; the last parts have fewer, or none. argmax_parts and sample have the same
+// VECTOR (rocmforge/gpu/ops/argmax.py).
+DEVICE int vectors_of_part(int vectors) {
+    return (vectors + kParts - 1) / kParts;
+}
 
 // An unsigned integer that orders floats: NaN is lowest, -0 and 0 are the same.
 DEVICE uint32_t order_key(float x) {
@@ -50,14 +44,15 @@ struct alignas(16) Best {
         return static_cast<int>(0xffffffffu - static_cast<uint32_t>(rank));
     }
 
-    // The best of all lanes of the wave, in every lane.
+    // The best of kLanes neighbouring lanes, in each of them.
+    template <unsigned kLanes = WAVE>
     DEVICE void join() {
-        if constexpr (WAVE > 32) add(from_lane<(WAVE > 32 ? 32 : 1)>());
-        add(from_lane<16>());
-        add(from_lane<8>());
-        add(from_lane<4>());
-        add(from_lane<2>());
-        add(from_lane<1>());
+        if constexpr (kLanes > 32) add(from_lane<(WAVE > 32 ? 32 : 1)>());
+        if constexpr (kLanes > 16) add(from_lane<16>());
+        if constexpr (kLanes > 8) add(from_lane<8>());
+        if constexpr (kLanes > 4) add(from_lane<4>());
+        if constexpr (kLanes > 2) add(from_lane<2>());
+        if constexpr (kLanes > 1) add(from_lane<1>());
     }
 
   private:
@@ -67,11 +62,3 @@ struct alignas(16) Best {
     }
 };
 static_assert(sizeof(Best) == 16);
-
-// The best column of a row, from its parts; all lanes of the wave must call.
-DEVICE Best best_of_parts(const Best* parts) {
-    Best best = {0, 0, 0};
-    for (int i = static_cast<int>(lane()); i < kParts; i += WAVE) best.add(parts[i]);
-    best.join();
-    return best;
-}

@@ -14,8 +14,8 @@
 //      between the two bins.
 //   3. find_rank searches the list, or the row where even that list was too long.
 //   4. find_column draws from the list, or from the row where the list lacks some kept columns.
-// Where top-k keeps no more columns than there are parts, their best columns tell where to list,
-// and a list of few columns needs no search (few.h).
+// Where top-k keeps no more columns than there are groups of parts, their best columns tell where
+// to list, and a list of few columns needs no search (few.h).
 //
 // Threads: a block takes a row; a thread reads every THREADS-th vector of VECTOR columns.
 // Grid (rows).
@@ -74,8 +74,8 @@ DEVICE BinRange find_bin_range(const Row& row, uint32_t (&bins)[kBins], int (&fo
 
 // Step 2: lists the columns of the bins from the top one to the range's last. If these are too
 // many, only those from the range's first bin on.
-DEVICE List list_columns(const Row& row, const BinRange& range, float (&values)[kListed],
-                         int (&ids)[kListed], uint32_t& listed, SumScratch& scratch) {
+DEVICE List list_columns(const Row& row, const BinRange& range, u64 (&ranks)[kListed],
+                         uint32_t& listed, SumScratch& scratch) {
     int count = -1;
     u64 above[2] = {};
     for (int from = 0; range.last < kBins && count < 0; from = range.first) {
@@ -89,14 +89,14 @@ DEVICE List list_columns(const Row& row, const BinRange& range, float (&values)[
                 above[0] += 1;
                 above[1] += row.scale.fixed(logit);
             } else if (bin <= range.last) {
-                list_column(values, ids, listed, column, logit);
+                list_column(ranks, listed, column, logit);
             }
         });
         block_sums(above, kWaves, scratch);
         if (listed <= kListed) count = static_cast<int>(listed);
         if (from == range.first) break;
     }
-    return {values, ids, count, {above[0], above[1]}};
+    return {ranks, count, {above[0], above[1]}};
 }
 
 // Step 3: the rank of the last column that top-k, and then top-p, keeps; 0 where they keep all.
@@ -110,8 +110,7 @@ DEVICE u64 lowest_kept_rank(const Row& row, const List& list, u64 total, SumScra
         const u64 above = !in_list ? 0 : counting ? list.above[0] : list.above[1];
         const bool partial = in_list && count_all < 0;
         const u64 rank = find_rank(
-            Columns{row.logits, row.columns, list.values, list.ids, in_list ? count : count_all,
-                    partial},
+            Columns{row.logits, row.columns, list.ranks, in_list ? count : count_all, partial},
             scratch,
             [&](u64 sum) -> u64 {
                 if (counting) return static_cast<u64>(row.draw.top_k) - above;
@@ -129,7 +128,7 @@ DEVICE u64 lowest_kept_rank(const Row& row, const List& list, u64 total, SumScra
 // Step 4: the column at which the running sum of the kept weights exceeds its share.
 DEVICE int draw_column(const Row& row, const List& list, u64 lowest, SumScratch& scratch) {
     return find_column(
-        Columns{row.logits, row.columns, list.values, list.ids, list.count_all(), false}, scratch,
+        Columns{row.logits, row.columns, list.ranks, list.count_all(), false}, scratch,
         [&](u64 sum) { return share_of(row.draw.uniform, sum); },
         [&](int candidate, float logit) -> u64 {
             const float weight = row.scale.weight(logit);
@@ -140,8 +139,7 @@ DEVICE int draw_column(const Row& row, const List& list, u64 lowest, SumScratch&
 
 KERNEL(sample, SampleArgs, THREADS) {
     SHARED uint32_t bins[kBins];
-    SHARED float values[kListed];
-    SHARED int ids[kListed];
+    SHARED u64 ranks[kListed];
     SHARED SumScratch scratch;
     SHARED Few few;
     SHARED int found[2];
@@ -151,9 +149,10 @@ KERNEL(sample, SampleArgs, THREADS) {
     const Best* const parts = a.parts + static_cast<u64>(block_x()) * kParts;
     const float* const logits = a.logits + static_cast<u64>(block_x()) * a.columns;
     const bool by_count = draw.top_k > 0 && draw.top_k < a.columns;
-    const Best best = best_of_parts(parts);
+    sort_groups(parts, few);
+    const Best best = {few.best[0], 0, 0};
     const float top = best.value();
-    const bool refused = best.nan || !(top > -infinity() && top < infinity());
+    const bool refused = !(top > -infinity() && top < infinity());
     if (refused || !(draw.temperature > 0.0f)) {
         if (thread_x() == 0) give(a, refused ? -1 : best.column());
         return;
@@ -163,10 +162,14 @@ KERNEL(sample, SampleArgs, THREADS) {
     const Scale scale = {top, inverse, by_count ? kBinsPerLogit : kBinsPerDepth * inverse};
     const Row row = {logits, a.columns, draw, scale, by_count, by_weight};
 
-    List list = {values, ids, -1, {0, 0}};
+    List list = {ranks, -1, {0, 0}};
     BinRange range = {0, kBins, 0};
-    if (by_count && draw.top_k <= kParts) {
-        list = list_from_parts(row, parts, values, ids, listed, few);
+    if (by_count && draw.top_k <= kGroups) {
+        list = list_from_parts(row, parts, ranks, few);
+        if (list.count >= 0 && list.count <= kFew) {
+            draw_from_few(row, list, 0, few, [&](int column) { give(a, column); });
+            return;
+        }
     }
     if (list.count < 0) {
         if (by_count || by_weight) range = find_bin_range(row, bins, found, scratch);
@@ -174,7 +177,7 @@ KERNEL(sample, SampleArgs, THREADS) {
             const float depth = minimum(-fast_log(draw.min_p), 100.0f);
             range.last = minimum(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
         }
-        list = list_columns(row, range, values, ids, listed, scratch);
+        list = list_columns(row, range, ranks, listed, scratch);
     }
     if (list.count_all() >= 0 && list.count <= kFew) {
         draw_from_few(row, list, range.total, few, [&](int column) { give(a, column); });

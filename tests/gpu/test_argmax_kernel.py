@@ -29,7 +29,8 @@ def argmax(gpu: Gpu, logits: NDArray[np.float32]) -> NDArray[np.int32]:
 
 @pytest.mark.parametrize(
     ("rows", "columns"),
-    [(3, n) for n in (1, 2, 4, 63, 64, 65, 255, 256, 260, 997, 4100)] + [(2, 32003), (1, 151936)],
+    [(3, n) for n in (1, 2, 4, 63, 64, 65, 255, 256, 260, 997, 4100)]
+    + [(2, 10001), (2, 32003), (2, 40000), (1, 151936)],
 )
 def test_the_largest_wins_wherever_it_is(gpu: Gpu, rows: int, columns: int) -> None:
     random = np.random.default_rng(columns)

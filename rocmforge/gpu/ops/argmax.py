@@ -13,8 +13,10 @@ from rocmforge.gpu.launch import Launch
 
 FILE = "argmax.hip"
 LAYOUTS = {"argmax_parts": "PPi", "argmax": "PP"}
-PARTS = 64
+PARTS = 512
 """Parts of a row: kParts of kernels/parts.h."""
+LANES = 16
+"""Lanes that read a part: kLanes of kernels/argmax.hip."""
 
 
 @dataclass(frozen=True)
@@ -24,18 +26,23 @@ class Constants:
     Parameters
     ----------
     THREADS
-        Threads of a block, for one part of a row.
+        Threads of a block; `LANES` of them read one part of a row.
     VECTOR
         Columns of a load: 4, or 1 where the columns are no multiple of 4.
+    AHEAD
+        Loads that a thread has in flight: as many as its share of a part takes, up to 4.
     """
 
     THREADS: int
     VECTOR: int
+    AHEAD: int
 
 
 def choose(architecture: str, columns: int) -> Constants:
     """Constants for an architecture and a row's length."""
-    return Constants(256, vector(columns))
+    own = vector(columns)
+    loads = -(-columns // (own * PARTS * LANES))
+    return Constants(256, own, 1 if loads == 1 else 2 if loads == 2 else 4)
 
 
 def vector(columns: int) -> int:
@@ -45,7 +52,7 @@ def vector(columns: int) -> int:
 
 def builds(architecture: str) -> Iterator[Build]:
     """Every way in which the op compiles its kernels."""
-    for columns in (32000, 32001):
+    for columns in (32000, 65536, 128256, 1001, 10001, 32001):
         constants = choose(architecture, columns)
         yield Build(FILE, LAYOUTS, asdict(constants), hot=constants.VECTOR == 4)
 
@@ -62,7 +69,7 @@ def argmax_parts(kernels: Kernels, *, logits: int, parts: int, rows: int, column
         FILE,
         "argmax_parts",
         asdict(constants),
-        (PARTS, rows, 1),
+        (PARTS * LANES // constants.THREADS, rows, 1),
         constants.THREADS,
         LAYOUTS["argmax_parts"],
         *(logits, parts, columns),
