@@ -150,7 +150,7 @@ def test_ops_of_a_gpu_stand_beside_gpu_speed_and_the_roofline(tool: Any) -> None
     assert "| all steps over the whole pass | 0.90 |" in shown
     assert "| Q8_0 | 8.00 | n/a | n/a | 2.50 |" in tool.op_tables(baseline, None)
     newer = tool_module("gpu_tables").Measured(
-        "c" * 40, {"matmul.Quantized.time_matmul('Q8_0', 1, 'gpu')": 7e-3}
+        "c" * 8, {"matmul.Quantized.time_matmul('Q8_0', 1, 'gpu')": 7e-3}
     )
     shown = tool.op_tables(baseline, None, newer)
     assert "asv cccccccc. 4096" in shown
@@ -183,6 +183,12 @@ def test_a_value_of_the_suites_stands_with_its_unit_and_mark(tool: Any, tmp_path
     assert rows[2] == f"| a time | `{time}` | 2.5 ms | ! 10 µs |"
     assert rows[3] == f"| a small one | `{small}` | 250 µs | n/a |"
     assert rows[4] == f"| a rate | `{rate}` | 7 GB/s | n/a |"
+    for older in (time, small):  # as `bench baseline refresh` keeps them
+        entries[older]["metadata"]["commit"] = "d" * 40
+    rows = tool._suites_table([cpu, gpu], wanted).splitlines()
+    assert rows[0] == "| what | benchmark | `cpu`, dddddddd | `sm_90`, cccccccc |"
+    assert rows[2] == f"| a time | `{time}` | 2.5 ms | ! 10 µs |"
+    assert rows[4] == f"| a rate | `{rate}` | 7 GB/s (cccccccc) | n/a |"
 
 
 def test_the_slowest_is_found_in_the_results(tool: Any) -> None:
@@ -199,10 +205,13 @@ def test_the_slowest_is_found_in_the_results(tool: Any) -> None:
         "m.track_x('Q2_K', 2, 'gpu')": entry("GB/s", "p50_gb_per_s", 1.0),
         "m.track_x('Q2_K', 1, 'cpu')": entry("GB/s", "p50_gb_per_s", 1.0),
     }
-    machine = {"baselines": entries, "metadata": {"hardware": {"gpu_architecture": "sm_90"}}}
-    assert tool._measured(machine, "m.track_x(<slowest>, 1, 'cpu')") == "3 GB/s (MXFP4)"
-    assert tool._measured(machine, "m.track_y(<slowest>, 'cpu')") == "9000 µs (F16)"
-    assert tool._measured(machine, "m.track_z(<slowest>, 'cpu')") == "n/a"
+    entries["m.track_y('F16', 'gpu')"]["metadata"]["commit"] = "d" * 40
+    meta = {"commit": "c" * 40, "hardware": {"gpu_architecture": "sm_90"}}
+    machine = {"baselines": entries, "metadata": meta}
+    slowest = "3 GB/s (MXFP4)", "cccccccc"
+    assert tool._measured(machine, "m.track_x(<slowest>, 1, 'cpu')") == slowest
+    assert tool._measured(machine, "m.track_y(<slowest>, 'cpu')") == ("9000 µs (F16)", "dddddddd")
+    assert tool._measured(machine, "m.track_z(<slowest>, 'cpu')") == ("n/a", None)
 
 
 def test_formats_stand_beside_the_median_of_all(tool: Any) -> None:

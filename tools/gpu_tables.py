@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -169,19 +169,24 @@ def stored_median(entry: dict[str, Any]) -> float:
     return next(float(value) for name, value in entry["metrics"].items() if name[:4] == "p50_")
 
 
+def stored_commit(baseline: dict[str, Any], label: str) -> str:
+    """Where a benchmark of a baseline was measured, in short: `refresh` keeps what is older."""
+    own = baseline["baselines"][label].get("metadata", {}).get("commit")
+    return str(own or baseline["metadata"]["commit"])[:8]
+
+
+def stored_commits(baseline: dict[str, Any], labels: Iterable[str]) -> str:
+    """Where some of its benchmarks were measured; those that it has not do not count."""
+    held = [label for label in labels if label in baseline["baselines"]]
+    return " and ".join(sorted({stored_commit(baseline, label) for label in held}))
+
+
 @dataclass(frozen=True)
 class Measured:
     """Medians by label, of one commit: milliseconds of what is a time, else as its name says."""
 
     commit: str
     medians: Mapping[str, float]
-
-
-def stored(baseline: dict[str, Any]) -> Measured:
-    """What a baseline has."""
-    entries = baseline["baselines"]
-    medians = {label: stored_median(entry) for label, entry in entries.items()}
-    return Measured(baseline["metadata"]["commit"], medians)
 
 
 def newest_products(
@@ -202,7 +207,7 @@ def newest_products(
             if r.value is not None
         }
         if GEMV.format("Q4_K") in medians:
-            return Measured(run.commit, medians)
+            return Measured(run.commit[:8], medians)
     return None
 
 
@@ -220,23 +225,28 @@ def op_tables(
     products
         The newest run that has the products, if it is newer than the baseline.
     """
-    meta = baseline["metadata"]
+    meta, entries = baseline["metadata"], baseline["baselines"]
     if not meta["hardware"]["gpu_architecture"]:
         return ""
-    own = stored(baseline)
-    products = products or own
-    rows, steps = _product_rows(products.medians, speeds), _step_rows(own.medians)
+    own = {label: stored_median(entry) for label, entry in entries.items()}
+    if products is None:
+        labels = [shape.format(name) for name in FORMATS for shape in (GEMV, ROOFLINE)]
+        products = Measured(stored_commits(baseline, labels), own)
+    rows, steps = _product_rows(products.medians, speeds), _step_rows(own)
     if not rows or not steps:
         return ""
+    passes = _passes(own)
+    timed = [label for label in own if STEP.fullmatch(label)]
+    at = stored_commits(baseline, [*timed, *(WHOLE.format(one) for one in passes)])
     heads = ("format", "asv, µs", "gpu_speed, µs", "asv / gpu_speed", "time / ideal")
     other = f", gpu_speed {speeds['commit'][:8]}" if speeds else ""
     shape = f"{GEMV_SHAPE} × {GEMV_SHAPE} weights times one token"
     lines = [
-        f"`{meta['hardware_tag']}`, asv {products.commit[:8]}{other}. {shape}:",
+        f"`{meta['hardware_tag']}`, asv {products.commit}{other}. {shape}:",
         *("", *table(heads, rows)),
         "",
-        f"Steps of the passes of 1.1B-Q4_K_M at {own.commit[:8]}, device time of one call, µs:",
-        *("", *table(("step", *_passes(own.medians)), steps)),
+        f"Steps of the passes of 1.1B-Q4_K_M at {at}, device time of one call, µs:",
+        *("", *table(("step", *passes), steps)),
     ]
     return "\n".join(lines) + "\n"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ from estimate_radeon import radeon_tables
 from figure_data import SECTIONS, Figure, figures, is_usual, model_name
 from figures import is_current, svg
 from gpu_tables import (
+    GEMV,
     newest_products,
     op_tables,
     peer_table,
     readme_peer,
     speed_tables,
+    stored_commit,
+    stored_commits,
     stored_median,
     two_gpus_tables,
 )
@@ -48,6 +52,7 @@ GPUS = "*/gpu_speed.json"  # what gpu_speed.py wrote
 BASELINES = "*/baseline.json"  # what bench run --save-baseline wrote
 ROOFLINE = "roofline.Matmul.track_inverse_roofline_fraction('{}', {}, 'cpu')"
 ISA = "matmul.InstructionSet.track_cold_ms('{}', {}, '{}')"
+ISAS = ("avx512", "avx2", "portable")
 NOISE = "*/noise.json"  # what bench noise --save wrote
 ALARMS = "*/false_alarms.json"  # what false_alarms.py --json wrote
 TRIALS = "*/gate_trials*.json"  # what gate_trials.py --json wrote
@@ -162,7 +167,9 @@ def _ops(baseline: dict[str, Any]) -> str:
     tag = meta["hardware_tag"]
     speeds = _read(f"{tag}/{Path(GPUS).name}")
     known = read_benchmarks(RESULTS / "benchmarks.json")
-    products = newest_products(RESULTS / tag, known, since=meta["commit_date"])
+    stored = baseline["baselines"].get(GEMV.format("Q4_K"), {})
+    since = stored.get("timestamp", meta["commit_date"])
+    products = newest_products(RESULTS / tag, known, since)
     return op_tables(baseline, speeds[0] if speeds else None, products)
 
 
@@ -230,21 +237,26 @@ def coverage() -> list[tuple[str, str]]:
 def _suites_table(baselines: list[dict[str, Any]], rows: list[tuple[str, str]]) -> str:
     """One measured value of each thing that the suites cover, on every machine.
 
-    What no machine has is named once below the table, instead of rows of n/a.
+    A machine's head names the commit of most values; the others name their own. What no machine has
+    is named once below the table, instead of rows of n/a.
     """
     if not baselines:
         return ""
-    heads = []
+    heads, columns = [], []
     for baseline in baselines:
-        meta = baseline["metadata"]
-        heads.append(f"`{meta['hardware_tag']}`, {meta['commit'][:8]}")
+        values = [_measured(baseline, label) for _, label in rows]
+        commits = Counter(commit for _, commit in values if commit)
+        most = commits.most_common(1)[0][0] if commits else baseline["metadata"]["commit"][:8]
+        heads.append(f"`{baseline['metadata']['hardware_tag']}`, {most}")
+        columns.append(
+            [text if commit in (None, most) else f"{text} ({commit})" for text, commit in values]
+        )
     cells, absent = [], []
-    for what, label in rows:
-        values = [_measured(baseline, label) for baseline in baselines]
-        if {*values} == {NA}:
+    for (what, label), *own in zip(rows, *columns, strict=True):
+        if {*own} == {NA}:
             absent.append(label)
         else:
-            cells.append([what, f"`{label}`", *values])
+            cells.append([what, f"`{label}`", *own])
     lines = table(["what", "benchmark", *heads], cells)
     if absent:
         lines += ["", f"In no baseline yet: {', '.join(f'`{label}`' for label in absent)}."]
@@ -280,7 +292,8 @@ def _rooflines(baseline: dict[str, Any]) -> str:
         for fmt in measured
     ]
     heads = ("format", "one token", "from the median", "128 tokens", "from the median")
-    intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"
+    labels = [ROOFLINE.format(fmt, tokens) for fmt in measured for tokens in found]
+    intro = f"`{meta['hardware_tag']}`, commit {stored_commits(baseline, labels)}:"
     return "\n".join([intro, "", *table(heads, cells)]) + "\n"
 
 
@@ -290,39 +303,43 @@ def _isas(baseline: dict[str, Any]) -> str:
     cells = []
     for fmt in WEIGHT_FORMATS:
         ratios = []
-        for isa in ("avx2", "portable"):
+        for isa in ISAS[1:]:
             for tokens in (1, 128):
-                best, own = (entries.get(ISA.format(fmt, tokens, one)) for one in ("avx512", isa))
+                best, own = (entries.get(ISA.format(fmt, tokens, one)) for one in (ISAS[0], isa))
                 if best and own:
                     ratios.append(f"{stored_median(own) / stored_median(best):.2f}")
         if len(ratios) == 4:
             cells.append([fmt, *ratios])
     heads = ("format", "AVX2, one token", "128 tokens", "portable, one token", "128 tokens")
-    intro = f"`{meta['hardware_tag']}`, commit {meta['commit'][:8]}:"
+    labels = [ISA.format(fmt, n, one) for fmt, *_ in cells for n in (1, 128) for one in ISAS]
+    intro = f"`{meta['hardware_tag']}`, commit {stored_commits(baseline, labels)}:"
     return "\n".join([intro, "", *table(heads, cells)]) + "\n" if cells else ""
 
 
-def _measured(baseline: dict[str, Any], label: str) -> str:
-    """Median and unit of a benchmark in a baseline: on its GPU where it has one.
+def _measured(baseline: dict[str, Any], label: str) -> tuple[str, str | None]:
+    """Median and unit of a benchmark in a baseline, on its GPU where it has one; and its commit.
 
     A label with `SLOWEST` as a parameter stands for the slowest of its benchmarks, which is named.
     """
     gpu = baseline["metadata"]["hardware"]["gpu_architecture"]
     own = label.replace("'cpu'", "'gpu'") if gpu else label
-    entries = baseline["baselines"]
+    entries, name = baseline["baselines"], ""
     if SLOWEST in own:
-        return _slowest(entries, own)
-    return _value(entries[own]) if own in entries else NA
+        own, name = _slowest(entries, own)
+    if own not in entries:
+        return NA, None
+    return _value(entries[own]) + name, stored_commit(baseline, own)
 
 
-def _slowest(entries: dict[str, Any], label: str) -> str:
+def _slowest(entries: dict[str, Any], label: str) -> tuple[str, str]:
+    """The slowest benchmark of a pattern, and the parameter that it has there, in brackets."""
     pattern = re.escape(label).replace(re.escape(SLOWEST), "'([^']*)'")
-    found = {hit[1]: entries[name] for name in entries if (hit := re.fullmatch(pattern, name))}
+    found = {name: hit[1] for name in entries if (hit := re.fullmatch(pattern, name))}
     if not found:
-        return NA
-    rates = next(iter(found.values()))["metadata"]["unit"].endswith("/s")
-    name = (min if rates else max)(found, key=lambda name: stored_median(found[name]))
-    return f"{_value(found[name])} ({name})"
+        return label, ""
+    rates = entries[next(iter(found))]["metadata"]["unit"].endswith("/s")
+    name = (min if rates else max)(found, key=lambda name: stored_median(entries[name]))
+    return name, f" ({found[name]})"
 
 
 def _value(entry: dict[str, Any]) -> str:
