@@ -22,13 +22,14 @@ from rocmforge.chat import Conversation, ReplyToken, opening
 from rocmforge.demo import demo_model, held_out_text
 from rocmforge.devices import Sums, default_device, list_devices, measured_sums
 from rocmforge.engine import Engine
-from rocmforge.errors import DeviceError
+from rocmforge.errors import DeviceError, TextError
 from rocmforge.generation import GeneratedToken, GenerationStats
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.profiling.process_memory import peak_memory_bytes
 from rocmforge.quantities import human_size
 from rocmforge.sampling_params import SamplingParams
+from rocmforge.suggestions import longer_context
 from rocmforge.terminal import (
     Output,
     ProgressBar,
@@ -107,10 +108,7 @@ def _too_long(tokens: int, engine: Engine) -> str:
 
 
 def _longer(engine: Engine) -> str:
-    trained = engine.config.ctx_train
-    if engine.ctx < trained:
-        return f"--ctx N raises that, for this model up to {trained}"
-    return "the model was trained for no more"
+    return longer_context(engine.ctx, engine.config.ctx_train)
 
 
 def _report(
@@ -204,7 +202,14 @@ def _chat_sampling(path: str) -> dict[str, Any]:
 
 def _lines(interactive: bool) -> Iterator[str]:
     if not interactive:
-        yield from (line for line in (raw.strip() for raw in sys.stdin) if line)
+        for number, raw in enumerate(sys.stdin.buffer, 1):
+            try:
+                line = raw.decode().strip()
+            except UnicodeDecodeError as error:
+                where = f"standard input, line {number}: byte {error.start}"
+                raise TextError(f"{where}: {error.reason}, wanted UTF-8") from error
+            if line:
+                yield line
         return
     with suppress(ImportError):
         import readline  # noqa: F401  (gives input() line editing)

@@ -1,4 +1,4 @@
-"""What a mistyped name was perhaps meant to be, and an argument parser that says so."""
+"""What errors advise: what a mistyped name was perhaps meant to be, how to get a longer context."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     by_case = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(word.casefold(), by_case, n=1)
     return f"; did you mean {by_case[close[0]]}?" if close else ""
+
+
+def longer_context(ctx: int, trained: int) -> str:
+    """Say how a context of `ctx` tokens can be longer; `trained`: the most that the model reads."""
+    if ctx < trained:
+        return f"--ctx N raises that, for this model up to {trained}"
+    return "the model was trained for no more"
 
 
 class Parser(argparse.ArgumentParser):

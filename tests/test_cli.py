@@ -354,6 +354,8 @@ def test_files_that_cannot_be_used(
     )
     pipe(b"\xff")
     assert "standard input: byte 0" in fails(capsys, ["generate", model])
+    pipe(b"\n\xff\n")
+    assert "standard input, line 2: byte 0: invalid start byte" in fails(capsys, ["chat", model])
 
 
 def test_an_error_is_one_printable_line(

@@ -7,7 +7,6 @@ it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -449,7 +448,7 @@ class GpuExecutor:
         if watch is not None:
             watch.host("launch")
         if running.shape.single and kept.ran and kept.graph is None:
-            kept.graph = runtime.capture(stream, partial(_all, self._enqueue(running, None)))
+            kept.graph = runtime.capture(stream, partial(alone, self._enqueue(running, None)))
         yield BARRIER  # likewise, where making a graph waits for the device
         if watch is not None:
             watch.mark()
@@ -490,11 +489,6 @@ class GpuExecutor:
         if running.draws is None:  # chosen tokens are there already
             runtime.copy_to_host(running.result, kept.scores, stream)
         mark("device_to_host")
-
-
-def _all(work: Work[None]) -> None:
-    """Do all parts of what waits for no other device."""
-    deque(work, 0)
 
 
 def _unmarked(step: str) -> None:

@@ -41,6 +41,7 @@ from rocmforge.profiling.spans import spans_of
 from rocmforge.profiling.telemetry import measure_ceilings
 from rocmforge.profiling.ttft import TARGET_S, first_token, prompt_of
 from rocmforge.profiling.turns import phase_of
+from rocmforge.suggestions import longer_context
 from rocmforge.text.tokenizer import Tokenizer
 
 PROMPT_TOKENS, TOKENS = 512, 32
@@ -262,14 +263,10 @@ def _prompt_tokens(options: Options, engine: Engine) -> int:
     room = engine.ctx - (options.tokens - 1)
     wanted = options.prompt_tokens or max(2, min(PROMPT_TOKENS, room))
     if wanted > room:
-        trained = engine.config.ctx_train
-        more = "the model was trained for no more"
-        if engine.ctx < trained:
-            more = f"--ctx raises it, up to {trained}"
         raise ValueError(
             f"context: got a prompt of {wanted} tokens and {options.tokens} to generate, "
             f"of which the model reads {wanted + options.tokens - 1}, wanted at most {engine.ctx}; "
-            f"{more}"
+            f"{longer_context(engine.ctx, engine.config.ctx_train)}"
         )
     return wanted
 

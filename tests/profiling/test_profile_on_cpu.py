@@ -349,7 +349,7 @@ def test_a_request_leaves_its_sequence_to_the_caller(engine: Engine, model: Path
             {"ctx": 16, "tokens": 17},
             "context: got a prompt of 2 tokens and 17 to generate, of which the model reads 18, w",
         ),
-        ({"ctx": 16, "tokens": 17}, "wanted at most 16; --ctx raises it, up to"),
+        ({"ctx": 16, "tokens": 17}, "wanted at most 16; --ctx N raises that, for this model up to"),
         ({"tokens": 9000}, "the model was trained for no more$"),
     ],
 )
