@@ -2,6 +2,10 @@
 //
 // Compiled without any instruction-set flag, since it runs on processors that lack them. It knows
 // what each set needs of the processor, and nothing of the ops.
+#if defined(ROCMFORGE_X86)
+#include <cpuid.h>
+#endif
+
 #include <cstring>
 
 #include "ops.h"
@@ -74,6 +78,20 @@ bool multiplies_pairs([[maybe_unused]] const Ops& ops) {
     return &ops == &avx512::table && __builtin_cpu_supports("avx512bf16");
 #else
     return false;
+#endif
+}
+
+bool few_tokens_ask_ahead() {
+#ifdef ROCMFORGE_X86
+    // Zen 4 is what has AVX-512 in AMD's family 19h; old compilers know neither by name.
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx) || ecx != signature_AMD_ecx) return true;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return true;
+    const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
+    __builtin_cpu_init();
+    return family != 0x19 || !__builtin_cpu_supports("avx512f");
+#else
+    return true;
 #endif
 }
 

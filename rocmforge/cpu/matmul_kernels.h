@@ -8,6 +8,7 @@
 
 #include <type_traits>
 
+#include "ops.h"
 #include "packed_layout.h"
 #include "panels.h"
 
@@ -18,6 +19,13 @@ constexpr int kChunkGroups = 16;  // groups of a tile expanded at once (8 KB as 
 // Zen 3.
 constexpr int kAhead = kSumsOf16Bits ? 1024 : 4096;
 constexpr int kExactGroups = 8;  // groups of a tile expanded to float32 at once (16 KB)
+
+// Whether a panel of so many tokens asks for them.
+const bool kFewAskAhead = few_tokens_ask_ahead();
+template <int width>
+bool asks_ahead() {
+    return width > 2 || kFewAskAhead;
+}
 
 template <class Block>
 constexpr bool kSigned = Block::kBits == 8 || HasLut<Block>;
@@ -204,7 +212,9 @@ void multiply_tile(const uint8_t* tile, int64_t groups, const Panel& p, float* o
     for (int64_t g = 0; g < groups; g += Layout::kGroups, tile += Layout::kRecordBytes) {
         const Layout layout(tile);
         add_groups<Block, width>(p, g, Layout::kGroups, acc, [&](int i, F32* sums) {
-            prefetch(tile + kAhead + i * Layout::kGroupBytes, Layout::kGroupBytes);
+            if (asks_ahead<width>()) {
+                prefetch(tile + kAhead + i * Layout::kGroupBytes, Layout::kGroupBytes);
+            }
             auto group = layout.group(tile, i);
             to_form<Block, form>(group.codes);
 #pragma GCC unroll 2
@@ -347,7 +357,7 @@ void multiply_panel(const Element* w, int64_t steps, const X* x, bool fresh, flo
     int64_t k = 0;
     for (; k + chains <= steps; k += chains) {
         constexpr int bytes = chains * kLanes * static_cast<int>(sizeof(Element));
-        if constexpr (width == 1) {
+        if (width == 1 && asks_ahead<width>()) {
             prefetch(reinterpret_cast<const uint8_t*>(w + k * kLanes) + kAhead, bytes);
         }
 #pragma GCC unroll 8
