@@ -7,18 +7,19 @@
 //   parts   (rows, kParts) Best, aligned to 16: parts.h
 //   out     (rows,) int
 //
-// argmax_parts: kLanes neighbouring lanes take one part, which is a run of columns; each reads
-// every kLanes-th vector of VECTOR columns of it. Grid (kParts * kLanes / THREADS, rows). argmax: a
-// wave takes a row. Grid (rows). Limits: columns a multiple of VECTOR. Launched by
-// rocmforge/gpu/ops/argmax.py; argmax_parts also by rocmforge/gpu/ops/sample.py.
+// argmax_parts: kPartLanes neighbouring lanes take one part, which is a run of columns; each reads
+// every kPartLanes-th vector of VECTOR columns. Grid (kParts * kPartLanes / THREADS, rows).
+// argmax: a wave takes a row. Grid (rows).
+// Limits: columns a multiple of VECTOR.
+// Launched by rocmforge/gpu/ops/argmax.py; argmax_parts also by rocmforge/gpu/ops/sample.py.
 #include "output.h"
 #include "parts.h"
 
 #if !defined(THREADS) || !defined(VECTOR) || !defined(AHEAD)
 #error "THREADS, VECTOR and AHEAD have to be passed by the build"
 #endif
-constexpr int kLanes = 16;  // LANES of rocmforge/gpu/ops/argmax.py
-static_assert(kParts * kLanes % THREADS == 0);
+constexpr int kPartLanes = 16;  // LANES of rocmforge/gpu/ops/argmax.py
+static_assert(kParts * kPartLanes % THREADS == 0 && kParts % WAVE == 0);
 
 struct ArgmaxPartsArgs {
     const float* logits;
@@ -35,16 +36,16 @@ KERNEL(argmax_parts, ArgmaxPartsArgs, THREADS) {
     const u64 row = block_y();
     const float* logits = a.logits + row * a.columns;
     const int thread = static_cast<int>(block_x() * THREADS + thread_x());
-    const int part = thread / kLanes, own = thread % kLanes;
+    const int part = thread / kPartLanes, own = thread % kPartLanes;
     const int vectors = a.columns / VECTOR, share = vectors_of_part(vectors);
     const int last = minimum((part + 1) * share, vectors);
     Best best = {0, 0, 0};
-    for (int from = part * share + own; from < last; from += AHEAD * kLanes) {
+    for (int from = part * share + own; from < last; from += AHEAD * kPartLanes) {
         float x[AHEAD][VECTOR];
         int at[AHEAD];
         UNROLL
         for (int k = 0; k < AHEAD; ++k) {
-            at[k] = minimum(from + k * kLanes, last - 1) * VECTOR;  // the last one, again
+            at[k] = minimum(from + k * kPartLanes, last - 1) * VECTOR;  // the last one, again
             load_floats(logits + at[k], x[k]);
         }
         UNROLL
@@ -53,7 +54,7 @@ KERNEL(argmax_parts, ArgmaxPartsArgs, THREADS) {
             for (int j = 0; j < VECTOR; ++j) best.add(x[k][j], at[k] + j);
         }
     }
-    best.join<kLanes>();
+    best.join<kPartLanes>();
     if (own == 0) a.parts[row * kParts + part] = best;
 }
 

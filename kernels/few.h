@@ -1,26 +1,29 @@
-// What a block does with a few columns of a row of logits: each is compared with all of them, which
-// takes fewer barriers than a search. Its code is met cold, once a step: so its loops are ROLLED.
-// With top-k of more than about 60 the list is often longer than kFew.
+// How a block finds the few columns of a row of logits that top-k keeps, by the best columns of the
+// row's parts, and draws from a few: each is compared with all of them, which takes fewer barriers
+// than a search. Its code is met cold, once a step: so its loops are ROLLED.
 #pragma once
 
 #include "draws.h"
 
 constexpr int kFew = 256;    // most of them
 constexpr int kHelpers = 8;  // neighbouring lanes that compare one of them, each with an eighth
-constexpr int kGroups = 64;  // of neighbouring parts of a row
+constexpr int kGroups = 64;  // of neighbouring parts of a row; a short one has fewer with columns
 constexpr int kPartsOfGroup = kParts / kGroups;
 constexpr int kListAhead = 2;  // vectors of columns to list that a thread has in flight
 constexpr float kLeastFinite = -0x1.fffffep127f;
-static_assert(THREADS % kHelpers == 0 && kGroups <= kFew && kPartsOfGroup <= 32);
+static_assert(THREADS % kHelpers == 0 && kFew <= kListed);
+// The lanes of a group are in one wave, and whole waves look at parts.
+static_assert(kParts % 64 == 0 && kPartsOfGroup * kGroups == kParts &&
+              (kPartsOfGroup & (kPartsOfGroup - 1)) == 0 && kPartsOfGroup <= 32);
 
 // LDS for them.
 struct Few {
-    u64 groups[kGroups];  // ranks (of Best) of the groups' best columns
-    u64 best[kGroups];    // the same, from the highest on; 0 where groups have no column
-    int parts[kParts];    // those that have columns to list
-    uint32_t found;       // how many
-    uint32_t listed;      // columns listed of them
-    u64 ranks[kFew];      // from the highest on, as their weights
+    u64 groups[kGroups];   // the groups' best columns: ranks as Best has them, not as rank_of
+    u64 best[kGroups];     // the same, from the highest on; 0 where groups have no column
+    int parts[kParts];     // those that have columns to list
+    uint32_t parts_found;  // how many
+    uint32_t listed;       // columns in the list
+    u64 ranks[kFew];       // as of rank_of, from the highest on, as their weights
     u64 weights[kFew];
     u64 reached;  // weight of those that may be drawn
     int kept;     // number of those that top-p keeps
@@ -53,7 +56,7 @@ DEVICE void place_few(const u64* ranks, int count, Use use) {
 }
 
 // Finds the groups' best columns, and which of these are the best. A group with NaN comes first,
-// and its number is NaN.
+// and its number is NaN. All threads must call.
 DEVICE void sort_groups(const Best* parts, Few& few) {
     ROLLED
     for (int i = static_cast<int>(thread_x()); i < kParts; i += THREADS) {
@@ -65,7 +68,7 @@ DEVICE void sort_groups(const Best* parts, Few& few) {
     }
     ROLLED
     for (int i = static_cast<int>(thread_x()); i < kGroups; i += THREADS) few.best[i] = 0;
-    if (thread_x() == 0) few.found = few.listed = 0;
+    if (thread_x() == 0) few.parts_found = few.listed = 0;
     block_sync();
     place_few(few.groups, kGroups, [&](int group, int place) {
         // Groups without columns share a place.
@@ -77,7 +80,8 @@ DEVICE void sort_groups(const Best* parts, Few& few) {
 // Lists the columns that top-k keeps, and perhaps more, where the top_k best of the groups' best
 // columns are known: the least of these is a floor, since at least top_k columns reach it, and only
 // parts whose best column reaches it have columns that rank as high. There is no list where fewer
-// groups have columns, or where too many columns reach the floor.
+// groups have columns, or where more than kFew columns reach the floor, as is often so with top-k
+// of more than about 60. All threads must call.
 DEVICE List list_from_parts(const Row& row, const Best* parts, u64 (&ranks)[kListed], Few& few) {
     const Best least = {few.best[row.draw.top_k - 1], 0, 0};
     if (least.rank == 0) return {ranks, -1, {0, 0}};
@@ -85,11 +89,11 @@ DEVICE List list_from_parts(const Row& row, const Best* parts, u64 (&ranks)[kLis
     ROLLED
     for (int i = static_cast<int>(thread_x()); i < kParts; i += THREADS) {
         if (parts[i].rank >> 32 < order_key(floor)) continue;
-        few.parts[shared_add(&few.found, 1)] = i;
+        few.parts[shared_add(&few.parts_found, 1)] = i;
     }
     block_sync();
     const uint32_t vectors = row.columns / VECTOR, share = vectors_of_part(vectors);
-    const uint32_t count = few.found * share;
+    const uint32_t count = few.parts_found * share;
     ROLLED
     for (uint32_t from = thread_x(); from < count; from += kListAhead * THREADS) {
         float x[kListAhead][VECTOR];
@@ -107,6 +111,7 @@ DEVICE List list_from_parts(const Row& row, const Best* parts, u64 (&ranks)[kLis
             UNROLL
             for (int j = 1; j < VECTOR; ++j) top = maximum(top, x[k][j]);
             if (!(top >= floor)) continue;
+            // Read again, since a rolled loop cannot index registers: few vectors come so far.
             ROLLED
             for (uint32_t column = vector[k] * VECTOR; column < (vector[k] + 1) * VECTOR;
                  ++column) {
@@ -116,7 +121,7 @@ DEVICE List list_from_parts(const Row& row, const Best* parts, u64 (&ranks)[kLis
         }
     }
     block_sync();
-    return {ranks, few.listed <= kListed ? static_cast<int>(few.listed) : -1, {0, 0}};
+    return {ranks, few.listed <= kFew ? static_cast<int>(few.listed) : -1, {0, 0}};
 }
 
 // How many of the first `count` columns top-p keeps, and the weight of those that min-p keeps too;

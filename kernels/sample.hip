@@ -8,14 +8,15 @@
 //   out     (rows,) int; -1 where the row holds NaN or +inf, or nothing but -inf
 //   host    (rows,) int, the same in page-locked memory of the host; or null
 //
-// Nothing is sorted. What top-k and top-p keep is all columns from one rank on (columns.h).
+// The row is not sorted. What top-k and top-p keep is all columns from one rank on (columns.h).
 //   1. A histogram over how far logits lie below the top tells between which two bins that rank is.
 //   2. The columns down to the deeper bin are listed in LDS, or if these are too many, only those
 //      between the two bins.
 //   3. find_rank searches the list, or the row where even that list was too long.
 //   4. find_column draws from the list, or from the row where the list lacks some kept columns.
-// Where top-k keeps no more columns than there are groups of parts, their best columns tell where
-// to list, and a list of few columns needs no search (few.h).
+// Where top-k keeps no more columns than groups of the row's parts have any, the groups' best
+// columns tell from which number on to list, and the parts' best columns where. A list of few
+// columns needs no search (few.h).
 //
 // Threads: a block takes a row; a thread reads every THREADS-th vector of VECTOR columns.
 // Grid (rows).
@@ -143,7 +144,8 @@ KERNEL(sample, SampleArgs, THREADS) {
     SHARED SumScratch scratch;
     SHARED Few few;
     SHARED int found[2];
-    SHARED uint32_t listed;
+    static_assert(sizeof(bins) + sizeof(ranks) + sizeof(scratch) + sizeof(few) + sizeof(found) <=
+                  48 << 10);
 
     const Draw draw = a.draws[block_x()];
     const Best* const parts = a.parts + static_cast<u64>(block_x()) * kParts;
@@ -166,7 +168,7 @@ KERNEL(sample, SampleArgs, THREADS) {
     BinRange range = {0, kBins, 0};
     if (by_count && draw.top_k <= kGroups) {
         list = list_from_parts(row, parts, ranks, few);
-        if (list.count >= 0 && list.count <= kFew) {
+        if (list.count >= 0) {  // as below, but in one piece of code with what came before
             draw_from_few(row, list, 0, few, [&](int column) { give(a, column); });
             return;
         }
@@ -177,7 +179,7 @@ KERNEL(sample, SampleArgs, THREADS) {
             const float depth = minimum(-fast_log(draw.min_p), 100.0f);
             range.last = minimum(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
         }
-        list = list_columns(row, range, ranks, listed, scratch);
+        list = list_columns(row, range, ranks, few.listed, scratch);
     }
     if (list.count_all() >= 0 && list.count <= kFew) {
         draw_from_few(row, list, range.total, few, [&](int column) { give(a, column); });

@@ -23,7 +23,7 @@ from rocmforge import env
 from rocmforge.arguments import parser
 from rocmforge.bench.exits import BROKEN_PIPE, INTERRUPTED, discard
 from rocmforge.demo import demo_model
-from rocmforge.errors import NoSuchFileError, RocmforgeError, TextError
+from rocmforge.errors import NoSuchFileError, RocmforgeError, TextError, decoded
 from rocmforge.sampling_params import SamplingParams
 from rocmforge.suggestions import did_you_mean
 
@@ -281,9 +281,8 @@ def _check(args: argparse.Namespace) -> None:
 def _text(path: str, option: str) -> str:
     name = "standard input" if path == STDIN else f"{option} {path}"
     try:
-        return (sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()).decode()
+        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TextError(f"{name}: {reason}, wanted a file of UTF-8 text") from error
-    except UnicodeDecodeError as error:
-        raise TextError(f"{name}: byte {error.start}: {error.reason}, wanted UTF-8") from error
+    return decoded(data, name)

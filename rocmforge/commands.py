@@ -22,7 +22,7 @@ from rocmforge.chat import Conversation, ReplyToken, opening
 from rocmforge.demo import demo_model, held_out_text
 from rocmforge.devices import Sums, default_device, list_devices, measured_sums
 from rocmforge.engine import Engine
-from rocmforge.errors import DeviceError, TextError
+from rocmforge.errors import DeviceError, decoded
 from rocmforge.generation import GeneratedToken, GenerationStats
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.reader import GGUFFile
@@ -203,12 +203,7 @@ def _chat_sampling(path: str) -> dict[str, Any]:
 def _lines(interactive: bool) -> Iterator[str]:
     if not interactive:
         for number, raw in enumerate(sys.stdin.buffer, 1):
-            try:
-                line = raw.decode().strip()
-            except UnicodeDecodeError as error:
-                where = f"standard input, line {number}: byte {error.start}"
-                raise TextError(f"{where}: {error.reason}, wanted UTF-8") from error
-            if line:
+            if line := decoded(raw, f"standard input, line {number}").strip():
                 yield line
         return
     with suppress(ImportError):

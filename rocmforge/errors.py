@@ -86,6 +86,14 @@ class TextError(RocmforgeError):
     """A text cannot be read, from a file or from standard input, or is no UTF-8."""
 
 
+def decoded(data: bytes, where: str) -> str:
+    """Return UTF-8 as text; TextError where it is none, which begins with `where`."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise TextError(f"{where}: byte {error.start}: {error.reason}, wanted UTF-8") from error
+
+
 class DeviceError(RocmforgeError):
     """A device, its driver or a compiled backend is missing or refuses the request."""
 

@@ -354,8 +354,11 @@ def test_files_that_cannot_be_used(
     )
     pipe(b"\xff")
     assert "standard input: byte 0" in fails(capsys, ["generate", model])
-    pipe(b"\n\xff\n")
-    assert "standard input, line 2: byte 0: invalid start byte" in fails(capsys, ["chat", model])
+    pipe(b"Hello\n\xff\n")
+    assert main(["chat", model, "-n", "1"]) == 1  # the line before was answered
+    captured = capsys.readouterr()
+    assert captured.out
+    assert "standard input, line 2: byte 0: invalid start byte, wanted UTF-8" in captured.err
 
 
 def test_an_error_is_one_printable_line(

@@ -149,13 +149,18 @@ def test_ops_of_a_gpu_stand_beside_gpu_speed_and_the_roofline(tool: Any) -> None
     assert "| `attention` | 5.00 |" in shown
     assert "| all steps over the whole pass | 0.90 |" in shown
     assert "| Q8_0 | 8.00 | n/a | n/a | 2.50 |" in tool.op_tables(baseline, None)
+    step = "steps.OnGpu.track_us('attention', 'decode at 128', 'gpu')"
+    baseline["baselines"][step]["metadata"] = {"commit": "d" * 40}
+    shown = tool.op_tables(baseline, None)
+    assert "asv aaaaaaaa. 4096" in shown
+    assert "at aaaaaaaa, dddddddd, device time" in shown
     newer = tool_module("gpu_tables").Measured(
         "c" * 8, {"matmul.Quantized.time_matmul('Q8_0', 1, 'gpu')": 7e-3}
     )
     shown = tool.op_tables(baseline, None, newer)
     assert "asv cccccccc. 4096" in shown
     assert "| Q8_0 | 7.00 | n/a | n/a | n/a |" in shown
-    assert "at aaaaaaaa, device time" in shown
+    assert "at aaaaaaaa, dddddddd, device time" in shown
     baseline["metadata"]["hardware"] = {"gpu_architecture": None}
     assert tool.op_tables(baseline, None) == ""
 
@@ -225,6 +230,11 @@ def test_formats_stand_beside_the_median_of_all(tool: Any) -> None:
     rows = tool._rooflines({"baselines": entries, "metadata": meta}).splitlines()
     assert "| Q4_0 | 1.20 | +0 % | 153.60 | +0 % |" in rows
     assert "| Q4_K | 1.80 | +50 % | 153.60 | +0 % |" in rows
+    assert rows[0] == "`cpu`, commit cccccccc:"
+    entries[tool.ROOFLINE.format("Q4_K", 1)]["metadata"] = {"commit": "d" * 40}
+    older = tool._rooflines({"baselines": entries, "metadata": meta}).splitlines()
+    assert older == ["`cpu`, commits cccccccc, dddddddd:", *rows[1:]]
+    rows = older
     del entries[tool.ROOFLINE.format("Q8_0", 128)]
     others = tool._rooflines({"baselines": entries, "metadata": meta}).splitlines()
     assert [row for row in rows if "Q8_0" not in row] == others
@@ -242,6 +252,9 @@ def test_lesser_instruction_sets_stand_beside_the_best(tool: Any) -> None:
     rows = tool._isas({"baselines": entries, "metadata": meta}).splitlines()
     assert rows[0] == "`cpu`, commit cccccccc:"
     assert rows[-1] == "| Q4_0 | 1.50 | 1.50 | 4.00 | 512.00 |"
+    entries[tool.ISA.format("Q4_0", 1, "portable")]["metadata"] = {"commit": "d" * 40}
+    older = tool._isas({"baselines": entries, "metadata": meta}).splitlines()
+    assert older == ["`cpu`, commits cccccccc, dddddddd:", *rows[1:]]
     del entries[tool.ISA.format("Q4_0", 128, "avx2")]
     assert tool._isas({"baselines": entries, "metadata": meta}) == ""
 

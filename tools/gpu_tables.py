@@ -178,12 +178,15 @@ def stored_commit(baseline: dict[str, Any], label: str) -> str:
 def stored_commits(baseline: dict[str, Any], labels: Iterable[str]) -> str:
     """Where some of its benchmarks were measured; those that it has not do not count."""
     held = [label for label in labels if label in baseline["baselines"]]
-    return " and ".join(sorted({stored_commit(baseline, label) for label in held}))
+    return ", ".join(sorted({stored_commit(baseline, label) for label in held}))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Medians by label, of one commit: milliseconds of what is a time, else as its name says."""
+    """Medians by label, and the commit or commits that were measured, in short.
+
+    Milliseconds of what is a time, else as its name says.
+    """
 
     commit: str
     medians: Mapping[str, float]
@@ -194,7 +197,8 @@ def newest_products(
 ) -> Measured | None:
     """Return the newest run among a machine's results that has the products; None without one.
 
-    Runs of commits that are older than `since`, as ISO 8601 has it, do not count.
+    Runs of commits that are older than `since` do not count: ISO 8601, when a baseline's products
+    were measured.
     """
     name, first = GEMV.split("(", 1)[0], datetime.fromisoformat(since).timestamp()
     for run in reversed(read_runs(folder)):
@@ -223,7 +227,7 @@ def op_tables(
     speeds
         What gpu_speed.py wrote, if anything.
     products
-        The newest run that has the products, if it is newer than the baseline.
+        The newest run that has them, if its commit is newer than what the baseline has of them.
     """
     meta, entries = baseline["metadata"], baseline["baselines"]
     if not meta["hardware"]["gpu_architecture"]:

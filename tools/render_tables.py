@@ -293,7 +293,8 @@ def _rooflines(baseline: dict[str, Any]) -> str:
     ]
     heads = ("format", "one token", "from the median", "128 tokens", "from the median")
     labels = [ROOFLINE.format(fmt, tokens) for fmt in measured for tokens in found]
-    intro = f"`{meta['hardware_tag']}`, commit {stored_commits(baseline, labels)}:"
+    commits = stored_commits(baseline, labels)
+    intro = f"`{meta['hardware_tag']}`, commit{'s' * (',' in commits)} {commits}:"
     return "\n".join([intro, "", *table(heads, cells)]) + "\n"
 
 
@@ -312,7 +313,8 @@ def _isas(baseline: dict[str, Any]) -> str:
             cells.append([fmt, *ratios])
     heads = ("format", "AVX2, one token", "128 tokens", "portable, one token", "128 tokens")
     labels = [ISA.format(fmt, n, one) for fmt, *_ in cells for n in (1, 128) for one in ISAS]
-    intro = f"`{meta['hardware_tag']}`, commit {stored_commits(baseline, labels)}:"
+    commits = stored_commits(baseline, labels)
+    intro = f"`{meta['hardware_tag']}`, commit{'s' * (',' in commits)} {commits}:"
     return "\n".join([intro, "", *table(heads, cells)]) + "\n" if cells else ""
 
 

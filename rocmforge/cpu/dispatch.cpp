@@ -64,7 +64,23 @@ std::vector<const Ops*> supported() {
     return found;
 }
 
+// Zen 4 is what has AVX-512 in AMD's family 19h; old compilers know neither by name.
+bool is_zen4() {
+#ifdef ROCMFORGE_X86
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx) || ecx != signature_AMD_ecx) return false;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
+    const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
+    __builtin_cpu_init();
+    return family == 0x19 && __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
+
 }  // namespace
+
+const bool kIsZen4 = is_zen4();
 
 const Ops* ops_for(const char* isa) {
     for (const Ops* ops : supported()) {
@@ -78,20 +94,6 @@ bool multiplies_pairs([[maybe_unused]] const Ops& ops) {
     return &ops == &avx512::table && __builtin_cpu_supports("avx512bf16");
 #else
     return false;
-#endif
-}
-
-bool few_tokens_ask_ahead() {
-#ifdef ROCMFORGE_X86
-    // Zen 4 is what has AVX-512 in AMD's family 19h; old compilers know neither by name.
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    if (!__get_cpuid(0, &eax, &ebx, &ecx, &edx) || ecx != signature_AMD_ecx) return true;
-    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return true;
-    const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
-    __builtin_cpu_init();
-    return family != 0x19 || !__builtin_cpu_supports("avx512f");
-#else
-    return true;
 #endif
 }
 

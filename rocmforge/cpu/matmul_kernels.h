@@ -20,11 +20,15 @@ constexpr int kChunkGroups = 16;  // groups of a tile expanded at once (8 KB as 
 constexpr int kAhead = kSumsOf16Bits ? 1024 : 4096;
 constexpr int kExactGroups = 8;  // groups of a tile expanded to float32 at once (16 KB)
 
-// Whether a panel of so many tokens asks for them.
-const bool kFewAskAhead = few_tokens_ask_ahead();
+// Whether a panel of so many tokens asks for them. With AVX-512 on a Zen 4, panels of one or two do
+// not: its own prefetcher is as fast or faster alone (docs/EXPERIMENTS.md).
 template <int width>
 bool asks_ahead() {
-    return width > 2 || kFewAskAhead;
+#if defined(__AVX512VNNI__)
+    return width > 2 || !kIsZen4;
+#else
+    return true;
+#endif
 }
 
 template <class Block>

@@ -169,9 +169,7 @@ std::vector<std::string> instruction_sets();
 const Ops* ops_for(const char* isa);
 // Whether those ops multiply BF16_PAIRS on this processor.
 bool multiplies_pairs(const Ops& ops);
-// Whether products of one or two tokens ask for weights before they read them: on all processors
-// but Zen 4, whose own prefetcher is faster alone (docs/EXPERIMENTS.md).
-bool few_tokens_ask_ahead();
+extern const bool kIsZen4;  // whether this processor is a Zen 4
 const Ops* best_ops();
 
 }  // namespace rocmforge

@@ -29,8 +29,9 @@ def argmax(gpu: Gpu, logits: NDArray[np.float32]) -> NDArray[np.int32]:
 
 @pytest.mark.parametrize(
     ("rows", "columns"),
-    [(3, n) for n in (1, 2, 4, 63, 64, 65, 255, 256, 260, 997, 4100)]
-    + [(2, 10001), (2, 32003), (2, 40000), (1, 151936)],
+    [(3, n) for n in (1, 2, 4, 63, 64, 260, 511, 512, 513, 997, 2044, 2048, 2052)]
+    + [(2, n) for n in (8191, 8192, 8193, 10001, 32003)]
+    + [(1, n) for n in (32764, 32768, 32772, 65536, 65540, 151936)],
 )
 def test_the_largest_wins_wherever_it_is(gpu: Gpu, rows: int, columns: int) -> None:
     random = np.random.default_rng(columns)
@@ -41,7 +42,7 @@ def test_the_largest_wins_wherever_it_is(gpu: Gpu, rows: int, columns: int) -> N
         assert argmax(gpu, logits)[-1] == column
 
 
-@pytest.mark.parametrize("columns", [7, 300, 1000])
+@pytest.mark.parametrize("columns", [7, 300, 1000, 10001, 40000])
 def test_the_lowest_column_wins_among_equals(gpu: Gpu, columns: int) -> None:
     logits = np.full((4, columns), -3, np.float32)
     logits[1, [columns // 2, columns - 1]] = 5
@@ -54,7 +55,7 @@ def test_the_lowest_column_wins_among_equals(gpu: Gpu, columns: int) -> None:
     np.testing.assert_array_equal(argmax(gpu, zeros), [0, 0])
 
 
-@pytest.mark.parametrize("columns", [6, 300])
+@pytest.mark.parametrize("columns", [6, 300, 10001, 40000])
 def test_nan_never_wins(gpu: Gpu, columns: int) -> None:
     logits = np.full((5, columns), np.nan, np.float32)
     logits[1, 4] = -np.inf

@@ -16,7 +16,7 @@ LAYOUTS = {"argmax_parts": "PPi", "argmax": "PP"}
 PARTS = 512
 """Parts of a row: kParts of kernels/parts.h."""
 LANES = 16
-"""Lanes that read a part: kLanes of kernels/argmax.hip."""
+"""Lanes that read a part: kPartLanes of kernels/argmax.hip."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Constants:
     VECTOR
         Columns of a load: 4, or 1 where the columns are no multiple of 4.
     AHEAD
-        Loads that a thread has in flight: as many as its share of a part takes, up to 4.
+        Loads that a thread has in flight: 1, 2 or 4, by how many its share of a part takes. Those
+        beyond its share read the part's last vector again. 2 and 4 were not measured.
     """
 
     THREADS: int
