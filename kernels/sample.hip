@@ -14,9 +14,9 @@
 //      between the two bins.
 //   3. find_rank searches the list, or the row where even that list was too long.
 //   4. find_column draws from the list, or from the row where the list lacks some kept columns.
-// Where top-k keeps no more columns than groups of the row's parts have any, the groups' best
-// columns tell from which number on to list, and the parts' best columns where. A list of few
-// columns needs no search (few.h).
+// The best columns of the row's parts come first (few.h). Where top-k keeps no more columns than
+// there are groups of parts with columns, they tell what to list, and a list of few columns needs
+// no search.
 //
 // Threads: a block takes a row; a thread reads every THREADS-th vector of VECTOR columns.
 // Grid (rows).
@@ -164,23 +164,20 @@ KERNEL(sample, SampleArgs, THREADS) {
     const Scale scale = {top, inverse, by_count ? kBinsPerLogit : kBinsPerDepth * inverse};
     const Row row = {logits, a.columns, draw, scale, by_count, by_weight};
 
-    List list = {ranks, -1, {0, 0}};
-    BinRange range = {0, kBins, 0};
     if (by_count && draw.top_k <= kGroups) {
-        list = list_from_parts(row, parts, ranks, few);
-        if (list.count >= 0) {  // as below, but in one piece of code with what came before
-            draw_from_few(row, list, 0, few, [&](int column) { give(a, column); });
+        const List best_of_row = list_from_parts(row, parts, ranks, few);
+        if (best_of_row.count >= 0) {  // inlined twice: what most draws run stands in one piece
+            draw_from_few(row, best_of_row, 0, few, [&](int column) { give(a, column); });
             return;
         }
     }
-    if (list.count < 0) {
-        if (by_count || by_weight) range = find_bin_range(row, bins, found, scratch);
-        if (draw.min_p > 0.0f && !by_count) {  // deeper bins hold only weights below min_p
-            const float depth = minimum(-fast_log(draw.min_p), 100.0f);
-            range.last = minimum(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
-        }
-        list = list_columns(row, range, ranks, few.listed, scratch);
+    BinRange range = {0, kBins, 0};
+    if (by_count || by_weight) range = find_bin_range(row, bins, found, scratch);
+    if (draw.min_p > 0.0f && !by_count) {  // deeper bins hold only weights below min_p
+        const float depth = minimum(-fast_log(draw.min_p), 100.0f);
+        range.last = minimum(range.last, static_cast<int>(depth * kBinsPerDepth) + 2);
     }
+    const List list = list_columns(row, range, ranks, few.listed, scratch);
     if (list.count_all() >= 0 && list.count <= kFew) {
         draw_from_few(row, list, range.total, few, [&](int column) { give(a, column); });
         return;

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from measured_commits import commits_in_words
+
 from rocmforge.bench.asv_results import BenchmarkInfo, read_benchmarks
 from rocmforge.bench.dashboard.formats_data import formats_data
 from rocmforge.bench.dashboard.machines import Machine, load_run, read_machines
@@ -77,8 +79,8 @@ def figures(results: Path, baselines: Path) -> list[Figure]:
 
 
 def _source(tag: str, points: Iterable[Mapping[str, Any]]) -> str:
-    commits = ", ".join(dict.fromkeys(p["commit"] for p in sorted(points, key=_date)))
-    return f"`{tag}`, commit{'s' * (',' in commits)} {commits}"
+    commits = list(dict.fromkeys(p["commit"] for p in sorted(points, key=_date)))
+    return f"`{tag}`, {commits_in_words(commits)}"
 
 
 def _date(point: Mapping[str, Any]) -> str:

@@ -175,10 +175,10 @@ def stored_commit(baseline: dict[str, Any], label: str) -> str:
     return str(own or baseline["metadata"]["commit"])[:8]
 
 
-def stored_commits(baseline: dict[str, Any], labels: Iterable[str]) -> str:
+def stored_commits(baseline: dict[str, Any], labels: Iterable[str]) -> list[str]:
     """Where some of its benchmarks were measured; those that it has not do not count."""
     held = [label for label in labels if label in baseline["baselines"]]
-    return ", ".join(sorted({stored_commit(baseline, label) for label in held}))
+    return sorted({stored_commit(baseline, label) for label in held})
 
 
 @dataclass(frozen=True)
@@ -235,13 +235,13 @@ def op_tables(
     own = {label: stored_median(entry) for label, entry in entries.items()}
     if products is None:
         labels = [shape.format(name) for name in FORMATS for shape in (GEMV, ROOFLINE)]
-        products = Measured(stored_commits(baseline, labels), own)
+        products = Measured(", ".join(stored_commits(baseline, labels)), own)
     rows, steps = _product_rows(products.medians, speeds), _step_rows(own)
     if not rows or not steps:
         return ""
     passes = _passes(own)
     timed = [label for label in own if STEP.fullmatch(label)]
-    at = stored_commits(baseline, [*timed, *(WHOLE.format(one) for one in passes)])
+    at = ", ".join(stored_commits(baseline, [*timed, *map(WHOLE.format, passes)]))
     heads = ("format", "asv, µs", "gpu_speed, µs", "asv / gpu_speed", "time / ideal")
     other = f", gpu_speed {speeds['commit'][:8]}" if speeds else ""
     shape = f"{GEMV_SHAPE} × {GEMV_SHAPE} weights times one token"

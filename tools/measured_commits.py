@@ -7,7 +7,7 @@ asks it; git has to have the whole history, which a shallow clone has not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,11 @@ from rocmforge.bench.git import ask_git
 FOLDERS = ("baselines", "results")
 _NAMED = ("commit", "commit_hash")
 _COMPARED = ("before", "after")  # hashes where two commits were compared, else values
+
+
+def commits_in_words(commits: Sequence[str]) -> str:
+    """Return "commit a", or "commits a, b"."""
+    return f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
 
 
 def lost_commits(repository: Path) -> list[str] | None:

@@ -31,7 +31,7 @@ from gpu_tables import (
     two_gpus_tables,
 )
 from markdown_table import table, table_row
-from measured_commits import lost_commits
+from measured_commits import commits_in_words, lost_commits
 
 from rocmforge.bench.asv_results import read_benchmarks
 from rocmforge.bench.baseline import metric_suffix
@@ -293,8 +293,8 @@ def _rooflines(baseline: dict[str, Any]) -> str:
     ]
     heads = ("format", "one token", "from the median", "128 tokens", "from the median")
     labels = [ROOFLINE.format(fmt, tokens) for fmt in measured for tokens in found]
-    commits = stored_commits(baseline, labels)
-    intro = f"`{meta['hardware_tag']}`, commit{'s' * (',' in commits)} {commits}:"
+    commits = commits_in_words(stored_commits(baseline, labels))
+    intro = f"`{meta['hardware_tag']}`, {commits}:"
     return "\n".join([intro, "", *table(heads, cells)]) + "\n"
 
 
@@ -313,8 +313,8 @@ def _isas(baseline: dict[str, Any]) -> str:
             cells.append([fmt, *ratios])
     heads = ("format", "AVX2, one token", "128 tokens", "portable, one token", "128 tokens")
     labels = [ISA.format(fmt, n, one) for fmt, *_ in cells for n in (1, 128) for one in ISAS]
-    commits = stored_commits(baseline, labels)
-    intro = f"`{meta['hardware_tag']}`, commit{'s' * (',' in commits)} {commits}:"
+    commits = commits_in_words(stored_commits(baseline, labels))
+    intro = f"`{meta['hardware_tag']}`, {commits}:"
     return "\n".join([intro, "", *table(heads, cells)]) + "\n" if cells else ""
 
 
