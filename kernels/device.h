@@ -248,6 +248,9 @@ constexpr bool kSame = false;
 template <class A>
 constexpr bool kSame<A, A> = true;
 
+template <int a, int b>
+constexpr int kLarger = a > b ? a : b;
+
 // ---- bits --------------------------------------------------------------------------------------
 
 template <class To, class From>

@@ -24,6 +24,3 @@ DEVICE void dot_rows(const PackedMatrix (&matrices)[kMatrices], int start, int r
 constexpr int kGroupPasses = kPassRows < 32 && !kMatrixUnits ? 32 / kPassRows : 1;
 constexpr int kGroupRows = kGroupPasses * kPassRows;
 static_assert(kMatrixUnits || kGroupRows % 32 == 0, "a block owns whole groups of 32 rows");
-
-template <int a, int b>
-constexpr int kLarger = a > b ? a : b;

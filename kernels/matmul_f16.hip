@@ -1,6 +1,7 @@
 // matmul_f16: out[t][n] = sum over k of x[t][k] * w[n][k], + bias[n]: a GEMM for prompts (prefill)
-// on the matrix units (tile.h), of weights that are f16 in memory (unpack.hip); sums are float.
-// gate_up_swiglu_f16: out = g * sigmoid(g) * u with g = x w^T and u = x up^T.
+// on the matrix units (tile.h), of weights that are f16 in memory (unpack.hip); sums are float. Up
+// to three matrices share x and a launch. gate_up_swiglu_f16: out = g * sigmoid(g) * u with g = x
+// w^T and u = x up^T.
 //
 //   x       (T, K) f16, aligned to 16
 //   w, up   (N, K) f16, aligned to 16, as `codes`; up is for gate_up_swiglu_f16 only
@@ -17,10 +18,12 @@
 // The tile has to be one of WAVE_TOKENS 16, WAVE_ROWS 128 or 256, GROUPS 2 and at least four
 // STAGES. Limits: T, N and K at least 1, K a multiple of 8. Rows past the end are computed from the
 // data of the last one and not stored; tokens and columns past the end are zero. A block takes 64 *
-// STAGES
-// * GROUPS * (TILE_TOKENS + TILE_ROWS) bytes of LDS; more than two STAGES on CUDA only, which keeps
-// registers for BLOCKS blocks at a time.
-// Launched by rocmforge/gpu/ops/matmul_f16.py.
+// STAGES * GROUPS * (TILE_TOKENS + TILE_ROWS) bytes of LDS; more than two STAGES on CUDA only,
+// which keeps registers for BLOCKS blocks at a time. Launched by rocmforge/gpu/ops/matmul_f16.py.
+#define FORMAT_0 F16
+#define FORMAT_1 F16
+#define FORMAT_2 F16
+#include "products.h"
 #include "prompt_tile.h"
 #include "warpgroup.h"
 
@@ -172,10 +175,32 @@ DEVICE void compute(const Args& a, Stage* stages) {
 
 #endif
 
-KERNEL_RESIDENT(matmul_f16, Args, kThreads, BLOCKS) {
+struct SeveralArgs {
+    Products products;  // `out` is as Args says
+    const f16* x;
+    int tokens, columns, result, added_from, added_to;
+};
+
+struct Multiplying {
+    const SeveralArgs& all;
+    Stage* stages;
+
+    // For number `number` of a product's blocks in the grid's y.
+    template <class Format>
+    DEVICE void run(const Product& p, int rows, int number) const {
+        Args a = {};
+        a.x = all.x, a.w = p.matrix, a.bias = p.bias, a.out = p.out;
+        a.tokens = all.tokens, a.rows = rows, a.columns = all.columns, a.result = all.result;
+        a.added_from = all.added_from, a.added_to = all.added_to;
+        a.first_block = static_cast<int>(block_y()) - number;
+        compute<false>(a, stages);
+    }
+};
+
+KERNEL_RESIDENT(matmul_f16, SeveralArgs, kThreads, BLOCKS) {
     SHARED_BY_LAUNCH(Stage, stages, STAGES);
     await_earlier();
-    compute<false>(a, stages);
+    own_product(a.products, static_cast<int>(block_y()), Multiplying{a, stages});
 }
 
 KERNEL_RESIDENT(gate_up_swiglu_f16, Args, kThreads, BLOCKS) {

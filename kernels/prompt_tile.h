@@ -38,6 +38,7 @@ struct Args {
     void* out;
     int tokens, rows, columns, result;
     int added_from, added_to;  // tokens whose outputs kAdd adds to; others it stores
+    int first_block;           // of the grid's y, for this product
 };
 
 // One step in LDS.
@@ -58,8 +59,8 @@ DEVICE int first_token() {
     return block_x() * TILE_TOKENS;
 }
 template <bool kGated>
-DEVICE int first_row() {
-    return block_y() * (kGated ? TILE_ROWS / 2 : TILE_ROWS);
+DEVICE int first_row(const Args& a) {
+    return (static_cast<int>(block_y()) - a.first_block) * (kGated ? TILE_ROWS / 2 : TILE_ROWS);
 }
 
 // The row of weights that row `local` of a block's tile is, and whether it is one of `up`. Past the
@@ -73,10 +74,10 @@ struct WeightRow {
         if constexpr (kGated) {
             const int wave = local / WAVE_ROWS, in_wave = local % WAVE_ROWS;
             up = in_wave >= WAVE_ROWS / 2;
-            row = first_row<kGated>() + wave * (WAVE_ROWS / 2) + in_wave % (WAVE_ROWS / 2);
+            row = first_row<kGated>(a) + wave * (WAVE_ROWS / 2) + in_wave % (WAVE_ROWS / 2);
         } else {
             up = false;
-            row = first_row<kGated>() + local;
+            row = first_row<kGated>(a) + local;
         }
         row = minimum(row, a.rows - 1);
     }
@@ -127,8 +128,8 @@ struct Accumulators {
 
     // The column of out that the wave's first row gives.
     template <bool kGated>
-    DEVICE int first_output() const {
-        return first_row<kGated>() + (kGated ? row / 2 : row);
+    DEVICE int first_output(const Args& a) const {
+        return first_row<kGated>(a) + (kGated ? row / 2 : row);
     }
 
     // Calls f(its number, its place among those of 16 tokens, where it goes) for kAtOnce outputs of
@@ -136,7 +137,7 @@ struct Accumulators {
     template <bool kGated, class Function>
     DEVICE void each_output(const Args& a, int i, int own, Function f) const {
         constexpr int outputs = kOutputs<kGated>;
-        const int first = first_output<kGated>();
+        const int first = first_output<kGated>(a);
         UNROLL
         for (int u = 0; u < kAtOnce<kGated>; ++u) {
             const int at = lane() + (own + u) * WAVE;
@@ -153,7 +154,7 @@ struct Accumulators {
     DEVICE void finish(const Args& a, Stage* stages) {
         constexpr int outputs = kOutputs<kGated>;
         float* lines = reinterpret_cast<float*>(stages) + wave() * 16 * kLine;
-        const int first = first_output<kGated>();
+        const int first = first_output<kGated>(a);
         UNROLL
         for (int i = 0; i < kTilesDown; ++i) {
             wave_sync();

@@ -2,7 +2,7 @@
 
 The number of rows decides. Up to 8 are a GEMV: the kernels of `ops/matmul.py` read each matrix once
 for all of them, those of NVIDIA from 5 rows on with matrix units. `ops/matmul_batch.py` follows up
-to 64, 128 or 512 rows (routers: 2,048), where there are matrix units. More are a GEMM: tiles go
+to 64, 128 or 1,024 rows (routers: 2,048), where there are matrix units. More are a GEMM: tiles go
 through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`); for long prompts the
 weights become float16 in memory first (`ops/unpack.py`, `ops/matmul_f16.py`).
 `pass_lowering.py` makes the launches.
@@ -287,7 +287,7 @@ class Lowering:
         return tuple(dict.fromkeys(self.activation_dtype(w.format, rows) for w in weights))
 
     def multiplies_f16(self, weights: Sequence[DeviceMatrix], rows: int) -> bool:
-        """Whether a prompt's product, with one matrix or gate and up, is matmul_f16's."""
+        """Whether a prompt's products that share x are matmul_f16's, in one launch."""
         if not self.unpacks and not all(matmul_f16.is_f16(w) for w in weights):
             return False
         return matmul_f16.runs(self.kernels.runtime.properties.architecture, weights, rows)
@@ -299,7 +299,7 @@ class Lowering:
             return 0
         found = [0]
         if self.unpacks and not self.batches(weights, rows):
-            together = [weights] if gated else [(weight,) for weight in weights]
+            together = [weights] if gated else [*by_launch(weights), *((w,) for w in weights)]
             found += [matmul_f16.unpacked_bytes(architecture, some, rows) for some in together]
         for some in by_launch(weights):
             name, columns = some[0].kernel_format, some[0].columns

@@ -46,7 +46,7 @@ class ProductLaunches:
         if rows > GEMV_ROWS:
             if self.memory.lowering.batches(op.weights, rows):
                 return [self._batched(op, rows, some) for some in by_launch(parts)]
-            return [launch for part in parts for launch in self._gemm(op, rows, *part)]
+            return [launch for some in by_launch(parts) for launch in self._gemm(op, rows, some)]
         launches = []
         dtypes = [self.memory.lowering.activation_dtype(w.format, rows) for w in op.weights]
         for dtype in dict.fromkeys(dtypes):
@@ -170,30 +170,45 @@ class ProductLaunches:
         return Scratch(self.memory.scratch(op.label), self.memory.lowering.arrivals())
 
     def _gemm(
-        self, op: Matmul, rows: int, weight: DeviceMatrix, out: int, bias: int | None
+        self, op: Matmul, rows: int, parts: Sequence[tuple[DeviceMatrix, int, int | None]]
     ) -> Sequence[Launch]:
-        dtype = self.memory.lowering.activation_dtype(weight.format, rows)
-        run: Callable[..., Launch] = matmul_prompt if dtype == F16 else matmul_dot4
-        unpacked: Sequence[Launch] = ()
-        if dtype == F16 and self.memory.lowering.multiplies_f16((weight,), rows):
-            run = matmul_f16.matmul_f16
-            unpacked, (weight,) = as_f16(
-                self.memory.kernels, (weight,), self.memory.scratch(op.label)
+        """Products that share x: in one launch if they are matmul_f16's, else one by one."""
+        weights, outs, biases = zip(*parts, strict=True)
+        memory, more = self.memory, self._accumulates(op, rows)
+        if memory.lowering.multiplies_f16(weights, rows):
+            unpacked, halves = as_f16(memory.kernels, weights, memory.scratch(op.label))
+            product = matmul_f16.matmul_f16(
+                memory.kernels,
+                x=memory.in_dtype(op.x, F16),
+                weights=halves,
+                outs=[arrays.F32(out) for out in outs],
+                biases=biases,
+                tokens=rows,
+                **more,
             )
-        more: dict[str, Any] = {"accumulate": op.accumulate}
-        if op.by_rows and self.by_rows(op.outs[0]):
-            own = reduce_rmsnorm.own_rows(rows, self.memory.lowering.peers)
-            more = {"accumulate": True, "added": own}
+            return [*unpacked, product]
+        if len(parts) > 1:
+            return [launch for part in parts for launch in self._gemm(op, rows, [part])]
+        (weight,), (out,), (bias,) = weights, outs, biases
+        dtype = memory.lowering.activation_dtype(weight.format, rows)
+        run: Callable[..., Launch] = matmul_prompt if dtype == F16 else matmul_dot4
         product = run(
-            self.memory.kernels,
-            x=self.memory.in_dtype(op.x, dtype),
+            memory.kernels,
+            x=memory.in_dtype(op.x, dtype),
             weight=weight,
             out=arrays.F32(out),
             bias=bias,
             tokens=rows,
             **more,
         )
-        return [*unpacked, product]
+        return [product]
+
+    def _accumulates(self, op: Matmul, rows: int) -> dict[str, Any]:
+        """To which tokens of the results a GEMM adds; only the device that owns them does so."""
+        if op.by_rows and self.by_rows(op.outs[0]):
+            own = reduce_rmsnorm.own_rows(rows, self.memory.lowering.peers)
+            return {"accumulate": True, "added": own}
+        return {"accumulate": op.accumulate}
 
     def _row_scale(self, scale: RowScale | None) -> arrays.Squares | None:
         return arrays.Squares(self.memory.f32(scale.squares), scale.eps) if scale else None

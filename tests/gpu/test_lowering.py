@@ -98,13 +98,14 @@ def test_launches_start_early_but_those_behind_a_copy() -> None:
 
 
 def test_long_prompts_make_their_weights_float16_first() -> None:
-    unpacked = ["quantize", "unpack", "unpack", "gate_up_swiglu_f16", "unpack", "matmul_f16"]
+    unpacked = ["quantize", "unpack", "gate_up_swiglu_f16", "unpack", "matmul_f16"]
     packed = ["quantize", "gate_up_swiglu_prompt", "matmul_prompt"]
     dense = ["quantize", "gate_up_swiglu_f16", "matmul_f16"]
     batched = ["quantize", "gate_up_swiglu_batch", "matmul_batch"]
     for architecture, name, tokens, wanted in (
-        ("sm_90", "Q4_K", 512, batched),
-        ("sm_90", "Q4_K", 513, unpacked),
+        ("sm_90", "Q4_K", 1024, batched),
+        ("sm_90", "Q4_K", 1025, unpacked),
+        ("sm_90", "Q8_0", 769, unpacked),
         ("sm_80", "Q4_K", 256, packed),
         ("gfx942", "Q4_K", 257, unpacked),
         ("gfx1100", "Q4_K", 2048, packed),
@@ -327,7 +328,7 @@ def test_products_of_all_passes_of_a_plan_read_the_same_dtypes(
 
 def test_hopper_reads_what_norms_and_gates_write_without_conversions() -> None:
     found = lowering("sm_90")
-    for tokens in (9, 64, 128, 129, 384, 385, 512, 513, 2048):
+    for tokens in (9, 64, 128, 129, 512, 768, 769, 1024, 1025, 2048):
         shape = BatchShape(tokens, 1, (tokens - 1,), False, tokens)
         for ops in (
             experts(("Q4_K", "Q4_K", "Q6_K"), 256, count=128, chosen=8),

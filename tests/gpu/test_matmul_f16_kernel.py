@@ -62,10 +62,10 @@ def multiply(
         op.matmul_f16(
             gpu.kernels,
             x=F16(gpu.upload(given.x)),
-            weight=upload(gpu, given.matrix),
-            out=out,
+            weights=[upload(gpu, given.matrix)],
+            outs=[out],
             tokens=len(given.x),
-            bias=None if bias is None else gpu.upload(bias),
+            biases=[None if bias is None else gpu.upload(bias)],
             accumulate=before is not None,
         )
     )
@@ -112,6 +112,27 @@ def test_results_are_added_to_the_residual(gpu: Gpu) -> None:
     assert relative_rms(got - before, given.wanted) <= TOLERANCE
 
 
+@pytest.mark.parametrize("rows", [(131, 40, 17), (256, 128), (7, 300, 1)], ids=str)
+def test_matrices_that_share_x_have_one_launch(gpu: Gpu, rows: tuple[int, ...]) -> None:
+    each = [data(67, n, 72, "F16", seed=1) for n in rows]
+    bias = np.random.default_rng(3).standard_normal(rows[-1], np.float32)
+    outs = [F32(gpu.empty(4 * 67 * n)) for n in rows]
+    gpu.run(
+        op.matmul_f16(
+            gpu.kernels,
+            x=F16(gpu.upload(each[0].x)),
+            weights=[upload(gpu, one.matrix) for one in each],
+            outs=outs,
+            tokens=67,
+            biases=[*[None] * (len(rows) - 1), gpu.upload(bias)],
+        )
+    )
+    for i, (one, out) in enumerate(zip(each, outs, strict=True)):
+        wanted = reference.matmul(each[0].x, one.matrix) + (bias if i == len(rows) - 1 else 0)
+        got = gpu.download(out.address, (67, one.matrix.rows), np.float32)
+        assert relative_rms(got, wanted) <= TOLERANCE
+
+
 def test_a_weight_that_is_not_a_number_stays_in_its_row(gpu: Gpu) -> None:
     given = data(17, 31, 72, "F16")
     raw = given.matrix.data.copy()
@@ -147,7 +168,7 @@ def unpacked(gpu: Gpu, matrix: Matrix) -> NDArray[np.float16]:
     """A matrix as the kernel unpacks it, (N, K)."""
     shape = matrix.rows, matrix.columns
     placed = DeviceMatrix.at(gpu.empty(2 * shape[0] * shape[1]), "F16", *shape)
-    gpu.run(unpack(gpu.kernels, weight=upload(gpu, matrix), out=placed))
+    gpu.run(unpack(gpu.kernels, weights=[upload(gpu, matrix)], outs=[placed]))
     return gpu.download(placed.codes, shape, np.float16)
 
 
@@ -161,6 +182,23 @@ def test_unpack(gpu: Gpu, name: str) -> None:
     got = unpacked(gpu, matrix)
     assert relative_rms(got, wanted) <= TOLERANCE
     assert np.abs(got - wanted).max() <= TOLERANCE * np.abs(wanted).max()
+
+
+def test_matrices_of_three_formats_are_unpacked_by_one_launch(gpu: Gpu) -> None:
+    random = np.random.default_rng(5)
+    matrices = [
+        Matrix.from_floats(random.standard_normal((rows, 512), np.float32), name)
+        for rows, name in ((37, "Q4_K"), (16, "Q6_K"), (7, "Q8_0"))
+    ]
+    placed = [
+        DeviceMatrix.at(gpu.empty(2 * m.rows * m.columns), "F16", m.rows, m.columns)
+        for m in matrices
+    ]
+    weights = [upload(gpu, m) for m in matrices]
+    gpu.run(unpack(gpu.kernels, weights=weights, outs=placed))
+    for weight, at in zip(weights, placed, strict=True):
+        got = gpu.download(at.codes, (at.rows, at.columns), np.float16)
+        assert relative_rms(got, download_weights(gpu, weight)) <= TOLERANCE
 
 
 def test_unpacked_weights_are_finite_but_for_what_is_not_a_number(gpu: Gpu) -> None:

@@ -96,8 +96,8 @@ def matmul(
         tokens,
         tuning=kernels.tuning,
     )
-    block_rows = constants.pass_rows(properties.wave_size)
-    members, blocks = products.products(weights, biases, outs, block_rows)
+    bands = products.bands(weights, constants.pass_rows(properties.wave_size))
+    members, blocks = products.products(weights, biases, outs, bands)
     return kernels.launch(
         FILE,
         "matmul",

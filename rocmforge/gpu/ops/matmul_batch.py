@@ -1,4 +1,4 @@
-"""matmul for 9 to 64 tokens, 128 on NVIDIA and 512 on Hopper, where routers have up to 2,048.
+"""matmul for 9 to 64 tokens, 128 on NVIDIA and 1,024 on Hopper, where routers have up to 2,048.
 
 A tile of tokens reads each weight once. Activations and weights are rounded to float16; sums are
 float32. A launch takes up to three matrices, or gate and up with SwiGLU at the end. Fewer tokens
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 
-from rocmforge.gpu.arrays import Halves, Permuted
+from rocmforge.gpu.arrays import GROUP, Halves, Permuted
 from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -151,13 +151,14 @@ _AMD = {
 def most_tokens(architecture: str, name: str, rows: int) -> int:
     """Up to how many tokens the op is fastest, as far as it was measured.
 
-    On an H200, products of Q4_K with 256 tokens take 0.5 to 0.9 of the time that matmul_f16 takes
-    with weights that are unpacked first, with 512 tokens 0.75 to 1.05, and with 1,024 more than
-    1.1. Prompts of 384 tokens of 7B Q6_K take 0.97 of the time, of 512 1.09; that stands for all
-    formats with a stream of high bits, and Q4_K, Q4_0 and Q8_0 for all others
-    (docs/EXPERIMENTS.md). A router of F32 with 128 rows takes 0.65 of the time of 512 tokens, but
-    matrices of a 1.1B model in F32 1.17 of 192. With mma.sync, 128 tokens of 7B Q4_K took 0.90 of
-    matmul_prompt's time; gate and up of 512 took 1.13.
+    On an H200, prompts of 640 tokens take 0.83 to 0.90 of the time that they take with weights
+    which are unpacked first (7B and 8B; Q4_0, Q4_K_M, Q8_0, Q6_K), of 1,024 tokens 0.92 to 0.97
+    with Q4_0 and Q4_K_M, and 1.00 to 1.04 with Q8_0 and Q6_K, whose codes take longer to load or
+    to unpack; that stands for all formats of 8 bits or with a stream of high bits, Q4_0 and Q4_K
+    for all others. A 1.1B model takes 0.96 to 1.10 (docs/EXPERIMENTS.md). A router of F32 with 128
+    rows takes 0.65 of the time of 512 tokens, but matrices of a 1.1B model in F32 1.17 of 192.
+    With mma.sync, 128 tokens of 7B Q4_K took 0.90 of matmul_prompt's time; gate and up of 512 took
+    1.13.
 
     Parameters
     ----------
@@ -169,7 +170,8 @@ def most_tokens(architecture: str, name: str, rows: int) -> int:
         Of a matrix: of gate or of up.
     """
     if architecture == "sm_90" and name in STREAMS:
-        return 384 if STREAMS[name].high else 512
+        stream = STREAMS[name]
+        return 768 if stream.high or stream.codes == GROUP else 1024
     if architecture == "sm_90" and name == "F32" and rows <= ROUTER_ROWS:
         return 2048
     return 128 if architecture.startswith("sm_") else TOKENS[-1]
@@ -439,7 +441,8 @@ def matmul_batch(
     """
     first = weights[0]
     cut = _cut(kernels, first.kernel_format, [w.rows for w in weights], first.columns, tokens)
-    members, _ = products.products(weights, biases, outs, cut.constants.rows)
+    bands = products.bands(weights, cut.constants.rows)
+    members, _ = products.products(weights, biases, outs, bands)
     return kernels.launch(
         FILE,
         "matmul_batch",

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from rocmforge.gpu.arrays import F16, F32, Halves
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
-from rocmforge.gpu.ops import prompt_tiles
+from rocmforge.gpu.ops import products, prompt_tiles
 from rocmforge.gpu.ops.prompt_tiles import (
-    STORE,
     Cut,
     Product,
     Tile,
@@ -25,7 +25,10 @@ from rocmforge.gpu.ops.prompt_tiles import (
 from rocmforge.gpu.tuning import UNTUNED, Tuning
 
 FILE = "matmul_f16.hip"
-LAYOUTS = dict.fromkeys(("matmul_f16", "gate_up_swiglu_f16"), prompt_tiles.LAYOUT)
+LAYOUTS = {
+    "matmul_f16": products.LAYOUT + "Piiiii",
+    "gate_up_swiglu_f16": prompt_tiles.LAYOUT,
+}
 COLUMNS = 8
 """K is a multiple of it."""
 
@@ -191,35 +194,51 @@ def matmul_f16(
     kernels: Kernels,
     *,
     x: F16,
-    weight: DeviceMatrix,
-    out: F32 | F16,
+    weights: Sequence[DeviceMatrix],
+    outs: Sequence[F32 | F16],
     tokens: int,
-    bias: int | None = None,
+    biases: Sequence[int | None],
     accumulate: bool = False,
     added: tuple[int, int] | None = None,
+    constants: Constants | None = None,
 ) -> Launch:
-    """out[t, n] = Σ_k x[t, k] · weight[n, k] + bias[n], or that added to out.
+    """outs[i][t, n] = Σ_k x[t, k] · weights[i][n, k] + biases[i][n], or that added to outs[i].
 
     Parameters
     ----------
     x
         (T, K), aligned to 16; K a multiple of COLUMNS.
-    weight
-        (N, K) of F16.
-    out
-        (T, N).
+    weights
+        One to three matrices (Nᵢ, K) of F16.
+    outs
+        (T, Nᵢ) each, all of one dtype.
     tokens
         T.
-    bias
-        Address of (N,) float32.
+    biases
+        Addresses of (Nᵢ,) float32 each, or None.
     accumulate
-        Add to what `out` holds, which is F32 (the residual).
+        Add to what `outs` hold, which are F32 (the residual).
     added
         First and end of the tokens for which it does so; None: all.
+    constants
+        Of the tile; None: `choose` it.
     """
-    result = result_of(out, accumulate)
-    product = Product(x.address, (weight,), bias or 0, out.address, tokens, result, added)
-    return _launch(kernels, "matmul_f16", product)
+    properties = kernels.runtime.properties
+    tile = constants or _chosen(kernels, tokens, sum(w.rows for w in weights))
+    bands = products.bands(weights, tile.TILE_ROWS)
+    addresses = [out.address for out in outs]
+    members, blocks = products.products(weights, biases, addresses, bands)
+    return kernels.launch(
+        FILE,
+        "matmul_f16",
+        asdict(tile),
+        (-(-tokens // tile.TILE_TOKENS), blocks, 1),
+        tile.threads(properties.wave_size),
+        LAYOUTS["matmul_f16"],
+        *(*members, x.address, tokens, weights[0].columns),
+        *(result_of(outs[0], accumulate), *(added or (0, tokens))),
+        lds_bytes=tile.lds_bytes,
+    )
 
 
 def gate_up_swiglu_f16(
@@ -239,7 +258,9 @@ def gate_up_swiglu_f16(
         T.
     """
     product = Product(x.address, (gate, up), 0, out.address, tokens, result_of(out))
-    return _launch(kernels, "gate_up_swiglu_f16", product)
+    tile = _chosen(kernels, tokens, product.rows)
+    name, defines = "gate_up_swiglu_f16", asdict(tile)
+    return product.launch(kernels, FILE, name, tile, defines, tile.lds_bytes)
 
 
 def matmul_f16_tile(
@@ -251,23 +272,11 @@ def matmul_f16_tile(
     out: F32,
     tokens: int,
 ) -> Launch:
-    """`matmul_f16` with a tile of the caller's, to see how fast it is."""
-    product = Product(x.address, (weight,), 0, out.address, tokens, STORE)
-    return _cut(kernels, constants, "matmul_f16", product)
+    """`matmul_f16` of one matrix with a tile of the caller's, to see how fast it is."""
+    one: dict[str, Any] = {"weights": [weight], "outs": [out], "biases": [None]}
+    return matmul_f16(kernels, x=x, **one, tokens=tokens, constants=constants)
 
 
-def _launch(kernels: Kernels, name: str, product: Product) -> Launch:
+def _chosen(kernels: Kernels, tokens: int, rows: int) -> Constants:
     properties = kernels.runtime.properties
-    constants = choose(
-        properties.architecture,
-        product.tokens,
-        product.rows,
-        properties.compute_units,
-        kernels.tuning,
-    )
-    return _cut(kernels, constants, name, product)
-
-
-def _cut(kernels: Kernels, constants: Constants, name: str, product: Product) -> Launch:
-    defines = asdict(constants)
-    return product.launch(kernels, FILE, name, constants, defines, constants.lds_bytes)
+    return choose(properties.architecture, tokens, rows, properties.compute_units, kernels.tuning)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 from rocmforge.gpu.matrix import DeviceMatrix
@@ -23,17 +24,24 @@ def products(
     weights: Sequence[DeviceMatrix],
     biases: Sequence[int | None],
     outs: Sequence[int],
-    block_rows: int,
+    blocks: Sequence[int],
 ) -> tuple[tuple[int, ...], int]:
-    """Return the members of `Products`, and how many blocks of so many rows there are."""
+    """Return the members of `Products`, and how many blocks all matrices have together.
+
+    `blocks` are those of each matrix.
+    """
     pointers: list[int] = []
-    ends: list[int] = []
     for w, bias, out in zip(weights, biases, outs, strict=True):
         pointers += [*w.addresses, bias or 0, out]
-        ends.append((ends[-1] if ends else 0) + -(-w.rows // block_rows))
+    ends = [*accumulate(blocks)]
     missing = MOST - len(weights)
     rows = (*(w.rows for w in weights), *[0] * missing)
     return (*pointers, *[0] * (6 * missing), *rows, *ends, *[ends[-1]] * missing), ends[-1]
+
+
+def bands(weights: Sequence[DeviceMatrix], rows: int) -> list[int]:
+    """Blocks of each matrix that have so many of its rows each."""
+    return [-(-w.rows // rows) for w in weights]
 
 
 def formats(weights: Sequence[DeviceMatrix]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.tuning import Tuning
 
-LAYOUT = "P" + "PPPP" * 2 + "PP" + "iiii" + "ii"
+LAYOUT = "P" + "PPPP" * 2 + "PP" + "iiii" + "ii" + "i"
 """The kernels' arguments."""
 
 STORE, ADD, STORE_F16, STORE_PERMUTED = range(4)
@@ -189,5 +189,6 @@ class Product:
             *(self.x, *addresses, *[0] * (8 - len(addresses)), self.bias, self.out),
             *(self.tokens, first.rows, first.columns, self.result),
             *(self.added or (0, self.tokens)),
+            0,
             lds_bytes=lds_bytes,
         )

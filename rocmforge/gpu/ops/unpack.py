@@ -1,4 +1,4 @@
-"""unpack: the weights of a packed matrix as float16, once for all tiles of a long prompt.
+"""unpack: the weights of packed matrices as float16, once for all tiles of a long prompt.
 
 `matmul_f16` multiplies with them, and says when that is worth it.
 """
@@ -11,10 +11,11 @@ from rocmforge.gpu.compiler import Build, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.matrix import LAYOUTS as STREAMS
+from rocmforge.gpu.ops import products
 from rocmforge.gpu.ops.matmul_f16 import is_f16, least_unpacked, unpacked, unpacks
 
 FILE = "unpack.hip"
-LAYOUTS = {"unpack": "PPPPPI"}
+LAYOUTS = {"unpack": products.LAYOUT + "i"}
 THREADS = 256  # each takes a unit
 UNIT_BYTES = 16  # of what a dense unit and one of 8 bits a weight hold
 GROUP = 32  # columns of a unit of narrower codes
@@ -28,33 +29,40 @@ def unit_columns(name: str) -> int:
 
 
 def builds(architecture: str) -> Iterator[Build]:
-    """Every way in which the op compiles its kernel, where `matmul_f16` wants it."""
+    """Every way in which the op compiles its kernel for one format, where `matmul_f16` wants it."""
     if not unpacks(architecture, least_unpacked(architecture)):
         return
     for name in (*STREAMS, *dict.fromkeys(DENSE.values())):
         if name != "F16":
-            yield Build(FILE, LAYOUTS, {"FORMAT": name}, hot=name != "F32")
+            same = {f"FORMAT_{i}": name for i in range(products.MOST)}
+            yield Build(FILE, LAYOUTS, same, hot=name != "F32")
 
 
-def unpack(kernels: Kernels, *, weight: DeviceMatrix, out: DeviceMatrix) -> Launch:
-    """Out = weight as float16, kept finite.
+def unpack(
+    kernels: Kernels, *, weights: Sequence[DeviceMatrix], outs: Sequence[DeviceMatrix]
+) -> Launch:
+    """outs[i] = weights[i] as float16, kept finite.
 
     Parameters
     ----------
-    weight
-        (N, K), K a multiple of `unit_columns`.
-    out
-        (N, K) of F16.
+    weights
+        One to three matrices (Nᵢ, K), K a multiple of their `unit_columns`; formats may differ.
+    outs
+        (Nᵢ, K) of F16 each.
     """
-    units = weight.rows * (weight.columns // unit_columns(weight.kernel_format))
+    columns = weights[0].columns
+    units = [w.rows * (columns // unit_columns(w.kernel_format)) for w in weights]
+    blocks = [-(-n // THREADS) for n in units]
+    nothing = [None] * len(weights)
+    members, count = products.products(weights, nothing, [out.codes for out in outs], blocks)
     return kernels.launch(
         FILE,
         "unpack",
-        {"FORMAT": weight.kernel_format},
-        (-(-units // THREADS), 1, 1),
+        products.formats(weights),
+        (count, 1, 1),
         THREADS,
         LAYOUTS["unpack"],
-        *(*weight.addresses, out.codes, units),
+        *(*members, columns),
     )
 
 
@@ -66,16 +74,16 @@ def as_f16(
     Parameters
     ----------
     weights
-        Those that are float16 already stay where they are.
+        Matrices that are float16 already stay where they are. There are up to `products.MOST`.
     address
         Memory for the others, one behind the other: `matmul_f16.unpacked_bytes`.
     """
-    launches, found = [], []
+    found = []
     for weight in weights:
-        if is_f16(weight):
-            found.append(weight)
-            continue
-        found.append(unpacked(weight, address))
-        launches.append(unpack(kernels, weight=weight, out=found[-1]))
-        address += found[-1].nbytes
-    return launches, found
+        found.append(weight if is_f16(weight) else unpacked(weight, address))
+        address += 0 if is_f16(weight) else found[-1].nbytes
+    pairs = [pair for pair in zip(weights, found, strict=True) if not is_f16(pair[0])]
+    if not pairs:
+        return [], found
+    packed, outs = zip(*pairs, strict=True)
+    return [unpack(kernels, weights=packed, outs=outs)], found
