@@ -439,3 +439,12 @@ def test_one_backend_serves_shapes_that_grow_and_shrink() -> None:
         got = ops.matmul(x, ops.pack(matrix, backend))
         fresh = ops.matmul(x, ops.pack(matrix, CpuBackend(2, exact=False)))
         np.testing.assert_array_equal(got, fresh)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_cases_with_many_weights_have_their_deviation(name: str) -> None:
+    matrix = cases.random_matrix(1024, 1024, name, np.random.default_rng(0))
+    assert (matrix.rows, matrix.columns) == (1024, 1024)
+    weights = 32 * matrix.to_floats().astype(np.float64)
+    assert weights.std() == pytest.approx(1, rel=0.04)
+    assert abs(weights.mean()) < 0.01
