@@ -23,9 +23,10 @@ from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.cross_compile import ARCHITECTURES
 from rocmforge.gpu.dtypes import Convert
-from rocmforge.gpu.fusion import pass_steps
+from rocmforge.gpu.fusion import pass_steps, wanted_fusions
 from rocmforge.gpu.lowering import Lowering
 from rocmforge.gpu.matrix import DeviceMatrix
+from rocmforge.gpu.tuning import UNTUNED
 from rocmforge.model.decoder import decoder_graph
 from rocmforge.model.synthetic import ModelPlan, plan_model
 from rocmforge.model.weights import LayerWeights, ModelWeights
@@ -37,7 +38,7 @@ from rocmforge.plan.protocols import TimedPass, TimedStep
 from rocmforge.timing import collect
 
 from .checks import open_engine
-from .devices import DEVICES
+from .devices import DEVICES, backend
 from .models import GENERATED, model_path
 from .samples import ROUNDS, track
 
@@ -86,12 +87,19 @@ def gpu_ops() -> Iterator[Op | Convert]:
                 architecture=architecture, compute_units=1, wave_size=wave_size(architecture)
             )
         )
-        kernels: Any = SimpleNamespace(runtime=runtime)
-        lowering = Lowering(kernels, None, 1, None, None)  # type: ignore[arg-type]
-        for sequences, tokens, _ in PASSES.values():
-            outputs = None if tokens == 1 else (tokens - 1,)
-            shape = BatchShape(sequences * tokens, sequences, outputs, tokens == 1, tokens)
-            yield from (step.op for step in pass_steps(ops, lowering, shape))
+        kernels: Any = SimpleNamespace(runtime=runtime, tuning=UNTUNED)
+        for name in PASSES:
+            yield from _gpu_ops_of(name, ops, kernels)
+
+
+def _gpu_ops_of(name: str, ops: Sequence[Op], kernels: Any) -> Iterator[Op | Convert]:
+    """What a pass consists of on a GPU with these kernels."""
+    sequences, tokens, _ = PASSES[name]
+    outputs = None if tokens == 1 else (tokens - 1,)
+    shape = BatchShape(sequences * tokens, sequences, outputs, tokens == 1, tokens)
+    lowering = Lowering(kernels, None, 1, None, None)  # type: ignore[arg-type]
+    fused = wanted_fusions(kernels.tuning)
+    yield from (step.op for step in pass_steps(ops, lowering, shape, fused))
 
 
 def labels(ops: Iterator[Op | Convert] | Sequence[Op]) -> tuple[str, ...]:
@@ -104,13 +112,21 @@ GPU_LABELS = labels(gpu_ops())
 
 
 @functools.cache
-def read_context() -> frozenset[str]:
-    """Names of those steps that take longer in a longer context."""
+def ops_of(name: str, device: str) -> tuple[Op | Convert, ...]:
+    """What a pass consists of on a device of this machine; the model is not loaded for it."""
+    if device == "cpu":
+        return tuple(fuse(model_ops(), HOST_RULES))
+    on: Any = backend(device)
+    return tuple(_gpu_ops_of(name, model_ops(), on.kernels))
 
-    def cost(op: Op, length: int) -> Any:
+
+def reads_context(op: Op | Convert) -> bool:
+    """Whether a step takes longer in a longer context."""
+
+    def cost(length: int) -> Any:
         return Costs((1,), (length,), 1, 1, lambda *_: 0).of(op, (), ())
 
-    return frozenset(op.label for op in model_ops() if cost(op, 1) != cost(op, 2))
+    return not isinstance(op, Convert) and cost(1) != cost(2)
 
 
 @functools.cache
@@ -130,12 +146,12 @@ def timed_pass(name: str, device: str) -> TimedPass:
 
 def timed_step(label: str, name: str, device: str) -> TimedStep:
     """Return one step of a pass; NotImplementedError where it would say nothing."""
-    if name == LONG and label not in read_context():
+    own = [op for op in ops_of(name, device) if op.label == label]
+    if not own:
+        raise NotImplementedError(f"{label}: {name} has no such step on this device")
+    if name == LONG and not any(map(reads_context, own)):
         raise NotImplementedError(f"{label}: the context makes no difference to it")
-    for step in timed_pass(name, device).steps:
-        if step.label == label:
-            return step
-    raise NotImplementedError(f"{label}: {name} has no such step on this device")
+    return next(step for step in timed_pass(name, device).steps if step.label == label)
 
 
 class _Steps:

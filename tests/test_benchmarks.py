@@ -19,6 +19,7 @@ from rocmforge.errors import DeviceError, MeasurementError
 from rocmforge.gpu.cross_compile import ARCHITECTURES, all_builds, clang_version
 from rocmforge.gpu.fusion import FUSIONS
 from rocmforge.gpu.runtime import DeviceProperties
+from rocmforge.gpu.tuning import UNTUNED
 
 discovery = pytest.importorskip("asv_runner.discovery")
 
@@ -472,14 +473,40 @@ def test_the_steps_are_those_that_engines_run(suite: dict[str, Any]) -> None:
     steps: Any = sys.modules["benchmarks.steps"]
     run = [step.label for step in steps.timed_pass("decode at 128", "cpu").steps]
     assert tuple(run) == steps.CPU_LABELS
+    assert run == [*steps.labels(steps.ops_of("decode at 128", "cpu"))]
     assert {"attention", "matmul_qkv", "gate_up_swiglu"} <= set(run) & set(steps.GPU_LABELS)
-    assert steps.read_context() == {"attention"}
+    reads = {op.label for op in steps.ops_of("decode at 2000", "cpu") if steps.reads_context(op)}
+    assert reads == {"attention"}
     bytes_of = {
         name: {step.label: step.cost.bytes for step in steps.timed_pass(name, "cpu").steps}
         for name in ("decode at 128", "decode at 2000")
     }
     short, long = bytes_of.values()
-    assert {label for label in short if short[label] != long[label]} == steps.read_context()
+    assert {label for label in short if short[label] != long[label]} == reads
+
+
+def test_steps_of_a_gpu_are_known_before_the_model_is_loaded(
+    suite: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: Any = sys.modules["benchmarks.steps"]
+    properties = SimpleNamespace(architecture="sm_90", compute_units=132, wave_size=32)
+    runtime = SimpleNamespace(properties=properties)
+    on = SimpleNamespace(kernels=SimpleNamespace(runtime=runtime, tuning=UNTUNED))
+    monkeypatch.setattr(steps, "backend", lambda _: on)
+    monkeypatch.setattr(steps, "timed_pass", lambda *_: pytest.fail("it was loaded"))
+    steps.ops_of.cache_clear()
+    try:
+        reads = {op.label for op in steps.ops_of(steps.LONG, "gpu") if steps.reads_context(op)}
+        assert reads == {"rope_attention"}
+        for label, name, reason in (
+            ("attention", steps.LONG, "no such step"),
+            ("rope_attention", "prompt of 512", "no such step"),
+            ("matmul_down", steps.LONG, "the context makes no difference"),
+        ):
+            with pytest.raises(NotImplementedError, match=reason):
+                steps.timed_step(label, name, "gpu")
+    finally:
+        steps.ops_of.cache_clear()
 
 
 def test_the_parts_of_a_pass_make_the_whole(suite: dict[str, Any]) -> None:

@@ -154,6 +154,14 @@ def test_ops_of_a_gpu_stand_beside_gpu_speed_and_the_roofline(tool: Any) -> None
     shown = tool.op_tables(baseline, None)
     assert "asv aaaaaaaa. 4096" in shown
     assert "at aaaaaaaa, dddddddd, device time" in shown
+    gone = "steps.OnGpu.track_us('rope', 'decode at 128', 'gpu')"
+    baseline["baselines"][gone] = entry("p50_ms", 1e-3) | {"timestamp": "2026-11-26"}
+    baseline["baselines"][step]["timestamp"] = "2026-11-28"
+    assert "`rope`" not in tool.op_tables(baseline, None)  # of an older commit than its pass
+    del baseline["baselines"][gone]
+    roofline = "roofline.Matmul.track_inverse_roofline_fraction('Q8_0', 1, 'gpu')"
+    baseline["baselines"][roofline]["metadata"] = {"commit": "e" * 40}
+    assert "| Q8_0 | 8.00 | n/a | n/a | n/a |" in tool.op_tables(baseline, None)
     newer = tool_module("gpu_tables").Measured(
         "c" * 8, {"matmul.Quantized.time_matmul('Q8_0', 1, 'gpu')": 7e-3}
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -234,14 +234,17 @@ def op_tables(
         return ""
     own = {label: stored_median(entry) for label, entry in entries.items()}
     if products is None:
-        labels = [shape.format(name) for name in FORMATS for shape in (GEMV, ROOFLINE)]
-        products = Measured(", ".join(stored_commits(baseline, labels)), own)
-    rows, steps = _product_rows(products.medians, speeds), _step_rows(own)
+        labels = [*_labels_of_products(baseline)]
+        at = ", ".join(stored_commits(baseline, labels))
+        products = Measured(at, {label: own[label] for label in labels})
+    timed = _labels_of_steps(baseline)
+    passes = _passes(timed)
+    wholes = [WHOLE.format(one) for one in passes]
+    shown = {label: own[label] for label in (*timed, *wholes) if label in own}
+    rows, steps = _product_rows(products.medians, speeds), _step_rows(shown)
     if not rows or not steps:
         return ""
-    passes = _passes(own)
-    timed = [label for label in own if STEP.fullmatch(label)]
-    at = ", ".join(stored_commits(baseline, [*timed, *map(WHOLE.format, passes)]))
+    at = ", ".join(stored_commits(baseline, shown))
     heads = ("format", "asv, µs", "gpu_speed, µs", "asv / gpu_speed", "time / ideal")
     other = f", gpu_speed {speeds['commit'][:8]}" if speeds else ""
     shape = f"{GEMV_SHAPE} × {GEMV_SHAPE} weights times one token"
@@ -253,6 +256,28 @@ def op_tables(
         *("", *table(("step", *passes), steps)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _labels_of_products(baseline: dict[str, Any]) -> Iterator[str]:
+    """Products, each with its distance from the roofline where one commit has both."""
+    for name in FORMATS:
+        held = [x.format(name) for x in (GEMV, ROOFLINE) if x.format(name) in baseline["baselines"]]
+        yield from held[: 2 if len(stored_commits(baseline, held)) == 1 else 1]
+
+
+def _labels_of_steps(baseline: dict[str, Any]) -> list[str]:
+    """The steps of each pass at the commit of its newest one: older ones may be gone since."""
+    entries = baseline["baselines"]
+    by_pass: dict[str, list[str]] = {}
+    for label in entries:
+        if hit := STEP.fullmatch(label):
+            by_pass.setdefault(hit[2], []).append(label)
+    found = []
+    for labels in by_pass.values():
+        newest = max(labels, key=lambda label: str(entries[label].get("timestamp", "")))
+        at = stored_commit(baseline, newest)
+        found += [label for label in labels if stored_commit(baseline, label) == at]
+    return found
 
 
 def _product_rows(medians: Mapping[str, float], speeds: dict[str, Any] | None) -> list[list[str]]:
@@ -277,8 +302,8 @@ def _product_rows(medians: Mapping[str, float], speeds: dict[str, Any] | None) -
     return rows
 
 
-def _passes(medians: Mapping[str, float]) -> list[str]:
-    return list(dict.fromkeys(hit[2] for label in medians if (hit := STEP.fullmatch(label))))
+def _passes(labels: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(hit[2] for label in labels if (hit := STEP.fullmatch(label))))
 
 
 def _step_rows(medians: Mapping[str, float]) -> list[list[str]]:
