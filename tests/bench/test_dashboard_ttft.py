@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from dashboard_runs import machine, result, run
 
@@ -46,6 +48,15 @@ def test_a_split_is_of_one_commit_the_newest_that_has_the_prompts_part() -> None
     assert dict(on_gpu["parts"])["tokenize"] is None, "that of another commit does not count"
     assert dict(on_gpu["parts"])["rest of prefill"] == 36.0
     assert (on_cpu["device"], on_cpu["commit"]) == ("cpu", "aaaaaaaa")
+
+
+def test_a_split_that_a_baseline_keeps_has_its_own_commit() -> None:
+    kept = replace(part("prefill", 40.0), commit="b" * 40)
+    (box,) = ttft_data([machine(run("a", part("tokenize", 1.0)), baseline=run("a", kept))])[
+        "machines"
+    ]
+    (found,) = box["splits"]
+    assert (found["commit"], found["date"], found["prefill"]) == ("bbbbbbbb", None, 40.0)
 
 
 def test_prompts_have_a_length_and_a_value() -> None:

@@ -45,26 +45,29 @@ def _splits(machine: Machine) -> Iterator[dict[str, Any]]:
     older = sorted([*stored, *machine.earlier], key=lambda run: run.commit_date or 0, reverse=True)
     seen = set()
     for run in [machine.newest, *older] if machine.newest else older:
-        for (model, device), measured in _parts(run).items():
+        for (model, device, commit), measured in _parts(run).items():
             if "prefill" in measured and (model, device) not in seen:
                 seen.add((model, device))
+                date = run.commit_date if commit == run.commit else None
                 yield {
                     "model": model,
                     DEVICE: device,
-                    "commit": run.commit[:8],
-                    "date": (iso(run.commit_date) or "")[:10] or None,
+                    "commit": commit[:8],
+                    "date": (iso(date) or "")[:10] or None,
                     "load": rounded(measured.get("load")),
                     "prefill": rounded(measured["prefill"]),
                     "parts": split(measured),
                 }
 
 
-def _parts(run: ResultSet) -> dict[tuple[str, str], dict[str, float]]:
-    found: dict[tuple[str, str], dict[str, float]] = {}
+def _parts(run: ResultSet) -> dict[tuple[str, str, str], dict[str, float]]:
+    """Milliseconds by part, of each model, device and commit: a baseline has several commits."""
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
     for result in run.results:
         params = plain_params(result)
         if result.name == PARTS and result.value is not None and {"model", "part"} <= params.keys():
-            of_model = found.setdefault((params["model"], params.get(DEVICE, "")), {})
+            key = params["model"], params.get(DEVICE, ""), result.commit or run.commit
+            of_model = found.setdefault(key, {})
             of_model[params["part"]] = result.value
     return found
 
