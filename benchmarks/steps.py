@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rocmforge.cpu.executor import HOST_RULES
+from rocmforge.errors import MeasurementError
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu.batch_shape import BatchShape
 from rocmforge.gpu.compiler import wave_size
@@ -151,7 +152,10 @@ def timed_step(label: str, name: str, device: str) -> TimedStep:
         raise NotImplementedError(f"{label}: {name} has no such step on this device")
     if name == LONG and not any(map(reads_context, own)):
         raise NotImplementedError(f"{label}: the context makes no difference to it")
-    return next(step for step in timed_pass(name, device).steps if step.label == label)
+    for step in timed_pass(name, device).steps:
+        if step.label == label:
+            return step
+    raise MeasurementError(f"{label}: the engine runs no such step in {name}, the plan has one")
 
 
 class _Steps:

@@ -1,4 +1,4 @@
-// Products of 9 to 512 rows of activations (routers: 2,048) with packed weights, on the matrix
+// Products of 9 to 1,024 rows of activations (routers: 2,048) with packed weights, on the matrix
 // units: each weight is read once for TOKENS of them. Batched decode and short prompts need them.
 //
 // Weights never lie in LDS. A lane loads groups of 32 columns of its rows, makes f16 of them

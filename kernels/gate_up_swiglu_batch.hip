@@ -1,4 +1,4 @@
-// gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 512
+// gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 1,024
 // rows of x (batched decode, short prompts).
 //
 //   x         (T, K) f16, aligned to 16; PERMUTED as output.h says

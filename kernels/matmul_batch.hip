@@ -1,5 +1,6 @@
-// matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 512 rows of x (batched
-// decode, short prompts), for routers up to 2,048, with up to three matrices W in one launch.
+// matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 1,024 rows of x
+// (batched decode, short prompts), for routers up to 2,048, with up to three matrices W in one
+// launch.
 //
 //   x         (T, K) f16, aligned to 16; PERMUTED as output.h says
 //   W         (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, packed (packed.h)

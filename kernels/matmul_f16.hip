@@ -20,9 +20,6 @@
 // data of the last one and not stored; tokens and columns past the end are zero. A block takes 64 *
 // STAGES * GROUPS * (TILE_TOKENS + TILE_ROWS) bytes of LDS; more than two STAGES on CUDA only,
 // which keeps registers for BLOCKS blocks at a time. Launched by rocmforge/gpu/ops/matmul_f16.py.
-#define FORMAT_0 F16
-#define FORMAT_1 F16
-#define FORMAT_2 F16
 #include "products.h"
 #include "prompt_tile.h"
 #include "warpgroup.h"
@@ -181,26 +178,17 @@ struct SeveralArgs {
     int tokens, columns, result, added_from, added_to;
 };
 
-struct Multiplying {
-    const SeveralArgs& all;
-    Stage* stages;
-
-    // For number `number` of a product's blocks in the grid's y.
-    template <class Format>
-    DEVICE void run(const Product& p, int rows, int number) const {
-        Args a = {};
-        a.x = all.x, a.w = p.matrix, a.bias = p.bias, a.out = p.out;
-        a.tokens = all.tokens, a.rows = rows, a.columns = all.columns, a.result = all.result;
-        a.added_from = all.added_from, a.added_to = all.added_to;
-        a.first_block = static_cast<int>(block_y()) - number;
-        compute<false>(a, stages);
-    }
-};
-
 KERNEL_RESIDENT(matmul_f16, SeveralArgs, kThreads, BLOCKS) {
     SHARED_BY_LAUNCH(Stage, stages, STAGES);
     await_earlier();
-    own_product(a.products, static_cast<int>(block_y()), Multiplying{a, stages});
+    const int at = product_of(a.products, static_cast<int>(block_y()));
+    const Product& p = a.products.of[at];
+    Args own = {};
+    own.x = a.x, own.w = p.matrix, own.bias = p.bias, own.out = p.out;
+    own.tokens = a.tokens, own.rows = a.products.rows[at], own.columns = a.columns;
+    own.result = a.result, own.added_from = a.added_from, own.added_to = a.added_to;
+    own.first_block = at == 0 ? 0 : a.products.ends[at - 1];
+    compute<false>(own, stages);
 }
 
 KERNEL_RESIDENT(gate_up_swiglu_f16, Args, kThreads, BLOCKS) {

@@ -1,11 +1,11 @@
-// Up to three products x W^T in one launch, whose matrices W are of FORMAT_0, FORMAT_1 and
-// FORMAT_2: the first blocks take the first matrix, those from ends[0] on the second, those from
+// Up to three matrices in one launch, of FORMAT_0, FORMAT_1 and FORMAT_2 where kernels read them
+// packed: the first blocks take the first matrix, those from ends[0] on the second, those from
 // ends[1] on the third. rocmforge/gpu/ops/products.py fills it.
 #pragma once
 
 #include "packed.h"
 
-// out (T, N) = x W^T + bias; the bias (N,) may be null.
+// out (T, N) = x W^T + bias; the bias (N,) may be null. unpack.hip writes the matrix itself to out.
 struct Product {
     PackedMatrix matrix;
     const float* bias;
@@ -17,6 +17,12 @@ struct Products {
     int ends[3];
 };
 
+// Which of the products block, or band, number `number` belongs to.
+DEVICE int product_of(const Products& all, int number) {
+    return number < all.ends[0] ? 0 : number < all.ends[1] ? 1 : 2;
+}
+
+#if defined(FORMAT_2)
 // For block, or band, number `number` of all products, calls work.run<Format>(product, its rows,
 // number among those of the product). Matrices of one format that follow one another share its
 // code: multiprocessors wait long for instructions that they run for the first time.
@@ -39,3 +45,4 @@ DEVICE void own_product(const Products& all, int number, const Work& work) {
     }
     work.template run<FORMAT_2>(p, rows, own);
 }
+#endif

@@ -5,9 +5,10 @@
 // A block computes TILE_TOKENS x TILE_ROWS sums, each of its waves WAVE_TOKENS x WAVE_ROWS of them,
 // in steps of 32 * GROUPS columns, of which STAGES are in LDS. The order of a row's columns in LDS,
 // eight at a time, changes from row to row, so that lanes at neighbouring rows use different banks.
-// Grid (ceil(T / TILE_TOKENS), ceil(N / TILE_ROWS)): blocks that share weights follow one another.
-// kGated: gate and up with SwiGLU. A block computes TILE_ROWS / 2 columns of out; the first half of
-// each wave's rows are rows of w, the second half the same rows of up, so that a wave holds both.
+// Grid (ceil(T / TILE_TOKENS), ceil(N / TILE_ROWS) of all products together): blocks that share
+// weights follow one another. kGated: gate and up with SwiGLU. A block computes TILE_ROWS / 2
+// columns of out; the first half of each wave's rows are rows of w, the second half the same rows
+// of up, so that a wave holds both.
 #pragma once
 
 #include "output.h"
@@ -60,7 +61,10 @@ DEVICE int first_token() {
 }
 template <bool kGated>
 DEVICE int first_row(const Args& a) {
-    return (static_cast<int>(block_y()) - a.first_block) * (kGated ? TILE_ROWS / 2 : TILE_ROWS);
+    // Gate and up are alone in their launch. With the difference, ptxas of CUDA 13.5 makes each
+    // wgmma of theirs wait for the one before, in the tile of 128 x 256 on sm_90.
+    if constexpr (kGated) return block_y() * (TILE_ROWS / 2);
+    return (static_cast<int>(block_y()) - a.first_block) * TILE_ROWS;
 }
 
 // The row of weights that row `local` of a block's tile is, and whether it is one of `up`. Past the

@@ -236,7 +236,7 @@ def _ttft(machines: Sequence[Machine], _: Path) -> Iterator[Figure]:
             panels.append({**panel, "rows": {"": rows}})
             longest = max(parts, key=lambda name: parts[name])
             share = 100 * parts[longest] / sum(parts.values())
-            said.append(f"; on {tag} the {longest} takes {share:.1f} % of it")
+            said.append(f"; on {tag} the {longest} takes {share:.1f} % of the parts")
             sources.append(f"parts `{tag}`, commit {split['commit']}")
         whole = [one for one in data["prompts"] if one["model"] == MODEL]
         if len(whole) > 1:

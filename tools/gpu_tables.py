@@ -239,8 +239,7 @@ def op_tables(
         products = Measured(at, {label: own[label] for label in labels})
     timed = _labels_of_steps(baseline)
     passes = _passes(timed)
-    wholes = [WHOLE.format(one) for one in passes]
-    shown = {label: own[label] for label in (*timed, *wholes) if label in own}
+    shown = {label: own[label] for label in (*timed, *_labels_of_wholes(baseline, timed))}
     rows, steps = _product_rows(products.medians, speeds), _step_rows(shown)
     if not rows or not steps:
         return ""
@@ -278,6 +277,15 @@ def _labels_of_steps(baseline: dict[str, Any]) -> list[str]:
         at = stored_commit(baseline, newest)
         found += [label for label in labels if stored_commit(baseline, label) == at]
     return found
+
+
+def _labels_of_wholes(baseline: dict[str, Any], timed: Sequence[str]) -> Iterator[str]:
+    """What the steps of each pass take over the pass, where one commit has both."""
+    for one in _passes(timed):
+        own = [label for label in timed if (hit := STEP.fullmatch(label)) and hit[2] == one]
+        whole = WHOLE.format(one)
+        if whole in baseline["baselines"] and len(stored_commits(baseline, [*own, whole])) == 1:
+            yield whole
 
 
 def _product_rows(medians: Mapping[str, float], speeds: dict[str, Any] | None) -> list[list[str]]:

@@ -41,7 +41,7 @@ def relative_rms(got: NDArray[np.floating], wanted: NDArray[np.floating]) -> flo
 
 
 _LARGE = 1 << 20
-"""From so many weights on, quantizing them takes seconds; of IQ1, IQ2 and IQ3 minutes."""
+"""From so many weights on, to quantize them takes a second or more, for IQ1 to IQ3 minutes."""
 
 
 def random_matrix(rows: int, columns: int, name: str, random: np.random.Generator) -> Matrix:

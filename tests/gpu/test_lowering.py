@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -127,6 +128,39 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
         names = [launch.name for launch in launches(without, shape, ops)]
         assert names == (packed if wanted == unpacked else wanted)
         assert without.scratch_bytes(steps, shape)["gate_up_swiglu"] < both
+
+
+def products(formats: Sequence[str], rows: int = 512) -> list[Op]:
+    """Products that share activations."""
+    outs = tuple(Tensor(f"out {i}", rows) for i in range(len(formats)))
+    weights = tuple(DeviceMatrix.at(1 << 20, name, rows, 256) for name in formats)
+    return [Matmul(H, weights, outs, (None,) * len(formats))]
+
+
+@pytest.mark.parametrize(
+    ("formats", "rows", "wanted"),
+    [
+        (("Q4_K", "Q4_K", "Q6_K"), 512, ["unpack", "matmul_f16"]),
+        (("Q4_K", "F16", "Q6_K"), 512, ["unpack", "matmul_f16"]),
+        (("F16", "F16", "F16"), 512, ["matmul_f16"]),
+        (("Q4_K",) * 5, 512, ["unpack", "matmul_f16"] * 2),
+        (("Q4_K",) * 3, 1 << 20, ["unpack", "matmul_f16"] * 3),  # each of them takes 512 MiB
+        (("Q4_K",) * 3, 1 << 22, ["matmul_prompt"] * 3),  # 2 GiB
+    ],
+    ids=str,
+)
+def test_long_prompts_multiply_what_shares_activations_in_one_launch(
+    formats: Sequence[str], rows: int, wanted: list[str]
+) -> None:
+    found, ops = lowering("sm_90"), products(formats, rows)
+    shape = BatchShape(1100, 1, (1099,), False, 1100)
+    steps = lower(ops, found.reading(shape), found.writing(shape))
+    made = [one for one in launches_of(found, shape, steps) if one.name != "quantize"]
+    assert [one.name for one in made] == wanted
+    packed = [0 if name == "F16" else 2 * rows * 256 for name in formats]
+    together = [sum(packed[i : i + 3]) for i in range(0, len(packed), 3)]
+    most = max(n for n in (*together, *packed, 0) if n <= 1 << 30)
+    assert found.scratch_bytes(steps, room_of(shape))[ops[0].label] == most
 
 
 def assert_held(found: Lowering, op: Any, name: str, rows: list[int], columns: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from rocmforge.gpu.arrays import F16, F32, Halves
 from rocmforge.gpu.compiler import Build, Kernels, wave_size
@@ -33,7 +32,7 @@ COLUMNS = 8
 """K is a multiple of it."""
 
 UNPACKED_BYTES = 1 << 30
-"""Most memory that the float16 form of a matrix takes, or of gate and up together."""
+"""Most memory that the float16 forms of matrices take which share activations."""
 
 KEY = "tile f16"
 """Begins the tiles' keys in a table of `rocmforge tune`."""
@@ -111,9 +110,9 @@ def unpacks(architecture: str, tokens: int) -> bool:
 
 
 def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> bool:
-    """Whether a product is this op's: by the device, the columns, the formats, the tokens.
+    """Whether products are this op's, in one launch: by device, columns, formats and tokens.
 
-    Gate and up are two weights of one product.
+    The weights share activations: one to three matrices, or gate and up.
     """
     if weights[0].columns % COLUMNS or not has_matrix_units(architecture):
         return False
@@ -273,8 +272,15 @@ def matmul_f16_tile(
     tokens: int,
 ) -> Launch:
     """`matmul_f16` of one matrix with a tile of the caller's, to see how fast it is."""
-    one: dict[str, Any] = {"weights": [weight], "outs": [out], "biases": [None]}
-    return matmul_f16(kernels, x=x, **one, tokens=tokens, constants=constants)
+    return matmul_f16(
+        kernels,
+        x=x,
+        weights=[weight],
+        outs=[out],
+        biases=[None],
+        tokens=tokens,
+        constants=constants,
+    )
 
 
 def _chosen(kernels: Kernels, tokens: int, rows: int) -> Constants:

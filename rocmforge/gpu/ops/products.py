@@ -1,4 +1,4 @@
-"""Arguments of kernels that multiply with up to three matrices: kernels/products.h."""
+"""Arguments of kernels that take up to three matrices: kernels/products.h."""
 
 from __future__ import annotations
 
