@@ -20,9 +20,6 @@
 #endif
 
 constexpr int kThreads = 256;
-// Blocks that a multiprocessor of NVIDIA is to run at a time. Without the bound the kernel takes 42
-// registers, and five run; with it 32, and eight run.
-constexpr int kBlocks = 6;
 
 // Pieces of 16 bytes of f16 that a unit becomes.
 template <class Format>
@@ -78,7 +75,9 @@ struct Unpacking {
     }
 };
 
-KERNEL_RESIDENT(unpack, UnpackArgs, kThreads, kBlocks) {
+// A multiprocessor of NVIDIA is to run six blocks at a time. Without this bound the kernel takes 42
+// registers, and five run; with it 32, and eight run.
+KERNEL_RESIDENT(unpack, UnpackArgs, kThreads, 6) {
     SHARED u32x4 lds[kThreads * kMostPieces];
     own_product(a.products, static_cast<int>(block_x()), Unpacking{a.columns, lds});
 }
