@@ -27,6 +27,14 @@ def targets(*architectures: str) -> list[tuple[str, str]]:
     ]
 
 
+def each_file_once(*architectures: str) -> list[tuple[str, str]]:
+    """Return every kernel file with the first of these architectures that it is built for."""
+    found: dict[str, str] = {}
+    for architecture, file in targets(*architectures):
+        found.setdefault(file, architecture)
+    return [(architecture, file) for file, architecture in found.items()]
+
+
 def chosen_builds(file: str, architecture: str, alone: bool = False) -> list[Build]:
     """The first, the middle and the last build of a file, or the middle one alone."""
     builds = [build for build in all_builds(architecture) if build.file == file]

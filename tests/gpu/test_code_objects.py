@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chosen_builds import chosen_builds, rdna_and_cdna, targets
+from chosen_builds import chosen_builds, each_file_once, rdna_and_cdna, targets
 from tool_modules import tool_module
 
 from rocmforge.errors import CompileError, DeviceError
@@ -33,8 +33,9 @@ from rocmforge.gpu.cross_compile import (
 LDS_BYTES = 48 * 1024  # what a block may have on every device that we support
 SIMDS = 4  # of a compute unit of gfx9, and of a work-group processor of later ones
 MOST_VGPRS = {32: 256, 64: 512}
-QUICK = "gfx1100"  # of which `make test` compiles some builds of each file; all: `test-all`
-TARGETS = [pytest.param(QUICK, file, True) for _, file in targets(QUICK)] + [
+QUICK = "gfx1100", "gfx942", "gfx1030"
+"""`make test` compiles some builds of each file for the first that has it; `make test-all` all."""
+TARGETS = [pytest.param(*each, True) for each in each_file_once(*QUICK)] + [
     pytest.param(architecture, file, False, marks=pytest.mark.slow)
     for architecture, file in targets(*ARCHITECTURES)
 ]
