@@ -156,7 +156,7 @@ def test_an_interrupt_ends_what_runs_and_says_that_the_rest_stays(
     project: Path, tmp_path: Path, repo: Path
 ) -> None:
     words = ["fleet", "--command", command(tmp_path, 60), "--out", "out"]
-    own = {**os.environ, "PYTHONPATH": str(repo)}
+    own = {**os.environ, "PYTHONPATH": str(repo), "PYTHONFAULTHANDLER": "1"}
     running = subprocess.Popen(
         [sys.executable, "-m", "rocmforge", "bench", *words],
         stderr=subprocess.PIPE,
@@ -168,8 +168,12 @@ def test_an_interrupt_ends_what_runs_and_says_that_the_rest_stays(
     children = psutil.Process(running.pid).children(recursive=True)
     assert len(children) >= 2
     running.send_signal(signal.SIGTERM)  # a shell lets what it runs behind ignore SIGINT
-    _, said = running.communicate()
-    assert running.returncode == 130
+    try:
+        _, said = running.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        running.send_signal(signal.SIGABRT)  # it says where it is
+        _, said = running.communicate()
+    assert running.returncode == 130, said
     assert "what was gathered stays, and the same command measures the rest" in said
     psutil.wait_procs(children, timeout=5)
     left = [one for one in children if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
