@@ -237,9 +237,7 @@ def op_tables(
         labels = [*_labels_of_products(baseline)]
         at = ", ".join(stored_commits(baseline, labels))
         products = Measured(at, {label: own[label] for label in labels})
-    timed = _labels_of_steps(baseline)
-    passes = _passes(timed)
-    shown = {label: own[label] for label in (*timed, *_labels_of_wholes(baseline, timed))}
+    shown = {label: own[label] for label in _labels_of_passes(baseline)}
     rows, steps = _product_rows(products.medians, speeds), _step_rows(shown)
     if not rows or not steps:
         return ""
@@ -252,7 +250,7 @@ def op_tables(
         *("", *table(heads, rows)),
         "",
         f"Steps of the passes of 1.1B-Q4_K_M at {at}, device time of one call, µs:",
-        *("", *table(("step", *passes), steps)),
+        *("", *table(("step", *_passes(shown)), steps)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -264,28 +262,23 @@ def _labels_of_products(baseline: dict[str, Any]) -> Iterator[str]:
         yield from held[: 2 if len(stored_commits(baseline, held)) == 1 else 1]
 
 
-def _labels_of_steps(baseline: dict[str, Any]) -> list[str]:
-    """The steps of each pass at the commit of its newest one: older ones may be gone since."""
+def _labels_of_passes(baseline: dict[str, Any]) -> list[str]:
+    """The steps of each pass, and what they take over it, at the commit of its newest step.
+
+    Older steps may be gone since.
+    """
     entries = baseline["baselines"]
     by_pass: dict[str, list[str]] = {}
     for label in entries:
         if hit := STEP.fullmatch(label):
             by_pass.setdefault(hit[2], []).append(label)
     found = []
-    for labels in by_pass.values():
-        newest = max(labels, key=lambda label: str(entries[label].get("timestamp", "")))
+    for one, steps in by_pass.items():
+        newest = max(steps, key=lambda label: str(entries[label].get("timestamp", "")))
         at = stored_commit(baseline, newest)
-        found += [label for label in labels if stored_commit(baseline, label) == at]
+        own = [label for label in (*steps, WHOLE.format(one)) if label in entries]
+        found += [label for label in own if stored_commit(baseline, label) == at]
     return found
-
-
-def _labels_of_wholes(baseline: dict[str, Any], timed: Sequence[str]) -> Iterator[str]:
-    """What the steps of each pass take over the pass, where one commit has both."""
-    for one in _passes(timed):
-        own = [label for label in timed if (hit := STEP.fullmatch(label)) and hit[2] == one]
-        whole = WHOLE.format(one)
-        if whole in baseline["baselines"] and len(stored_commits(baseline, [*own, whole])) == 1:
-            yield whole
 
 
 def _product_rows(medians: Mapping[str, float], speeds: dict[str, Any] | None) -> list[list[str]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 
-from rocmforge.gpu.arrays import GROUP, Halves, Permuted
+from rocmforge.gpu.arrays import Halves, Permuted
 from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
@@ -29,6 +29,7 @@ from rocmforge.gpu.ops.batch_blocks import (
     choose_sharing,
 )
 from rocmforge.gpu.ops.dot_rows import COMMON
+from rocmforge.gpu.ops.gemv_constants import kind_of
 from rocmforge.gpu.ops.output import dtypes
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.tuning import UNTUNED, Tuning
@@ -170,8 +171,7 @@ def most_tokens(architecture: str, name: str, rows: int) -> int:
         Of a matrix: of gate or of up.
     """
     if architecture == "sm_90" and name in STREAMS:
-        stream = STREAMS[name]
-        return 768 if stream.high or stream.codes == GROUP else 1024
+        return 768 if kind_of(name) in ("planes", "bytes") else 1024
     if architecture == "sm_90" and name == "F32" and rows <= ROUTER_ROWS:
         return 2048
     return 128 if architecture.startswith("sm_") else TOKENS[-1]
@@ -306,9 +306,8 @@ def _builds(architecture: str, name: str, constants: Constants) -> Iterator[Buil
     orders = x_orders(architecture, name)
     for permuted, sharing in itertools.product(orders, ways(architecture, constants)):
         macros = defines(constants, permuted=permuted, sharing=sharing)
-        same = {f"FORMAT_{i}": name for i in range(products.MOST)}
         # The wide tile's kernel spills 8 to 32 bytes, by format; gate and up do not.
-        yield Build(FILE, LAYOUTS, {**macros, **same}, hot=constants != WIDE)
+        yield Build(FILE, LAYOUTS, {**macros, **products.one_format(name)}, hot=constants != WIDE)
         yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**macros, "FORMAT_0": name})
 
 

@@ -49,3 +49,8 @@ def formats(weights: Sequence[DeviceMatrix]) -> dict[str, str]:
     names = [w.kernel_format for w in weights]
     names += names[-1:] * (MOST - len(names))
     return {f"FORMAT_{i}": name for i, name in enumerate(names)}
+
+
+def one_format(name: str) -> dict[str, str]:
+    """Return these macros for matrices that are all of one type."""
+    return {f"FORMAT_{i}": name for i in range(MOST)}

@@ -34,8 +34,7 @@ def builds(architecture: str) -> Iterator[Build]:
         return
     for name in (*STREAMS, *dict.fromkeys(DENSE.values())):
         if name != "F16":
-            same = {f"FORMAT_{i}": name for i in range(products.MOST)}
-            yield Build(FILE, LAYOUTS, same, hot=name != "F32")
+            yield Build(FILE, LAYOUTS, products.one_format(name), hot=name != "F32")
 
 
 def unpack(
@@ -78,12 +77,13 @@ def as_f16(
     address
         Memory for the others, one behind the other: `matmul_f16.unpacked_bytes`.
     """
-    found = []
+    found, packed, outs = [], [], []
     for weight in weights:
-        found.append(weight if is_f16(weight) else unpacked(weight, address))
-        address += 0 if is_f16(weight) else found[-1].nbytes
-    pairs = [pair for pair in zip(weights, found, strict=True) if not is_f16(pair[0])]
-    if not pairs:
-        return [], found
-    packed, outs = zip(*pairs, strict=True)
-    return [unpack(kernels, weights=packed, outs=outs)], found
+        if is_f16(weight):
+            found.append(weight)
+            continue
+        packed.append(weight)
+        outs.append(unpacked(weight, address))
+        found.append(outs[-1])
+        address += outs[-1].nbytes
+    return [unpack(kernels, weights=packed, outs=outs)] if packed else [], found
