@@ -105,12 +105,12 @@ struct Steps : TokenRows {
 struct OwnQueries {
     float of[QUERIES][8];
 
-    // `heads` holds `count` of them, one after another. Those past the last one repeat it.
-    DEVICE void load(const float* heads, int count, float scale) {
+    // `heads` holds `count` of them, `stride` numbers apart. Those past the last one repeat it.
+    DEVICE void load(const float* heads, int stride, int count, float scale) {
         const int dim = lane_idle() ? 0 : lane_dim();
         UNROLL for (int h = 0; h < QUERIES; ++h) {
             F32Pages::widen(
-                F32Pages::load_eight(heads, nullptr, minimum(h, count - 1), HEAD_DIM, dim), of[h]);
+                F32Pages::load_eight(heads, nullptr, minimum(h, count - 1), stride, dim), of[h]);
             UNROLL for (int i = 0; i < 8; ++i) of[h][i] = lane_idle() ? 0.0f : of[h][i] * scale;
         }
     }

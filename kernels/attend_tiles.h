@@ -101,12 +101,12 @@ struct Steps : TokenRows {
 struct OwnQueries {
     ExactPair of[kDimTiles][2];
 
-    // `heads` holds `count` queries, one after another.
-    DEVICE void load(const float* heads, int count, float scale) {
+    // `heads` holds `count` queries, `stride` numbers apart.
+    DEVICE void load(const float* heads, int stride, int count, float scale) {
         const int line = minimum(lane_line(), count - 1);
         UNROLL for (int p = 0; p < kKeyPieces; ++p) {
             float x[8];
-            F32Pages::widen(F32Pages::load_eight(heads, nullptr, line, HEAD_DIM, key_dim(p)), x);
+            F32Pages::widen(F32Pages::load_eight(heads, nullptr, line, stride, key_dim(p)), x);
             UNROLL for (int i = 0; i < 8; i += 2) {
                 of[2 * p + i / 4][i / 2 % 2].set(x[i] * scale, x[i + 1] * scale);
             }
@@ -186,13 +186,23 @@ class WaveStates {
 
     // Leaves the states in LDS.
     DEVICE void store(BlockStates& all) {
+        // Rows of different queries begin in the same bank of LDS. Where lanes of four of them
+        // store, each begins with another pair of its dims.
+        const int shift = QUERIES > 4 ? lane_part() : 0;
         UNROLL for (int c = 0; c < 2; ++c) {
             const float sum = over_lines(total[c], [](float x, float y) { return x + y; });
             const int query = 2 * lane_part() + c;
             if (query >= QUERIES) continue;
-            UNROLL for (int i = 0; i < kDimTiles; ++i) {
-                float* const to = &all.outputs[wave()][query][value_dim(i / 4) + i % 4 * 2];
-                to[0] = out[i][c] / kRaised, to[1] = out[i][2 + c] / kRaised;
+            UNROLL for (int p = 0; p < kValuePieces; ++p) {
+                Pair pairs[4];
+                UNROLL for (int i = 0; i < 4; ++i) {
+                    pairs[i] = {out[4 * p + i][c] / kRaised, out[4 * p + i][2 + c] / kRaised};
+                }
+                turn(pairs, shift);
+                float* const to = &all.outputs[wave()][query][value_dim(p)];
+                UNROLL for (int i = 0; i < 4; ++i) {
+                    *reinterpret_cast<Pair*>(to + (i + shift) % 4 * 2) = pairs[i];
+                }
             }
             if (lane_line() == 0) {
                 all.stats[wave()][query][0] = largest[c];
@@ -205,6 +215,20 @@ class WaveStates {
     float largest[2] = {kLowest, kLowest}, total[2] = {};  // total: the lane's own part
     float weights[4];
     float out[kDimTiles][4] = {};
+
+    struct alignas(8) Pair {
+        float first, second;
+    };
+
+    // Element (i + by) % 4 becomes element i; `by` is at most 3.
+    static DEVICE void turn(Pair (&pairs)[4], int by) {
+        UNROLL for (int step = 1; step < 4; step *= 2) {
+            const Pair from[4] = {pairs[0], pairs[1], pairs[2], pairs[3]};
+            UNROLL for (int i = 0; i < 4; ++i) {
+                if (by & step) pairs[i] = from[(i + step) % 4];
+            }
+        }
+    }
 
     static DEVICE uint32_t low_halves(uint32_t x, uint32_t y) { return (x & 0xffffu) | y << 16; }
     static DEVICE uint32_t high_halves(uint32_t x, uint32_t y) {

@@ -28,6 +28,6 @@ KERNEL_RESIDENT(attention, AttentionArgs, kThreads, RESIDENT) {
     Steps steps(a, split, group.kv_head);
     const u64 head = static_cast<u64>(split.s) * a.heads + group.first;
     OwnQueries q;
-    q.load(a.q + head * HEAD_DIM, group.count, a.scale);
+    q.load(a.q + head * HEAD_DIM, HEAD_DIM, group.count, a.scale);
     attend<false>(a, split, group, q, steps, states);
 }

@@ -123,22 +123,34 @@ DEVICE void rotate(const Angles<kInterleaved>& angles, int rotated, const Head& 
     }
 }
 
+// The sum of a lane's items, in the order in which wave_sum adds those of as many lanes: so a sum
+// over a head does not depend on SPAN.
+DEVICE float halved_sum(float (&items)[ITEMS]) {
+    static_assert(ITEMS <= 32);
+    UNROLL
+    for (int half = 16; half > 0; half /= 2) {
+        UNROLL
+        for (int i = 0; i < half && i + half < ITEMS; ++i) items[i] += items[i + half];
+    }
+    return items[0];
+}
+
 // Head norm: divides x and its partners by sqrt(mean(x^2) + eps) and multiplies them with the
 // weights. Where `weight` is null, nothing changes. All lanes of the wave must call.
 template <bool kInterleaved>
 DEVICE void normalize(const float* weight, int dims, int rotated, float eps, Head& x,
                       Head& partners) {
-    float squares = 0.0f;
-    UNROLL
-    for (int i = 0; i < ITEMS; ++i) {
-        UNROLL
-        for (int j = 0; j < VECTOR; ++j) squares += x[i][j] * x[i][j];
-    }
-    const float mean = wave_sum<SPAN>(squares) / static_cast<float>(dims);
-    const float inverse = reciprocal_sqrt(mean + eps);
     Head own, theirs;
     load_head(weight, dims, weight != nullptr, own);
     load_partners<kInterleaved>(weight, rotated, weight != nullptr, theirs);
+    float squares[ITEMS] = {};
+    UNROLL
+    for (int i = 0; i < ITEMS; ++i) {
+        UNROLL
+        for (int j = 0; j < VECTOR; ++j) squares[i] += x[i][j] * x[i][j];
+    }
+    const float mean = wave_sum<SPAN>(halved_sum(squares)) / static_cast<float>(dims);
+    const float inverse = reciprocal_sqrt(mean + eps);
     if (weight == nullptr) return;
     UNROLL
     for (int i = 0; i < ITEMS; ++i) {

@@ -317,14 +317,14 @@ def test_matrix_units_take_heads_that_share_keys() -> None:
     others = (tiled("gfx1100"), tiled("gfx942"), tiled(dims=96), tiled(dims=256), tiled(group=1))
     assert not any((*others, tiled(kv="f32")))
     assert op.choose("sm_90", 128, "f16", 7).QUERIES == 8
-    assert [op.choose("sm_90", dims, "f16", 4).ALONE for dims in (64, 128)] == [256, 128]
+    assert [op.choose("sm_90", dims, "f16", 4).ALONE for dims in (64, 128)] == [256, 192]
 
 
 @pytest.mark.parametrize(("blocks", "waves"), [(132, 8), (133, 4), (264, 4), (265, 2)])
 def test_many_blocks_on_matrix_units_have_fewer_waves_each(blocks: int, waves: int) -> None:
     found = op.for_blocks(op.choose("sm_90", 128, "f16", 4), blocks, 132)
     assert (waves, 8) == (found.WAVES, found.WAVES * found.RESIDENT)
-    assert (128 if waves == 8 else 2048) == found.ALONE
+    assert (192 if waves == 8 else 2048) == found.ALONE
 
 
 @pytest.mark.parametrize(("blocks", "waves"), [(264, 8), (265, 4), (528, 4), (529, 2), (9999, 2)])

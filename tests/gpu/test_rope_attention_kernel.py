@@ -234,3 +234,31 @@ def test_a_block_may_have_fewer_waves_on_matrix_units_of_nvidia(
 def test_keys_and_values_are_loaded_ahead_where_launches_start_early(architecture: str) -> None:
     found = {build.defines["AHEAD"] for build in rope_attention.builds(architecture)}
     assert found == {int(architecture == "sm_90")}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "head_dim", "group", "span"),
+    [
+        *(("sm_90", 128, group, span) for group, span in ((4, 32), (8, 16))),
+        *(("gfx1100", 128, group, span) for group, span in ((1, 32), (4, 16), (8, 8))),
+        *(("gfx942", 128, group, span) for group, span in ((4, 32), (8, 16))),
+        ("gfx1100", 256, 8, 16),
+    ],
+)
+def test_all_heads_of_a_block_are_turned_at_once(
+    architecture: str, head_dim: int, group: int, span: int
+) -> None:
+    """Queries, a key and a value; of 256 dims a lane would hold eight vectors, so not all are."""
+    chosen = attention.choose(architecture, head_dim, "f16", group)
+    found = rope_attention.choose(architecture, chosen, head_dim, False, True)
+    assert found["SPAN"] == span
+    assert found["SPAN"] * found["ITEMS"] * found["VECTOR"] == head_dim
+    at_once = found["THREADS"] // span >= chosen.QUERIES + 2
+    assert at_once == (head_dim == 128)
+
+
+def test_dims_one_by_one_keep_all_lanes_of_their_heads() -> None:
+    """Lanes that share a scale of q8_0 hold 32 numbers side by side."""
+    chosen = attention.choose("gfx1100", 64, "q8_0", 8)
+    found = rope_attention.choose("gfx1100", chosen, 36, False, False)
+    assert (found["VECTOR"], found["SPAN"], found["ITEMS"]) == (1, 32, 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 HEAD_THREADS = 128
+MOST_ITEMS = 4
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,17 @@ class HeadShape:
         return self.THREADS // self.SPAN
 
 
-def head_shape(head_dim: int, rotated: int = 0, interleaved: bool = True) -> HeadShape:
-    """Shape for a head dim and how many of its dims are rotated in which layout."""
+def head_shape(
+    head_dim: int, rotated: int = 0, interleaved: bool = True, lanes: int = 32
+) -> HeadShape:
+    """Shape for a head dim and how many of its dims are rotated in which layout.
+
+    At most `lanes` share a head, where a vector has 4 numbers and no lane holds more than
+    `MOST_ITEMS` of them.
+    """
     whole = head_dim % 4 == 0 and rotated % (4 if interleaved else 8) == 0
     vector = 4 if whole else 1
     vectors = head_dim // vector
-    span = next(n for n in (8, 16, 32) if n >= min(vectors, 32))
+    most = min(max(lanes, vectors // MOST_ITEMS), 32) if whole else 32
+    span = next(n for n in (8, 16, 32) if n >= min(vectors, most))
     return HeadShape(HEAD_THREADS, span, -(-vectors // span), vector)

@@ -34,8 +34,10 @@ def choose(
     norm
         Whether heads are normalized first.
     """
-    shape = asdict(head_shape(chosen.HEAD_DIM, rotated, interleaved))
-    shape["THREADS"] = chosen.WAVES * wave_size(architecture)
+    threads = chosen.WAVES * wave_size(architecture)
+    heads = chosen.QUERIES + 2  # a key and a value too: few lanes a head, so that all fit at once
+    lanes = next((n for n in (32, 16) if heads * n <= threads), 8)
+    shape = {**asdict(head_shape(chosen.HEAD_DIM, rotated, interleaved, lanes)), "THREADS": threads}
     turn = {"INTERLEAVED": int(interleaved), "NORM": int(norm)}
     # Loads before the wait take registers, and only CUDA starts a launch before the last one ends.
     return {**asdict(chosen), **shape, **turn, "AHEAD": int(architecture.startswith("sm_"))}
