@@ -23,6 +23,9 @@ from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
 from rocmforge.gpu.ops import matmul_f16
+from rocmforge.gpu.ops.expert_constants import choose
+from rocmforge.gpu.ops.experts import GATE_UP_FILE, GATE_UP_LAYOUTS
+from rocmforge.gpu.ops.gemv_constants import TOKENS
 from rocmforge.gpu.runtime import DeviceProperties
 
 TARGETS = [
@@ -263,6 +266,11 @@ def what_ptxas_says(build: Build, architecture: str) -> str:
     return log.decode()
 
 
+def _spills(log: str) -> set[str]:
+    """Bytes that its kernels spill, stores and loads."""
+    return {*re.findall(r"(\d+) bytes spill", log)}
+
+
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_prompts_of_float16_spill_nothing_and_no_wgmma_waits(
     architecture: str, nvrtc: None
@@ -273,10 +281,21 @@ def test_prompts_of_float16_spill_nothing_and_no_wgmma_waits(
         pytest.skip("older compilers spill 12 to 60 bytes on sm_80")
     for build in matmul_f16.builds(architecture):
         log = what_ptxas_says(build, architecture)
-        spills = re.findall(r"(\d+) bytes spill", log)
-        assert len(spills) == 2 * len(build.kernels), log
-        assert {*spills} == {"0"}, build.defines
+        assert _spills(log) == {"0"}, build.defines
         assert "serialized" not in log, build.defines
+
+
+@pytest.mark.parametrize("name", ["IQ4_XS", "NVFP4"])
+def test_experts_of_formats_that_are_decoded_by_a_table_spill_nothing(
+    name: str, nvrtc: None
+) -> None:
+    """With the constants of formats whose codes are numbers they spilled up to 208 bytes."""
+    shape = 8 * 768, 2048  # gate of eight experts of 30B-A3B
+    for tokens in TOKENS:
+        constants = choose("sm_90", name, shape, tokens, "expert_gate_up")
+        defines = {**constants.macros([name] * 2), "OUT": "Q8"}
+        build = Build(GATE_UP_FILE, GATE_UP_LAYOUTS[constants.gather], defines)
+        assert _spills(what_ptxas_says(build, "sm_90")) == {"0"}, defines
 
 
 def test_each_call_of_the_runtime_has_a_name_in_both_vendors_packages() -> None:

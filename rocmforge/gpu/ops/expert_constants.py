@@ -25,7 +25,19 @@ SHORT_ROW = 1024
 are shared by eight lanes: of 768 columns, a layer's down took 4.57 instead of 7.91 µs (30B-A3B
 Q4_K_M, H200, 2026-11)."""
 
-_Chosen = Mapping[str, tuple[tuple[int, ...], ...]]
+_Rows = tuple[tuple[int, ...], ...]
+_Chosen = Mapping[str, _Rows]
+_MANY_GATE_ROWS: _Rows = (
+    (8192, 1, 8, 1, 3, 32, 3),
+    (8192, 2, 8, 1, 3, 32, 4),
+    (8192, 8, 8, 1, 3, 16, 4),
+)
+_DECODED: _Rows = (
+    (1, 1, 8, 1, 3, 32, 2),
+    (1, 2, 8, 1, 3, 32, 3),
+    (1, 4, 8, 1, 3, 32, 4),
+    *_MANY_GATE_ROWS,
+)
 CUDA: Mapping[tuple[ExpertOp, bool], _Chosen] = MappingProxyType(
     {
         ("expert_gate_up", False): {
@@ -34,10 +46,16 @@ CUDA: Mapping[tuple[ExpertOp, bool], _Chosen] = MappingProxyType(
                 (1, 2, 8, 2, 3, 32, 3),
                 (1, 4, 8, 2, 2, 8, 3),
                 (1, 8, 8, 2, 3, 32, 3),
-                (8192, 1, 8, 1, 3, 32, 3),
-                (8192, 2, 8, 1, 3, 32, 4),
-                (8192, 8, 8, 1, 3, 16, 4),
-            )
+                *_MANY_GATE_ROWS,
+            ),
+            "MXFP4": (
+                (1, 1, 8, 2, 3, 32, 2),
+                (1, 2, 8, 1, 3, 32, 3),
+                (1, 4, 8, 2, 2, 8, 3),
+                (1, 8, 8, 2, 3, 32, 3),
+                *_MANY_GATE_ROWS,
+            ),
+            **dict.fromkeys(("IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ4_NL", "NVFP4"), _DECODED),
         },
         ("expert_gate_up", True): {"nibbles": ((1, 1, 8, 1, 3, 8, 4),)},
         ("expert_matmul", False): {
@@ -56,10 +74,12 @@ CUDA: Mapping[tuple[ExpertOp, bool], _Chosen] = MappingProxyType(
     }
 )
 """From so many rows of all experts of a token, and from so many of TOKENS, on: an `ExpertCut`, for
-short rows or not, by kind of format. A lane has no more units of a row in flight than it needs.
+short rows or not, by format or by kind of format. A lane has no more units of a row in flight than
+it needs.
 
-`rocmforge tune` found those of one to eight tokens on an H200 (2026-11-27) by whole steps of
-30B-A3B and gpt-oss-20B. EXPERIMENTS has the figures."""
+`rocmforge tune` found those of kinds for one to eight tokens on an H200 (2026-11-27) by whole steps
+of 30B-A3B and gpt-oss-20B. Decoding a format by a table of values takes registers: those of
+"nibbles" spilled up to 208 bytes with it. EXPERIMENTS has the figures."""
 
 GROUPED_TOKENS = 9
 """Tokens from which on jobs are grouped."""
@@ -174,7 +194,7 @@ def _own(
     if short:
         found = replace(found, ROWS=4, UNITS=1)
     tables = CUDA[op, short] if architecture.startswith("sm_") else {}
-    table = tables.get(held_kind(tables, kind_of(name)))
+    table = tables.get(name, tables.get(held_kind(tables, kind_of(name))))
     if table is None or grouped:
         return ExpertConstants(found, 1)
     reached = [kept for first, least, *kept in table if rows >= first and held >= least]
