@@ -186,8 +186,8 @@ class WaveStates {
 
     // Leaves the states in LDS.
     DEVICE void store(BlockStates& all) {
-        // Rows of different queries begin in the same bank of LDS. Where lanes of four of them
-        // store, each begins with another pair of its dims.
+        // Rows of different queries begin in the same bank of LDS. Where lanes of four queries
+        // store at once, those of each query begin with another pair of dims.
         const int shift = QUERIES > 4 ? lane_part() : 0;
         UNROLL for (int c = 0; c < 2; ++c) {
             const float sum = over_lines(total[c], [](float x, float y) { return x + y; });
@@ -198,7 +198,7 @@ class WaveStates {
                 UNROLL for (int i = 0; i < 4; ++i) {
                     pairs[i] = {out[4 * p + i][c] / kRaised, out[4 * p + i][2 + c] / kRaised};
                 }
-                turn(pairs, shift);
+                begin_at(pairs, shift);
                 float* const to = &all.outputs[wave()][query][value_dim(p)];
                 UNROLL for (int i = 0; i < 4; ++i) {
                     *reinterpret_cast<Pair*>(to + (i + shift) % 4 * 2) = pairs[i];
@@ -220,12 +220,12 @@ class WaveStates {
         float first, second;
     };
 
-    // Element (i + by) % 4 becomes element i; `by` is at most 3.
-    static DEVICE void turn(Pair (&pairs)[4], int by) {
+    // Element (i + first) % 4 becomes element i; `first` is at most 3.
+    static DEVICE void begin_at(Pair (&pairs)[4], int first) {
         UNROLL for (int step = 1; step < 4; step *= 2) {
             const Pair from[4] = {pairs[0], pairs[1], pairs[2], pairs[3]};
             UNROLL for (int i = 0; i < 4; ++i) {
-                if (by & step) pairs[i] = from[(i + step) % 4];
+                if (first & step) pairs[i] = from[(i + step) % 4];
             }
         }
     }

@@ -123,8 +123,8 @@ DEVICE void rotate(const Angles<kInterleaved>& angles, int rotated, const Head& 
     }
 }
 
-// The sum of a lane's items, in the order in which wave_sum adds those of as many lanes: so a sum
-// over a head does not depend on SPAN.
+// The sum of a lane's items, which it overwrites, in the order in which wave_sum adds those of as
+// many lanes: so a sum over a head does not depend on SPAN.
 DEVICE float halved_sum(float (&items)[ITEMS]) {
     static_assert(ITEMS <= 32);
     UNROLL

@@ -41,8 +41,9 @@ constexpr bool kInterleaved = INTERLEAVED != 0;
 static_assert(THREADS == kThreads);
 
 struct Queries {
-    // Rotated. Rows begin in different banks of LDS, since neighbouring lanes read several of them.
-    alignas(16) float of[QUERIES][HEAD_DIM + 4];
+    // Rows begin in different banks of LDS: on matrix units neighbouring lanes read several.
+    static constexpr int kStride = HEAD_DIM + 4;
+    alignas(16) float of[QUERIES][kStride];  // rotated
 };
 
 // Normalizes and rotates the lane's part of a head that is at `from`, if it is one of q or k.
@@ -118,6 +119,6 @@ KERNEL_RESIDENT(rope_attention, RopeAttentionArgs, kThreads, RESIDENT) {
     if (AHEAD && steps.start < split.last) steps.replace(newest);
 
     OwnQueries q;
-    q.load(queries.of[0], sizeof(queries.of[0]) / sizeof(float), group.count, a.attention.scale);
+    q.load(queries.of[0], Queries::kStride, group.count, a.attention.scale);
     attend<AHEAD>(a.attention, split, group, q, steps, states);
 }

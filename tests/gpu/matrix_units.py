@@ -25,7 +25,7 @@ def use_matrix_units(
 
     def choose(_: str, head_dim: int, kv: str, group: int) -> attention.Constants:
         found = queries or min(1 << (group - 1).bit_length(), 8)
-        alone = 32 * waves if head_dim == 64 else 0  # two rounds
+        alone = {64: 32 * waves, 128: 24 * waves}.get(head_dim, 0)  # in as many rounds as on sm_90
         return attention.Constants(
             head_dim, attention.PAGES[kv], found, 16, waves, 1, 1, 1, 1, alone
         )

@@ -181,7 +181,7 @@ def test_the_number_of_parts_does_not_matter(gpu: Gpu) -> None:
 TILED = (
     AttentionCase((1, 15, 16, 17, 127), (1,) * 5, 2, 1, 64, 16),
     AttentionCase((128, 129, 256), (1,) * 3, 4, 2, 64, 32),  # of one split
-    AttentionCase((63, 130), (1, 1), 7, 1, 128, 64),
+    AttentionCase((63, 130, 192, 193), (1,) * 4, 7, 1, 128, 64),  # the last one of two splits
     AttentionCase((257,), (1,), 9, 1, 64, 16),  # of two groups of heads
     AttentionCase((200, 33), (1, 1), 2, 2, 128, 32),
 )

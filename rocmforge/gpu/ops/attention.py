@@ -32,8 +32,8 @@ _TILED = {64: (2, 256), 128: (1, 192)}
 
 NVRTC 13 for sm_90 takes 121 and 209 registers a lane of 256 threads. With 130 tokens a second round
 takes 3.8 µs of 64 dims and 4.3 of 128, two splits 4.4 and 4.9; with 250 tokens a second round takes
-4.2 and 5.2, two splits 4.4 and 4.9 (H100, 1.1B and 8B). Of 128 dims a step of six layers of 30B-A3B
-takes 248.7 µs with a second round behind 129 tokens, 254.0 with two splits (H200).
+4.2 and 5.2, two splits 4.4 and 4.9 (H100, 1.1B and 8B). A step of six layers of 30B-A3B (128 dims)
+takes 248.7 µs behind 129 tokens with a second round, 254.0 with two splits (H200, 2026-11-28).
 """
 
 MAX_SPLITS = 64

@@ -32,7 +32,7 @@ _MANY_GATE_ROWS: _Rows = (
     (8192, 2, 8, 1, 3, 32, 4),
     (8192, 8, 8, 1, 3, 16, 4),
 )
-_DECODED: _Rows = (
+_LOOKED_UP: _Rows = (
     (1, 1, 8, 1, 3, 32, 2),
     (1, 2, 8, 1, 3, 32, 3),
     (1, 4, 8, 1, 3, 32, 4),
@@ -55,7 +55,7 @@ CUDA: Mapping[tuple[ExpertOp, bool], _Chosen] = MappingProxyType(
                 (1, 8, 8, 2, 3, 32, 3),
                 *_MANY_GATE_ROWS,
             ),
-            **dict.fromkeys(("IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ4_NL", "NVFP4"), _DECODED),
+            **dict.fromkeys(("IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ4_NL", "NVFP4"), _LOOKED_UP),
         },
         ("expert_gate_up", True): {"nibbles": ((1, 1, 8, 1, 3, 8, 4),)},
         ("expert_matmul", False): {
@@ -78,8 +78,9 @@ short rows or not, by format or by kind of format. A lane has no more units of a
 it needs.
 
 `rocmforge tune` found those of kinds for one to eight tokens on an H200 (2026-11-27) by whole steps
-of 30B-A3B and gpt-oss-20B. Decoding a format by a table of values takes registers: those of
-"nibbles" spilled up to 208 bytes with it. EXPERIMENTS has the figures."""
+of 30B-A3B and gpt-oss-20B. Those of single formats are the best of five sets for each number of
+tokens, by steps of 30B-A3B on an H200 (2026-11-28); IQ3_XXS has those of IQ3_S. With the constants
+of "nibbles" all but MXFP4 spilled 64 to 208 bytes. EXPERIMENTS has the figures."""
 
 GROUPED_TOKENS = 9
 """Tokens from which on jobs are grouped."""
@@ -194,6 +195,7 @@ def _own(
     if short:
         found = replace(found, ROWS=4, UNITS=1)
     tables = CUDA[op, short] if architecture.startswith("sm_") else {}
+    # A format's own entry comes before that of its kind.
     table = tables.get(name, tables.get(held_kind(tables, kind_of(name))))
     if table is None or grouped:
         return ExpertConstants(found, 1)

@@ -35,7 +35,7 @@ def choose(
         Whether heads are normalized first.
     """
     threads = chosen.WAVES * wave_size(architecture)
-    heads = chosen.QUERIES + 2  # a key and a value too: few lanes a head, so that all fit at once
+    heads = chosen.QUERIES + 2  # a key and a value too: all are turned at once, where that can be
     lanes = next((n for n in (32, 16) if heads * n <= threads), 8)
     shape = {**asdict(head_shape(chosen.HEAD_DIM, rotated, interleaved, lanes)), "THREADS": threads}
     turn = {"INTERLEAVED": int(interleaved), "NORM": int(norm)}
