@@ -145,8 +145,9 @@ class GpuExecutor:
         self._kernels.prepare(decode, progress)
 
     def builds(self) -> list[Build]:
-        """Return what most passes need compiled; nothing is uploaded."""
-        shapes = [step_shape(1), *map(prompt_shape, (*PREPARED, self.prefill_chunk))]
+        """Return what most passes need compiled, what takes longest first; nothing is uploaded."""
+        prompts = map(prompt_shape, (self.prefill_chunk, *reversed(PREPARED)))
+        shapes = [*prompts, step_shape(1)]
         return self._passes.builds(shapes, lambda array: 0, lambda rotation: (0, 0))
 
     def step_builds(self, sequences: int) -> list[Build]:
