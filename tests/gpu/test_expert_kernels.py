@@ -184,6 +184,15 @@ def test_constants_of_cuda_give_the_same_products(
     assert cases.relative_rms(got, wanted) <= EXACT
 
 
+@pytest.mark.parametrize("name", ["IQ4_XS", "NVFP4", "MXFP4"])
+@pytest.mark.parametrize("tokens", [1, 2, 4])
+def test_constants_of_cuda_give_the_same_gate_and_up(
+    gpu: Gpu, name: str, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op, "choose", lambda architecture, *shape: choose("sm_90", *shape))
+    test_gate_and_up(gpu, (name, name), "silu", tokens, 1280, Q8, GROUPS_ROWS)
+
+
 def test_steps_that_start_early_read_the_experts_that_they_chose(gpu: Gpu) -> None:
     """One graph of steps that share where their experts stand, each with another row of x.
 
