@@ -72,11 +72,11 @@ def test_the_witnesses_give_both_ends(tool: Any, report: dict[str, Any]) -> None
         if (row["format"], row["rows"], row["columns"]) == ("Q4_0", 22016, 4096)
     )
     assert high.memory == pytest.approx(rate / 4800)
-    # 3,552 tokens/s of 13.09 GFLOP each, of 123 TFLOP/s
-    assert high.compute == pytest.approx(3552 * 13.09e9 / 123e12, rel=1e-3)
     (ours,) = (row for row in report["models"] if row["model"] == "7B-Q4_0")
     speed = ours["prefill_tokens_per_second"]["512"]
-    assert low.compute == pytest.approx(speed * 13.09e9 / 989e12, rel=1e-3)
+    # 3,552 tokens/s of 13.09 GFLOP each, of 123 TFLOP/s; ours of the H200's 989
+    shares = 3552 * 13.09e9 / 123e12, speed * 13.09e9 / 989e12
+    assert [low.compute, high.compute] == pytest.approx(sorted(shares), rel=1e-3)
     assert low.launch_seconds > high.launch_seconds
     assert low.latency_seconds > high.latency_seconds
 
