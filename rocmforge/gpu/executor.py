@@ -47,7 +47,7 @@ from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import ExecutorMemory, Progress, StageInput
 from rocmforge.sampling import choose
 
-PREPARED = (32, 192, 320, 512, 768)  # tokens of prompts whose kernels are compiled ahead
+PREPARED = (768, 512, 320, 192, 32)  # tokens of prompts whose kernels are compiled ahead
 CHUNKS = (2048, 1024)  # tokens of a prompt in one pass, where the arena has room for them
 ARENA_SHARE = 0.02  # of the device's memory, at most, for chunks above LEAST_ROOM
 LAUNCHES = 8  # of one device in a row, while another one of its group waits for its own
@@ -146,8 +146,7 @@ class GpuExecutor:
 
     def builds(self) -> list[Build]:
         """Return what most passes need compiled, what takes longest first; nothing is uploaded."""
-        prompts = map(prompt_shape, (self.prefill_chunk, *reversed(PREPARED)))
-        shapes = [*prompts, step_shape(1)]
+        shapes = [*map(prompt_shape, (self.prefill_chunk, *PREPARED)), step_shape(1)]
         return self._passes.builds(shapes, lambda array: 0, lambda rotation: (0, 0))
 
     def step_builds(self, sequences: int) -> list[Build]:

@@ -22,10 +22,11 @@ def use_matrix_units(
 ) -> None:
     """Attend as on NVIDIA, of every number of heads; the stand-in of waves of 32 can do it too."""
     skip_without_mma_sync(gpu)
+    own = attention.choose
 
     def choose(_: str, head_dim: int, kv: str, group: int) -> attention.Constants:
         found = queries or min(1 << (group - 1).bit_length(), 8)
-        alone = {64: 32 * waves, 128: 24 * waves}.get(head_dim, 0)  # in as many rounds as on sm_90
+        alone = own("sm_90", head_dim, kv, 2).ALONE * waves // 8  # as many rounds as on sm_90
         return attention.Constants(
             head_dim, attention.PAGES[kv], found, 16, waves, 1, 1, 1, 1, alone
         )

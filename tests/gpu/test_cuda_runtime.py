@@ -266,9 +266,11 @@ def what_ptxas_says(build: Build, architecture: str) -> str:
     return log.decode()
 
 
-def _spills(log: str) -> set[str]:
-    """How many bytes kernels spill, by a log of ptxas: stores and loads."""
-    return {*re.findall(r"(\d+) bytes spill", log)}
+def assert_nothing_spills(build: Build, log: str) -> None:
+    """ptxas names stores and loads of each kernel."""
+    spills = re.findall(r"(\d+) bytes spill", log)
+    assert len(spills) == 2 * len(build.kernels), log
+    assert {*spills} == {"0"}, build.defines
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
@@ -281,8 +283,7 @@ def test_prompts_of_float16_spill_nothing_and_no_wgmma_waits(
         pytest.skip("older compilers spill 12 to 60 bytes on sm_80")
     for build in matmul_f16.builds(architecture):
         log = what_ptxas_says(build, architecture)
-        assert log.count("bytes spill stores") == len(build.kernels), log
-        assert _spills(log) == {"0"}, build.defines
+        assert_nothing_spills(build, log)
         assert "serialized" not in log, build.defines
 
 
@@ -294,7 +295,7 @@ def test_gate_and_up_of_experts_spill_nothing(name: str, nvrtc: None) -> None:
     for constants in dict.fromkeys(found):
         defines = {**constants.macros([name] * 2), "OUT": "Q8"}
         build = Build(GATE_UP_FILE, GATE_UP_LAYOUTS[constants.gather], defines)
-        assert _spills(what_ptxas_says(build, "sm_90")) == {"0"}, defines
+        assert_nothing_spills(build, what_ptxas_says(build, "sm_90"))
 
 
 def test_each_call_of_the_runtime_has_a_name_in_both_vendors_packages() -> None:

@@ -163,12 +163,16 @@ def test_lanes_of_cuda_have_whole_rows_in_flight(columns: int, lanes: int, units
     assert (lanes, units) == (constants.rows.LANES, constants.rows.UNITS)
 
 
+@pytest.fixture
+def constants_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of experts take those of sm_90 on every device."""
+    monkeypatch.setattr(op, "choose", lambda architecture, *shape: choose("sm_90", *shape))
+
+
+@pytest.mark.usefixtures("constants_of_cuda")
 @pytest.mark.parametrize("columns", [768, 2880])
 @pytest.mark.parametrize("name", ["MXFP4", "Q4_0"])
-def test_constants_of_cuda_give_the_same_products(
-    gpu: Gpu, name: str, columns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(op, "choose", lambda architecture, *shape: choose("sm_90", *shape))
+def test_constants_of_cuda_give_the_same_products(gpu: Gpu, name: str, columns: int) -> None:
     rng = np.random.default_rng(columns)
     weights = rng.standard_normal((EXPERTS * ROWS, columns), np.float32) / 30
     matrix = Matrix.from_floats(weights, name)
@@ -184,12 +188,10 @@ def test_constants_of_cuda_give_the_same_products(
     assert cases.relative_rms(got, wanted) <= EXACT
 
 
+@pytest.mark.usefixtures("constants_of_cuda")
 @pytest.mark.parametrize("name", ["IQ4_XS", "NVFP4", "MXFP4"])
 @pytest.mark.parametrize("tokens", [1, 2, 4])
-def test_constants_of_cuda_give_the_same_gate_and_up(
-    gpu: Gpu, name: str, tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(op, "choose", lambda architecture, *shape: choose("sm_90", *shape))
+def test_constants_of_cuda_give_the_same_gate_and_up(gpu: Gpu, name: str, tokens: int) -> None:
     test_gate_and_up(gpu, (name, name), "silu", tokens, 1280, Q8, GROUPS_ROWS)
 
 

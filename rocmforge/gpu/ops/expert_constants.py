@@ -32,28 +32,26 @@ _MANY_GATE_ROWS: _Rows = (
     (8192, 2, 8, 1, 3, 32, 4),
     (8192, 8, 8, 1, 3, 16, 4),
 )
+_FROM_FOUR_TOKENS: _Rows = ((1, 4, 8, 2, 2, 8, 3), (1, 8, 8, 2, 3, 32, 3), *_MANY_GATE_ROWS)
 _LOOKED_UP: _Rows = (
     (1, 1, 8, 1, 3, 32, 2),
     (1, 2, 8, 1, 3, 32, 3),
     (1, 4, 8, 1, 3, 32, 4),
     *_MANY_GATE_ROWS,
 )
+"""Gate and up of formats whose decoding takes many registers."""
 CUDA: Mapping[tuple[ExpertOp, bool], _Chosen] = MappingProxyType(
     {
         ("expert_gate_up", False): {
             "nibbles": (
                 (1, 1, 8, 2, 3, 32, 1),
                 (1, 2, 8, 2, 3, 32, 3),
-                (1, 4, 8, 2, 2, 8, 3),
-                (1, 8, 8, 2, 3, 32, 3),
-                *_MANY_GATE_ROWS,
+                *_FROM_FOUR_TOKENS,
             ),
             "MXFP4": (
                 (1, 1, 8, 2, 3, 32, 2),
                 (1, 2, 8, 1, 3, 32, 3),
-                (1, 4, 8, 2, 2, 8, 3),
-                (1, 8, 8, 2, 3, 32, 3),
-                *_MANY_GATE_ROWS,
+                *_FROM_FOUR_TOKENS,
             ),
             **dict.fromkeys(("IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ4_NL", "NVFP4"), _LOOKED_UP),
         },

@@ -53,6 +53,6 @@ def head_shape(
     whole = head_dim % 4 == 0 and rotated % (4 if interleaved else 8) == 0
     vector = 4 if whole else 1
     vectors = head_dim // vector
-    most = min(max(lanes, -(-vectors // MOST_ITEMS)), 32) if whole else 32
-    span = next(n for n in (8, 16, 32) if n >= min(vectors, most))
+    most = max(lanes, -(-vectors // MOST_ITEMS)) if whole else 32
+    span = next(n for n in (8, 16, 32) if n >= min(vectors, most, 32))
     return HeadShape(HEAD_THREADS, span, -(-vectors // span), vector)
