@@ -204,22 +204,34 @@ struct BatchSums {
         }
     }
 
-    // Calls f(row behind `first` of gated_lines, token, gate, up).
+    // Calls f(row behind `first` of lines_of, token, sum), which may change the sum. Tiles without
+    // one of the first `tokens` tokens are left out.
     template <class Function>
-    DEVICE void each_gated(Function f) {
+    DEVICE void each(int tokens, Function f) {
+        each_tile([&](TileC& tile, int number) {
+            const int row = number / kTokenTiles * 16, token = number % kTokenTiles * 16;
+            if (token >= tokens) return;
+            tile.each([&](int m, int n, float& y) { f(row + m, token + n, y); });
+        });
+    }
+
+    // Calls f(row behind `first` of gated_lines, token, gate, up), which may change both. Tiles
+    // without one of the first `tokens` tokens are left out.
+    template <class Function>
+    DEVICE void each_gated(int tokens, Function f) {
         UNROLL
         for (int t = 0; t < kTokenTiles; ++t) {
+            if (16 * t >= tokens) break;
             float ups[TileC::Map::kValues];
-            int value = 0, read = 0, used = 0;
-            // Whether a value of a tile with both is of up: rows 0 to 7 are gate, 8 to 15 up.
-            const auto is_up = [](int i) { return TileC::Map::row(0, i) >= 8; };
-            tiles[kTiles - 1][t].each([&](int, int, float& y) {
-                if (kTiles == 2 || is_up(value++)) ups[read++] = y;
-            });
-            value = 0;
+            int next = 0;
+            each_up(tiles[kTiles - 1][t], [&](float& y) { ups[next++] = y; });
+            int value = 0;
+            next = 0;
             tiles[0][t].each([&](int m, int n, float& y) {
-                if (kTiles == 2 || !is_up(value++)) f(m, 16 * t + n, y, ups[used++]);
+                if (kTiles == 2 || !is_up(value++)) f(m, 16 * t + n, y, ups[next++]);
             });
+            next = 0;
+            each_up(tiles[kTiles - 1][t], [&](float& y) { y = ups[next++]; });
         }
     }
 
@@ -248,5 +260,18 @@ struct BatchSums {
     }
     DEVICE void clear() {
         each_tile([](TileC& tile, int) { tile.clear(); });
+    }
+
+  private:
+    // Whether a value of a tile with both is of up: rows 0 to 7 are gate, 8 to 15 up.
+    static DEVICE bool is_up(int value) { return TileC::Map::row(0, value) >= 8; }
+
+    // Calls f(value) for those of up, in the last tile of gate and up.
+    template <class Function>
+    static DEVICE void each_up(TileC& tile, Function f) {
+        int value = 0;
+        tile.each([&](int, int, float& y) {
+            if (kTiles == 2 || is_up(value++)) f(y);
+        });
     }
 };

@@ -1,5 +1,5 @@
-// Products of 9 to 1,024 rows of activations (routers: 2,048) with packed weights, on the matrix
-// units: each weight is read once for TOKENS of them. Batched decode and short prompts need them.
+// Products of 9 to 2,048 rows of activations with packed weights, on the matrix units: each weight
+// is read once for TOKENS of them. Batched decode and prompts need them.
 //
 // Weights never lie in LDS. A lane loads groups of 32 columns of its rows, makes f16 of them
 // (packed_halves.h) and passes them to the matrix units as they are (TileShare of tile.h): in a

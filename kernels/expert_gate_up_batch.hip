@@ -23,6 +23,17 @@ struct ExpertGateUpBatchArgs {
     ExpertGroups experts;
 };
 
+// Makes gate the activation of gate and up.
+struct Activate {
+    Sums& sums;
+    int tokens;
+    template <Activation kActivation>
+    DEVICE void run() const {
+        sums.each_gated(
+            tokens, [](int, int, float& gate, float up) { gate = gated<kActivation>(gate, up); });
+    }
+};
+
 KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
     SHARED u32x4 lds[kLds];
     await_earlier();
@@ -34,17 +45,30 @@ KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
     const Lines from = gated_lines(a.gate, a.up, first);
     Sums sums;
     if (!compute_group(a.x, a.columns, a.experts, group, from, sums, lds)) return;
-    sums.each_gated([&](int m, int token, float gate, float up) {
-        if (own + m >= a.experts.rows || token >= group.count) return;
-        if (a.gate_bias) gate += a.gate_bias[first + m];
-        if (a.up_bias) up += a.up_bias[first + m];
-        const u64 to = static_cast<u64>(group.jobs[token]) * a.experts.rows + own + m;
-        const float result = gated(a.activation, gate, up);
-        if (a.dtype == static_cast<int>(Dtype::F32)) {
+    // Sums past the last row are not stored.
+    const int last_row = a.experts.rows - 1 - own;
+    if (a.gate_bias != nullptr) {
+        const float* const bias = a.gate_bias + first;
+        sums.each_gated(group.count, [&](int m, int, float& gate, float&) {
+            gate += bias[minimum(m, last_row)];
+        });
+    }
+    if (a.up_bias != nullptr) {
+        const float* const bias = a.up_bias + first;
+        sums.each_gated(group.count,
+                        [&](int m, int, float&, float& up) { up += bias[minimum(m, last_row)]; });
+    }
+    with_activation(a.activation, Activate{sums, group.count});
+    const bool floats = a.dtype == static_cast<int>(Dtype::F32);
+    const bool permutes = a.dtype == static_cast<int>(Dtype::Permuted);
+    sums.each_gated(group.count, [&](int m, int token, float result, float) {
+        const u64 line = static_cast<u64>(group.job(token)) * a.experts.rows;
+        const u64 to = line + (permutes ? permuted(own + m) : own + m);
+        if (m > last_row || token >= group.count) return;
+        if (floats) {
             static_cast<float*>(a.out)[to] = result;
         } else {
-            const u64 at = a.dtype == static_cast<int>(Dtype::Permuted) ? permuted(to) : to;
-            static_cast<f16*>(a.out)[at] = to_finite_f16(result);
+            static_cast<f16*>(a.out)[to] = to_finite_f16(result);
         }
     });
 }

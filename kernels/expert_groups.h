@@ -26,6 +26,8 @@ struct Group {
         jobs = experts.order + own[1];
         count = own[2];
     }
+    // Job number `token`; past the last one, that one.
+    DEVICE int job(int token) const { return jobs[minimum(token, count - 1)]; }
 };
 
 // Which row of x each job of a group reads; `lds` is TOKENS words, which all threads must fill.

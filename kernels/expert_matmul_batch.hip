@@ -31,12 +31,13 @@ KERNEL_RESIDENT(expert_matmul_batch, ExpertMatmulBatchArgs, kThreads, BLOCKS) {
     const Lines from = lines_of(a.weight, first);
     Sums sums;
     if (!compute_group(a.x, a.columns, a.experts, group, from, sums, lds)) return;
-    sums.each_tile([&](TileC& sum, int at) {
-        sum.each([&](int m, int n, float& y) {
-            const int row = at / kTokenTiles * 16 + m, token = at % kTokenTiles * 16 + n;
-            if (own + row >= a.experts.rows || token >= group.count) return;
-            const u64 to = static_cast<u64>(group.jobs[token]) * a.experts.rows + own + row;
-            a.out[to] = y + (a.bias ? a.bias[first + row] : 0.0f);
-        });
+    const int last_row = a.experts.rows - 1 - own;
+    if (a.bias != nullptr) {  // sums past the last row are not stored
+        const float* const bias = a.bias + first;
+        sums.each(group.count, [&](int row, int, float& y) { y += bias[minimum(row, last_row)]; });
+    }
+    sums.each(group.count, [&](int row, int token, float& y) {
+        const u64 to = static_cast<u64>(group.job(token)) * a.experts.rows + own + row;
+        if (row <= last_row && token < group.count) a.out[to] = y;
     });
 }

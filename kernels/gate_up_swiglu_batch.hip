@@ -1,5 +1,5 @@
-// gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 1,024
-// rows of x (batched decode, short prompts).
+// gate_up_swiglu_batch: out = g * sigmoid(g) * u with g = x gate^T and u = x up^T, for 9 to 2,048
+// rows of x (batched decode, prompts).
 //
 //   x         (T, K) f16, aligned to 16; PERMUTED as output.h says
 //   gate, up  (N, K) of FORMAT_0, packed (packed.h)
@@ -29,11 +29,12 @@ DEVICE void run(const GateUpBatchArgs& a, const Part& part, u32x4* lds) {
     Sums sums;
     const Neighbours tokens = {a.batch.tokens};
     if (!compute<FORMAT_0>(a.batch, part, tokens, from, a.rows, sums, lds)) return;
-    sums.each_gated([&](int m, int n, float gate, float up) {
+    sums.each_gated(TOKENS, [&](int m, int n, float gate, float up) {
         const int row = first + m, token = first_token() + n;
-        if (row >= a.rows || token >= a.batch.tokens) return;
-        const u64 at = static_cast<u64>(token) * a.rows + row;
-        a.out[a.permutes ? permuted(at) : at] = to_finite_f16(swiglu(gate, up));
+        const uint32_t place = a.permutes ? permuted(row) : row;
+        const uint32_t at = static_cast<uint32_t>(token) * static_cast<uint32_t>(a.rows) + place;
+        const f16 result = to_finite_f16(swiglu(gate, up));
+        if (row < a.rows && token < a.batch.tokens) a.out[at] = result;
     });
 }
 

@@ -1,6 +1,5 @@
-// matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 1,024 rows of x
-// (batched decode, short prompts), for routers up to 2,048, with up to three matrices W in one
-// launch.
+// matmul_batch: out = x W^T + bias, or that is added to out: a GEMM for 9 to 2,048 rows of x
+// (batched decode, prompts), with up to three matrices W in one launch.
 //
 //   x         (T, K) f16, aligned to 16; PERMUTED as output.h says
 //   W         (N, K) of FORMAT_0, FORMAT_1 and FORMAT_2, packed (packed.h)
@@ -13,8 +12,9 @@
 // Threads: a block takes TOKENS tokens and its share of the steps of all bands, which have kRows
 // rows of one matrix (batch_rows.h, products.h). Grid: of batch_parts.h. Limits: K a multiple of
 // 32; at most as many blocks as steps of all bands, without kEven also at least as many as bands;
-// with kEven, the product of blocks and these steps below 2^31. Rows past the end are computed from
-// the data of the last one and not stored. Launched by rocmforge/gpu/ops/matmul_batch.py.
+// with kEven, the product of blocks and these steps below 2^31; T N below 2^32. Rows past the end
+// are computed from the data of the last one and not stored. Launched by
+// rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"
 #include "products.h"
 
@@ -30,35 +30,34 @@ struct RowProducts {
     const Part& part;
     u32x4* lds;
 
-    // Calls f(where it goes, its row, sum) for the sums that have a place.
-    template <class Function>
-    DEVICE void each(const Product& p, int rows, int first, Sums& sums, Function f) const {
-        sums.each_tile([&](TileC& sum, int at) {
-            sum.each([&](int m, int n, float& y) {
-                const int row = first + at / kTokenTiles * 16 + m;
-                const int token = first_token() + at % kTokenTiles * 16 + n;
-                if (row >= rows || token >= a.batch.tokens) return;
-                f(p.out + static_cast<u64>(token) * rows + row, row, y);
-            });
-        });
-    }
-
+    // Sums past the last row or token get what the last one gets, since nobody stores them: with a
+    // branch for each sum, each load waits for the one before, and NVRTC takes twice as long.
     template <class Format>
     DEVICE void run(const Product& p, int rows, int band) const {
         const int first = band * kRows + static_cast<int>(wave()) % ROW_WAVES * kWaveRows;
+        const int tokens = a.batch.tokens;
         const Lines from = lines_of(p.matrix, first);
         Sums sums;
-        const Neighbours tokens = {a.batch.tokens};
-        if (!compute<Format>(a.batch, part, tokens, from, rows, sums, lds)) return;
+        if (!compute<Format>(a.batch, part, Neighbours{tokens}, from, rows, sums, lds)) return;
+        // Below 2^32, so that one instruction makes an address of it.
+        const auto at = [=](int row, int token) {
+            return static_cast<uint32_t>(token) * static_cast<uint32_t>(rows) + row;
+        };
         // All loads come before the first store, so that none waits for another.
         if (a.accumulate) {
-            each(p, rows, first, sums, [](const float* out, int, float& y) { y += *out; });
+            sums.each(TOKENS, [&](int m, int n, float& y) {
+                const int row = first + m, token = first_token() + n;
+                y += p.out[at(minimum(row, rows - 1), minimum(token, tokens - 1))];
+            });
         }
         if (p.bias != nullptr) {
-            const float* const bias = p.bias;
-            each(p, rows, first, sums, [=](float*, int row, float& y) { y += bias[row]; });
+            sums.each(TOKENS,
+                      [&](int m, int, float& y) { y += p.bias[minimum(first + m, rows - 1)]; });
         }
-        each(p, rows, first, sums, [](float* out, int, float& y) { *out = y; });
+        sums.each(TOKENS, [&](int m, int n, float& y) {
+            const int row = first + m, token = first_token() + n;
+            if (row < rows && token < tokens) p.out[at(row, token)] = y;
+        });
     }
 };
 

@@ -23,15 +23,39 @@ DEVICE float clamped(float gate, float up) {
 // As numbered by rocmforge/gpu/ops/swiglu.py; the last has no up.
 enum class Activation { Silu, Gelu, Clamped, GeluAlone };
 
-DEVICE float gated(int activation, float gate, float up) {
+template <Activation kActivation>
+DEVICE float gated(float gate, float up) {
+    if constexpr (kActivation == Activation::Gelu) return gelu(gate) * up;
+    if constexpr (kActivation == Activation::Clamped) return clamped(gate, up);
+    if constexpr (kActivation == Activation::GeluAlone) return gelu(gate);
+    return swiglu(gate, up);
+}
+
+// Calls work.run<kActivation>(). NVRTC 13.0 refuses lambdas that are templates.
+template <class Work>
+DEVICE void with_activation(int activation, const Work& work) {
     switch (static_cast<Activation>(activation)) {
         case Activation::Gelu:
-            return gelu(gate) * up;
+            return work.template run<Activation::Gelu>();
         case Activation::Clamped:
-            return clamped(gate, up);
+            return work.template run<Activation::Clamped>();
         case Activation::GeluAlone:
-            return gelu(gate);
+            return work.template run<Activation::GeluAlone>();
         default:
-            return swiglu(gate, up);
+            return work.template run<Activation::Silu>();
     }
+}
+
+struct GatedOnce {
+    float gate, up;
+    float& result;
+    template <Activation kActivation>
+    DEVICE void run() const {
+        result = gated<kActivation>(gate, up);
+    }
+};
+DEVICE float gated(int activation, float gate, float up) {
+    float result;
+    with_activation(activation, GatedOnce{gate, up, result});
+    return result;
 }

@@ -64,21 +64,31 @@ DEVICE void hold_sums(TileC (&d)[kTiles]) {
 #define ROCMFORGE_SUMS(t)                                                                   \
     "+f"(d[t].values[0]), "+f"(d[t].values[1]), "+f"(d[t].values[2]), "+f"(d[t].values[3]), \
         "+f"(d[t].values[4]), "+f"(d[t].values[5]), "+f"(d[t].values[6]), "+f"(d[t].values[7])
-// The first eight tiles of D, and the names of their floats in an instruction.
+// The first eight tiles of D, the eight behind them, and the names of floats in an instruction.
 #define ROCMFORGE_EIGHT_SUMS                                                                       \
     ROCMFORGE_SUMS(0), ROCMFORGE_SUMS(1), ROCMFORGE_SUMS(2), ROCMFORGE_SUMS(3), ROCMFORGE_SUMS(4), \
         ROCMFORGE_SUMS(5), ROCMFORGE_SUMS(6), ROCMFORGE_SUMS(7)
+#define ROCMFORGE_EIGHT_MORE                                                      \
+    ROCMFORGE_SUMS(8), ROCMFORGE_SUMS(9), ROCMFORGE_SUMS(10), ROCMFORGE_SUMS(11), \
+        ROCMFORGE_SUMS(12), ROCMFORGE_SUMS(13), ROCMFORGE_SUMS(14), ROCMFORGE_SUMS(15)
 #define ROCMFORGE_64_FLOATS                                                            \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
     "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
     "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
     "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define ROCMFORGE_128_FLOATS                                                         \
+    ROCMFORGE_64_FLOATS                                                              \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "            \
+    "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "    \
+    "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "   \
+    "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, " \
+    "%119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define ROCMFORGE_A "r"(a.words[0]), "r"(a.words[1]), "r"(a.words[2]), "r"(a.words[3]), "l"(b)
 
 // Of the first kUsed tiles of D.
 template <int kUsed, int kTiles>
 DEVICE void warpgroup_mma(TileC (&d)[kTiles], const TileA& a, u64 b) {
-    static_assert(kUsed <= kTiles && (kUsed == 1 || kUsed == 2 || kUsed == 4 || kUsed == 8));
+    static_assert(kUsed <= kTiles && 16 % kUsed == 0);
     if constexpr (kUsed == 1) {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
@@ -100,11 +110,17 @@ DEVICE void warpgroup_mma(TileC (&d)[kTiles], const TileA& a, u64 b) {
             "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
             : ROCMFORGE_SUMS(0), ROCMFORGE_SUMS(1), ROCMFORGE_SUMS(2), ROCMFORGE_SUMS(3)
             : ROCMFORGE_A);
-    } else {
+    } else if constexpr (kUsed == 8) {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
             "{" ROCMFORGE_64_FLOATS "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
             : ROCMFORGE_EIGHT_SUMS
+            : ROCMFORGE_A);
+    } else {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
+            "{" ROCMFORGE_128_FLOATS "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 0;"
+            : ROCMFORGE_EIGHT_SUMS, ROCMFORGE_EIGHT_MORE
             : ROCMFORGE_A);
     }
 }
@@ -122,16 +138,8 @@ DEVICE void warpgroup_mma(TileC (&d)[kTiles], u64 a, u64 b) {
     } else {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 "
-            "{" ROCMFORGE_64_FLOATS
-            ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "
-            "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
-            "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "
-            "%106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "
-            "%119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-            "%128, %129, 1, 1, 1, 0, 0;"
-            : ROCMFORGE_EIGHT_SUMS, ROCMFORGE_SUMS(8), ROCMFORGE_SUMS(9), ROCMFORGE_SUMS(10),
-              ROCMFORGE_SUMS(11), ROCMFORGE_SUMS(12), ROCMFORGE_SUMS(13), ROCMFORGE_SUMS(14),
-              ROCMFORGE_SUMS(15)
+            "{" ROCMFORGE_128_FLOATS "}, %128, %129, 1, 1, 1, 0, 0;"
+            : ROCMFORGE_EIGHT_SUMS, ROCMFORGE_EIGHT_MORE
             : "l"(a), "l"(b));
     }
 }

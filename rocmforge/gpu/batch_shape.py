@@ -17,7 +17,7 @@ NORMED_ROWS = 4
 """Most rows of `matmul_rmsnorm`. With 8 a step of 7B took 1.00 (Q4_K_M) and 1.12 (Q8_0) of its time
 on an H200, with 1 to 4 it took 0.94 to 0.99."""
 
-ROOMS = (NORMED_ROWS, DOT_TOKENS, GEMV_ROWS, 128, 256, 384, LEAST_ROOM, 768)
+ROOMS = (NORMED_ROWS, DOT_TOKENS, GEMV_ROWS, 128, 256, 384, LEAST_ROOM)
 """Rows of the plans that passes share; larger ones are powers of two. Where dtypes of activations
 change, a plan ends: at GEMVs, at `matmul_batch.most_tokens`, and before `lowering.LEAST_SPACED`. So
 does one where weights become float16 first (`matmul_f16.least_unpacked`). Those of 256, 384 and 512

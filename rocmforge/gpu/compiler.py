@@ -6,6 +6,7 @@ those of the installed package. `Runtime.compile` is the vendor's compiler.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Defines = Mapping[str, int | str]
-
-COMPILE_THREADS = 8
 
 _Variant = tuple[str, tuple[tuple[str, int | str], ...]]
 
@@ -179,7 +178,7 @@ class Kernels:
                 self._begun[variant].set_result(code)
         if not missing:
             return
-        pool = self._pool = self._pool or ThreadPoolExecutor(COMPILE_THREADS)
+        pool = self._pool = self._pool or ThreadPoolExecutor(len(os.sched_getaffinity(0)))
         for variant, build in missing:
             self._begun[variant] = pool.submit(self._compile, build.file, build.defines)
 

