@@ -31,7 +31,7 @@ DEVICE float gated(float gate, float up) {
     return swiglu(gate, up);
 }
 
-// Calls work.run<kActivation>(). NVRTC 13.0 refuses lambdas that are templates.
+// Calls work.run<kActivation>().
 template <class Work>
 DEVICE void with_activation(int activation, const Work& work) {
     switch (static_cast<Activation>(activation)) {

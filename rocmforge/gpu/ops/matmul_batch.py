@@ -154,10 +154,10 @@ _AMD = {
 def most_tokens(architecture: str, name: str, rows: int) -> int:
     """Up to how many tokens the op is fastest, as far as it was measured.
 
-    On an H200, prompts of 512 tokens take 0.82 to 0.85 of the time that they take with weights
-    which are unpacked first (7B; Q4_K_M, Q8_0, Q6_K, IQ4_XS), of 1,024 tokens 0.92 to 0.95, of
-    2,048 tokens 0.98 to 1.02 (docs/EXPERIMENTS.md). A router of F32 with 128 rows takes 0.65 of
-    the time of 512 tokens, but matrices of a 1.1B model in F32 1.17 of 192.
+    On an H200, prompts of 512 tokens take 0.81 to 0.85 of the time that they take with weights
+    which are unpacked first (7B; Q4_K_M, Q8_0, Q6_K, IQ4_XS), of 1,024 tokens 0.92 to 0.94, of
+    2,048 tokens 0.99 to 1.02 (docs/EXPERIMENTS.md); more were not measured. A router of F32 with
+    128 rows takes 0.65 of the time of 512 tokens, but matrices of a 1.1B model in F32 1.17 of 192.
     With mma.sync, 128 tokens of 7B Q4_K took 0.90 of matmul_prompt's time; gate and up of 512 took
     1.13.
 
