@@ -9,7 +9,7 @@
 // Threads: a block takes its share of the steps of all bands, which have kRows / 2 rows, the same
 // ones of gate and of up (batch_rows.h). A wave has kWaveRows / 2 rows of gate and the same ones of
 // up. Grid: of batch_parts.h.
-// Limits: as for matmul_batch.hip.
+// Limits: as for matmul_batch.hip; N a multiple of 128 if `permutes` is not 0.
 // Launched by rocmforge/gpu/ops/matmul_batch.py.
 #include "batch_rows.h"
 #include "swiglu.h"

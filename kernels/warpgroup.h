@@ -145,7 +145,9 @@ DEVICE void warpgroup_mma(TileC (&d)[kTiles], u64 a, u64 b) {
 }
 #undef ROCMFORGE_SUMS
 #undef ROCMFORGE_EIGHT_SUMS
+#undef ROCMFORGE_EIGHT_MORE
 #undef ROCMFORGE_64_FLOATS
+#undef ROCMFORGE_128_FLOATS
 #undef ROCMFORGE_A
 
 #endif

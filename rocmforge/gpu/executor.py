@@ -47,7 +47,7 @@ from rocmforge.plan.observation import Observer
 from rocmforge.plan.protocols import ExecutorMemory, Progress, StageInput
 from rocmforge.sampling import choose
 
-PREPARED = (640, 512, 320, 192, 64, 32)  # tokens of prompts whose kernels are compiled ahead
+PREPARED = (640, 448, 320, 192, 64, 32)  # tokens of prompts whose kernels are compiled ahead
 CHUNKS = (2048, 1024)  # tokens of a prompt in one pass, where the arena has room for them
 ARENA_SHARE = 0.02  # of the device's memory, at most, for chunks above LEAST_ROOM
 LAUNCHES = 8  # of one device in a row, while another one of its group waits for its own

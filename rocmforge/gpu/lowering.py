@@ -1,10 +1,10 @@
 """How a device runs the steps of a pass: which dtypes its kernels read and write, and their memory.
 
 The number of rows decides. Up to 8 are a GEMV: the kernels of `ops/matmul.py` read each matrix once
-for all of them, those of NVIDIA from 5 rows on with matrix units. `ops/matmul_batch.py` follows up
-to 64, 128 or 2,048 rows, where there are matrix units. More are a GEMM: tiles go
-through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`); for long prompts the
-weights become float16 in memory first (`ops/unpack.py`, `ops/matmul_f16.py`).
+for all of them, those of NVIDIA from 5 rows on with matrix units. `ops/matmul_batch.py` follows
+where there are matrix units: up to 64 rows, on NVIDIA 128, on Hopper 2,048 of quantized weights.
+More are a GEMM: tiles go through the matrix units (`ops/matmul_prompt.py`, `ops/matmul_dot4.py`);
+for long prompts the weights become float16 in memory first (`ops/unpack.py`, `ops/matmul_f16.py`).
 `pass_lowering.py` makes the launches.
 """
 

@@ -340,6 +340,27 @@ def test_the_options_carry_the_wave_size() -> None:
     assert compile_options(32, None) == ["-std=c++17", "-DWAVE=32"]
 
 
+def test_as_many_files_compile_at_once_as_there_are_cores(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    running: list[str] = []
+    most: list[int] = []
+
+    class Slow(CompileOnly):
+        def compile(self, source: str, name: str, *_: Any) -> bytes:
+            running.append(name)
+            most.append(len(running))
+            time.sleep(0.1)
+            running.remove(name)
+            return b"code"
+
+    builds = [Build("store.hip", {"store": LAYOUT}, {"VALUE": value}) for value in range(5)]
+    kernels(Slow(), sources).prepare(builds)
+    assert len(most) == 5
+    assert max(most) == 2
+
+
 @pytest.mark.parametrize(
     ("architecture", "wanted"),
     [

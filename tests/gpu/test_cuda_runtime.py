@@ -23,11 +23,9 @@ from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
 from rocmforge.gpu.ops import matmul_batch, matmul_f16
-from rocmforge.gpu.ops.batch_blocks import Sharing
 from rocmforge.gpu.ops.expert_constants import choose
 from rocmforge.gpu.ops.experts import GATE_UP_FILE, GATE_UP_LAYOUTS
 from rocmforge.gpu.ops.gemv_constants import TOKENS
-from rocmforge.gpu.ops.products import one_format
 from rocmforge.gpu.runtime import DeviceProperties
 
 TARGETS = [
@@ -291,10 +289,10 @@ def test_prompts_of_float16_spill_nothing_and_no_wgmma_waits(
 
 def test_tall_tiles_spill_nothing_and_no_wgmma_waits(nvrtc: None) -> None:
     """A lane has 128 sums, of the 255 registers that there are."""
-    macros = matmul_batch.defines(matmul_batch.TALL, permuted=True, sharing=Sharing.PAIRS)
-    one = Build(matmul_batch.FILE, matmul_batch.LAYOUTS, {**macros, **one_format("Q4_K")})
-    gated = {**macros, "FORMAT_0": "Q6_K"}
-    for build in (one, Build(matmul_batch.GATE_UP_FILE, matmul_batch.GATE_UP_LAYOUTS, gated)):
+    found = [build for build in matmul_batch.builds("sm_90") if build.hot and build.defines]
+    tall = [build for build in found if (build.defines or {})["TOKENS"] == matmul_batch.TALL.TOKENS]
+    assert len(tall) == 7  # three formats, two ops, and gate and up of x in order
+    for build in tall:
         log = what_ptxas_says(build, "sm_90")
         assert_nothing_spills(build, log)
         assert "serialized" not in log, build.defines

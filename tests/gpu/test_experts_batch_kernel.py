@@ -60,7 +60,9 @@ def test_products_are_those_of_the_chosen_experts(
     assert cases.relative_rms(got, each(exact, matrix, bias, chosen)) <= TOLERANCE
 
 
-@pytest.mark.parametrize(("name", "activation"), [("Q6_K", "silu"), ("MXFP4", "clamped")])
+@pytest.mark.parametrize(
+    ("name", "activation"), [("Q6_K", "silu"), ("MXFP4", "clamped"), ("Q8_0", "gelu")]
+)
 @pytest.mark.parametrize(("tokens", "size"), [(10, 16), (33, 32), (65, 64)])
 @pytest.mark.parametrize(("dtype", "rows"), [(F16, ROWS), (F32, ROWS), (Permuted, 128)])
 def test_gate_and_up(

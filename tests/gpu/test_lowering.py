@@ -123,7 +123,9 @@ def test_long_prompts_make_their_weights_float16_first() -> None:
         without = replace(found, unpacks=False)  # there is no memory for it
         names = [launch.name for launch in launches(without, shape, ops)]
         assert names == (packed if wanted == unpacked else wanted)
-        if wanted != batched:
+        if wanted == batched:
+            assert found.scratch_bytes(steps, shape) == without.scratch_bytes(steps, shape)
+        else:
             both = 2 * 512 * 256 * 2  # gate and up at once
             nbytes = found.scratch_bytes(steps, shape)["gate_up_swiglu"]
             assert nbytes == both if wanted == unpacked else nbytes < both

@@ -61,7 +61,8 @@ class Cost:
 NARROW_COST = Cost(start=8, begin=3, step=1, crowd=0.4, part=0.35)
 WIDE_COST = Cost(start=12, begin=8, step=2, crowd=0, part=1.5)
 TALL_COST = Cost(start=12, begin=8, step=1.9, crowd=0, part=1.5)
-"""Not fitted: as `WIDE_COST`, and whole passes of 7B took 0.92 to 0.98 of the time (2026-11-28)."""
+"""Not fitted: `WIDE_COST`, but for the step. Whole passes of 512 to 2,048 tokens of 7B took 0.90 to
+0.99 of the time with it (2026-11-28)."""
 F32_COST = Cost(start=8, begin=3, step=6, crowd=0.8, part=0.35, least_steps=1)
 """Of F32, fitted to routers of mixtures of experts. With 128 rows of 2,048 columns, parts of one
 step took 5.5 and 9.8 µs of 16 and 128 tokens, of two steps 9.3 and 11.6; of 512 tokens 14.5 and
