@@ -266,11 +266,13 @@ def what_ptxas_says(build: Build, architecture: str) -> str:
     return log.decode()
 
 
-def assert_nothing_spills(build: Build, log: str) -> None:
-    """ptxas names stores and loads of each kernel."""
+def assert_nothing_spills_or_waits(build: Build, architecture: str) -> None:
+    """ptxas names stores and loads of each kernel, and that wgmmas wait for one another."""
+    log = what_ptxas_says(build, architecture)
     spills = re.findall(r"(\d+) bytes spill", log)
     assert len(spills) == 2 * len(build.kernels), log
     assert {*spills} == {"0"}, build.defines
+    assert "serialized" not in log, build.defines
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
@@ -282,20 +284,17 @@ def test_prompts_of_float16_spill_nothing_and_no_wgmma_waits(
     if version < [13, 5]:
         pytest.skip("older compilers spill 12 to 60 bytes on sm_80")
     for build in matmul_f16.builds(architecture):
-        log = what_ptxas_says(build, architecture)
-        assert_nothing_spills(build, log)
-        assert "serialized" not in log, build.defines
+        assert_nothing_spills_or_waits(build, architecture)
 
 
 def test_tall_tiles_spill_nothing_and_no_wgmma_waits(nvrtc: None) -> None:
     """A lane has 128 sums, of the 255 registers that there are."""
-    found = [build for build in matmul_batch.builds("sm_90") if build.hot and build.defines]
-    tall = [build for build in found if (build.defines or {})["TOKENS"] == matmul_batch.TALL.TOKENS]
+    tokens = matmul_batch.TALL.TOKENS
+    hot = [build for build in matmul_batch.builds("sm_90") if build.hot]
+    tall = [build for build in hot if (build.defines or {})["TOKENS"] == tokens]
     assert len(tall) == 7  # three formats, two ops, and gate and up of x in order
     for build in tall:
-        log = what_ptxas_says(build, "sm_90")
-        assert_nothing_spills(build, log)
-        assert "serialized" not in log, build.defines
+        assert_nothing_spills_or_waits(build, "sm_90")
 
 
 @pytest.mark.parametrize("name", ["IQ4_XS", "NVFP4"])
@@ -306,7 +305,7 @@ def test_gate_and_up_of_experts_spill_nothing(name: str, nvrtc: None) -> None:
     for constants in dict.fromkeys(found):
         defines = {**constants.macros([name] * 2), "OUT": "Q8"}
         build = Build(GATE_UP_FILE, GATE_UP_LAYOUTS[constants.gather], defines)
-        assert_nothing_spills(build, what_ptxas_says(build, "sm_90"))
+        assert_nothing_spills_or_waits(build, "sm_90")
 
 
 def test_each_call_of_the_runtime_has_a_name_in_both_vendors_packages() -> None:

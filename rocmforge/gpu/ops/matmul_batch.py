@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
+from types import MappingProxyType
 
 from rocmforge.gpu.arrays import Halves, Permuted
 from rocmforge.gpu.compiler import Build, BuildRecorder, Kernels
@@ -143,6 +144,7 @@ WIDE = Constants(128, 1, 16, 1, 128, 2, 1, 1)
 TALL = Constants(256, 1, 8, 1, 128, 2, 1, 1)
 """Hopper's other tiles for more than 64 tokens: 256 rows and 128 tokens, or 128 rows and 256
 tokens, which unpacks each weight half as often. Many blocks are needed."""
+_LARGE = MappingProxyType({WIDE: WIDE_COST, TALL: TALL_COST})
 # Not measured. A compute unit has 64 KB of LDS for all its blocks, and few blocks hide latency.
 _AMD = {
     16: Constants(16, 2, 4, 2, 128, 2, 2, 2),
@@ -239,7 +241,7 @@ def tiles(
     """Constants of the tiles to choose from; parameters as of `choose`, whose tile is the first."""
     narrow = choose(architecture, name, tokens, tuning)
     if architecture == "sm_90" and name in STREAMS and tokens > TOKENS[-1]:
-        return narrow, WIDE, TALL
+        return narrow, *_LARGE
     return (narrow,)
 
 
@@ -252,7 +254,7 @@ def ways(architecture: str, constants: Constants) -> tuple[Sharing, ...]:
     """
     if not can_be_even(architecture):
         return (Sharing.OWN,)
-    if constants in (WIDE, TALL):
+    if constants in _LARGE:
         return (Sharing.PAIRS,)
     return {
         TOKENS[0]: (Sharing.OWN, Sharing.EVEN),
@@ -295,9 +297,9 @@ def builds(architecture: str) -> Iterator[Build]:
     for name in FORMATS:
         for tokens in TOKENS if name in COMMON else TOKENS[-1:]:
             yield from _builds(architecture, name, choose(architecture, name, tokens))
-    if architecture == "sm_90":
-        quantized = [name for name in COMMON if name in STREAMS]
-        for name, constants in itertools.product(quantized, (WIDE, TALL)):
+    for name in COMMON:
+        _, *large = tiles(architecture, name, TOKENS[-1] + 1)
+        for constants in large:
             yield from _builds(architecture, name, constants)
 
 
@@ -387,7 +389,7 @@ def _cut(
             -(-tokens // constants.TOKENS),
             properties.compute_units,
             constants.BLOCKS,
-            {WIDE: WIDE_COST, TALL: TALL_COST}.get(constants, narrow),
+            _LARGE.get(constants, narrow),
         )
         count = blocks(work, even=possible[-1] > Sharing.OWN)
         cut = _Cut(
