@@ -7,41 +7,20 @@
 #include "tile.h"
 
 #if !defined(HEAD_DIM) || !defined(KV) || !defined(KEYS) || !defined(WAVES) || !defined(TILES) || \
-    !defined(Q_IN_LDS) || !defined(LOAD_AHEAD) || !defined(DIRECT) || !defined(LEAST) ||          \
-    !defined(LDS_BYTES)
-#error "HEAD_DIM, KV, KEYS, WAVES, TILES, Q_IN_LDS, LOAD_AHEAD, DIRECT, LEAST, LDS_BYTES missing"
+    !defined(Q_IN_LDS) || !defined(LOAD_AHEAD) || !defined(DIRECT) || !defined(WARPGROUP) ||      \
+    !defined(BLOCKS) || !defined(LEAST) || !defined(LDS_BYTES)
+#error "the build has to pass all constants of rocmforge/gpu/ops/attention_prompt.py"
 #endif
-
-CONSTEXPR int largest_of(int a, int b, int c) {
-    const int d = a > b ? a : b;
-    return c > d ? c : d;
-}
 
 constexpr int kThreads = WAVES * WAVE;
 constexpr int kWaveQueries = TILES * 16;
 constexpr int kQueries = WAVES * kWaveQueries;
 constexpr int kDims = (HEAD_DIM + 15) / 16 * 16;
 constexpr int kEights = HEAD_DIM / 8;
-constexpr int kStride = kDims + 8;  // of queries and keys; a tile's lines begin in different banks
 constexpr int kKeyTiles = KEYS / 16;
 constexpr int kDimTiles = kDims / 16;
-constexpr int kValueStride = KEYS + 8;
-constexpr int kKeyHalves = KEYS * kStride;
-constexpr int kQueryHalves = kQueries * kStride;
-constexpr int kTileHalves = kKeyHalves + (DIRECT ? kKeyHalves : kDims * (kValueStride + 1));
-constexpr int kLine = 16 + 4;  // floats between the outputs of two queries
-constexpr int kLineHalves = WAVES * 16 * kLine * 2;
-// The same LDS holds first the queries, then the steps, then the outputs.
-constexpr int kStepHalves = largest_of(kTileHalves, kLineHalves, Q_IN_LDS ? 0 : kQueryHalves);
-constexpr int kLaunchHalves = kStepHalves + (Q_IN_LDS ? kQueryHalves : 0);
-constexpr int kMemoryHalves = kLaunchHalves + WAVES * kExchangeHalves;
-constexpr int kKeyLoads = (KEYS * kEights + kThreads - 1) / kThreads;
-constexpr int kValueLoads = (KEYS / 2 * kEights + kThreads - 1) / kThreads;
-static_assert(HEAD_DIM % 8 == 0 && KEYS % 16 == 0 && kLaunchHalves * 2 == LDS_BYTES);
-static_assert(!DIRECT || (kSame<KV, F16Pages> && HEAD_DIM % 16 == 0 && LOAD_AHEAD));
-
-using Map = TileC::Map;
-constexpr int kColumns = Map::kColumns;  // queries that a lane holds sums of
+constexpr int kLine = 16 + 4;  // floats in LDS between the outputs of two queries
+static_assert(HEAD_DIM % 8 == 0 && KEYS % 16 == 0);
 
 struct AttentionPromptArgs {
     const float* q;
@@ -109,5 +88,21 @@ struct Split {
         used = (steps + own - 1) / own;
         first = reach.begin + index * own * KEYS;
         last = minimum(first + own * KEYS, reach.block_end);
+    }
+};
+
+// The cache as one head of one sequence sees it. Tokens past the end are read as the last one: no
+// query sees them, but what they hold must be a number.
+struct CacheReader {
+    const int* table;
+    int length, kv_heads, kv_head, page_bits;
+
+    DEVICE u64 row(int token) const {
+        const int t = minimum(token, length - 1);
+        const u64 page = static_cast<u64>(table[t >> page_bits]) * kv_heads + kv_head;
+        return (page << page_bits) + (t & ((1 << page_bits) - 1));
+    }
+    DEVICE KV::Eight eight(const void* pages, const void* scales, int token, int dim) const {
+        return KV::load_eight(pages, scales, row(token), HEAD_DIM, dim);
     }
 };

@@ -2,7 +2,7 @@
 // splits share the tokens, and the last one merges the parts.
 #pragma once
 
-#include "attend_prompt_step.h"
+#include "attend_prompt_state.h"
 
 // Number of a row of the block's head in q and out, and for split i in outputs and stats.
 DEVICE u64 head_row(const AttentionPromptArgs& a, const Rows& rows, int row, int i = 0) {
@@ -23,12 +23,12 @@ DEVICE void write_four(const AttentionPromptArgs& a, u64 to, const float (&four)
 // own `lines` in LDS, so that neighbouring lanes write neighbours. Those of one split of several go
 // to its part of `outputs`.
 DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, const Split& split,
-                       int first, int i, const TileC& tile, const float (&factor)[kColumns],
+                       int first, int i, const TileC& tile, const float (&factor)[kOwn],
                        float* lines) {
     wave_sync();
-    UNROLL for (int v = 0; v < Map::kValues; ++v) {
-        lines[Map::column(lane(), v) * kLine + Map::row(lane(), v)] =
-            tile.values[v] * factor[Map::column_index(v)];
+    UNROLL for (int v = 0; v < TileC::Map::kValues; ++v) {
+        lines[QueryLanes::query(lane(), v) * kLine + QueryLanes::other(lane(), v)] =
+            tile.values[v] * factor[QueryLanes::own(v)];
     }
     wave_sync();
     for (int n = lane(); n < 16 * 4; n += WAVE) {
@@ -48,9 +48,9 @@ DEVICE void store_tile(const AttentionPromptArgs& a, const Rows& rows, const Spl
 // Writes the softmax states of the 16 rows from `first` on, of one split of several.
 DEVICE void store_stats(const AttentionPromptArgs& a, const Rows& rows, const Split& split,
                         int first, const SoftmaxState& state) {
-    if (lane() >= Map::kColumnLanes) return;  // the other lanes hold the same
-    UNROLL for (int v = 0; v < Map::kValues; ++v) {
-        const int c = Map::column_index(v), row = first + Map::column(lane(), v);
+    if (!QueryLanes::writes(lane())) return;  // the other lanes hold the same
+    UNROLL for (int v = 0; v < TileC::Map::kValues; ++v) {
+        const int c = QueryLanes::own(v), row = first + QueryLanes::query(lane(), v);
         if (row >= rows.count) continue;
         float* const to = a.stats + 2 * head_row(a, rows, row, split.index);
         to[0] = state.largest[c];
@@ -102,9 +102,9 @@ DEVICE void finish(const AttentionPromptArgs& a, SoftmaxState (&states)[TILES],
     UNROLL for (int q = 0; q < TILES; ++q) {
         SoftmaxState& state = states[q];
         const int first = reach.wave_first + 16 * q;
-        float factor[kColumns];
-        UNROLL for (int c = 0; c < kColumns; ++c) {
-            float total = state.total[c] = over_column(state.total[c], add);
+        float factor[kOwn];
+        UNROLL for (int c = 0; c < kOwn; ++c) {
+            float total = state.total[c] = over_lanes(state.total[c], add);
             factor[c] = 1.0f;
             if (split.used > 1) continue;
             if (a.sinks != nullptr) {

@@ -4,21 +4,26 @@
 
 #include "attend_prompt.h"
 
-// The cache as one head of one sequence sees it. Tokens past the end are read as the last one: no
-// query sees them, but what they hold must be a number.
-struct CacheReader {
-    const int* table;
-    int length, kv_heads, kv_head, page_bits;
+CONSTEXPR int largest_of(int a, int b, int c) {
+    const int d = a > b ? a : b;
+    return c > d ? c : d;
+}
 
-    DEVICE u64 row(int token) const {
-        const int t = minimum(token, length - 1);
-        const u64 page = static_cast<u64>(table[t >> page_bits]) * kv_heads + kv_head;
-        return (page << page_bits) + (t & ((1 << page_bits) - 1));
-    }
-    DEVICE KV::Eight eight(const void* pages, const void* scales, int token, int dim) const {
-        return KV::load_eight(pages, scales, row(token), HEAD_DIM, dim);
-    }
-};
+constexpr int kStride = kDims + 8;  // of queries and keys; a tile's lines begin in different banks
+constexpr int kValueStride = KEYS + 8;
+constexpr int kKeyHalves = KEYS * kStride;
+constexpr int kQueryHalves = kQueries * kStride;
+constexpr int kTileHalves = kKeyHalves + (DIRECT ? kKeyHalves : kDims * (kValueStride + 1));
+constexpr int kLineHalves = WAVES * 16 * kLine * 2;
+// The same LDS holds first the queries, then the steps, then the outputs.
+constexpr int kStepHalves = largest_of(kTileHalves, kLineHalves, Q_IN_LDS ? 0 : kQueryHalves);
+constexpr int kLaunchHalves = kStepHalves + (Q_IN_LDS ? kQueryHalves : 0);
+constexpr int kMemoryHalves = kLaunchHalves + WAVES * kExchangeHalves;
+constexpr int kMemoryPieces = kMemoryHalves / 8;
+constexpr int kKeyLoads = (KEYS * kEights + kThreads - 1) / kThreads;
+constexpr int kValueLoads = (KEYS / 2 * kEights + kThreads - 1) / kThreads;
+static_assert(kLaunchHalves * 2 == LDS_BYTES);
+static_assert(!DIRECT || (kSame<KV, F16Pages> && HEAD_DIM % 16 == 0 && LOAD_AHEAD));
 
 #if DIRECT
 // A thread's share of the keys or of the values of a step: eight dims of a token each.

@@ -23,7 +23,8 @@
 // columns are its queries. It updates the softmax state of each column, which turns the scores into
 // weights, and adds O^T += V^T P^T; as_operand of tile.h makes the weights an operand of that
 // product. While the wave computes, the next keys or values are on their way from memory: to
-// registers, or where DIRECT is 1, to LDS.
+// registers, or where DIRECT is 1, to LDS. Where WARPGROUP is 1, four waves together do all this by
+// Hopper's unit, the other way round (attend_prompt_warpgroup.h).
 //
 // Where few queries give few blocks, several blocks share the tokens that the same queries see, as
 // splits of at least LEAST tokens. The block of the splits that ends last merges what they have.
@@ -33,16 +34,17 @@
 // tokens exit at once. Limits: D a multiple of 8 up to 256; P a power of two, at least 16. DIRECT:
 // pages of f16, D a multiple of 16, and a matrix unit that can transpose what it loads (NVIDIA's).
 // Launched by rocmforge/gpu/ops/attention_prompt.py.
+#include "attend_prompt.h"
+#if WARPGROUP
+#include "attend_prompt_warpgroup.h"
+#else
+#include "attend_prompt_tiles.h"
+#endif
 #include "attend_prompt_out.h"
 
-KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
-    SHARED_BY_LAUNCH(u32x4, memory, kMemoryHalves / 8);
-    f16* const keys = reinterpret_cast<f16*>(memory);
-    f16* const values = keys + kKeyHalves;
-    f16* const all_queries = keys + (Q_IN_LDS ? kStepHalves : 0);
-    f16* const queries = all_queries + wave() * kWaveQueries * kStride;
-    f16* const exchange = keys + kMemoryHalves - (WAVES - wave()) * kExchangeHalves;
-
+KERNEL_RESIDENT(attention_prompt, AttentionPromptArgs, kThreads, BLOCKS) {
+    await_earlier();
+    SHARED_BY_LAUNCH(u32x4, memory, kMemoryPieces);
     const Rows rows(a);
     if (rows.first < 0) return;
     const Reach reach(a, rows);
@@ -50,60 +52,12 @@ KERNEL(attention_prompt, AttentionPromptArgs, kThreads) {
     if (split.index >= split.used) return;
     const CacheReader cache = {a.page_table + static_cast<u64>(rows.s) * a.max_pages, reach.length,
                                a.kv_heads, rows.head / (a.heads / a.kv_heads), a.page_bits};
-    KeyLoads key_loads;
-    ValueLoads value_loads;
-
-    load_queries(a, rows, all_queries);
-    block_sync();
-    QueryTiles query_tiles;
-    if constexpr (!Q_IN_LDS) {
-        UNROLL for (int k = 0; k < kDimTiles; ++k) load_query_tiles(queries, k, query_tiles[k]);
-        block_sync();  // the keys take the queries' place
-    }
-    // Dims past the head's are zero in queries and keys, and their outputs are not stored.
-    if constexpr (kDims > HEAD_DIM) {
-        for (int token = thread_x(); token < KEYS; token += kThreads) {
-            *reinterpret_cast<u32x4*>(keys + token * kStride + HEAD_DIM) = {};
-        }
-    }
-
     Outputs out[TILES];
     SoftmaxState states[TILES];
     UNROLL for (int q = 0; q < TILES; ++q) {
         UNROLL for (int i = 0; i < kDimTiles; ++i) out[q][i].clear();
-        UNROLL for (int c = 0; c < kColumns; ++c) {
-            states[q].largest[c] = kLowest;
-            states[q].total[c] = 0.0f;
-        }
+        states[q].clear();
     }
-
-    key_loads.load(a, cache, split.first, keys);
-    key_loads.store(keys);
-    block_sync();
-    for (int at = split.first; at < split.last; at += KEYS) {
-        Scores scores[TILES];
-        if constexpr (LOAD_AHEAD) value_loads.load(a, cache, at, values);
-        if (at < reach.wave_end) {
-            score(keys, queries, query_tiles, scores);
-            if (a.softcap > 0.0f) cap(a.softcap, scores);
-            // Only where some token of the step comes after the wave's first query, or lies before
-            // the window of its last one.
-            const int visible = reach.before + reach.wave_first + 1;  // to the wave's first query
-            if (at + KEYS > visible || (a.window > 0 && at < reach.wave_end - a.window)) {
-                UNROLL for (int q = 0; q < TILES; ++q) {
-                    mask(at, visible + 16 * q, reach.length, a.window, scores[q]);
-                }
-            }
-            UNROLL for (int q = 0; q < TILES; ++q) states[q].add_scores(scores[q], out[q]);
-        }
-        if constexpr (!LOAD_AHEAD) value_loads.load(a, cache, at, values);
-        value_loads.store(values);
-        block_sync();
-        if constexpr (LOAD_AHEAD) key_loads.load(a, cache, at + KEYS, keys);
-        if (at < reach.wave_end) accumulate(scores, values, exchange, out);
-        if constexpr (!LOAD_AHEAD) key_loads.load(a, cache, at + KEYS, keys);
-        key_loads.store(keys);
-        block_sync();
-    }
+    attend(a, rows, reach, split, cache, memory, states, out);
     finish(a, states, out, memory);
 }

@@ -185,6 +185,7 @@ DEVICE int first_token() {
 struct Neighbours {
     int tokens;  // of x
 
+    DEVICE void fetch() const {}
     DEVICE bool has(int token) const { return first_token() + token < tokens; }
     DEVICE int row(int token) const { return first_token() + token; }
 };

@@ -54,6 +54,7 @@ DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, cons
     UNROLL
     for (int i = 0; i < DEPTH; ++i) ahead[i].fetch(from, own_rows, b.columns, round_of(i));
     await_earlier();
+    tokens.fetch();
     Activations<Tokens> x(b, tokens);
     const auto stage_of = [&](int i) { return lds + i % STAGES * kStage; };
     UNROLL

@@ -35,7 +35,8 @@ struct Activate {
 };
 
 KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
-    SHARED u32x4 lds[kLds];
+    ROCMFORGE_BATCH_LDS(lds);
+    SHARED int places[TOKENS];
     await_earlier();
     const Group group(a.experts);
     if (group.count == 0) return;
@@ -44,7 +45,9 @@ KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
     const int first = group.expert * a.experts.rows + own;
     const Lines from = gated_lines(a.gate, a.up, first);
     Sums sums;
-    if (!compute_group(a.x, a.columns, a.experts, group, from, sums, lds)) return;
+    const Jobs jobs(a.experts, group, places);
+    const int rows_end = (group.expert + 1) * a.experts.rows;
+    if (!compute_group(a.x, a.columns, rows_end, jobs, from, sums, lds)) return;
     // Sums past the last row are not stored.
     const int last_row = a.experts.rows - 1 - own;
     if (a.gate_bias != nullptr) {
@@ -62,7 +65,7 @@ KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
     const bool floats = a.dtype == static_cast<int>(Dtype::F32);
     const bool permutes = a.dtype == static_cast<int>(Dtype::Permuted);
     sums.each_gated(group.count, [&](int m, int token, float result, float) {
-        const u64 line = static_cast<u64>(group.job(token)) * a.experts.rows;
+        const u64 line = static_cast<u64>(jobs.job(token)) * a.experts.rows;
         const u64 to = line + (permutes ? permuted(own + m) : own + m);
         if (m > last_row || token >= group.count) return;
         if (floats) {

@@ -17,32 +17,39 @@ struct ExpertGroups {
 
 // The group of a block. Reads what earlier launches wrote.
 struct Group {
-    int expert, count;  // no jobs: the block has no work
-    const int* jobs;
+    int expert, first, count;  // no jobs: the block has no work
 
     DEVICE explicit Group(const ExpertGroups& experts) {
         const int* const own = experts.groups + 3 * static_cast<int>(block_y());
         expert = own[0];
-        jobs = experts.order + own[1];
+        first = own[1];
         count = own[2];
     }
-    // Job number `token`; past the last one, that one.
-    DEVICE int job(int token) const { return jobs[minimum(token, count - 1)]; }
 };
 
-// Which row of x each job of a group reads; `lds` is TOKENS words, which all threads must fill.
-struct GroupRows {
-    const int* lds;
-    int count;
+// The jobs of a group, in TOKENS words of LDS once they were fetched.
+struct Jobs {
+    const int* from;
+    int* lds;
+    int count, shared_by;
 
-    DEVICE GroupRows(const ExpertGroups& experts, const Group& group, int* lds)
-        : lds(lds), count(group.count) {
-        for (int i = thread_x(); i < count; i += kThreads)
-            lds[i] = group.jobs[i] / experts.shared_by;
+    DEVICE Jobs(const ExpertGroups& experts, const Group& group, int* lds)
+        : from(experts.order + group.first),
+          lds(lds),
+          count(group.count),
+          shared_by(experts.shared_by) {}
+
+    // All threads call it.
+    DEVICE void fetch() const {
+        for (int i = thread_x(); i < count; i += kThreads) lds[i] = from[i];
         block_sync();
     }
+    // Job number `token`; past the last one, that one.
+    DEVICE int job(int token) const { return lds[minimum(token, count - 1)]; }
+
     DEVICE bool has(int token) const { return token < count; }
-    DEVICE int row(int token) const { return lds[token]; }
+    // The row of x that it reads.
+    DEVICE int row(int token) const { return quotient(lds[token], shared_by); }
 };
 
 // Whether tiles without a token are left out, by code of its own: measured on Hopper alone.
@@ -54,23 +61,20 @@ constexpr bool kLeavesOut = false;
 
 // Multiplies kUsed tiles of tokens, or half of them while they hold all tokens of the batch.
 template <int kUsed>
-DEVICE bool compute_used(const Batch& batch, const GroupRows& tokens, const Lines& from, int rows,
+DEVICE bool compute_used(const Batch& batch, const Jobs& jobs, const Lines& from, int rows,
                          Sums& sums, u32x4* lds) {
     if constexpr (kLeavesOut && kUsed > 1) {
         if (batch.tokens <= 8 * kUsed) {
-            return compute_used<kUsed / 2>(batch, tokens, from, rows, sums, lds);
+            return compute_used<kUsed / 2>(batch, jobs, from, rows, sums, lds);
         }
     }
     const Part whole = {0, 0, steps_of(batch.columns)};
-    return compute<FORMAT_0, kUsed>(batch, whole, tokens, from, rows, sums, lds);
+    return compute<FORMAT_0, kUsed>(batch, whole, jobs, from, rows, sums, lds);
 }
 
 // The sums of a block's jobs with rows of `from`, as compute() of batch_rows.h gives them.
-DEVICE bool compute_group(const f16* x, int columns, const ExpertGroups& experts,
-                          const Group& group, const Lines& from, Sums& sums, u32x4* lds) {
-    SHARED int rows[TOKENS];
-    const GroupRows tokens(experts, group, rows);
-    const Batch batch = {x, nullptr, nullptr, group.count, columns, 1, 1};
-    const int rows_end = (group.expert + 1) * experts.rows;
-    return compute_used<kTokenTiles>(batch, tokens, from, rows_end, sums, lds);
+DEVICE bool compute_group(const f16* x, int columns, int rows_end, const Jobs& jobs,
+                          const Lines& from, Sums& sums, u32x4* lds) {
+    const Batch batch = {x, nullptr, nullptr, jobs.count, columns, 1, 1};
+    return compute_used<kTokenTiles>(batch, jobs, from, rows_end, sums, lds);
 }

@@ -22,7 +22,8 @@ struct ExpertMatmulBatchArgs {
 };
 
 KERNEL_RESIDENT(expert_matmul_batch, ExpertMatmulBatchArgs, kThreads, BLOCKS) {
-    SHARED u32x4 lds[kLds];
+    ROCMFORGE_BATCH_LDS(lds);
+    SHARED int places[TOKENS];
     await_earlier();
     const Group group(a.experts);
     if (group.count == 0) return;
@@ -30,14 +31,16 @@ KERNEL_RESIDENT(expert_matmul_batch, ExpertMatmulBatchArgs, kThreads, BLOCKS) {
     const int first = group.expert * a.experts.rows + own;
     const Lines from = lines_of(a.weight, first);
     Sums sums;
-    if (!compute_group(a.x, a.columns, a.experts, group, from, sums, lds)) return;
+    const Jobs jobs(a.experts, group, places);
+    const int rows_end = (group.expert + 1) * a.experts.rows;
+    if (!compute_group(a.x, a.columns, rows_end, jobs, from, sums, lds)) return;
     const int last_row = a.experts.rows - 1 - own;
     if (a.bias != nullptr) {  // sums past the last row are not stored
         const float* const bias = a.bias + first;
         sums.each(group.count, [&](int row, int, float& y) { y += bias[minimum(row, last_row)]; });
     }
     sums.each(group.count, [&](int row, int token, float& y) {
-        const u64 to = static_cast<u64>(group.job(token)) * a.experts.rows + own + row;
+        const u64 to = static_cast<u64>(jobs.job(token)) * a.experts.rows + own + row;
         if (row <= last_row && token < group.count) a.out[to] = y;
     });
 }

@@ -26,13 +26,31 @@ struct Count {
     int jobs, groups;
 };
 
+// Calls f(job, its expert) for the jobs of this thread. Several loads are on their way at a time.
+template <class Function>
+DEVICE void each_job(const GroupExpertsArgs& a, Function f) {
+    constexpr int kAtOnce = 8;
+    for (int first = thread_x(); first < a.jobs; first += kAtOnce * THREADS) {
+        int experts[kAtOnce];
+        UNROLL
+        for (int i = 0; i < kAtOnce; ++i) {
+            experts[i] = a.experts[minimum(first + i * THREADS, a.jobs - 1)];
+        }
+        UNROLL
+        for (int i = 0; i < kAtOnce; ++i) {
+            const int job = first + i * THREADS;
+            if (job < a.jobs) f(job, experts[i]);
+        }
+    }
+}
+
 KERNEL(group_experts, GroupExpertsArgs, THREADS) {
     SHARED uint32_t counted[THREADS];
     SHARED Count sums[2][THREADS];
     const int own = thread_x();
     counted[own] = 0;
     block_sync();
-    for (int job = own; job < a.jobs; job += THREADS) shared_add(&counted[a.experts[job]], 1);
+    each_job(a, [&](int, int expert) { shared_add(&counted[expert], 1); });
     block_sync();
     const int jobs = static_cast<int>(counted[own]), groups = (jobs + a.size - 1) / a.size;
 
@@ -55,9 +73,7 @@ KERNEL(group_experts, GroupExpertsArgs, THREADS) {
 
     counted[own] = static_cast<uint32_t>(first);
     block_sync();
-    for (int job = own; job < a.jobs; job += THREADS) {
-        a.order[shared_add(&counted[a.experts[job]], 1)] = job;
-    }
+    each_job(a, [&](int job, int expert) { a.order[shared_add(&counted[expert], 1)] = job; });
     for (int i = 0; i < groups; ++i) {
         int* const group = a.groups + 3 * (first_group + i);
         group[0] = own;

@@ -24,6 +24,11 @@ DEVICE u64 warpgroup_operand(const u32x4* lds, int half_pieces) {
     constexpr u64 kEightLines = 8;  // in pieces, from eight lines to the next
     return lds_piece(lds) | static_cast<u64>(half_pieces) << 16 | kEightLines << 32;
 }
+// The eight lines n = 8 h to 8 h + 7 of number k are piece h * eight_lines + k:
+DEVICE u64 across_operand(const u32x4* lds, int eight_lines) {
+    constexpr u64 kEightNumbers = 8;  // in pieces, from eight numbers to the next
+    return lds_piece(lds) | kEightNumbers << 16 | static_cast<u64>(eight_lines) << 32;
+}
 // Line n, of 64 numbers, is pieces 8 n to 8 n + 7; its piece p is in the place of p ^ n % 8. `lds`
 // is a multiple of 1024.
 DEVICE u64 swizzled_operand(const void* lds) {
@@ -64,18 +69,22 @@ DEVICE void hold_sums(TileC (&d)[kTiles]) {
 #define ROCMFORGE_SUMS(t)                                                                   \
     "+f"(d[t].values[0]), "+f"(d[t].values[1]), "+f"(d[t].values[2]), "+f"(d[t].values[3]), \
         "+f"(d[t].values[4]), "+f"(d[t].values[5]), "+f"(d[t].values[6]), "+f"(d[t].values[7])
-// The first eight tiles of D, the eight behind them, and the names of floats in an instruction.
-#define ROCMFORGE_EIGHT_SUMS                                                                       \
-    ROCMFORGE_SUMS(0), ROCMFORGE_SUMS(1), ROCMFORGE_SUMS(2), ROCMFORGE_SUMS(3), ROCMFORGE_SUMS(4), \
-        ROCMFORGE_SUMS(5), ROCMFORGE_SUMS(6), ROCMFORGE_SUMS(7)
+// The first four and eight tiles of D, the eight behind them, and the names of floats in an
+// instruction.
+#define ROCMFORGE_FOUR_SUMS \
+    ROCMFORGE_SUMS(0), ROCMFORGE_SUMS(1), ROCMFORGE_SUMS(2), ROCMFORGE_SUMS(3)
+#define ROCMFORGE_EIGHT_SUMS \
+    ROCMFORGE_FOUR_SUMS, ROCMFORGE_SUMS(4), ROCMFORGE_SUMS(5), ROCMFORGE_SUMS(6), ROCMFORGE_SUMS(7)
 #define ROCMFORGE_EIGHT_MORE                                                      \
     ROCMFORGE_SUMS(8), ROCMFORGE_SUMS(9), ROCMFORGE_SUMS(10), ROCMFORGE_SUMS(11), \
         ROCMFORGE_SUMS(12), ROCMFORGE_SUMS(13), ROCMFORGE_SUMS(14), ROCMFORGE_SUMS(15)
-#define ROCMFORGE_64_FLOATS                                                            \
+#define ROCMFORGE_32_FLOATS                                                            \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
-    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
-    "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
-    "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define ROCMFORGE_64_FLOATS                                                         \
+    ROCMFORGE_32_FLOATS                                                             \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+    "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define ROCMFORGE_128_FLOATS                                                         \
     ROCMFORGE_64_FLOATS                                                              \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "            \
@@ -105,10 +114,8 @@ DEVICE void warpgroup_mma(TileC (&d)[kTiles], const TileA& a, u64 b) {
     } else if constexpr (kUsed == 4) {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-            "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-            "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-            "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
-            : ROCMFORGE_SUMS(0), ROCMFORGE_SUMS(1), ROCMFORGE_SUMS(2), ROCMFORGE_SUMS(3)
+            "{" ROCMFORGE_32_FLOATS "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+            : ROCMFORGE_FOUR_SUMS
             : ROCMFORGE_A);
     } else if constexpr (kUsed == 8) {
         asm volatile(
@@ -125,11 +132,36 @@ DEVICE void warpgroup_mma(TileC (&d)[kTiles], const TileA& a, u64 b) {
     }
 }
 
-// The same with A in LDS, and more of B.
+// The same with all of D, and B an across_operand.
+template <int kTiles>
+DEVICE void warpgroup_mma_across(TileC (&d)[kTiles], const TileA& a, u64 b) {
+    static_assert(kTiles == 4 || kTiles == 8);
+    if constexpr (kTiles == 4) {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+            "{" ROCMFORGE_32_FLOATS "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+            : ROCMFORGE_FOUR_SUMS
+            : ROCMFORGE_A);
+    } else {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+            "{" ROCMFORGE_64_FLOATS "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+            : ROCMFORGE_EIGHT_SUMS
+            : ROCMFORGE_A);
+    }
+}
+
+// The same with A in LDS.
 template <int kTiles>
 DEVICE void warpgroup_mma(TileC (&d)[kTiles], u64 a, u64 b) {
-    static_assert(kTiles == 8 || kTiles == 16);
-    if constexpr (kTiles == 8) {
+    static_assert(kTiles == 4 || kTiles == 8 || kTiles == 16);
+    if constexpr (kTiles == 4) {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+            "{" ROCMFORGE_32_FLOATS "}, %32, %33, 1, 1, 1, 0, 0;"
+            : ROCMFORGE_FOUR_SUMS
+            : "l"(a), "l"(b));
+    } else if constexpr (kTiles == 8) {
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
             "{" ROCMFORGE_64_FLOATS "}, %64, %65, 1, 1, 1, 0, 0;"
@@ -144,8 +176,10 @@ DEVICE void warpgroup_mma(TileC (&d)[kTiles], u64 a, u64 b) {
     }
 }
 #undef ROCMFORGE_SUMS
+#undef ROCMFORGE_FOUR_SUMS
 #undef ROCMFORGE_EIGHT_SUMS
 #undef ROCMFORGE_EIGHT_MORE
+#undef ROCMFORGE_32_FLOATS
 #undef ROCMFORGE_64_FLOATS
 #undef ROCMFORGE_128_FLOATS
 #undef ROCMFORGE_A

@@ -56,7 +56,8 @@ class ExpertLaunches:
             "activation": op.activation,
         }
         if self.memory.lowering.batches_experts(op, tokens):
-            return experts_batch.expert_gate_up_batch(experts_batch.grouped(jobs), **both, out=out)
+            groups = experts_batch.grouped(jobs, op.gate)
+            return experts_batch.expert_gate_up_batch(groups, **both, out=out)
         return experts.expert_gate_up(jobs, **both, out=out)
 
     def expert_matmul(self, op: ExpertMatmul) -> Sequence[Launch]:
@@ -69,7 +70,8 @@ class ExpertLaunches:
             "out": self.memory.f32(op.out),
         }
         if self.memory.lowering.batches_experts(op, tokens):
-            return experts_batch.expert_matmul_batch(experts_batch.grouped(jobs), **one)
+            groups = experts_batch.grouped(jobs, op.weight)
+            return experts_batch.expert_matmul_batch(groups, **one)
         return experts.expert_matmul(jobs, **one)
 
     def add_experts(self, op: AddExperts) -> Launch:

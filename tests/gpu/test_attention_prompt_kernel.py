@@ -106,7 +106,11 @@ def test_attention_prompt_writes_halves(gpu: Gpu) -> None:
         assert cases.relative_rms(got, data(WINDOWED, "f16")[2]) <= TOLERANCE
 
 
-def test_a_grid_for_more_queries_than_there_are_does_no_harm(gpu: Gpu) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_a_grid_for_more_queries_than_there_are_does_no_harm(
+    gpu: Gpu, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op, "are_many", lambda *_, **__: many)
     got = attend(gpu, EDGES[0], "f16", extra_queries=200)
     np.testing.assert_array_equal(got, attend(gpu, EDGES[0], "f16"))
 
@@ -162,13 +166,44 @@ def test_pages_may_be_copied_straight_to_lds(
     """As on NVIDIA, for any number of waves, tiles and tokens a step."""
     if gpu.runtime.platform == "hip" and "stand-in" not in gpu.runtime.properties.name:
         pytest.skip("a matrix unit that cannot transpose")
-    chosen = op.Constants(case.head_dim, "F16Pages", keys, waves, tiles, q_in_lds, 1, 1)
+    direct = {"LOAD_AHEAD": 1, "DIRECT": 1}
+    chosen = op.Constants(case.head_dim, "F16Pages", keys, waves, tiles, q_in_lds, **direct)
     monkeypatch.setattr(op, "choose", lambda *_: chosen)
     got = attend(gpu, case, "f16", **how)
     with np.errstate(invalid="ignore"):
         wanted = reference.attention(
             *data(case, "f16")[0].arguments, how.get("window"), how.get("softcap")
         )
+    assert cases.relative_rms(got, wanted) <= TOLERANCE
+
+
+FULL = AttentionCase((700, 20, 260), (500, 0, 201), 3, 1, 128, 16)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in (*cases.ATTENTION_CHECKS, *EDGES, WINDOWED, LATE, FULL) if c.head_dim in (64, 128)],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("window", "softcap", "sinks"),
+    [(None, None, False), (16, None, True), (40, 2.0, False), (130, None, False)],
+)
+def test_blocks_of_many_queries(
+    gpu: Gpu,
+    case: AttentionCase,
+    window: int | None,
+    softcap: float | None,
+    sinks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Hopper these are warpgroups'."""
+    monkeypatch.setattr(op, "are_many", lambda *_, **__: True)
+    last = np.linspace(-2, 3, case.heads).astype(np.float32) if sinks else None
+    at = None if last is None else gpu.upload(last)
+    got = attend(gpu, case, "f16", window=window, softcap=softcap, sinks=at)
+    with np.errstate(invalid="ignore"):
+        wanted = reference.attention(*data(case, "f16")[0].arguments, window, softcap, last)
     assert cases.relative_rms(got, wanted) <= TOLERANCE
 
 
@@ -185,11 +220,18 @@ LONG = AttentionCase((900, 300, 520), (70, 1, 33), 4, 2, 64, 32)
 @pytest.mark.parametrize("most", [2, 3, 8])
 @pytest.mark.parametrize("kv", ["f16", "q8_0"])
 @pytest.mark.parametrize("how", [{}, {"window": 300}, {"softcap": 2.0, "sinks": True}], ids=str)
+@pytest.mark.parametrize("many", [False, True])
 def test_blocks_share_the_tokens_of_the_same_queries(
-    gpu: Gpu, most: int, kv: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    gpu: Gpu,
+    most: int,
+    kv: str,
+    how: dict[str, Any],
+    many: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Sequences have different numbers of splits, and a window leaves some of them nothing."""
     split_into(most, LONG, monkeypatch)
+    monkeypatch.setattr(op, "are_many", lambda *_, **__: many)
     last = np.linspace(-2, 3, LONG.heads).astype(np.float32) if how.get("sinks") else None
     given = {**how, "sinks": None if last is None else gpu.upload(last)}
     got = attend(gpu, LONG, kv, **given)
@@ -246,8 +288,11 @@ def test_the_scratch_has_room_for_every_batch_of_so_many_queries(
                     assert used <= room
 
 
-def test_blocks_of_many_queries_are_larger_on_nvidia_alone() -> None:
+def test_blocks_of_many_queries_are_others_on_nvidia_alone() -> None:
     few, many = (op.choose("sm_90", 128, "f16", many) for many in (False, True))
+    assert [few.WARPGROUP, many.WARPGROUP] == [0, 1]
+    assert [few.queries, many.queries] == [128, 192]
+    few, many = (op.choose("sm_89", 128, "f16", many) for many in (False, True))
     assert few.DIRECT == many.DIRECT == 1
     assert few.queries < many.queries
     for architecture, head_dim, kv in (
@@ -255,9 +300,9 @@ def test_blocks_of_many_queries_are_larger_on_nvidia_alone() -> None:
         ("sm_90", 128, "q8_0"),
         ("sm_90", 8, "f16"),
     ):
-        chosen = [op.choose(architecture, head_dim, kv, many) for many in (False, True)]
-        assert chosen[0] == chosen[1]
-        assert not chosen[0].DIRECT
+        few, many = (op.choose(architecture, head_dim, kv, many) for many in (False, True))
+        assert few == many
+        assert not few.DIRECT
 
 
 @pytest.mark.parametrize(
@@ -277,4 +322,31 @@ def test_blocks_of_many_queries_are_larger_on_nvidia_alone() -> None:
 def test_two_tiles_a_wave_are_for_long_prompts(
     tokens: int, sequences: int, head_dim: int, deep: bool, many: bool
 ) -> None:
-    assert op.are_many(tokens, sequences, 32, head_dim, 132, deep) == many
+    longest = -(-tokens // sequences)
+    shape = {"tokens": tokens, "sequences": sequences, "longest": longest, "deep": deep}
+    assert op.are_many("sm_80", 132, **shape, heads=32, head_dim=head_dim, kv="f16") == many
+
+
+@pytest.mark.parametrize(("longest", "many"), [(64, False), (65, True)])
+def test_warpgroups_are_for_more_than_64_queries(longest: int, many: bool) -> None:
+    shape = {"tokens": 2 * longest, "sequences": 2, "longest": longest, "deep": False}
+    assert op.are_many("sm_90", 132, **shape, heads=32, head_dim=128, kv="f16") == many
+
+
+@pytest.mark.parametrize(
+    ("slots", "blocks", "room", "splits"),
+    [
+        (132, 96, 4, 4),
+        (132, 96, 3, 3),
+        (132, 96, 0, 1),
+        (132, 192, 2, 2),
+        (264, 128, 9, 2),
+        (132, 8, 20, 8),
+        (132, 352, 9, 1),
+        (132, 5000, 9, 1),
+    ],
+)
+def test_splits_of_deep_prompts_fill_whole_rounds(
+    slots: int, blocks: int, room: int, splits: int
+) -> None:
+    assert op.choose_deep_splits(slots, blocks, room) == splits

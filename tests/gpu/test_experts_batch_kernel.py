@@ -21,7 +21,8 @@ from rocmforge.gpu.arrays import F16, F32, Halves, Permuted
 from rocmforge.gpu.compiler import wave_size
 from rocmforge.gpu.matrix import DeviceMatrix
 from rocmforge.gpu.ops import experts_batch as op
-from rocmforge.gpu.ops.matmul_batch import TOKENS
+from rocmforge.gpu.ops.experts import Groups
+from rocmforge.gpu.ops.matmul_batch import TOKENS, WIDE
 from rocmforge.ops import cases, reference
 
 
@@ -34,8 +35,14 @@ def choose(tokens: int) -> NDArray[np.int32]:
     )
 
 
+def groups(gpu: Gpu, chosen: NDArray[np.int32], name: str, size: int) -> Groups:
+    """Groups of that size, or of the largest that the device has for a format."""
+    most = op.group_size(gpu.runtime.properties.architecture, name, 1 << 20, 1, 1)
+    return jobs(gpu, chosen).groups(min(size, most))
+
+
 @pytest.mark.parametrize("name", ["Q4_K", "Q8_0", "F16", "IQ2_XS"])
-@pytest.mark.parametrize(("tokens", "size"), [(9, 16), (40, 32), (70, 64)])
+@pytest.mark.parametrize(("tokens", "size"), [(9, 16), (40, 32), (70, 64), (130, 128)])
 def test_products_are_those_of_the_chosen_experts(
     gpu: Gpu, name: str, tokens: int, size: int
 ) -> None:
@@ -48,7 +55,7 @@ def test_products_are_those_of_the_chosen_experts(
     run(
         gpu,
         op.expert_matmul_batch(
-            jobs(gpu, chosen).groups(size),
+            groups(gpu, chosen, name, size),
             x=batch_input(gpu, x.reshape(-1, columns)),
             weight=upload(gpu, matrix),
             bias=None if bias is None else gpu.upload(bias),
@@ -63,7 +70,7 @@ def test_products_are_those_of_the_chosen_experts(
 @pytest.mark.parametrize(
     ("name", "activation"), [("Q6_K", "silu"), ("MXFP4", "clamped"), ("Q8_0", "gelu")]
 )
-@pytest.mark.parametrize(("tokens", "size"), [(10, 16), (33, 32), (65, 64)])
+@pytest.mark.parametrize(("tokens", "size"), [(10, 16), (33, 32), (65, 64), (200, 128)])
 @pytest.mark.parametrize(("dtype", "rows"), [(F16, ROWS), (F32, ROWS), (Permuted, 128)])
 def test_gate_and_up(
     gpu: Gpu, name: str, activation: Any, tokens: int, size: int, dtype: Dtype, rows: int
@@ -78,7 +85,7 @@ def test_gate_and_up(
     run(
         gpu,
         op.expert_gate_up_batch(
-            jobs(gpu, chosen).groups(size),
+            groups(gpu, chosen, name, size),
             x=batch_input(gpu, x, spaced=True),
             gate=placed[0],
             up=placed[1],
@@ -117,14 +124,13 @@ def test_matrix_units_take_nine_tokens_and_more() -> None:
 
 
 def test_most_experts_have_one_group() -> None:
-    assert [op.group_size(tokens, 8, 128) for tokens in (64, 199, 200, 429, 430, 4096)] == [
-        TOKENS[0],
-        TOKENS[0],
-        TOKENS[1],
-        TOKENS[1],
-        TOKENS[2],
-        TOKENS[2],
-    ]
+    def sizes(architecture: str, name: str) -> list[int]:
+        numbers = (64, 199, 200, 429, 430, 1870, 1890, 4096)
+        return [op.group_size(architecture, name, tokens, 8, 128) for tokens in numbers]
+
+    common = [TOKENS[0], TOKENS[0], TOKENS[1], TOKENS[1], TOKENS[2], TOKENS[2]]
+    assert sizes("gfx1100", "Q4_K") == sizes("sm_90", "F16") == [*common, TOKENS[2], TOKENS[2]]
+    assert sizes("sm_90", "Q4_K") == [*common, WIDE.TOKENS, WIDE.TOKENS]
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "gfx1100"])

@@ -20,7 +20,9 @@ LAYOUTS = {"attention_prompt": "PPPPPPPPPPPPPPPiiiiiiiiiff"}
 
 MOST_SPLITS = 8
 DEEP_TOKENS, DEEP_QUERIES = 4096, 512
-"""From so many tokens before so many queries of a sequence on, `are_many` chooses large blocks."""
+"""From so many tokens before so many queries of a sequence on, a prompt `is_deep`."""
+FEW_QUERIES = 64
+"""Of a sequence: up to so many, Hopper's warpgroups are slower than single waves."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Constants:
         1 where the next keys or values are on their way while the block computes.
     DIRECT
         1 where these go straight to LDS. A launch may need more than 48 KB of it.
+    WARPGROUP
+        1 where four waves together multiply on Hopper's matrix unit.
+    BLOCKS
+        For so many on a multiprocessor CUDA's compiler keeps registers.
     LEAST
         Tokens of a split, at least.
     """
@@ -55,6 +61,8 @@ class Constants:
     Q_IN_LDS: int
     LOAD_AHEAD: int
     DIRECT: int
+    WARPGROUP: int = 0
+    BLOCKS: int = 1
     LEAST: int = 256
 
     @property
@@ -68,6 +76,8 @@ class Constants:
 
         The steps, the outputs and the queries take turns; Q_IN_LDS, queries have a part of it.
         """
+        if self.WARPGROUP:  # pieces of 16 bytes, of queries and of two steps of keys and values
+            return 16 * self.HEAD_DIM // 8 * (self.queries + 1 + 4 * (self.KEYS + 1))
         dims = -(-self.HEAD_DIM // 16) * 16
         stride, lines, half = dims + 8, 4 * 16 * (16 + 4) * self.WAVES, 2
         keys, queries = half * self.KEYS * stride, half * self.queries * stride
@@ -81,14 +91,23 @@ class Constants:
         return {**asdict(self), "LDS_BYTES": self.lds_bytes}
 
 
+def _has_warpgroups(architecture: str, head_dim: int, kv: str) -> bool:
+    return architecture == "sm_90" and kv == "f16" and head_dim in (64, 128)
+
+
 def choose(architecture: str, head_dim: int, kv: str, many: bool) -> Constants:
     """Constants for an architecture, a head dim and a dtype of the cache.
 
     What keeps registers from spilling, by clang-19's reports and NVRTC 13's for sm_90. On NVIDIA,
     waves with two tiles of queries read keys and values from LDS half as often, but need `many`.
+    So do Hopper's warpgroups, three in a block of 128 dims. Two blocks of two were faster by
+    themselves, but took so much LDS that the kernels behind them had little near cache.
     """
     pages = PAGES[kv]
     if head_dim <= 128:
+        if many and _has_warpgroups(architecture, head_dim, kv):
+            waves, blocks = (8, 2) if head_dim == 64 else (12, 1)
+            return Constants(head_dim, pages, 64, waves, 1, 1, 1, 1, WARPGROUP=1, BLOCKS=blocks)
         if architecture.startswith("sm_") and kv == "f16" and head_dim % 16 == 0:
             if many:
                 keys, waves = (64, 4) if head_dim <= 64 else (48, 8)
@@ -114,6 +133,36 @@ def is_deep(queries: int, before: int, sequences: int) -> bool:
 
 
 def are_many(
+    architecture: str,
+    compute_units: int,
+    *,
+    tokens: int,
+    sequences: int,
+    longest: int,
+    heads: int,
+    head_dim: int,
+    kv: str,
+    deep: bool,
+) -> bool:
+    """Whether blocks of many queries are faster.
+
+    Parameters
+    ----------
+    architecture, compute_units
+        Of the device.
+    tokens, sequences, longest
+        Queries of all sequences, how many sequences, and the most queries of one.
+    heads, head_dim, kv
+        H, D and the dtype of the cache.
+    deep
+        Of `is_deep`.
+    """
+    if _has_warpgroups(architecture, head_dim, kv):
+        return longest > FEW_QUERIES
+    return _fill(tokens, sequences, heads, head_dim, compute_units, deep)
+
+
+def _fill(
     tokens: int, sequences: int, heads: int, head_dim: int, compute_units: int, deep: bool
 ) -> bool:
     """Whether blocks with two tiles of queries a wave are faster on NVIDIA's GPU.
@@ -139,16 +188,43 @@ def choose_splits(compute_units: int, blocks: int) -> int:
     return min(even_splits(blocks, compute_units, rounds=2), MOST_SPLITS)
 
 
+def choose_deep_splits(slots: int, blocks: int, room: int) -> int:
+    """Most splits of a deep prompt on Hopper, whose blocks take long and are alike.
+
+    As many as fill whole rounds of blocks: 192 blocks of 1,000 queries of 32 heads would take two
+    rounds of 132, and 384 of half the tokens take three.
+
+    Parameters
+    ----------
+    slots
+        Blocks that run at a time.
+    blocks
+        Without splits.
+    room
+        For how many splits there is memory.
+    """
+    if blocks > MAX_ARRIVALS:
+        return 1
+    return max(1, min(even_splits(blocks, slots, rounds=4), MOST_SPLITS, room))
+
+
 def scratch_bytes(
     architecture: str, compute_units: int, tokens: int, heads: int, head_dim: int, kv: str
 ) -> int:
     """Memory for the splits' results of up to T queries, of one sequence or several.
 
-    Splits times blocks are at most two for each compute unit.
+    Splits times blocks are at most two for each compute unit, or as many as there is room for.
     """
-    most = max(choose(architecture, head_dim, kv, many).queries for many in (False, True))
-    rows = min(2 * compute_units * most, MOST_SPLITS * tokens * heads)
+    rows = min(_split_rows(architecture, compute_units, head_dim, kv), MOST_SPLITS * tokens * heads)
     return 4 * rows * (head_dim + 2)
+
+
+def _split_rows(architecture: str, compute_units: int, head_dim: int, kv: str) -> int:
+    """Rows of splits' results that there is room for."""
+    most = max(choose(architecture, head_dim, kv, many).queries for many in (False, True))
+    if _has_warpgroups(architecture, head_dim, kv):
+        most = max(most, 256)  # four splits of 512 queries of 32 heads
+    return 2 * compute_units * most
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -221,10 +297,25 @@ def attention_prompt(
     """
     properties = kernels.runtime.properties
     units = properties.compute_units
-    many = are_many(tokens, sequences, heads, head_dim, units, deep)
+    many = are_many(
+        properties.architecture,
+        units,
+        tokens=tokens,
+        sequences=sequences,
+        longest=max_queries,
+        heads=heads,
+        head_dim=head_dim,
+        kv=kv,
+        deep=deep,
+    )
     constants = choose(properties.architecture, head_dim, kv, many)
     blocks = -(-max_queries // constants.queries)
-    splits = choose_splits(units, heads * blocks * sequences)
+    all_blocks = heads * blocks * sequences
+    if deep and constants.WARPGROUP:
+        room = _split_rows(properties.architecture, units, head_dim, kv) // (tokens * heads)
+        splits = choose_deep_splits(units * constants.BLOCKS, all_blocks, room)
+    else:
+        splits = choose_splits(units, all_blocks)
     stats = scratch + 4 * splits * tokens * heads * head_dim
     return kernels.launch(
         FILE,

@@ -1,8 +1,8 @@
 """Products of a mixture of experts on the matrix units, for prompts and large batches.
 
 A product of a token with an expert is a job. The jobs of an expert come together in groups of up to
-64, which read its matrices once. Activations and weights are rounded to float16; sums are float32.
-For fewer tokens a job, or up to eight, is a GEMV: experts.
+64, on Hopper 128, which read its matrices once. Activations and weights are rounded to float16;
+sums are float32. For fewer tokens a job, or up to eight, is a GEMV: experts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from rocmforge.gpu.arrays import F32, Halves, Permuted
 from rocmforge.gpu.compiler import Build
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
+from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
 from rocmforge.gpu.ops.experts import Groups, Jobs
-from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, Constants, defines, x_orders
+from rocmforge.gpu.ops.matmul_batch import FORMATS, TOKENS, WIDE, Constants, defines, x_orders
 from rocmforge.gpu.ops.output import DTYPES, dtype
 from rocmforge.gpu.ops.prompt_tiles import has_matrix_units
 from rocmforge.gpu.ops.swiglu import ACTIVATIONS
@@ -47,20 +48,36 @@ def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> boo
     )
 
 
-def group_size(tokens: int, chosen: int, count: int) -> int:
-    """Jobs of a group at most, so that most experts have one group.
+def group_size(architecture: str, name: str, tokens: int, chosen: int, count: int) -> int:
+    """Jobs of a group at most, so that most experts have one group; those of long prompts more.
 
     Jobs that fall to experts by chance deviate from their average by its root. Groups as large as
     the average alone took 1.12 to 1.22 of the time where it was 16, and 1.00 to 1.17 where it was
-    32 (30B-A3B and gpt-oss-20B, H200, 2026-11).
+    32. Hopper has groups of 128 where most experts have more: whole passes took 0.81 to 1.00 of
+    the time that they took with 64, but 1.06 to 1.11 where experts had 64 on average (30B-A3B,
+    gpt-oss-20B and Mixtral, H200, 2026-11).
+
+    Parameters
+    ----------
+    architecture
+        "gfx…" or "sm_…".
+    name
+        Of the matrices: the type of kernels/packed.h.
+    tokens, chosen, count
+        T, k and E.
     """
     average = tokens * chosen / count
-    return next((size for size in TOKENS if size >= average + average**0.5), TOKENS[-1])
+    least = average + average**0.5
+    if architecture == "sm_90" and name in STREAMS and least > WIDE.TOKENS:
+        return WIDE.TOKENS
+    return next((size for size in TOKENS if size >= least), TOKENS[-1])
 
 
-def grouped(jobs: Jobs) -> Groups:
-    """Return the jobs in groups of that size."""
-    return jobs.groups(group_size(jobs.tokens, jobs.chosen, jobs.count))
+def grouped(jobs: Jobs, matrix: DeviceMatrix) -> Groups:
+    """Return the jobs of a matrix in groups of that size."""
+    architecture = jobs.kernels.runtime.properties.architecture
+    numbers = jobs.tokens, jobs.chosen, jobs.count
+    return jobs.groups(group_size(architecture, matrix.kernel_format, *numbers))
 
 
 def choose(architecture: str, name: str, size: int) -> Constants:
@@ -72,6 +89,8 @@ def choose(architecture: str, name: str, size: int) -> Constants:
     there for all groups, as in matmul_batch; that was not measured. A third step of activations in
     LDS brings groups of 16 and 32 to 0.96 to 0.99 (H100); of 64 it would take more than 48 KB.
     """
+    if size == WIDE.TOKENS:
+        return WIDE
     constants = matmul_batch.choose(architecture, name, size)
     if not architecture.startswith("sm_") or size == TOKENS[-1]:
         return constants
@@ -90,7 +109,10 @@ def builds(architecture: str) -> Iterator[Build]:
         return
     for name in FORMATS:
         orders = x_orders(architecture, name)
-        for size in TOKENS if name in COMMON else TOKENS[-1:]:
+        sizes = TOKENS if name in COMMON else TOKENS[-1:]
+        if architecture == "sm_90" and name in COMMON:
+            sizes = *sizes, WIDE.TOKENS
+        for size in sizes:
             constants = choose(architecture, name, size)
             for permuted in orders:
                 macros = {**defines(constants, permuted=permuted), "FORMAT_0": name}
@@ -185,5 +207,6 @@ def _launches(
         layout,
         *(x.address, *arguments),
         *(groups.order, groups.groups, shared_by, rows),
+        lds_bytes=constants.launch_lds,
     )
     return [groups.launch(), product]
