@@ -4,8 +4,8 @@
 // this file, says what value v of a tile's accumulator is in a lane:
 //   query(lane, v), other(lane, v)  its query, and its token or dim
 //   own(v), kQueries                which of the lane's queries that is, and how many it has
-//   kFirst, kEnd                    the lanes of a query differ in the bits from kFirst on below
-//   kEnd writes(lane)                    one lane of each query
+//   kFirst, kEnd                    lanes of a query differ in bits from kFirst to below kEnd
+//   writes(lane)                    true in one lane of each query
 #pragma once
 
 #include "attend_prompt.h"

@@ -46,8 +46,7 @@ DEVICE void load_query_tiles(const f16* queries, int k, TileB (&tiles)[TILES]) {
     }
 }
 
-// ---- one step: scores and weighted sums
-// -----------------------------------------------------------
+// ---- one step: scores and weighted sums --------------------------------------------------------
 
 // scores = K Q^T of a step.
 DEVICE void score(const f16* keys, const f16* queries, QueryTiles& query_tiles,
@@ -84,8 +83,7 @@ DEVICE void accumulate(const Scores (&weights)[TILES], const f16* values, f16* e
     }
 }
 
-// ---- all steps
-// -----------------------------------------------------------------------------------
+// ---- all steps ---------------------------------------------------------------------------------
 
 // The sums of the tokens of a split.
 DEVICE void attend(const AttentionPromptArgs& a, const Rows& rows, const Reach& reach,

@@ -11,6 +11,10 @@
 #include "attend_prompt.h"
 #include "warpgroup.h"
 
+#if !defined(ROCMFORGE_WARPGROUP)
+#error "WARPGROUP 1 needs sm_90a"
+#endif
+
 // Queries are down, tokens and dims across.
 struct QueryLanes {
     using Map = TileC::Map;
@@ -25,15 +29,17 @@ struct QueryLanes {
 
 // Pieces from eight dims to the next, odd so that what lanes write is in different banks.
 constexpr int kHalf = KEYS + 1, kQueryHalf = kQueries + 1;
-constexpr int kStepPieces = kEights * kHalf, kQueryPieces = kEights * kQueryHalf;
-constexpr int kMemoryPieces = kQueryPieces + 4 * kStepPieces;
+// Of the keys or the values of a step, and of the queries.
+constexpr int kTilePieces = kEights * kHalf, kQueryPieces = kEights * kQueryHalf;
+constexpr int kMemoryPieces = kQueryPieces + 4 * kTilePieces;
 constexpr int kCopies = (KEYS * kEights + kThreads - 1) / kThreads;
 static_assert(TILES == 1 && WAVES % 4 == 0 && HEAD_DIM % 16 == 0 && kSame<KV, F16Pages>);
 static_assert(Q_IN_LDS && LOAD_AHEAD && DIRECT);
 static_assert(kMemoryPieces * 16 == LDS_BYTES);
 static_assert(kQueryPieces >= WAVES * 16 * kLine / 4, "room for the outputs");
 
-// Stores the block's queries in LDS, scaled and rounded; zeros where there is no query.
+// Stores the block's queries in LDS, scaled and rounded. Rows without a query hold the last one
+// times 0; nobody stores what comes of them.
 DEVICE void load_queries(const AttentionPromptArgs& a, const Rows& rows, u32x4* lds) {
     const u64 row_stride = static_cast<u64>(a.heads) * HEAD_DIM;
     const float* const q = a.q + rows.start * row_stride + static_cast<u64>(rows.head) * HEAD_DIM;
@@ -59,24 +65,24 @@ DEVICE void load_queries(const AttentionPromptArgs& a, const Rows& rows, u32x4* 
     }
 }
 
-// A thread's share of the keys and values of a step: eight dims of kCopies tokens. Which pages
-// these are in is asked a step ahead. KEYS is a multiple of P, so that a thread's tokens have the
-// same places in their pages in each step.
-struct Copies {
+// A thread's share of the keys and values of a step: eight dims of kCopies tokens. It loads the
+// numbers of their pages one step ahead. KEYS is a multiple of P, the tokens of a page; so a
+// thread's tokens have the same places in their pages in each step.
+struct StepCopies {
     const AttentionPromptArgs& a;
     const CacheReader& cache;
     uint32_t page_halves;  // of all KV heads
     int pages[kCopies];
 
-    DEVICE Copies(const AttentionPromptArgs& a, const CacheReader& cache, int at)
+    DEVICE StepCopies(const AttentionPromptArgs& a, const CacheReader& cache, int at)
         : a(a), cache(cache), page_halves((a.kv_heads * HEAD_DIM) << a.page_bits) {
-        ask(at);
+        load_page_numbers(at);
     }
 
     static DEVICE int token(int i) { return (thread_x() + i * kThreads) / kEights; }
     static DEVICE int eight() { return thread_x() % kEights; }
-    // Begins to copy a step that was asked for to `keys` and to the pieces behind them; asks for
-    // the next one. Zeros come for tokens past the end.
+    // Begins to copy the keys of a step to `keys` and the values to the pieces behind them. Loads
+    // the next step's page numbers. Tokens past the end become zeros.
     DEVICE void start(int at, u32x4* keys) {
         static_assert(kThreads % kEights == 0 && KEYS % 64 == 0);
         UNROLL for (int i = 0; i < kCopies; ++i) {
@@ -88,14 +94,14 @@ struct Copies {
             const bool present = at + token(i) < cache.length;
             Transfer copy;
             copy.start(to, static_cast<const f16*>(a.k) + from, present);
-            copy.start(to + kStepPieces, static_cast<const f16*>(a.v) + from, present);
+            copy.start(to + kTilePieces, static_cast<const f16*>(a.v) + from, present);
         }
         Transfer::batch_started();
-        ask(at + KEYS);
+        load_page_numbers(at + KEYS);
     }
 
   private:
-    DEVICE void ask(int at) {
+    DEVICE void load_page_numbers(int at) {
         UNROLL for (int i = 0; i < kCopies; ++i) {
             pages[i] = cache.table[minimum(at + token(i), cache.length - 1) >> a.page_bits];
         }
@@ -107,29 +113,30 @@ DEVICE void attend(const AttentionPromptArgs& a, const Rows& rows, const Reach& 
                    const Split& split, const CacheReader& cache, u32x4* memory,
                    SoftmaxState (&states)[1], Outputs (&out)[1]) {
     u32x4* const steps = memory + kQueryPieces;
-    const int group =
-        shuffle(static_cast<int>(wave()) / 4 * 64, 0);  // its first query in the block
+    // These numbers are equal in all lanes. A shuffle tells the compiler so; then it holds them,
+    // and the operands below, in registers that the warp shares.
+    const int group = shuffle(static_cast<int>(wave()) / 4 * 64, 0);  // the first query
     const int group_end = rows.first + group < rows.count
                               ? reach.before + minimum(rows.first + group + 64, rows.count)
                               : 0;
     const u64 queries = shuffle(warpgroup_operand(memory + group, kQueryHalf), 0);
-    Copies copies(a, cache, split.first);
+    StepCopies copies(a, cache, split.first);
     copies.start(split.first, steps);
     load_queries(a, rows, memory);
     int turn = 0;
     for (int at = split.first; at < split.last; at += KEYS, turn ^= 1) {
-        u32x4* const keys = steps + turn * 2 * kStepPieces;
+        u32x4* const keys = steps + turn * 2 * kTilePieces;
         Transfer::wait<0>();
         lds_for_warpgroup();
         block_sync();
         // All waves are through with the step before, whose place the next one takes.
-        u32x4* const next = steps + (1 - turn) * 2 * kStepPieces;
+        u32x4* const next = steps + (1 - turn) * 2 * kTilePieces;
         copies.start(at + KEYS, next);
         if (at >= group_end) continue;
         Scores scores[1];
         UNROLL for (int t = 0; t < kKeyTiles; ++t) scores[0][t].clear();
         const u64 key_operand = shuffle(warpgroup_operand(keys, kHalf), 0);
-        const u64 value_operand = shuffle(across_operand(keys + kStepPieces, kHalf), 0);
+        const u64 value_operand = shuffle(across_operand(keys + kTilePieces, kHalf), 0);
         registers_for_warpgroup();
         UNROLL for (int k = 0; k < kDimTiles; ++k) {
             warpgroup_mma(scores[0], queries + 2 * k * kQueryHalf, key_operand + 2 * k * kHalf);

@@ -23,8 +23,11 @@
 // columns are its queries. It updates the softmax state of each column, which turns the scores into
 // weights, and adds O^T += V^T P^T; as_operand of tile.h makes the weights an operand of that
 // product. While the wave computes, the next keys or values are on their way from memory: to
-// registers, or where DIRECT is 1, to LDS. Where WARPGROUP is 1, four waves together do all this by
-// Hopper's unit, the other way round (attend_prompt_warpgroup.h).
+// registers, or where DIRECT is 1, to LDS.
+//
+// Where WARPGROUP is 1 (attend_prompt_warpgroup.h), four waves together have 64 queries, on
+// Hopper's unit. They compute S = Q K^T and O += P V, with queries down. LDS holds the block's
+// queries, and keys and values of two steps.
 //
 // Where few queries give few blocks, several blocks share the tokens that the same queries see, as
 // splits of at least LEAST tokens. The block of the splits that ends last merges what they have.
@@ -33,6 +36,7 @@
 // blocks of the last queries, which see the most tokens, come first; blocks without queries or
 // tokens exit at once. Limits: D a multiple of 8 up to 256; P a power of two, at least 16. DIRECT:
 // pages of f16, D a multiple of 16, and a matrix unit that can transpose what it loads (NVIDIA's).
+// WARPGROUP: D 64 or 128, P at most KEYS, sm_90a.
 // Launched by rocmforge/gpu/ops/attention_prompt.py.
 #include "attend_prompt.h"
 #if WARPGROUP

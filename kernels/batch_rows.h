@@ -36,9 +36,10 @@ DEVICE int split() {
     return SPLITS == 1 ? 0 : static_cast<int>(wave()) / ROW_WAVES;
 }
 
-// The sums of a part, over the block's waves and over all parts of its band, for tokens whose rows
-// of x `tokens` tells (as Neighbours). Weights have `rows` rows. Returns whether this wave has sums
-// to store. Only the first kUsed tiles of tokens are multiplied.
+// The sums of a part, over the block's waves and over all parts of its band. `tokens` tells whether
+// the block has a token and which row of x it is, as Neighbours do; all threads call its fetch()
+// before, when the first weights are on their way. Weights have `rows` rows. Returns whether this
+// wave has sums to store. Only the first kUsed tiles of tokens are multiplied.
 template <class Format, int kUsed = kTokenTiles, class Tokens>
 DEVICE bool compute(const Batch& b, const Part& part, const Tokens& tokens, const Lines& from,
                     int rows, Sums& sums, u32x4* lds) {

@@ -36,7 +36,7 @@ struct Activate {
 
 KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
     ROCMFORGE_BATCH_LDS(lds);
-    SHARED int places[TOKENS];
+    SHARED Jobs::InLds job_lds;
     await_earlier();
     const Group group(a.experts);
     if (group.count == 0) return;
@@ -45,7 +45,7 @@ KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
     const int first = group.expert * a.experts.rows + own;
     const Lines from = gated_lines(a.gate, a.up, first);
     Sums sums;
-    const Jobs jobs(a.experts, group, places);
+    const Jobs jobs(a.experts, group, &job_lds);
     const int rows_end = (group.expert + 1) * a.experts.rows;
     if (!compute_group(a.x, a.columns, rows_end, jobs, from, sums, lds)) return;
     // Sums past the last row are not stored.

@@ -27,13 +27,16 @@ struct Group {
     }
 };
 
-// The jobs of a group, in TOKENS words of LDS once they were fetched.
+// The jobs of a group. fetch() copies them to LDS, and the row of x that each of them reads.
 struct Jobs {
+    struct InLds {
+        int jobs[TOKENS], rows[TOKENS];
+    };
     const int* from;
-    int* lds;
+    InLds* lds;
     int count, shared_by;
 
-    DEVICE Jobs(const ExpertGroups& experts, const Group& group, int* lds)
+    DEVICE Jobs(const ExpertGroups& experts, const Group& group, InLds* lds)
         : from(experts.order + group.first),
           lds(lds),
           count(group.count),
@@ -41,15 +44,18 @@ struct Jobs {
 
     // All threads call it.
     DEVICE void fetch() const {
-        for (int i = thread_x(); i < count; i += kThreads) lds[i] = from[i];
+        for (int i = thread_x(); i < count; i += kThreads) {
+            const int job = from[i];
+            lds->jobs[i] = job;
+            lds->rows[i] = quotient(job, shared_by);
+        }
         block_sync();
     }
     // Job number `token`; past the last one, that one.
-    DEVICE int job(int token) const { return lds[minimum(token, count - 1)]; }
+    DEVICE int job(int token) const { return lds->jobs[minimum(token, count - 1)]; }
 
     DEVICE bool has(int token) const { return token < count; }
-    // The row of x that it reads.
-    DEVICE int row(int token) const { return quotient(lds[token], shared_by); }
+    DEVICE int row(int token) const { return lds->rows[token]; }
 };
 
 // Whether tiles without a token are left out, by code of its own: measured on Hopper alone.

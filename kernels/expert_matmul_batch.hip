@@ -23,7 +23,7 @@ struct ExpertMatmulBatchArgs {
 
 KERNEL_RESIDENT(expert_matmul_batch, ExpertMatmulBatchArgs, kThreads, BLOCKS) {
     ROCMFORGE_BATCH_LDS(lds);
-    SHARED int places[TOKENS];
+    SHARED Jobs::InLds job_lds;
     await_earlier();
     const Group group(a.experts);
     if (group.count == 0) return;
@@ -31,7 +31,7 @@ KERNEL_RESIDENT(expert_matmul_batch, ExpertMatmulBatchArgs, kThreads, BLOCKS) {
     const int first = group.expert * a.experts.rows + own;
     const Lines from = lines_of(a.weight, first);
     Sums sums;
-    const Jobs jobs(a.experts, group, places);
+    const Jobs jobs(a.experts, group, &job_lds);
     const int rows_end = (group.expert + 1) * a.experts.rows;
     if (!compute_group(a.x, a.columns, rows_end, jobs, from, sums, lds)) return;
     const int last_row = a.experts.rows - 1 - own;

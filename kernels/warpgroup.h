@@ -24,7 +24,8 @@ DEVICE u64 warpgroup_operand(const u32x4* lds, int half_pieces) {
     constexpr u64 kEightLines = 8;  // in pieces, from eight lines to the next
     return lds_piece(lds) | static_cast<u64>(half_pieces) << 16 | kEightLines << 32;
 }
-// The eight lines n = 8 h to 8 h + 7 of number k are piece h * eight_lines + k:
+// MN-major, for instructions that transpose B: the eight lines n = 8 h to 8 h + 7 of number k are
+// piece h * eight_lines + k:
 DEVICE u64 across_operand(const u32x4* lds, int eight_lines) {
     constexpr u64 kEightNumbers = 8;  // in pieces, from eight numbers to the next
     return lds_piece(lds) | kEightNumbers << 16 | static_cast<u64>(eight_lines) << 32;

@@ -318,7 +318,7 @@ class Lowering:
             properties, kv = self.kernels.runtime.properties, self.cache.dtype
             units, tokens = properties.compute_units, room.tokens
             return attention_prompt.scratch_bytes(
-                properties.architecture, units, tokens, heads, head_dim, kv
+                properties.architecture, units, tokens, heads, head_dim, kv, self.ctx
             )
         return max(
             attention.scratch_bytes(

@@ -4,6 +4,7 @@ beside page, query tile and step edges, several sequences, a prompt's second hal
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from rocmforge.gpu.arrays import F16, F32, Permuted
 from rocmforge.gpu.ops import attention_prompt as op
 from rocmforge.gpu.ops.attention import MAX_ARRIVALS
+from rocmforge.kv import PAGE_SIZES
 from rocmforge.ops import cases, reference
 from rocmforge.ops.cases import AttentionCase, AttentionInputs
 
@@ -40,7 +42,13 @@ def data(case: AttentionCase, kv: str) -> tuple[AttentionInputs, DeviceCache, ND
 
 
 def attend(
-    gpu: Gpu, case: AttentionCase, kv: str, dtype: type = F32, extra_queries: int = 0, **how: Any
+    gpu: Gpu,
+    case: AttentionCase,
+    kv: str,
+    dtype: type = F32,
+    extra_queries: int = 0,
+    deep: bool = False,
+    **how: Any,
 ) -> NDArray[np.float32]:
     """What the kernel gives for a case, as float32 (T, H, D)."""
     given, cache, _ = data(case, kv)
@@ -55,6 +63,7 @@ def attend(
         case.heads,
         case.head_dim,
         kv,
+        op.DEEP_TOKENS + 1 if deep else max(case.lengths),
     )
     arrivals = gpu.upload(np.zeros(MAX_ARRIVALS, np.uint32))
     gpu.run(
@@ -74,7 +83,7 @@ def attend(
             tokens=tokens,
             sequences=len(case.lengths),
             max_queries=max(case.queries) + extra_queries,
-            deep=False,
+            deep=deep,
             heads=case.heads,
             kv_heads=case.kv_heads,
             head_dim=case.head_dim,
@@ -88,6 +97,12 @@ def attend(
     assert not gpu.download(arrivals, (MAX_ARRIVALS,), np.uint32).any()
     got = output_dtypes.read(gpu, out, tokens, columns)
     return got.astype(np.float32).reshape(given.q.shape)
+
+
+def choose_blocks(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have blocks of many queries, or of few, for any number of them."""
+    monkeypatch.setattr(op, "are_many", lambda *_: many)
+    monkeypatch.setattr(op, "FEW_QUERIES", 0 if many else 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +125,7 @@ def test_attention_prompt_writes_halves(gpu: Gpu) -> None:
 def test_a_grid_for_more_queries_than_there_are_does_no_harm(
     gpu: Gpu, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(op, "are_many", lambda *_, **__: many)
+    choose_blocks(many, monkeypatch)
     got = attend(gpu, EDGES[0], "f16", extra_queries=200)
     np.testing.assert_array_equal(got, attend(gpu, EDGES[0], "f16"))
 
@@ -197,14 +212,40 @@ def test_blocks_of_many_queries(
     sinks: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On Hopper these are warpgroups'."""
-    monkeypatch.setattr(op, "are_many", lambda *_, **__: True)
+    """On Hopper they run on warpgroups."""
+    choose_blocks(True, monkeypatch)
     last = np.linspace(-2, 3, case.heads).astype(np.float32) if sinks else None
     at = None if last is None else gpu.upload(last)
     got = attend(gpu, case, "f16", window=window, softcap=softcap, sinks=at)
     with np.errstate(invalid="ignore"):
         wanted = reference.attention(*data(case, "f16")[0].arguments, window, softcap, last)
     assert cases.relative_rms(got, wanted) <= TOLERANCE
+
+
+@pytest.mark.parametrize("case", [FULL, replace(FULL, head_dim=64, page_size=64)], ids=str)
+@pytest.mark.parametrize("window", [None, 300])
+@pytest.mark.parametrize("least", [64, 256])
+def test_splits_of_deep_prompts(
+    gpu: Gpu,
+    case: AttentionCase,
+    window: int | None,
+    least: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Hopper they are more than elsewhere."""
+    own = op.choose
+    monkeypatch.setattr(op, "choose", lambda *given: replace(own(*given), LEAST=least))
+    got = attend(gpu, case, "f16", deep=True, window=window)
+    with np.errstate(invalid="ignore"):
+        wanted = reference.attention(*data(case, "f16")[0].arguments, window, None, None)
+    assert cases.relative_rms(got, wanted) <= TOLERANCE
+
+
+def test_pages_are_no_larger_than_a_step_of_warpgroups() -> None:
+    for head_dim in (64, 128):
+        constants = op.choose("sm_90", head_dim, "f16", True)
+        assert constants.WARPGROUP
+        assert constants.KEYS % max(PAGE_SIZES) == 0
 
 
 def split_into(splits: int, case: AttentionCase, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,9 +259,8 @@ LONG = AttentionCase((900, 300, 520), (70, 1, 33), 4, 2, 64, 32)
 
 
 @pytest.mark.parametrize("most", [2, 3, 8])
-@pytest.mark.parametrize("kv", ["f16", "q8_0"])
+@pytest.mark.parametrize(("kv", "many"), [("f16", False), ("f16", True), ("q8_0", False)])
 @pytest.mark.parametrize("how", [{}, {"window": 300}, {"softcap": 2.0, "sinks": True}], ids=str)
-@pytest.mark.parametrize("many", [False, True])
 def test_blocks_share_the_tokens_of_the_same_queries(
     gpu: Gpu,
     most: int,
@@ -231,7 +271,7 @@ def test_blocks_share_the_tokens_of_the_same_queries(
 ) -> None:
     """Sequences have different numbers of splits, and a window leaves some of them nothing."""
     split_into(most, LONG, monkeypatch)
-    monkeypatch.setattr(op, "are_many", lambda *_, **__: many)
+    choose_blocks(many, monkeypatch)
     last = np.linspace(-2, 3, LONG.heads).astype(np.float32) if how.get("sinks") else None
     given = {**how, "sinks": None if last is None else gpu.upload(last)}
     got = attend(gpu, LONG, kv, **given)
@@ -276,22 +316,42 @@ def test_splits_give_each_compute_unit_a_block(blocks: int, splits: int) -> None
 def test_the_scratch_has_room_for_every_batch_of_so_many_queries(
     architecture: str, head_dim: int
 ) -> None:
-    for tokens in (2, 17, 128, 512, 700, 2048):
-        for sequences in (1, 2, 3, 8, 100):
-            for heads in (1, 8, 28, 32, 64):
-                longest = min(tokens, -(-tokens // sequences) + 5)
-                for many in (False, True):
-                    queries = op.choose(architecture, head_dim, "f16", many).queries
-                    splits = op.choose_splits(96, heads * sequences * -(-longest // queries))
-                    used = 4 * splits * tokens * heads * (head_dim + 2) if splits > 1 else 0
-                    room = op.scratch_bytes(architecture, 96, tokens, heads, head_dim, "f16")
-                    assert used <= room
+    """Also where a larger batch shares the memory."""
+    fixed = {"head_dim": head_dim, "kv": "f16"}
+    for room, heads, ctx in itertools.product(
+        (128, 384, 512, 2048), (1, 8, 28, 32, 64), (4096, 40000)
+    ):
+        nbytes = op.scratch_bytes(architecture, 96, room, heads, ctx=ctx, **fixed)
+        for tokens in (2, 17, 60, 64, 100, 128, 200, 384, 512, 700, 2048):
+            for sequences in (1, 2, 3, 8, 100):
+                if tokens > room or sequences > tokens:
+                    continue
+                for longest in (-(-tokens // sequences), tokens - sequences + 1):
+                    before = 0 if ctx == 4096 else 5000 * sequences
+                    shape = {
+                        "tokens": tokens,
+                        "sequences": sequences,
+                        "longest": longest,
+                        "heads": heads,
+                        "deep": op.is_deep(tokens, before, sequences),
+                        **fixed,
+                    }
+                    splits = op.cut(architecture, 96, **shape)[1]
+                    used = splits * tokens * heads if splits > 1 else 0
+                    assert 4 * used * (head_dim + 2) <= nbytes
 
 
-def test_blocks_of_many_queries_are_others_on_nvidia_alone() -> None:
+@pytest.mark.parametrize(("tokens", "ctx", "rows"), [(256, 40000, 24576), (2048, 4096, 24576)])
+def test_the_scratch_is_no_larger_than_it_must_be(tokens: int, ctx: int, rows: int) -> None:
+    """192 queries of 32 heads have four splits; deep prompts have more of them, and the memory."""
+    assert op.scratch_bytes("sm_90", 132, tokens, 32, 128, "f16", ctx) == 4 * rows * 130
+
+
+def test_only_nvidia_has_larger_blocks_for_many_queries() -> None:
     few, many = (op.choose("sm_90", 128, "f16", many) for many in (False, True))
     assert [few.WARPGROUP, many.WARPGROUP] == [0, 1]
     assert [few.queries, many.queries] == [128, 192]
+    assert op.choose("sm_90", 96, "f16", True) == op.choose("sm_89", 96, "f16", True)
     few, many = (op.choose("sm_89", 128, "f16", many) for many in (False, True))
     assert few.DIRECT == many.DIRECT == 1
     assert few.queries < many.queries
@@ -322,27 +382,26 @@ def test_blocks_of_many_queries_are_others_on_nvidia_alone() -> None:
 def test_two_tiles_a_wave_are_for_long_prompts(
     tokens: int, sequences: int, head_dim: int, deep: bool, many: bool
 ) -> None:
-    longest = -(-tokens // sequences)
-    shape = {"tokens": tokens, "sequences": sequences, "longest": longest, "deep": deep}
-    assert op.are_many("sm_80", 132, **shape, heads=32, head_dim=head_dim, kv="f16") == many
+    assert op.are_many(tokens, sequences, 32, head_dim, 132, deep) == many
 
 
 @pytest.mark.parametrize(("longest", "many"), [(64, False), (65, True)])
 def test_warpgroups_are_for_more_than_64_queries(longest: int, many: bool) -> None:
     shape = {"tokens": 2 * longest, "sequences": 2, "longest": longest, "deep": False}
-    assert op.are_many("sm_90", 132, **shape, heads=32, head_dim=128, kv="f16") == many
+    constants, _ = op.cut("sm_90", 132, **shape, heads=32, head_dim=128, kv="f16")
+    assert (constants.WARPGROUP == 1) == many
 
 
 @pytest.mark.parametrize(
     ("slots", "blocks", "room", "splits"),
     [
         (132, 96, 4, 4),
-        (132, 96, 3, 3),
+        (132, 96, 3, 1),
         (132, 96, 0, 1),
         (132, 192, 2, 2),
         (264, 128, 9, 2),
         (132, 8, 20, 8),
-        (132, 352, 9, 1),
+        (132, 352, 9, 3),
         (132, 5000, 9, 1),
     ],
 )

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from rocmforge.gpu.context_ahead import STACK_BYTES
 from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.kernel_arguments import Arguments
 from rocmforge.gpu.kernel_files import kernels_folder, read_kernel
-from rocmforge.gpu.ops import matmul_batch, matmul_f16
+from rocmforge.gpu.ops import attention_prompt, experts_batch, matmul_batch, matmul_f16
 from rocmforge.gpu.ops.expert_constants import choose
 from rocmforge.gpu.ops.experts import GATE_UP_FILE, GATE_UP_LAYOUTS
 from rocmforge.gpu.ops.gemv_constants import TOKENS
@@ -295,6 +295,25 @@ def test_tall_tiles_spill_nothing_and_no_wgmma_waits(nvrtc: None) -> None:
     assert len(tall) == 7  # three formats, two ops, and gate and up of x in order
     for build in tall:
         assert_nothing_spills_or_waits(build, "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("op", "macro", "value", "count"),
+    [
+        (attention_prompt, "WARPGROUP", 1, 2),
+        (experts_batch, "TOKENS", matmul_batch.WIDE.TOKENS, 48),
+    ],
+)
+def test_warpgroups_of_attention_and_experts_spill_nothing_and_no_wgmma_waits(
+    op: ModuleType, macro: str, value: int, count: int, nvrtc: None
+) -> None:
+    """Of formats, the common ones, and one of grids."""
+    found = [b for b in op.builds("sm_90") if (b.defines or {})[macro] == value]
+    assert len(found) >= count
+    formats = (None, "Q4_K", "Q6_K", "IQ2_XS", "MXFP4")
+    some = [b for b in found if (b.defines or {}).get("FORMAT_0") in formats]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda build: assert_nothing_spills_or_waits(build, "sm_90"), some))
 
 
 @pytest.mark.parametrize("name", ["IQ4_XS", "NVFP4"])

@@ -20,9 +20,10 @@ LAYOUTS = {"attention_prompt": "PPPPPPPPPPPPPPPiiiiiiiiiff"}
 
 MOST_SPLITS = 8
 DEEP_TOKENS, DEEP_QUERIES = 4096, 512
-"""From so many tokens before so many queries of a sequence on, a prompt `is_deep`."""
+"""A prompt `is_deep` with at least so many tokens before so many queries of each sequence."""
 FEW_QUERIES = 64
-"""Of a sequence: up to so many, Hopper's warpgroups are slower than single waves."""
+"""Up to so many queries a sequence on average, single waves are faster than Hopper's warpgroups: 32
+queries of 32 heads of 128 dims took 10.2 and 14.2 µs, 64 took 10.5 and 13.2 (H200, 2026-11)."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,10 @@ class Constants:
     DIRECT
         1 where these go straight to LDS. A launch may need more than 48 KB of it.
     WARPGROUP
-        1 where four waves together multiply on Hopper's matrix unit.
+        1 where four waves together multiply on Hopper's matrix unit. Then TILES is 1, WAVES a
+        multiple of 4, KEYS of 64, and Q_IN_LDS, LOAD_AHEAD and DIRECT are 1.
     BLOCKS
-        For so many on a multiprocessor CUDA's compiler keeps registers.
+        CUDA's compiler keeps registers few enough for so many on a multiprocessor.
     LEAST
         Tokens of a split, at least.
     """
@@ -100,8 +102,8 @@ def choose(architecture: str, head_dim: int, kv: str, many: bool) -> Constants:
 
     What keeps registers from spilling, by clang-19's reports and NVRTC 13's for sm_90. On NVIDIA,
     waves with two tiles of queries read keys and values from LDS half as often, but need `many`.
-    So do Hopper's warpgroups, three in a block of 128 dims. Two blocks of two were faster by
-    themselves, but took so much LDS that the kernels behind them had little near cache.
+    So do Hopper's warpgroups. A block of 128 dims has three of them. Two blocks of two took less
+    time alone, but left the next kernels little L1 (docs/EXPERIMENTS.md, H200, 2026-11).
     """
     pages = PAGES[kv]
     if head_dim <= 128:
@@ -133,36 +135,6 @@ def is_deep(queries: int, before: int, sequences: int) -> bool:
 
 
 def are_many(
-    architecture: str,
-    compute_units: int,
-    *,
-    tokens: int,
-    sequences: int,
-    longest: int,
-    heads: int,
-    head_dim: int,
-    kv: str,
-    deep: bool,
-) -> bool:
-    """Whether blocks of many queries are faster.
-
-    Parameters
-    ----------
-    architecture, compute_units
-        Of the device.
-    tokens, sequences, longest
-        Queries of all sequences, how many sequences, and the most queries of one.
-    heads, head_dim, kv
-        H, D and the dtype of the cache.
-    deep
-        Of `is_deep`.
-    """
-    if _has_warpgroups(architecture, head_dim, kv):
-        return longest > FEW_QUERIES
-    return _fill(tokens, sequences, heads, head_dim, compute_units, deep)
-
-
-def _fill(
     tokens: int, sequences: int, heads: int, head_dim: int, compute_units: int, deep: bool
 ) -> bool:
     """Whether blocks with two tiles of queries a wave are faster on NVIDIA's GPU.
@@ -171,7 +143,8 @@ def _fill(
     `is_deep`. H100 of 132 multiprocessors, 32 heads of 128 dims, one tile and two, µs: 2,048
     queries behind 8,192 tokens 1,577 and 1,181; 1,024 behind none 68 and 81, behind 8,192 731 and
     603; 512 behind none 31 and 49, behind 4,096 202 and 185, behind 32,768 1,390 and 1,090. Heads
-    of 64 dims were not measured behind so many tokens.
+    of 64 dims were not measured behind so many tokens. Since then Hopper has warpgroups for 64 and
+    128 dims; this decides for other dims, and for cards that were not measured.
     """
     full = heads * sequences * (tokens // sequences // 256) > compute_units
     return full or (deep and head_dim > 64)
@@ -189,10 +162,11 @@ def choose_splits(compute_units: int, blocks: int) -> int:
 
 
 def choose_deep_splits(slots: int, blocks: int, room: int) -> int:
-    """Most splits of a deep prompt on Hopper, whose blocks take long and are alike.
+    """Most splits of a deep prompt on Hopper: the fewest that keep nine of ten slots busy.
 
-    As many as fill whole rounds of blocks: 192 blocks of 1,000 queries of 32 heads would take two
-    rounds of 132, and 384 of half the tokens take three.
+    Its blocks take long and are alike, so time is counted in rounds of them. 1,000 queries of 32
+    heads are 192 blocks, two rounds of 132. In two splits they are 384 blocks, three rounds of half
+    the time: 506 instead of 584 µs behind 7,000 tokens (H200, 2026-11).
 
     Parameters
     ----------
@@ -205,26 +179,91 @@ def choose_deep_splits(slots: int, blocks: int, room: int) -> int:
     """
     if blocks > MAX_ARRIVALS:
         return 1
-    return max(1, min(even_splits(blocks, slots, rounds=4), MOST_SPLITS, room))
+
+    def busy(splits: int) -> float:
+        return splits * blocks / (slots * -(-splits * blocks // slots))
+
+    possible = range(1, max(1, min(MOST_SPLITS, room)) + 1)
+    return next((splits for splits in possible if busy(splits) >= 0.9), max(possible, key=busy))
+
+
+def cut(
+    architecture: str,
+    compute_units: int,
+    *,
+    tokens: int,
+    sequences: int,
+    longest: int,
+    heads: int,
+    head_dim: int,
+    kv: str,
+    deep: bool,
+) -> tuple[Constants, int]:
+    """Constants of a launch, and how many splits it has at most.
+
+    Parameters
+    ----------
+    architecture, compute_units
+        Of the device.
+    tokens, sequences, longest
+        Queries of all sequences, how many sequences, and the most queries of one.
+    heads, head_dim, kv
+        H, D and the dtype of the cache.
+    deep
+        Of `is_deep`.
+    """
+    if _has_warpgroups(architecture, head_dim, kv):
+        many = tokens > FEW_QUERIES * sequences
+    else:
+        many = are_many(tokens, sequences, heads, head_dim, compute_units, deep)
+    constants = choose(architecture, head_dim, kv, many)
+    blocks = heads * sequences * -(-longest // constants.queries)
+    if deep and constants.WARPGROUP:
+        room = _deep_rows(architecture, compute_units, head_dim, kv) // (tokens * heads)
+        return constants, choose_deep_splits(compute_units * constants.BLOCKS, blocks, room)
+    return constants, choose_splits(compute_units, blocks)
 
 
 def scratch_bytes(
-    architecture: str, compute_units: int, tokens: int, heads: int, head_dim: int, kv: str
+    architecture: str,
+    compute_units: int,
+    tokens: int,
+    heads: int,
+    head_dim: int,
+    kv: str,
+    ctx: int,
 ) -> int:
     """Memory for the splits' results of up to T queries, of one sequence or several.
 
-    Splits times blocks are at most two for each compute unit, or as many as there is room for.
+    Parameters
+    ----------
+    architecture, compute_units
+        Of the device.
+    tokens, heads, head_dim, kv
+        T, H, D and the dtype of the cache.
+    ctx
+        Most tokens of a sequence, with its queries.
     """
-    rows = min(_split_rows(architecture, compute_units, head_dim, kv), MOST_SPLITS * tokens * heads)
-    return 4 * rows * (head_dim + 2)
+    rows = [0]
+    for many in (False, True):
+        queries = choose(architecture, head_dim, kv, many).queries
+        for blocks in range(1, compute_units // heads + 1):  # of all sequences, for each head
+            splits = choose_splits(compute_units, heads * blocks)
+            if splits > 1:
+                rows.append(splits * min(tokens, blocks * queries) * heads)
+    if ctx > DEEP_TOKENS and tokens >= DEEP_QUERIES:
+        rows.append(
+            min(_deep_rows(architecture, compute_units, head_dim, kv), MOST_SPLITS * tokens * heads)
+        )
+    return 4 * max(rows) * (head_dim + 2)
 
 
-def _split_rows(architecture: str, compute_units: int, head_dim: int, kv: str) -> int:
-    """Rows of splits' results that there is room for."""
-    most = max(choose(architecture, head_dim, kv, many).queries for many in (False, True))
-    if _has_warpgroups(architecture, head_dim, kv):
-        most = max(most, 256)  # four splits of 512 queries of 32 heads
-    return 2 * compute_units * most
+def _deep_rows(architecture: str, compute_units: int, head_dim: int, kv: str) -> int:
+    """Rows of splits' results that deep prompts have room for: 256 for each of two blocks a unit.
+
+    With 132 units these are four splits of 512 queries of 32 heads.
+    """
+    return 2 * compute_units * 256 if _has_warpgroups(architecture, head_dim, kv) else 0
 
 
 def builds(architecture: str) -> Iterator[Build]:
@@ -296,10 +335,9 @@ def attention_prompt(
         (H,) float32, or None.
     """
     properties = kernels.runtime.properties
-    units = properties.compute_units
-    many = are_many(
+    constants, splits = cut(
         properties.architecture,
-        units,
+        properties.compute_units,
         tokens=tokens,
         sequences=sequences,
         longest=max_queries,
@@ -308,14 +346,7 @@ def attention_prompt(
         kv=kv,
         deep=deep,
     )
-    constants = choose(properties.architecture, head_dim, kv, many)
     blocks = -(-max_queries // constants.queries)
-    all_blocks = heads * blocks * sequences
-    if deep and constants.WARPGROUP:
-        room = _split_rows(properties.architecture, units, head_dim, kv) // (tokens * heads)
-        splits = choose_deep_splits(units * constants.BLOCKS, all_blocks, room)
-    else:
-        splits = choose_splits(units, all_blocks)
     stats = scratch + 4 * splits * tokens * heads * head_dim
     return kernels.launch(
         FILE,

@@ -48,14 +48,19 @@ def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> boo
     )
 
 
+def _has_wide(architecture: str, name: str) -> bool:
+    """Whether there are groups of 128 jobs."""
+    return architecture == "sm_90" and name in STREAMS
+
+
 def group_size(architecture: str, name: str, tokens: int, chosen: int, count: int) -> int:
-    """Jobs of a group at most, so that most experts have one group; those of long prompts more.
+    """Jobs of a group at most: so that most experts have one group, up to 57 jobs on average.
 
     Jobs that fall to experts by chance deviate from their average by its root. Groups as large as
     the average alone took 1.12 to 1.22 of the time where it was 16, and 1.00 to 1.17 where it was
-    32. Hopper has groups of 128 where most experts have more: whole passes took 0.81 to 1.00 of
-    the time that they took with 64, but 1.06 to 1.11 where experts had 64 on average (30B-A3B,
-    gpt-oss-20B and Mixtral, H200, 2026-11).
+    32. From an average of 118 on Hopper has groups of 128. Whole passes took 0.81 to 1.00 of the
+    time that they took with groups of 64, where experts had 125 to 500 jobs on average, but 1.06 to
+    1.11 where they had 64 (30B-A3B, gpt-oss-20B and Mixtral, H200, 2026-11).
 
     Parameters
     ----------
@@ -68,7 +73,7 @@ def group_size(architecture: str, name: str, tokens: int, chosen: int, count: in
     """
     average = tokens * chosen / count
     least = average + average**0.5
-    if architecture == "sm_90" and name in STREAMS and least > WIDE.TOKENS:
+    if _has_wide(architecture, name) and least > WIDE.TOKENS:
         return WIDE.TOKENS
     return next((size for size in TOKENS if size >= least), TOKENS[-1])
 
@@ -109,10 +114,8 @@ def builds(architecture: str) -> Iterator[Build]:
         return
     for name in FORMATS:
         orders = x_orders(architecture, name)
-        sizes = TOKENS if name in COMMON else TOKENS[-1:]
-        if architecture == "sm_90" and name in COMMON:
-            sizes = *sizes, WIDE.TOKENS
-        for size in sizes:
+        sizes = (*TOKENS, WIDE.TOKENS) if _has_wide(architecture, name) else TOKENS
+        for size in sizes if name in COMMON else sizes[-1:]:
             constants = choose(architecture, name, size)
             for permuted in orders:
                 macros = {**defines(constants, permuted=permuted), "FORMAT_0": name}
