@@ -307,10 +307,10 @@ def test_tall_tiles_spill_nothing_and_no_wgmma_waits(nvrtc: None) -> None:
 def test_warpgroups_of_attention_and_experts_spill_nothing_and_no_wgmma_waits(
     op: ModuleType, macro: str, value: int, count: int, nvrtc: None
 ) -> None:
-    """Of formats, the common ones, and one of grids."""
+    """Of formats, a common one, and one of grids."""
     found = [b for b in op.builds("sm_90") if (b.defines or {})[macro] == value]
     assert len(found) >= count
-    formats = (None, "Q4_K", "Q6_K", "IQ2_XS", "MXFP4")
+    formats = (None, "Q4_K", "IQ2_XS")
     some = [b for b in found if (b.defines or {}).get("FORMAT_0") in formats]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda build: assert_nothing_spills_or_waits(build, "sm_90"), some))

@@ -19,6 +19,7 @@ from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.lowering import LEAST_SPACED, Lowering, activation_dtype
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
 from rocmforge.gpu.ops import matmul_batch
+from rocmforge.gpu.ops.attention_prompt import DEEP_TOKENS
 from rocmforge.gpu.ops.dot_rows import DOT_TOKENS, reads_f16
 from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
 from rocmforge.gpu.ops.gemv_constants import MATRIX_LANES
@@ -220,7 +221,7 @@ def test_scratch_holds_what_splits_of_a_prompt_leave(architecture: str) -> None:
     cache: Any = SimpleNamespace(
         dtype="f16", windowed=(), page_size=32, pages=lambda _: (0, 0), scales=lambda _: (0, 0)
     )
-    found = replace(lowering(architecture), cache=cache)
+    found = replace(lowering(architecture), cache=cache, ctx=2 * DEEP_TOKENS)
     op = Attention(H, 0, X, 1.0, heads, head_dim)
     for tokens in (2, 8, 9, 64, 500, 512, 2048):
         for deep in (False, True):
