@@ -36,18 +36,16 @@ struct Activate {
 
 KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
     ROCMFORGE_BATCH_LDS(lds);
-    SHARED Jobs::InLds job_lds;
+    SHARED Group::InLds job_lds;
     await_earlier();
-    const Group group(a.experts);
+    const Group group(a.experts, &job_lds);
     if (group.count == 0) return;
     constexpr int kOwn = kWaveRows / 2;
     const int own = static_cast<int>(block_x() * (kRows / 2) + wave() % ROW_WAVES * kOwn);
     const int first = group.expert * a.experts.rows + own;
     const Lines from = gated_lines(a.gate, a.up, first);
     Sums sums;
-    const Jobs jobs(a.experts, group, &job_lds);
-    const int rows_end = (group.expert + 1) * a.experts.rows;
-    if (!compute_group(a.x, a.columns, rows_end, jobs, from, sums, lds)) return;
+    if (!compute_group(a.x, a.columns, a.experts, group, from, sums, lds)) return;
     // Sums past the last row are not stored.
     const int last_row = a.experts.rows - 1 - own;
     if (a.gate_bias != nullptr) {
@@ -65,7 +63,7 @@ KERNEL_RESIDENT(expert_gate_up_batch, ExpertGateUpBatchArgs, kThreads, BLOCKS) {
     const bool floats = a.dtype == static_cast<int>(Dtype::F32);
     const bool permutes = a.dtype == static_cast<int>(Dtype::Permuted);
     sums.each_gated(group.count, [&](int m, int token, float result, float) {
-        const u64 line = static_cast<u64>(jobs.job(token)) * a.experts.rows;
+        const u64 line = static_cast<u64>(group.job(token)) * a.experts.rows;
         const u64 to = line + (permutes ? permuted(own + m) : own + m);
         if (m > last_row || token >= group.count) return;
         if (floats) {

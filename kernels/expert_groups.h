@@ -15,32 +15,24 @@ struct ExpertGroups {
     int rows;           // N
 };
 
-// The group of a block. Reads what earlier launches wrote.
+// The jobs of a block's group. fetch() copies them to LDS, and the row of x that each of them
+// reads.
 struct Group {
-    int expert, first, count;  // no jobs: the block has no work
-
-    DEVICE explicit Group(const ExpertGroups& experts) {
-        const int* const own = experts.groups + 3 * static_cast<int>(block_y());
-        expert = own[0];
-        first = own[1];
-        count = own[2];
-    }
-};
-
-// The jobs of a group. fetch() copies them to LDS, and the row of x that each of them reads.
-struct Jobs {
     struct InLds {
         int jobs[TOKENS], rows[TOKENS];
     };
+    int expert, count;  // no jobs: the block has no work
     const int* from;
+    int shared_by;
     InLds* lds;
-    int count, shared_by;
 
-    DEVICE Jobs(const ExpertGroups& experts, const Group& group, InLds* lds)
-        : from(experts.order + group.first),
-          lds(lds),
-          count(group.count),
-          shared_by(experts.shared_by) {}
+    // Reads what earlier launches wrote.
+    DEVICE Group(const ExpertGroups& experts, InLds* lds) : shared_by(experts.shared_by), lds(lds) {
+        const int* const own = experts.groups + 3 * static_cast<int>(block_y());
+        expert = own[0];
+        from = experts.order + own[1];
+        count = own[2];
+    }
 
     // All threads call it.
     DEVICE void fetch() const {
@@ -67,20 +59,21 @@ constexpr bool kLeavesOut = false;
 
 // Multiplies kUsed tiles of tokens, or half of them while they hold all tokens of the batch.
 template <int kUsed>
-DEVICE bool compute_used(const Batch& batch, const Jobs& jobs, const Lines& from, int rows,
+DEVICE bool compute_used(const Batch& batch, const Group& group, const Lines& from, int rows,
                          Sums& sums, u32x4* lds) {
     if constexpr (kLeavesOut && kUsed > 1) {
         if (batch.tokens <= 8 * kUsed) {
-            return compute_used<kUsed / 2>(batch, jobs, from, rows, sums, lds);
+            return compute_used<kUsed / 2>(batch, group, from, rows, sums, lds);
         }
     }
     const Part whole = {0, 0, steps_of(batch.columns)};
-    return compute<FORMAT_0, kUsed>(batch, whole, jobs, from, rows, sums, lds);
+    return compute<FORMAT_0, kUsed>(batch, whole, group, from, rows, sums, lds);
 }
 
 // The sums of a block's jobs with rows of `from`, as compute() of batch_rows.h gives them.
-DEVICE bool compute_group(const f16* x, int columns, int rows_end, const Jobs& jobs,
-                          const Lines& from, Sums& sums, u32x4* lds) {
-    const Batch batch = {x, nullptr, nullptr, jobs.count, columns, 1, 1};
-    return compute_used<kTokenTiles>(batch, jobs, from, rows_end, sums, lds);
+DEVICE bool compute_group(const f16* x, int columns, const ExpertGroups& experts,
+                          const Group& group, const Lines& from, Sums& sums, u32x4* lds) {
+    const Batch batch = {x, nullptr, nullptr, group.count, columns, 1, 1};
+    const int rows_end = (group.expert + 1) * experts.rows;
+    return compute_used<kTokenTiles>(batch, group, from, rows_end, sums, lds);
 }

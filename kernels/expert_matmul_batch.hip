@@ -23,24 +23,22 @@ struct ExpertMatmulBatchArgs {
 
 KERNEL_RESIDENT(expert_matmul_batch, ExpertMatmulBatchArgs, kThreads, BLOCKS) {
     ROCMFORGE_BATCH_LDS(lds);
-    SHARED Jobs::InLds job_lds;
+    SHARED Group::InLds job_lds;
     await_earlier();
-    const Group group(a.experts);
+    const Group group(a.experts, &job_lds);
     if (group.count == 0) return;
     const int own = static_cast<int>(block_x() * kRows + wave() % ROW_WAVES * kWaveRows);
     const int first = group.expert * a.experts.rows + own;
     const Lines from = lines_of(a.weight, first);
     Sums sums;
-    const Jobs jobs(a.experts, group, &job_lds);
-    const int rows_end = (group.expert + 1) * a.experts.rows;
-    if (!compute_group(a.x, a.columns, rows_end, jobs, from, sums, lds)) return;
+    if (!compute_group(a.x, a.columns, a.experts, group, from, sums, lds)) return;
     const int last_row = a.experts.rows - 1 - own;
     if (a.bias != nullptr) {  // sums past the last row are not stored
         const float* const bias = a.bias + first;
         sums.each(group.count, [&](int row, int, float& y) { y += bias[minimum(row, last_row)]; });
     }
     sums.each(group.count, [&](int row, int token, float& y) {
-        const u64 to = static_cast<u64>(jobs.job(token)) * a.experts.rows + own + row;
+        const u64 to = static_cast<u64>(group.job(token)) * a.experts.rows + own + row;
         if (row <= last_row && token < group.count) a.out[to] = y;
     });
 }

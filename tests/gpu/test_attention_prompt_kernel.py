@@ -99,6 +99,26 @@ def attend(
     return got.astype(np.float32).reshape(given.q.shape)
 
 
+def check(
+    gpu: Gpu,
+    case: AttentionCase,
+    kv: str = "f16",
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: bool = False,
+    deep: bool = False,
+) -> NDArray[np.float32]:
+    """What the kernel gives, which is close to the reference."""
+    last = np.linspace(-2, 3, case.heads).astype(np.float32) if sinks else None
+    at = None if last is None else gpu.upload(last)
+    got = attend(gpu, case, kv, window=window, softcap=softcap, sinks=at, deep=deep)
+    with np.errstate(invalid="ignore"):
+        wanted = reference.attention(*data(case, kv)[0].arguments, window, softcap, last)
+    assert cases.relative_rms(got, wanted) <= TOLERANCE
+    return got
+
+
 def choose_blocks(many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have blocks of many queries, or of few, for any number of them."""
     monkeypatch.setattr(op, "are_many", lambda *_: many)
@@ -147,12 +167,7 @@ WINDOWED = AttentionCase((127, 300), (90, 70), 4, 2, 64, 32)
 def test_windows_soft_caps_and_sinks(
     gpu: Gpu, case: AttentionCase, window: int | None, softcap: float | None, sinks: bool
 ) -> None:
-    last = np.linspace(-2, 3, case.heads).astype(np.float32) if sinks else None
-    at = None if last is None else gpu.upload(last)
-    got = attend(gpu, case, "f16", window=window, softcap=softcap, sinks=at)
-    with np.errstate(invalid="ignore"):
-        wanted = reference.attention(*data(case, "f16")[0].arguments, window, softcap, last)
-    assert cases.relative_rms(got, wanted) <= TOLERANCE
+    check(gpu, case, window=window, softcap=softcap, sinks=sinks)
 
 
 LATE = AttentionCase((200, 33, 140), (70, 33, 1), 4, 2, 128, 32)  # prompts that begin behind others
@@ -184,12 +199,7 @@ def test_pages_may_be_copied_straight_to_lds(
     direct = {"LOAD_AHEAD": 1, "DIRECT": 1}
     chosen = op.Constants(case.head_dim, "F16Pages", keys, waves, tiles, q_in_lds, **direct)
     monkeypatch.setattr(op, "choose", lambda *_: chosen)
-    got = attend(gpu, case, "f16", **how)
-    with np.errstate(invalid="ignore"):
-        wanted = reference.attention(
-            *data(case, "f16")[0].arguments, how.get("window"), how.get("softcap")
-        )
-    assert cases.relative_rms(got, wanted) <= TOLERANCE
+    check(gpu, case, **how)
 
 
 FULL = AttentionCase((700, 20, 260), (500, 0, 201), 3, 1, 128, 16)
@@ -214,12 +224,7 @@ def test_blocks_of_many_queries(
 ) -> None:
     """On Hopper they run on warpgroups."""
     choose_blocks(True, monkeypatch)
-    last = np.linspace(-2, 3, case.heads).astype(np.float32) if sinks else None
-    at = None if last is None else gpu.upload(last)
-    got = attend(gpu, case, "f16", window=window, softcap=softcap, sinks=at)
-    with np.errstate(invalid="ignore"):
-        wanted = reference.attention(*data(case, "f16")[0].arguments, window, softcap, last)
-    assert cases.relative_rms(got, wanted) <= TOLERANCE
+    check(gpu, case, window=window, softcap=softcap, sinks=sinks)
 
 
 @pytest.mark.parametrize("case", [FULL, replace(FULL, head_dim=64, page_size=64)], ids=str)
@@ -235,10 +240,7 @@ def test_splits_of_deep_prompts(
     """On Hopper they are more than elsewhere."""
     own = op.choose
     monkeypatch.setattr(op, "choose", lambda *given: replace(own(*given), LEAST=least))
-    got = attend(gpu, case, "f16", deep=True, window=window)
-    with np.errstate(invalid="ignore"):
-        wanted = reference.attention(*data(case, "f16")[0].arguments, window, None, None)
-    assert cases.relative_rms(got, wanted) <= TOLERANCE
+    check(gpu, case, window=window, deep=True)
 
 
 def test_pages_are_no_larger_than_a_step_of_warpgroups() -> None:
@@ -272,15 +274,7 @@ def test_blocks_share_the_tokens_of_the_same_queries(
     """Sequences have different numbers of splits, and a window leaves some of them nothing."""
     split_into(most, LONG, monkeypatch)
     choose_blocks(many, monkeypatch)
-    last = np.linspace(-2, 3, LONG.heads).astype(np.float32) if how.get("sinks") else None
-    given = {**how, "sinks": None if last is None else gpu.upload(last)}
-    got = attend(gpu, LONG, kv, **given)
-    np.testing.assert_array_equal(got, attend(gpu, LONG, kv, **given))
-    with np.errstate(invalid="ignore"):
-        wanted = reference.attention(
-            *data(LONG, kv)[0].arguments, how.get("window"), how.get("softcap"), last
-        )
-    assert cases.relative_rms(got, wanted) <= TOLERANCE
+    np.testing.assert_array_equal(check(gpu, LONG, kv, **how), check(gpu, LONG, kv, **how))
 
 
 SHORT = (

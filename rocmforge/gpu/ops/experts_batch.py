@@ -14,7 +14,6 @@ from rocmforge.gpu.arrays import F32, Halves, Permuted
 from rocmforge.gpu.compiler import Build
 from rocmforge.gpu.launch import Launch
 from rocmforge.gpu.matrix import DENSE, DeviceMatrix
-from rocmforge.gpu.matrix import LAYOUTS as STREAMS
 from rocmforge.gpu.ops import matmul_batch
 from rocmforge.gpu.ops.dot_rows import COMMON
 from rocmforge.gpu.ops.expert_constants import GROUPED_TOKENS
@@ -50,7 +49,7 @@ def runs(architecture: str, weights: Sequence[DeviceMatrix], tokens: int) -> boo
 
 def _has_wide(architecture: str, name: str) -> bool:
     """Whether there are groups of 128 jobs."""
-    return architecture == "sm_90" and name in STREAMS
+    return WIDE in matmul_batch.tiles(architecture, name, WIDE.TOKENS)
 
 
 def group_size(architecture: str, name: str, tokens: int, chosen: int, count: int) -> int:
