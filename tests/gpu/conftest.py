@@ -24,10 +24,14 @@ from hip_calls import HipCalls
 from rocmforge.errors import DeviceError
 from rocmforge.gguf.formats import FORMATS
 from rocmforge.gpu import cuda, hip
+from rocmforge.gpu.ahead import builds_ahead
+from rocmforge.gpu.backend import GpuBackend
+from rocmforge.gpu.cache import DeviceKVCache
 from rocmforge.gpu.compiler import Kernels
 from rocmforge.gpu.cuda import CudaRuntime
 from rocmforge.gpu.hip import HipRuntime
 from rocmforge.gpu.runtime import Runtime
+from rocmforge.plan.graph import Graph
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "standin"))
 import build_standin
@@ -54,7 +58,7 @@ BLOCK_TESTS = {"test_pack_kernel", "test_dequantize_kernel", "test_embed_kernel"
 """Tests that read the blocks of a file, which differ in each format."""
 
 OF_SECOND_WAVE = 7
-"""Of so many cases of a test the first runs with both sizes of waves."""
+"""Of so many cases of a test, with each kind of format, the first runs with both sizes of waves."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -80,7 +84,7 @@ def _cards() -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to `make test-all` what is the same for two sizes of waves, or for two formats."""
-    seen: Counter[str] = Counter()
+    seen: Counter[tuple[str, str | None]] = Counter()
     for item in items:
         callspec = getattr(item, "callspec", None)
         if callspec is None:
@@ -88,11 +92,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         second = "standin-wave64" in (callspec.params.get(each) for each in ("kernels", "alike"))
         name, of_blocks = callspec.params.get("name"), item.path.stem in BLOCK_TESTS
         leaves = name in UNPACKED_LIKE and not of_blocks
-        if second and name in FORMATS:
-            leaves |= name not in OF_EACH_KIND
-        elif second:
-            test = item.nodeid.partition("[")[0]
-            leaves |= seen[test] % OF_SECOND_WAVE > 0
+        if second:
+            test = item.nodeid.partition("[")[0], name if name in FORMATS else None
+            leaves |= seen[test] % OF_SECOND_WAVE > 0 or test[1] not in (None, *OF_EACH_KIND)
             seen[test] += 1
         if leaves or (second and item.get_closest_marker("either_wave")):
             item.add_marker(pytest.mark.slow)
@@ -148,6 +150,24 @@ def kernels(request: pytest.FixtureRequest, repo: Path) -> Iterator[Kernels]:
     yield kernels
     kernels.close()
     runtime.close()
+
+
+@pytest.fixture(autouse=True)
+def _compile_what_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the stand-in list the kernels of passes that a test may not run, and compile none ahead.
+
+    Where that is what is tested, a test is marked `ahead`.
+    """
+    names = getattr(getattr(request.node, "callspec", None), "params", {}).values()
+    if request.node.get_closest_marker("ahead") or not any(
+        name in names for name in STANDIN_DEVICES
+    ):
+        return
+
+    def listed(self: GpuBackend, graph: Graph, cache: DeviceKVCache, ctx: int) -> None:
+        builds_ahead(graph, self.kernels, cache, ctx)
+
+    monkeypatch.setattr(GpuBackend, "compile_ahead", listed)
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from rocmforge.gpu.executor import GpuExecutor
 from rocmforge.model.synthetic import make_model
 from rocmforge.plan.protocols import Progress
 
+pytestmark = pytest.mark.ahead
+
 
 def variants(builds: Iterable[Build]) -> set[tuple[str, tuple[Any, ...]]]:
     return {(build.file, tuple(sorted((build.defines or {}).items()))) for build in builds}

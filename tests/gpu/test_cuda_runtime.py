@@ -275,6 +275,7 @@ def assert_nothing_spills_or_waits(build: Build, architecture: str) -> None:
     assert "serialized" not in log, build.defines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_prompts_of_float16_spill_nothing_and_no_wgmma_waits(
     architecture: str, nvrtc: None
@@ -287,6 +288,7 @@ def test_prompts_of_float16_spill_nothing_and_no_wgmma_waits(
         assert_nothing_spills_or_waits(build, architecture)
 
 
+@pytest.mark.slow
 def test_tall_tiles_spill_nothing_and_no_wgmma_waits(nvrtc: None) -> None:
     """A lane has 128 sums, of the 255 registers that there are."""
     tokens = matmul_batch.TALL.TOKENS

@@ -152,6 +152,7 @@ def test_windows_caps_norms_and_scales(device: str, tmp_path: Path, name: str) -
             assert relative_rms(engine.decode([sequence], [ids[at]])[0], logits[at]) <= F16_BOUND
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("name", OTHERS)
 def test_hopper_has_launches_for_every_architecture(device: str, tmp_path: Path, name: str) -> None:
     """Rows of 64 and 96 columns: which dtypes ops read and write differs, and where plans end."""

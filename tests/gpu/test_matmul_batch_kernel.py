@@ -4,7 +4,7 @@ several matrices in one launch, bands of rows that blocks share, what becomes of
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -250,12 +250,23 @@ NAMES_OF_THREE = (
 )
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 7, 11])  # blocks for up to four bands
+def shared_by(kinds: Iterable[tuple[Any, ...]], counts: tuple[int, ...]) -> list[Any]:
+    """Each kind with each number of blocks; of later kinds those in the middle are `slow`."""
+    return [
+        pytest.param(*kind, count, marks=[pytest.mark.slow] if at and count in counts[1:-1] else [])
+        for at, kind in enumerate(kinds)
+        for count in counts
+    ]
+
+
 @pytest.mark.parametrize(
-    ("tokens", "names", "ways"),
-    [(9, names, None) for names in NAMES_OF_THREE]
-    + [(tokens, NAMES_OF_THREE[0], way) for tokens in (9, 40) for way in (OWN, PAIRS)]
-    + [(tokens, NAMES_OF_THREE[0], None) for tokens in (40, 97)],
+    ("tokens", "names", "ways", "count"),
+    shared_by(
+        [(9, names, None) for names in NAMES_OF_THREE]
+        + [(tokens, NAMES_OF_THREE[0], way) for tokens in (9, 40) for way in (OWN, PAIRS)]
+        + [(tokens, NAMES_OF_THREE[0], None) for tokens in (40, 97)],
+        (3, 2, 4, 7, 11),  # blocks for up to four bands
+    ),
     ids=str,
 )
 def test_blocks_share_the_bands_of_several_matrices(
@@ -295,9 +306,13 @@ def test_blocks_share_the_bands_of_several_matrices(
     assert not gpu.download(own.arrivals, (counters,), np.uint32).any()
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 9])  # blocks for three bands
-@pytest.mark.parametrize("ways", [OWN, None])
-@pytest.mark.parametrize("tokens", [9, 32, 64, 100])
+@pytest.mark.parametrize(
+    ("tokens", "ways", "count"),
+    shared_by(
+        itertools.product([9, 32, 64, 100], [OWN, None]),
+        (2, 1, 3, 4, 7, 9),  # blocks for three bands
+    ),
+)
 def test_blocks_share_the_bands_of_gate_and_up(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, ways: Ways, count: int
 ) -> None:

@@ -226,6 +226,7 @@ def unpacks_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lowering, "batches", lambda *_: False)
 
 
+@pytest.mark.either_wave
 @pytest.mark.parametrize("mix", ["Q4_K_M", "Q8_0", "F16"])
 def test_a_model_with_unpacked_weights(
     kernels: Kernels,
@@ -238,6 +239,7 @@ def test_a_model_with_unpacked_weights(
     agrees(kernels, path, monkeypatch, 250, unpacks=mix != "F16")
 
 
+@pytest.mark.either_wave
 def test_without_memory_for_it_weights_are_multiplied_as_they_are(
     kernels: Kernels, unpacks_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +261,7 @@ def test_without_memory_for_it_weights_are_multiplied_as_they_are(
     assert len(refused) == 1
 
 
+@pytest.mark.either_wave
 def test_a_model_with_biases_and_a_norm_after_attention(
     kernels: Kernels, unpacks_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,7 @@ def test_as_many_layers_as_there_are_or_more_are_one_device(device: str, llama: 
             assert engine.devices == (wanted.partition(":")[0],)
 
 
+@pytest.mark.ahead
 def test_a_stage_needs_no_kernel_that_was_not_begun_before_the_upload(
     device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

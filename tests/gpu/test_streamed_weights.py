@@ -47,9 +47,13 @@ def opened(path: Path, device: str | None, **options: Any) -> Engine:
 @pytest.mark.parametrize(
     ("architecture", "fmt", "keys"),
     [
-        *(("llama", fmt, {}) for fmt in ("Q8_0", "F16")),
+        pytest.param("llama", "Q8_0", {}, marks=pytest.mark.slow),
+        ("llama", "F16", {}),
         ("gemma2", "Q8_0", {}),
-        *(("qwen3moe", fmt, {**EXPERTS, "embedding_length": 96}) for fmt in ("Q8_0", "F16")),
+        ("qwen3moe", "Q8_0", {**EXPERTS, "embedding_length": 96}),
+        pytest.param(
+            "qwen3moe", "F16", {**EXPERTS, "embedding_length": 96}, marks=pytest.mark.slow
+        ),
         ("llama", None, {"nvfp4": True, "feed_forward_length": 128}),
     ],
 )

@@ -392,6 +392,7 @@ def test_an_error_gives_back_memory_sequences_and_the_tuning(
     assert [table.length(sequence) for sequence in steps._ids] == [tune_steps.DEPTH]
 
 
+@pytest.mark.slow
 def test_products_of_16_tokens_give_the_same_with_every_set(
     kernels: Kernels, tmp_path: Path, plant: Callable[[Cost], None]
 ) -> None:
