@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 from collections.abc import Iterator
@@ -329,54 +328,6 @@ def test_a_kernel_that_is_wrong_only_there_fails_too(
         benchmark._current_params = SMALLEST["inference.Prompt"]
         with pytest.raises(MeasurementError, match="logits"):
             benchmark.do_setup()
-
-
-class NearlyRight:
-    """An engine whose logits are those wanted, but for noise of the given relative RMS, in turn."""
-
-    def __init__(self, errors: Iterator[float], experts: object) -> None:
-        self.config, self.errors = SimpleNamespace(experts=experts), errors
-
-    def add_sequence(self) -> object:
-        return object()
-
-    remove_sequence = staticmethod(lambda sequence: None)
-
-    def logits(self) -> Any:
-        return 1 + next(self.errors) * np.where(np.arange(64) % 2, 1.0, -1.0)
-
-    def prefill(self, sequence: object, ids: object) -> Any:
-        return self.logits()
-
-    def decode(self, sequences: list[object], ids: object) -> list[Any]:
-        return [self.logits() for _ in sequences]
-
-
-@pytest.mark.parametrize(
-    ("experts", "errors", "message"),
-    [
-        (None, {}, None),
-        (None, {5: 0.1}, "decode at 37.*got relative RMS 0.1 .*at most 0.08"),
-        ("some", {1: 0.4, 5: 0.6, 9: 0.3}, None),
-        ("some", {5: 1.1}, "decode at 37.*got relative RMS 1.1 .*at most 1"),
-        ("some", dict.fromkeys(range(9), 0.3), "median relative RMS of 0.3 .*at most 0.25"),
-    ],
-)
-def test_a_few_logits_of_a_mixture_may_be_those_of_another_expert(
-    suite: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    experts: object,
-    errors: dict[int, float],
-    message: str | None,
-) -> None:
-    checks = sys.modules["benchmarks.checks"]
-    monkeypatch.setattr(checks, "wanted_logits", lambda path: np.ones((67, 64)))
-    engine = NearlyRight((errors.get(at, 0.01) for at in itertools.count()), experts)
-    if message is None:
-        checks.check_engine(engine, Path("some.gguf"))
-    else:
-        with pytest.raises(MeasurementError, match=f"some.gguf.*{message}"):
-            checks.check_engine(engine, Path("some.gguf"))
 
 
 def test_a_users_model_is_one_more_value(

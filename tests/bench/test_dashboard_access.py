@@ -2,6 +2,7 @@
 
 axe-core, the contrast of all text in light and dark, a phone's width, the keyboard's focus; no
 error in the console, and no request that leaves. Tables that stand behind a click are opened first.
+On a phone `make test` leaves the pages of charts to test_dashboard_charts.py, which has small ones.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ pytest.importorskip("asv")
 
 import page_audit
 from dashboard_tab import DRAWN, READY, Tab
+from page_audit import WIDTHS
+from test_dashboard_charts import NAMES
 
 from rocmforge.bench.dashboard.render import PAGE, PAGES
 
@@ -37,20 +40,26 @@ def opened(chromium: Any, pages: Path, name: str, width: int) -> Tab:
     return tab
 
 
-@pytest.mark.parametrize("width", page_audit.WIDTHS)
-@pytest.mark.parametrize("name", [page.name for page in PAGES])
+@pytest.mark.parametrize(
+    ("name", "width"),
+    [
+        pytest.param(
+            page.name,
+            width,
+            marks=[pytest.mark.slow] if page.name in NAMES and width == min(WIDTHS) else [],
+        )
+        for page in PAGES
+        for width in WIDTHS
+    ],
+)
 def test_nothing_is_wrong_with_a_page(
     chromium: Any, own_pages: Path, name: str, width: int
 ) -> None:
-    """What axe-core and the contrast say does not change with the width: test_dashboard_charts.py
-    asks them about small pages on a phone, too."""
     tab = opened(chromium, own_pages, name, width)
     closed = page_audit.width_problems(tab.page)
     tab.page.evaluate(OPENED)
     tab.page.wait_for_function(DRAWN)
-    wide = width == max(page_audit.WIDTHS)
-    problems = page_audit.problems_of if wide else page_audit.width_problems
-    assert [*closed, *problems(tab.page)] == []
+    assert [*closed, *page_audit.problems_of(tab.page)] == []
     assert tab.problems == []
     tab.page.context.close()
 

@@ -39,6 +39,7 @@ import build_standin
 STANDIN_DEVICES = {"standin-wave32": 0, "standin-wave64": 1}
 STANDIN_ALIKE = {"standin-wave32": "gfx1100", "standin-wave64": "gfx90a"}
 ASAN = os.environ.get("STANDIN_ASAN") == "1"
+COMPILE_AHEAD = GpuBackend.compile_ahead
 _loaded: dict[str, CDLL] = {}
 
 REAL = ("cuda", "hip")
@@ -58,7 +59,7 @@ BLOCK_TESTS = {"test_pack_kernel", "test_dequantize_kernel", "test_embed_kernel"
 """Tests that read the blocks of a file, which differ in each format."""
 
 OF_SECOND_WAVE = 7
-"""Of so many cases of a test, with each kind of format, the first runs with both sizes of waves."""
+"""One of so many cases runs with waves of 64 as well; each test and format counts its own."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -85,18 +86,22 @@ def _cards() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to `make test-all` what is the same for two sizes of waves, or for two formats."""
     seen: Counter[tuple[str, str | None]] = Counter()
-    for item in items:
+    for item in reversed(items):  # the last cases of a test are its largest
         callspec = getattr(item, "callspec", None)
-        if callspec is None:
+        if callspec is None or item.get_closest_marker("slow"):
             continue
-        second = "standin-wave64" in (callspec.params.get(each) for each in ("kernels", "alike"))
-        name, of_blocks = callspec.params.get("name"), item.path.stem in BLOCK_TESTS
-        leaves = name in UNPACKED_LIKE and not of_blocks
-        if second:
-            test = item.nodeid.partition("[")[0], name if name in FORMATS else None
-            leaves |= seen[test] % OF_SECOND_WAVE > 0 or test[1] not in (None, *OF_EACH_KIND)
-            seen[test] += 1
-        if leaves or (second and item.get_closest_marker("either_wave")):
+        params = callspec.params
+        fmt = params["name"] if params.get("name") in FORMATS else None
+        leaves = fmt in UNPACKED_LIKE and item.path.stem not in BLOCK_TESTS
+        if "standin-wave64" in (params.get("kernels"), params.get("alike")):
+            leaves |= item.get_closest_marker("either_wave") is not None
+            leaves |= fmt is not None and fmt not in OF_EACH_KIND
+            leaves |= params.get("wave", 64) != 64  # only skips there
+            if not leaves:
+                case = item.nodeid.partition("[")[0], fmt
+                leaves = seen[case] % OF_SECOND_WAVE > 0
+                seen[case] += 1
+        if leaves:
             item.add_marker(pytest.mark.slow)
 
 
@@ -152,22 +157,25 @@ def kernels(request: pytest.FixtureRequest, repo: Path) -> Iterator[Kernels]:
     runtime.close()
 
 
-@pytest.fixture(autouse=True)
-def _compile_what_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the stand-in list the kernels of passes that a test may not run, and compile none ahead.
-
-    Where that is what is tested, a test is marked `ahead`.
-    """
-    names = getattr(getattr(request.node, "callspec", None), "params", {}).values()
-    if request.node.get_closest_marker("ahead") or not any(
-        name in names for name in STANDIN_DEVICES
-    ):
-        return
-
-    def listed(self: GpuBackend, graph: Graph, cache: DeviceKVCache, ctx: int) -> None:
+def _list_ahead(self: GpuBackend, graph: Graph, cache: DeviceKVCache, ctx: int) -> None:
+    """List the kernels of passes that a test may not run; the stand-in compiles none of them."""
+    if _loaded and self.kernels.runtime.platform == "hip":
         builds_ahead(graph, self.kernels, cache, ctx)
+    else:
+        COMPILE_AHEAD(self, graph, cache, ctx)
 
-    monkeypatch.setattr(GpuBackend, "compile_ahead", listed)
+
+@pytest.fixture(scope="session", autouse=True)
+def _compile_what_runs() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GpuBackend, "compile_ahead", _list_ahead)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _compile_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("ahead"):
+        monkeypatch.setattr(GpuBackend, "compile_ahead", COMPILE_AHEAD)
 
 
 @pytest.fixture

@@ -63,6 +63,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
         ("tiny", "Q4_K_M", "llama"),  # two kinds of layers
         ("tiny", "F16", "qwen2"),  # biases
         ("tiny", "Q8_0", "qwen3"),  # norms of heads
+        pytest.param("tiny-moe", "Q4_K_M", "qwen3moe", marks=pytest.mark.slow),
     ],
 )
 def test_all_that_is_needed_is_begun_before_the_upload(

@@ -275,27 +275,33 @@ def assert_nothing_spills_or_waits(build: Build, architecture: str) -> None:
     assert "serialized" not in log, build.defines
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(
+    ("architecture", "alone"),
+    [
+        ("sm_90", True),
+        *(pytest.param(sm, False, marks=pytest.mark.slow) for sm in ("sm_80", "sm_90")),
+    ],
+)
 def test_prompts_of_float16_spill_nothing_and_no_wgmma_waits(
-    architecture: str, nvrtc: None
+    architecture: str, alone: bool, nvrtc: None
 ) -> None:
     """A change of how a block finds its rows once did both, on cards that were not at hand."""
     version = [*map(int, re.findall(r"nvrtc (\d+)\.(\d+)", cuda.compiler_version())[0])]
     if version < [13, 5]:
         pytest.skip("older compilers spill 12 to 60 bytes on sm_80")
-    for build in matmul_f16.builds(architecture):
+    builds = matmul_f16.builds(architecture)
+    for build in builds[:1] if alone else builds:
         assert_nothing_spills_or_waits(build, architecture)
 
 
-@pytest.mark.slow
-def test_tall_tiles_spill_nothing_and_no_wgmma_waits(nvrtc: None) -> None:
+@pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_tall_tiles_spill_nothing_and_no_wgmma_waits(alone: bool, nvrtc: None) -> None:
     """A lane has 128 sums, of the 255 registers that there are."""
     tokens = matmul_batch.TALL.TOKENS
     hot = [build for build in matmul_batch.builds("sm_90") if build.hot]
     tall = [build for build in hot if (build.defines or {})["TOKENS"] == tokens]
     assert len(tall) == 7  # three formats, two ops, and gate and up of x in order
-    for build in tall:
+    for build in tall[:1] if alone else tall:
         assert_nothing_spills_or_waits(build, "sm_90")
 
 

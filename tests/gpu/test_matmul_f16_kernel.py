@@ -261,7 +261,6 @@ def test_without_memory_for_it_weights_are_multiplied_as_they_are(
     assert len(refused) == 1
 
 
-@pytest.mark.either_wave
 def test_a_model_with_biases_and_a_norm_after_attention(
     kernels: Kernels, unpacks_all: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
