@@ -289,7 +289,7 @@ def test_prompts_of_float16_spill_nothing_and_no_wgmma_waits(
     version = [*map(int, re.findall(r"nvrtc (\d+)\.(\d+)", cuda.compiler_version())[0])]
     if version < [13, 5]:
         pytest.skip("older compilers spill 12 to 60 bytes on sm_80")
-    builds = matmul_f16.builds(architecture)
+    builds = [*matmul_f16.builds(architecture)]
     for build in builds[:1] if alone else builds:
         assert_nothing_spills_or_waits(build, architecture)
 
