@@ -8,7 +8,7 @@
 # make test-hip-versions   the HIP runtime's tests with hip-python 10.0, 7.2, 7.1, 7.0 and 6.4
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := -q -n 2
+PYTEST := -q -n 3  # on two cores: a fifth of the time tests wait for programs
 CPP := $(wildcard rocmforge/cpu/*.cpp rocmforge/cpu/*.h)
 KERNELS := $(wildcard kernels/*.hip kernels/*.h tests/standin/*.cpp tests/standin/*.h)
 
