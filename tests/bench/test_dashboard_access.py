@@ -19,6 +19,7 @@ pytest.importorskip("asv")
 import page_audit
 from dashboard_tab import DRAWN, READY, Tab
 from page_audit import WIDTHS
+from slow_parameters import slow_where
 from test_dashboard_charts import NAMES
 
 from rocmforge.bench.dashboard.render import PAGE, PAGES
@@ -42,15 +43,10 @@ def opened(chromium: Any, pages: Path, name: str, width: int) -> Tab:
 
 @pytest.mark.parametrize(
     ("name", "width"),
-    [
-        pytest.param(
-            page.name,
-            width,
-            marks=[pytest.mark.slow] if page.name in NAMES and width == min(WIDTHS) else [],
-        )
-        for page in PAGES
-        for width in WIDTHS
-    ],
+    slow_where(
+        ((page.name, width) for page in PAGES for width in WIDTHS),
+        lambda name, width: name in NAMES and width == min(WIDTHS),
+    ),
 )
 def test_nothing_is_wrong_with_a_page(
     chromium: Any, own_pages: Path, name: str, width: int

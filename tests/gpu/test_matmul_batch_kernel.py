@@ -17,6 +17,7 @@ from matrix_units import skip_without_mma_sync
 from numpy.typing import NDArray
 from output_dtypes import batch_input, read
 from packed_streams import upload
+from slow_parameters import slow_where
 from test_matmul_prompt_kernel import TOLERANCE, Data, data
 
 from rocmforge.gguf.formats import FORMATS
@@ -254,11 +255,12 @@ def some_counts_slow(
     kinds: Iterable[tuple[Any, ...]], counts: Sequence[int], kept: Sequence[int]
 ) -> list[Any]:
     """Each kind with each count; but for the first kind, counts that are not kept are `slow`."""
-    return [
-        pytest.param(*kind, count, marks=[pytest.mark.slow] if at and count not in kept else [])
-        for at, kind in enumerate(kinds)
-        for count in counts
-    ]
+    rows = list(itertools.product(kinds, counts))
+    first = rows[0][0]
+    return slow_where(
+        ((*kind, count) for kind, count in rows),
+        lambda *row: row[:-1] != first and row[-1] not in kept,
+    )
 
 
 @pytest.mark.parametrize(
