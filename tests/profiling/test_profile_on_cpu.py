@@ -120,6 +120,9 @@ def test_the_first_token_is_its_parts_and_load_is_apart(profile: Profile) -> Non
 def test_the_target_judges_the_request_without_loading(engine: Engine, model: Path) -> None:
     tokenizer = Tokenizer.from_gguf(model)
     made = request(engine, tokenizer, prompt_of(tokenizer, 40), telemetry=Telemetry())
+    # Nothing but the pass takes time, however loaded the machine was.
+    turn = replace(made.turn, sampled=made.turn.returned, end=made.turn.returned)
+    made = replace(made, begin=turn.begin, tokenized=turn.begin, turn=turn)
     wanted = made.seconds
 
     def judged(target: float, load: float = 1e3) -> FirstToken:
