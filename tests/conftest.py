@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ os.environ["ROCMFORGE_DEVICE"] = "cpu"
 # A shell's background jobs ignore Ctrl-C, and so would the programs that tests start from there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Examples may take as long as they do: a busy machine is no failure.
+with suppress(ImportError):  # `make check` runs a few tests without hypothesis
+    from hypothesis import settings
+
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
 
 # NumPy's threads, of which each process of `pytest -n` would have as many as there are cores.
 if "PYTEST_XDIST_WORKER" in os.environ:

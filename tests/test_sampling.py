@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from rocmforge.sampling import BLOCK, Sampler, SamplingParams, _draw
 
 N_DRAWS = 4000
-PROPERTY = settings(max_examples=80, deadline=None, derandomize=True, database=None)
+PROPERTY = settings(max_examples=80, derandomize=True, database=None)
 
 # Coarse steps, so that ties are common; -inf is a forbidden token.
 LOGITS = hnp.arrays(

@@ -19,7 +19,7 @@ from rocmforge.bench.statistics import summarize
 from rocmforge.bench.tables import changed_code_line, missing_line
 from rocmforge.hardware import Hardware
 
-patient = settings(deadline=None, max_examples=60)  # the machine may be busy
+fewer = settings(max_examples=60)
 
 HOST = Hardware(cpu_name="AMD EPYC", cpu_arch="x86_64", cpu_count=2, os="Linux 6.1.0")
 LOWER, HIGHER = Direction.LOWER, Direction.HIGHER
@@ -102,7 +102,7 @@ SWAPPED = {
 }
 
 
-@patient
+@fewer
 @given(values, values, thresholds, st.sampled_from(Direction))
 def test_swapping_before_and_after_swaps_the_verdict(
     a: float, b: float, threshold: float, direction: Direction
@@ -112,7 +112,7 @@ def test_swapping_before_and_after_swaps_the_verdict(
     assert verdict_of(new, old, threshold).verdict is SWAPPED[there]
 
 
-@patient
+@fewer
 @given(values, values, thresholds)
 def test_turning_the_direction_turns_the_verdict(a: float, b: float, threshold: float) -> None:
     lower = verdict_of(result(a), result(b), threshold).verdict
@@ -120,7 +120,7 @@ def test_turning_the_direction_turns_the_verdict(a: float, b: float, threshold: 
     assert higher.verdict is SWAPPED[lower]
 
 
-@patient
+@fewer
 @given(st.integers(1, 2**20), st.integers(1, 2**20), thresholds)
 def test_time_and_throughput_of_one_run_agree(a: int, b: int, threshold: float) -> None:
     factor = slowdown(a, b, LOWER)
@@ -131,7 +131,7 @@ def test_time_and_throughput_of_one_run_agree(a: int, b: int, threshold: float) 
     assert verdict_of(*rates, threshold).verdict is time.verdict
 
 
-@patient
+@fewer
 @given(values, values, st.floats(1e-3, 1e3))
 def test_slowdown_has_no_unit(a: float, b: float, scale: float) -> None:
     assert slowdown(a * scale, b * scale, LOWER) == pytest.approx(slowdown(a, b, LOWER))

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rocmforge.bench.ranks import (
@@ -39,7 +39,6 @@ def by_hand(before: list[float], after: list[float]) -> float:
     return sum(way >= observed for way in ways) / len(ways)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(few, few)
 def test_small_samples_are_counted_ties_and_all(before: list[float], after: list[float]) -> None:
     assert larger_p_value(before, after) == pytest.approx(by_hand(before, after))

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from rocmforge.bench.statistics import median_interval, percentile, summarize
 
-patient = settings(deadline=None, max_examples=60)  # the machine may be busy
+fewer = settings(max_examples=60)
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 samples = st.lists(finite, min_size=1, max_size=60)
 
 
-@patient
+@fewer
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=60))
 def test_agrees_with_numpy(values: list[float]) -> None:
     summary = summarize(values)
@@ -28,7 +28,7 @@ def test_agrees_with_numpy(values: list[float]) -> None:
     assert summary.iterations == len(values)
 
 
-@patient
+@fewer
 @given(samples)
 def test_order_holds_for_any_floats(values: list[float]) -> None:
     s = summarize(values)
@@ -42,7 +42,7 @@ def test_order_holds_for_any_floats(values: list[float]) -> None:
     assert s.ci_low <= s.p50 <= s.ci_high
 
 
-@patient
+@fewer
 @given(samples, st.randoms(use_true_random=False))
 def test_order_of_samples_does_not_matter(values: list[float], random: object) -> None:
     shuffled = list(values)
@@ -51,7 +51,7 @@ def test_order_of_samples_does_not_matter(values: list[float], random: object) -
     assert summarize(shuffled).ci_low == summarize(values).ci_low
 
 
-@patient
+@fewer
 @given(st.lists(st.floats(0.001, 1000.0), min_size=1, max_size=40))
 def test_scaling_scales_everything(values: list[float]) -> None:
     one, thousand = summarize(values), summarize([1024.0 * v for v in values])
@@ -105,7 +105,7 @@ def test_refuses_bad_fractions() -> None:
         median_interval([1.0], 1.0)
 
 
-@patient
+@fewer
 @given(finite)
 def test_one_sample_is_every_percentile(value: float) -> None:
     s = summarize([value])

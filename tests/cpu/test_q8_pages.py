@@ -41,7 +41,7 @@ def filled(
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n=st.integers(1, 70),

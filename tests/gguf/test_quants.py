@@ -233,7 +233,7 @@ def test_mxfp6_nan_scale_is_nan() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 40), fill=st.sampled_from([None, 0, 255]))
 def test_any_bytes_decode_without_a_warning(name: str, seed: int, n: int, fill: int | None) -> None:
     fmt = FORMATS[name]

@@ -26,7 +26,7 @@ from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.header import StringArray
 from rocmforge.gguf.reader import GGUFFile
 
-FUZZ = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Scratch:

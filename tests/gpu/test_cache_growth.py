@@ -95,9 +95,7 @@ def test_layers_with_a_window_take_the_memory_of_their_windows(kernels: Kernels)
         cache.close()
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     dtype=st.sampled_from(KV_DTYPES),
     shape=st.sampled_from([(1, 1, 32), (2, 3, 64), (3, 2, 96)]),

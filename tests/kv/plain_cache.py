@@ -289,7 +289,6 @@ def run_random_operations(
             stateful_step_count=steps,
             phases=phases,
             report_multiple_bugs=False,
-            deadline=None,
             derandomize=True,
             database=None,
             suppress_health_check=list(HealthCheck),

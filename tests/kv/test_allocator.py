@@ -47,7 +47,7 @@ def test_a_pool_needs_a_page(n: int) -> None:
         BlockAllocator(n)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, derandomize=True, database=None)
 @given(data=st.data(), n_pages=st.integers(1, 20))
 def test_against_a_dict(data: st.DataObject, n_pages: int) -> None:
     allocator = BlockAllocator(n_pages)

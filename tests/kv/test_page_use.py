@@ -114,7 +114,7 @@ def traffic(seed: int, page_size: int, n_pages: int, steps: int) -> Iterator[Pag
         yield pages
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32 - 1),
     page_size=st.sampled_from(PAGE_SIZES),

@@ -239,7 +239,6 @@ def test_random_operations_agree_with_plain_lists() -> None:
         settings=settings(
             max_examples=150,
             stateful_step_count=25,
-            deadline=None,
             derandomize=True,
             database=None,
             suppress_health_check=list(HealthCheck),

@@ -204,7 +204,7 @@ def test_stream_holds_back_unfinished_characters(vocabularies: dict[str, Tokeniz
     assert stream.push(ids[5]) == "a"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_stream_is_decode(vocabularies: dict[str, Tokenizer], data: DataObject) -> None:
     tokenizer = vocabularies[data.draw(st.sampled_from(sorted(vocabularies)))]
@@ -217,7 +217,7 @@ def test_stream_is_decode(vocabularies: dict[str, Tokenizer], data: DataObject) 
     assert "".join(parts) in (whole, whole[1:])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text() | st.text("h elo\n\t12'sé你<b>|.!▁", max_size=60))
 def test_round_trip(vocabularies: dict[str, Tokenizer], text: str) -> None:
     for name in (*MAIN_PRES, "spm-no-prefix"):
@@ -329,7 +329,7 @@ def split_slowly(
 
 
 @given(st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_special_tokens_are_cut_out_the_longest_first(data: DataObject) -> None:
     letters = "aab \n<é🙂\U0010ffff."
     texts = data.draw(st.lists(st.text(letters, min_size=1, max_size=5), unique=True, max_size=12))
@@ -461,7 +461,7 @@ def test_hostile_metadata(name: str, key: str, value: Any, message: str) -> None
     assert str(caught.value).startswith(f"bad.gguf: {key.removesuffix('_type')}")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_mutated_metadata_builds_or_is_a_tokenizer_error(data: DataObject) -> None:
     metadata = dict(VOCABULARIES[data.draw(st.sampled_from(["gpt-2", "spm"]))])
