@@ -326,6 +326,7 @@ track_us.unit = "us"
 """
 
 
+@pytest.mark.slow
 def test_with_asv_and_builds_of_both_commits(
     repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ load = tool_module("dashboard_load", "studies")
 SERIES, COMMITS, SLACK_MS = 600, 12, 5000.0  # other tests run beside it
 
 
+@pytest.mark.slow
 def test_pages_of_many_series_load_quickly_and_stay_small(
     chromium: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

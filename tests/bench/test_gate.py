@@ -241,6 +241,7 @@ def test_confirm_takes_a_baseline_in_place_of_a_commit(tiny: Tiny) -> None:
         assert tiny.bench(*wrong).returncode == 2
 
 
+@pytest.mark.slow
 def test_each_suspect_is_measured_at_the_commit_of_its_stored_result(tiny: Tiny) -> None:
     document = read_json(tiny.baseline)
     head = tiny.call("git", "rev-parse", "HEAD").strip()

@@ -499,6 +499,7 @@ def test_a_run_under_an_override_says_so(capsys: pytest.CaptureFixture[str]) -> 
     assert said == "note      HSA_OVERRIDE_GFX_VERSION=10.3.0: compared with its like alone\n"
 
 
+@pytest.mark.slow
 def test_a_baseline_of_other_hardware_is_one_sentence_with_the_field(
     measured_project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -687,6 +688,7 @@ def test_a_burst_at_the_start_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert next(shares, None) is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("busy_machine")
 def test_a_planted_load_marks_what_it_slows_and_refuses_the_run(
     checked_project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

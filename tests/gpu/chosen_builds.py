@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,12 @@ from rocmforge.gpu.compiler import Build
 from rocmforge.gpu.cross_compile import all_builds
 
 RDNA_AND_CDNA = ("gfx1100", "gfx942")
+
+
+@functools.cache
+def builds_of(architecture: str) -> tuple[Build, ...]:
+    """Return every build of every op for an architecture."""
+    return tuple(all_builds(architecture))
 
 
 def rdna_and_cdna(architectures: Iterable[str]) -> list[Any]:
@@ -23,7 +30,7 @@ def targets(*architectures: str) -> list[tuple[str, str]]:
     return [
         (architecture, file)
         for architecture in architectures
-        for file in sorted({build.file for build in all_builds(architecture)})
+        for file in sorted({build.file for build in builds_of(architecture)})
     ]
 
 
@@ -37,7 +44,7 @@ def each_file_once(*architectures: str) -> list[tuple[str, str]]:
 
 def chosen_builds(file: str, architecture: str, alone: bool = False) -> list[Build]:
     """The first, the middle and the last build of a file, or the middle one alone."""
-    builds = [build for build in all_builds(architecture) if build.file == file]
+    builds = [build for build in builds_of(architecture) if build.file == file]
     middle = len(builds) // 2
     places = [middle] if alone else sorted({0, middle, len(builds) - 1})
     return [builds[place] for place in places]

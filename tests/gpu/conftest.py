@@ -11,7 +11,7 @@ import functools
 import importlib.util
 import os
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from ctypes import CDLL, c_double
 from pathlib import Path
@@ -58,8 +58,8 @@ UNPACKED_LIKE = {
 BLOCK_TESTS = {"test_pack_kernel", "test_dequantize_kernel", "test_embed_kernel", "test_backend"}
 """Tests that read the blocks of a file, which differ in each format."""
 
-OF_SECOND_WAVE = 7
-"""One of so many cases runs with waves of 64 as well; each test and format counts its own."""
+MOST = {"standin-wave32": 6, "standin-wave64": 2}
+"""So many cases of a test run on each device, and one of each format where it counts them apart."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -84,25 +84,37 @@ def _cards() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test-all` what is the same for two sizes of waves, or for two formats."""
-    seen: Counter[tuple[str, str | None]] = Counter()
-    for item in reversed(items):  # the last cases of a test are its largest
+    """Leave to `make test-all` what is much like other cases: of sizes, waves and formats."""
+    alike: defaultdict[tuple[str, str, str | None], list[pytest.Item]] = defaultdict(list)
+    for item in items:
         callspec = getattr(item, "callspec", None)
         if callspec is None or item.get_closest_marker("slow"):
             continue
         params = callspec.params
+        device = params.get("kernels", params.get("alike"))
         fmt = params["name"] if params.get("name") in FORMATS else None
-        leaves = fmt in UNPACKED_LIKE and item.path.stem not in BLOCK_TESTS
-        if "standin-wave64" in (params.get("kernels"), params.get("alike")):
+        of_blocks = item.path.stem in BLOCK_TESTS
+        leaves = fmt in UNPACKED_LIKE and not of_blocks
+        if device == "standin-wave64":
             leaves |= item.get_closest_marker("either_wave") is not None
             leaves |= fmt is not None and fmt not in OF_EACH_KIND
             leaves |= params.get("wave", 64) != 64  # only skips there
-            if not leaves:
-                case = item.nodeid.partition("[")[0], fmt
-                leaves = seen[case] % OF_SECOND_WAVE > 0
-                seen[case] += 1
         if leaves:
             item.add_marker(pytest.mark.slow)
+        elif isinstance(device, str) and device in MOST:
+            apart = of_blocks or item.get_closest_marker("every_format")
+            alike[item.nodeid.partition("[")[0], device, fmt if apart else None].append(item)
+    for (_, device, fmt), cases in alike.items():
+        kept = spread(cases, 1 if fmt else MOST[device])
+        for item in cases:
+            if item not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
+def spread(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
+    """Return so many cases at even distances, the last of them: the largest, as tests list them."""
+    count = min(most, len(cases))
+    return [cases[-1 - i * len(cases) // count] for i in range(count)]
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
+from slow_parameters import others_slow
 
 from rocmforge.engine import Engine
 from rocmforge.errors import OutOfMemoryError
@@ -129,7 +130,7 @@ def test_pages_move_unchanged_and_new_ones_are_zeros(
         cache.close()  # idempotent
 
 
-@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+@pytest.mark.parametrize("kv_dtype", others_slow(KV_DTYPES, ("f16", "q8_0")))
 def test_logits_are_those_of_a_cache_that_never_moved(
     device: str, model: Path, small_start: None, kv_dtype: Any
 ) -> None:

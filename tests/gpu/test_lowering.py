@@ -169,7 +169,7 @@ def test_long_prompts_multiply_what_shares_activations_in_one_launch(
 def assert_held(found: Lowering, op: Any, name: str, rows: list[int], columns: int) -> None:
     """The room of a plan has enough for every number of tokens that matmul_batch takes."""
     weights = (op.gate, op.up) if isinstance(op, GateUpSwiglu) else op.weights
-    for tokens in range(9, 2049):
+    for tokens in (*range(9, 300), *range(300, 2048, 37), 2048):
         if found.batches(weights, tokens):
             room = room_of(BatchShape(tokens, 1, (tokens - 1,), False, tokens))
             needed = matmul_batch.scratch_bytes(found.kernels, name, rows, columns, tokens)

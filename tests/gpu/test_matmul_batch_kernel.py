@@ -65,6 +65,7 @@ def multiply(
     return [gpu.download(out, shape, np.float32) for out, shape in zip(given, shapes, strict=True)]
 
 
+@pytest.mark.every_format
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", of_each_kind(NAMES))
 def test_every_format(gpu: Gpu, name: str, shape: tuple[int, int, int]) -> None:

@@ -172,6 +172,7 @@ def unpacked(gpu: Gpu, matrix: Matrix) -> NDArray[np.float16]:
     return gpu.download(placed.codes, shape, np.float16)
 
 
+@pytest.mark.every_format
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "F16"])
 def test_unpack(gpu: Gpu, name: str) -> None:
     columns = max(FORMATS[name].block_len, 8)

@@ -143,6 +143,7 @@ def multiply(
     return [gpu.download(o, s, np.float32) for o, s in zip(outs, shapes, strict=True)]
 
 
+@pytest.mark.every_format
 @pytest.mark.parametrize("name", FORMATS)
 def test_matmul_agrees_with_float64(gpu: Gpu, name: str) -> None:
     """Rows that fill no block, columns that fill no wave, one token and five to eight."""

@@ -78,6 +78,7 @@ def check_matmul(gpu: Gpu, name: str, tokens: int, rows: int, blocks: int) -> No
     assert relative_rms(got, product(exact, matrix)) < TOLERANCE
 
 
+@pytest.mark.every_format
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_format(gpu: Gpu, use: Use, name: str) -> None:
     """Rows that fill no tile, columns that fill no step."""

@@ -79,7 +79,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("device", [0, 1], ids=["wave32", "wave64"])
+@pytest.mark.parametrize(
+    "device",
+    [pytest.param(0, id="wave32"), pytest.param(1, id="wave64", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize(
     ("kernel", "line", "what"),
     [

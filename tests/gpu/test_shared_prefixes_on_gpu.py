@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from shared_prompts import check_divergence, check_logits, check_tokens
+from slow_parameters import others_slow
 
 from rocmforge.engine import Engine
 from rocmforge.gpu import cache as device_cache
@@ -28,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(path, "tiny", "Q8_0", seed=5, layers=2)
 
 
-@pytest.fixture(params=KV_DTYPES)
+@pytest.fixture(params=others_slow(KV_DTYPES, ("f16", "q8_0")))
 def engine(
     request: pytest.FixtureRequest, kernels: Kernels, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Engine]:
