@@ -8,7 +8,6 @@ from the host's memory.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -24,9 +23,8 @@ from rocmforge.array_types import Floats
 from rocmforge.devices import chosen_devices, likeness, open_chosen
 from rocmforge.env import SPLIT_MODES, SplitMode
 from rocmforge.errors import DeviceError, OutOfMemoryError
-from rocmforge.gguf.formats import FORMATS, K_FALLBACK, Format, fitting_format
+from rocmforge.gguf.formats import FORMATS
 from rocmforge.gguf.header import TensorInfo
-from rocmforge.gguf.quants import dequantize, quantize
 from rocmforge.gguf.reader import GGUFFile
 from rocmforge.gpu.choose_device import Choice
 from rocmforge.gpu.peers import MOST_RANKS
@@ -35,9 +33,9 @@ from rocmforge.kv.page_table import pages_for_context
 from rocmforge.kv.windows import held_tokens
 from rocmforge.model.config import ModelConfig
 from rocmforge.model.decoder import decoder_graph
-from rocmforge.model.matrix_scales import of_rows
 from rocmforge.model.needs import Needs
 from rocmforge.model.shards import Share, cut
+from rocmforge.model.stored_matrices import as_stored, stored_format, stored_shape
 from rocmforge.model.tensor_shapes import layer_of, tensor_shapes
 from rocmforge.model.weights import ModelWeights, load_weights
 from rocmforge.plan.graph import Graph
@@ -60,7 +58,6 @@ if TYPE_CHECKING:  # as in devices.py
     from rocmforge.gpu.matrix import DeviceMatrix
 
 DEFAULT_CTX = 4096
-REQUANTIZE_ROWS = 1024  # of a matrix that are float32 at once
 
 
 @dataclass(frozen=True)
@@ -279,7 +276,7 @@ class _Loader:
     def _nbytes(self, info: TensorInfo) -> int:
         """Bytes of a tensor as it is packed; a vector's are the file's."""
         matrix = self.wanted is not None and len(info.shape) > 1
-        return _stored(info, self.wanted).nbytes(info.shape) if matrix else info.nbytes
+        return stored_format(info, self.wanted).nbytes(info.shape) if matrix else info.nbytes
 
     def load(
         self,
@@ -299,7 +296,7 @@ class _Loader:
         backends = {layer: stage.backend for stage in stages for layer in stage.layers}
 
         def pack(info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None) -> Any:
-            fmt, raw, factors = self._as_stored(info, raw, factors)
+            fmt, raw, factors = as_stored(info, self.wanted, raw, factors)
             layer = layer_of(info.name)
             backend = stages[-1].backend if layer is None else backends[layer]
             release = partial(file.release, info.name)
@@ -314,7 +311,7 @@ class _Loader:
             return packed
 
         def expect(unpacked: ModelWeights[TensorInfo]) -> None:
-            shapes = unpacked.map(lambda info: _matrix_shape(info, _stored(info, self.wanted)))
+            shapes = unpacked.map(lambda info: stored_shape(info, stored_format(info, self.wanted)))
             for stage, own_cache in zip(stages, caches, strict=True):
                 self._expect(stage.backend, shapes.stage(stage.layers), own_cache, config)
 
@@ -347,7 +344,8 @@ class _Loader:
         stages = tuple(Stage(choice.name, backend, every) for choice, backend in opened)
         backends = [cast("GpuBackend", stage.backend) for stage in stages]
         matrices = [file.tensors[name] for name in tensor_shapes(config) if name in file.tensors]
-        formats = [(info, _stored(info, self.wanted)) for info in matrices if len(info.shape) > 1]
+        several = (info for info in matrices if len(info.shape) > 1)
+        formats = [(info, stored_format(info, self.wanted)) for info in several]
         shards = cut(config, formats, count)
         configs = [shards.part_config(rank) for rank in range(count)]
         group = fastest_group([backend.kernels for backend in backends])
@@ -361,7 +359,7 @@ class _Loader:
         def pack(
             info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None
         ) -> tuple[DeviceMatrix, ...]:
-            fmt, raw, factors = self._as_stored(info, raw, factors)
+            fmt, raw, factors = as_stored(info, self.wanted, raw, factors)
             packed = []
             for rank, backend in enumerate(backends):
                 own = shards.part_rows(info, raw, fmt, rank)
@@ -372,9 +370,9 @@ class _Loader:
             return tuple(packed)
 
         def shapes(info: TensorInfo) -> tuple[MatrixShape, ...]:
-            stored = _stored(info, self.wanted)
+            stored = stored_format(info, self.wanted)
             return tuple(
-                _matrix_shape(shards.part_info(info, rank), stored) for rank in range(count)
+                stored_shape(shards.part_info(info, rank), stored) for rank in range(count)
             )
 
         def expect(unpacked: ModelWeights[TensorInfo]) -> None:
@@ -429,15 +427,6 @@ class _Loader:
         graph = self._graph(shapes.different_layers(self.config), config, share)
         backend.compile_ahead(graph, cache, self.ctx)
 
-    def _as_stored(
-        self, info: TensorInfo, raw: NDArray[np.uint8], factors: Floats | None
-    ) -> tuple[Format, NDArray[np.uint8], Floats | None]:
-        """Return a matrix's format, rows and factors as it is packed."""
-        fmt = _stored(info, self.wanted)
-        if self.wanted is None:
-            return fmt, raw, factors
-        return fmt, _requantized(raw, info.format, fmt, factors), None
-
     def _cache(self, stage: Stage, resources: ExitStack, config: ModelConfig) -> StageCache:
         options = self.options
         shape = (len(stage.layers), config.n_kv_heads, config.head_dim, self.pages)
@@ -474,30 +463,3 @@ def _check_one_gpu(opened: Sequence[tuple[Choice, Backend[Any]]]) -> None:
 def _names(opened: Sequence[tuple[Choice, Backend[Any]]]) -> str:
     """Names of devices; of the CPU why it was taken, as that no GPU was found."""
     return ", ".join(choice.name_or_reason for choice, _ in opened)
-
-
-def _stored(info: TensorInfo, wanted: Format | None) -> Format:
-    """Return the format that a matrix is packed in: the file's, or the one to quantize it to."""
-    if wanted is None:
-        return info.format
-    columns = info.shape[-1]
-    name = fitting_format(wanted.name, columns)
-    if name is None:
-        least = FORMATS[K_FALLBACK.get(wanted.name, wanted.name)].block_len
-        raise ValueError(
-            f"{info.name}: got {columns} columns, wanted a multiple of {least} for {wanted.name}"
-        )
-    return FORMATS[name]
-
-
-def _matrix_shape(info: TensorInfo, stored: Format) -> MatrixShape:
-    """Of a matrix, or of experts' matrices one below the other."""
-    return MatrixShape(stored.name, math.prod(info.shape[:-1]), info.shape[-1])
-
-
-def _requantized(
-    raw: NDArray[np.uint8], old: Format, new: Format, factors: Floats | None
-) -> NDArray[np.uint8]:
-    each = of_rows(factors, len(raw))
-    pieces = (slice(at, at + REQUANTIZE_ROWS) for at in range(0, len(raw), REQUANTIZE_ROWS))
-    return np.concatenate([quantize(dequantize(raw[at], old) * each[at], new) for at in pieces])

@@ -1,4 +1,4 @@
-"""Fixtures that more than one test file uses: where the reference data lies, and the repository.
+"""Fixtures that more than one test file uses: the repository, the reference data, standard input.
 
 It also says what the processes of `pytest -n` share out: groups.py's groups. After the run it says
 why tests were skipped, a line for each reason.
@@ -6,8 +6,10 @@ why tests were skipped, a line for each reason.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -90,3 +92,13 @@ def pass_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(HostExecutor, "forward", counted)
     return sizes
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Function that makes some bytes the standard input."""
+
+    def pipe(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
+
+    return pipe

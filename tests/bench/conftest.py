@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from asv_tree import A, AsvTree, B, Bench, BenchHere
+from tiny_project import inside
 from tool_modules import tool_module
 
 
@@ -71,3 +72,10 @@ def own_pages(tmp_path_factory: pytest.TempPathFactory, repo: Path) -> Path:
     config, log = repo / "asv.conf.json", folder / "log"
     publish(config, repo / "results", folder / "html", repo / "baselines", log, lambda _: None)
     return folder / "html"
+
+
+@pytest.fixture
+def project(repo: Path, tmp_path: Path) -> Iterator[Path]:
+    """A project where nothing was measured yet."""
+    with inside(repo, tmp_path / "project"):
+        yield tmp_path / "project"

@@ -13,61 +13,22 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from tiny_project import git, inside
 
-from rocmforge.bench import arguments, head, measure, other_work
+from rocmforge.bench import head
 from rocmforge.bench import project as project_module
 from rocmforge.bench.asv_results import ResultsDirectory
 from rocmforge.bench.baseline import load_baseline
 from rocmforge.bench.cli import main
 from rocmforge.bench.measure import Run
-from rocmforge.bench.reports import read_reports
 from rocmforge.bench.results import ResultSet
-from rocmforge.bench.tables import MARK_LEGEND
 from rocmforge.cpu.backend import instruction_sets
 from rocmforge.hardware import Hardware, hardware_tag
 
 pytest.importorskip("asv")
-
-SHARED = (
-    *("__init__", "asv_process", "checks", "devices", "models", "prepare"),
-    *("recording", "reference", "samples"),
-)
-"""Modules of our benchmarks that have no benchmark."""
-
-STEADY = """
-
-def _best(call):  # the machine's own speed decides no test
-    call()
-    return 1e-3
-"""
-
-SUITE = '''\
-"""Reads its figures from a file, so that a test can change them."""
-
-from pathlib import Path
-
-FIGURE = Path(__file__).with_name("figure.txt")
-
-
-def track_ms(device):
-    if device == "gpu":
-        return float("nan")
-    return {"samples": [float(FIGURE.read_text()) + i / 1000 for i in range(9)], "number": 1}
-
-
-track_ms.params = [["cpu", "gpu"]]
-track_ms.param_names = ["device"]
-track_ms.unit = "ms"
-
-
-def track_broken():
-    raise ValueError("wrong result on purpose")
-'''
-
 
 ABSENT_SUITE = '''\
 """What this machine cannot run, and why."""
@@ -98,104 +59,6 @@ track_alone.setup = setup_alone
 '''
 
 
-CHECKED_SUITE = '''\
-"""A time with a check before it, a size, and a check that fails."""
-
-import numpy as np
-
-from rocmforge.timing import seconds_per_call
-
-from .checks import checked
-from .samples import track
-
-SIZES = (1, 50_000)
-
-
-class Spin:
-    params = (SIZES,)
-    param_names = ("size",)
-
-    def setup(self, size):
-        checked("numbers", lambda: np.array([1.0, 1.001 if size > 1 else 1.0]), np.ones(2), 0.01)
-
-    def track_ms(self, size):
-        return track([1e3 * s for s in seconds_per_call(lambda: sum(range(size)), fewest=8)])
-
-    def track_bytes(self, size):
-        return size
-
-    track_ms.unit = "ms"
-    track_bytes.unit = "bytes"
-
-
-def track_wrong_ms():
-    checked("wrong numbers", lambda: np.zeros(2), np.ones(2), 0.01)
-    return 1.0
-
-
-track_wrong_ms.unit = "ms"
-'''
-
-
-@pytest.fixture
-def prepare(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """benchmarks/prepare.py of this repository."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return project_module.preparation(repo)
-
-
-def make_project(repo: Path, root: Path) -> None:
-    """Write a repository with our asv.conf.json, a tiny suite and one commit.
-
-    The suite stands on what ours share.
-    """
-    (root / "benchmarks").mkdir(parents=True)
-    shutil.copy(repo / "asv.conf.json", root)
-    shutil.copy(repo / ".gitignore", root)
-    for name in SHARED:
-        shutil.copy(repo / "benchmarks" / f"{name}.py", root / "benchmarks")
-    with (root / "benchmarks" / "reference.py").open("a", encoding="utf-8") as file:
-        file.write(STEADY)
-    (root / "benchmarks" / "tiny.py").write_text(SUITE, encoding="utf-8")
-    (root / "benchmarks" / "figure.txt").write_text("2.0", encoding="utf-8")
-    git(root, "init", "-q", "-b", "main")
-    git(root, "add", "-A")
-    git(root, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "first")
-
-
-@contextlib.contextmanager
-def inside(repo: Path, root: Path) -> Iterator[None]:
-    """Work in a project, made if it is not there; the folder above is home.
-
-    Its suites are `benchmarks`.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(root.parent))
-        patch.delenv("COLUMNS", raising=False)  # the wide tables, also where pytest sets it
-        for key in [key for key in os.environ if key.startswith("GIT_")]:
-            patch.delenv(key)
-        patch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-        if not root.exists():
-            make_project(repo, root)
-        patch.chdir(root)
-        patch.setattr(arguments, "OTHERS_LIMIT", 1.0)  # what else runs here decides no test
-        patch.syspath_prepend(root)
-        repos = {name: sys.modules.pop(name) for name in imported_suites()}
-        try:
-            yield
-        finally:
-            for name in imported_suites():
-                del sys.modules[name]
-            sys.modules.update(repos)
-
-
-@pytest.fixture
-def project(repo: Path, tmp_path: Path) -> Iterator[Path]:
-    """A project where nothing was measured yet."""
-    with inside(repo, tmp_path / "project"):
-        yield tmp_path / "project"
-
-
 @pytest.fixture(scope="module")
 def first_run(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a project whose one commit was measured and is the baseline."""
@@ -211,36 +74,6 @@ def measured_project(repo: Path, first_run: Path, tmp_path: Path) -> Iterator[Pa
     shutil.copytree(first_run, tmp_path, symlinks=True, dirs_exist_ok=True)
     with inside(repo, tmp_path / "project"):
         yield tmp_path / "project"
-
-
-@pytest.fixture
-def checked_project(project: Path) -> Path:
-    """The project with a suite that checks its results."""
-    (project / "benchmarks" / "checked.py").write_text(CHECKED_SUITE, encoding="utf-8")
-    git(project, "add", "-A")
-    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "second")
-    return project
-
-
-def imported_suites() -> list[str]:
-    return [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]
-
-
-@pytest.fixture
-def busy_machine() -> Iterator[None]:
-    """Processes that keep every CPU busy, three on each."""
-    spinning = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        for _ in range(3 * len(os.sched_getaffinity(0)))
-    ]
-    yield
-    for process in spinning:
-        process.kill()
-        process.wait()
-
-
-def git(root: Path, *arguments: str) -> None:
-    subprocess.run(["git", *arguments], cwd=root, check=True, capture_output=True)
 
 
 def test_help_names_exit_codes_and_variables(capsys: pytest.CaptureFixture[str]) -> None:
@@ -306,13 +139,6 @@ def test_without_a_commit_it_says_what_to_do(
     assert "git init and git commit" in message
 
 
-def test_head_knows_a_changed_tree(project: Path) -> None:
-    commit, dirty = project_module.head(project)
-    assert (len(commit), dirty) == (40, False)
-    (project / "new.py").touch()
-    assert project_module.head(project) == (commit, True)
-
-
 def test_a_changed_tree_makes_no_baseline(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -320,36 +146,6 @@ def test_a_changed_tree_makes_no_baseline(
     assert main(["run", "--save-baseline", "--bench", r"^tiny\."]) == 2
     assert "commit them before --save-baseline" in capsys.readouterr().err
     assert not (project / ".asv").exists()
-
-
-def test_selections(prepare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import devices, models
-
-    monkeypatch.setattr(devices, "has_device", lambda device: False)
-    assert prepare.select(["a", "b"], "quick") == ["a", "b"]
-    assert prepare.select([], "full") == [prepare.NO_GPU]
-    quick = prepare.select([], "quick")
-    assert r"attention.Prefill.time_attention\('512x8x64', 'cpu'\)" in quick
-    assert not any("<" in pattern or pattern.startswith("#") for pattern in quick)
-    monkeypatch.setattr(models, "USER_MODEL", Path("my model (1).gguf"))
-    mine = prepare.select([], "quick")
-    assert any(r"my\ model\ \(1\)" in pattern for pattern in mine)
-    monkeypatch.setattr(devices, "has_device", lambda device: True)
-    assert prepare.select([], "full") == [".*"]
-    assert any("'(cpu|gpu)'" in pattern for pattern in prepare.select([], "quick"))
-    assert any("'(cpu|gpu)'" in pattern for pattern in prepare.select([], "standard"))
-
-
-def test_a_long_profile_is_measured_suite_by_suite(prepare: Any) -> None:
-    labels = ["a.time_x('Q4_K', 'cpu')", "a.time_x('Q4_K', 'gpu')", "b.track_y", "a.b.time_z(1)"]
-    for selection in ([prepare.NO_GPU], [r"time_.\(", "track_y"], [r"^a\.", "^b"]):
-        chosen = [x for x in labels if any(re.search(line, x) for line in selection)]
-        batches = project_module.by_suite(selection, chosen)
-        assert len(batches) == len({label.partition(".")[0] for label in chosen})
-        found = [
-            x for batch in batches for x in labels if any(re.search(line, x) for line in batch)
-        ]
-        assert sorted(found) == sorted(chosen)
 
 
 def test_a_gate_fails_where_a_benchmark_of_the_baseline_has_no_value_now(
@@ -368,36 +164,6 @@ def test_a_gate_fails_where_a_benchmark_of_the_baseline_has_no_value_now(
     assert "none to compare it with now: tiny.track_ms('gpu')" in shown
     assert "gate      FAIL: benchmarks that were measured before are missing or not" in shown
     assert main(["gate", "--bench", r"^tiny\.track_ms.*cpu"]) == 0
-
-
-def test_labels_are_what_asv_searches(repo: Path, prepare: Any) -> None:
-    labels = project_module.labels(repo)
-    assert labels["dequantize.Size.track_bits_per_weight('F16')"] == (
-        "dequantize.Size.track_bits_per_weight",
-        1,
-    )
-    assert "matmul.Quantized.time_matmul('Q4_K', 128, 'cpu')" in labels
-    assert "memory.KVPerToken.track_kv_bytes_per_token('70B')" in labels
-
-
-def test_committed_results_join_and_own_ones_stay(project: Path) -> None:
-    committed = project / "results" / "box"
-    committed.mkdir(parents=True)
-    (committed / "machine.json").write_text("committed", encoding="utf-8")
-    (committed / "0a0a0a0a-env.json").write_text("committed", encoding="utf-8")
-    git(project, "add", "-A")
-    own = project / ".asv" / "results" / "box" / "machine.json"
-    own.parent.mkdir(parents=True)
-    own.write_text("own", encoding="utf-8")
-    project_module.write_config(project, project / ".asv")
-    path = project / ".asv" / "asv.conf.json"
-    assert own.read_text(encoding="utf-8") == "own"
-    assert own.with_name("0a0a0a0a-env.json").read_text(encoding="utf-8") == "committed"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    for key in ("repo", "benchmark_dir"):
-        assert (path.parent / config[key]).is_dir()
-    assert config["results_dir"] == "results"
-    assert config["regressions_first_commits"]
 
 
 def test_the_whole_way(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -551,6 +317,7 @@ def track_ms():
     Path(__file__).with_name("slow.pid").write_text(str(os.getpid()))
     time.sleep(600)
 '''
+
 RUN = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
 
 
@@ -589,17 +356,6 @@ def test_what_was_measured_before_an_interruption_is_kept_and_nothing_goes_on(
     assert {r.label for r in found.results if r.value is not None} == {"tiny.track_ms('cpu')"}
     with contextlib.suppress(psutil.NoSuchProcess):  # asv does not wait for what its server forked
         psutil.Process(int(marker.read_text())).wait(10)
-
-
-def test_results_that_asv_left_are_no_change_of_the_code(project: Path) -> None:
-    left = project / "results" / "box" / "0a0a0a0a-env.json"
-    left.parent.mkdir(parents=True)
-    left.write_text("{}", encoding="utf-8")
-    (project / "baselines").mkdir()
-    (project / "baselines" / "new.json").touch()
-    assert project_module.head(project)[1] is False
-    project_module.write_config(project, project / ".asv")
-    assert not (project / ".asv" / "results" / "box").exists()
 
 
 def test_nothing_measured_is_no_success(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -654,126 +410,3 @@ def test_results_of_another_instruction_set_are_not_kept_as_the_best_ones(
     assert main(["run", "--bench", r"^tiny\."]) == 2
     assert "environment: got ROCMFORGE_CPU_ISA=portable, wanted none" in capfd.readouterr().err
     assert not (project / ".asv").exists()
-
-
-def measured(project: Path) -> dict[str, Any]:
-    """Return what the local baseline says of each benchmark beside its metrics."""
-    path = project / ".asv" / "baselines" / hardware_tag() / "baseline.json"
-    stored = json.loads(path.read_text(encoding="utf-8"))["baselines"]
-    return {label: entry["metadata"] for label, entry in stored.items()}
-
-
-@pytest.mark.usefixtures("busy_machine")
-@pytest.mark.parametrize(
-    "command", [["gate"], pytest.param(["run", "--save-baseline"], marks=pytest.mark.slow)]
-)
-def test_a_busy_machine_is_refused_before_anything_is_measured(
-    checked_project: Path, capfd: pytest.CaptureFixture[str], command: list[str]
-) -> None:
-    begin = time.monotonic()
-    assert main([*command, "--bench", r"^checked\.Spin", "--max-load", "20"]) == 3
-    assert time.monotonic() - begin < 15
-    said = capfd.readouterr().err
-    assert re.search(
-        r"other work takes \d+ % of the CPU time or more \(limit 20 %, --max-load\)", said
-    )
-    assert "nothing was measured yet: stop what else runs on this machine" in said
-    assert not list((checked_project / ".asv" / "results").glob("*/*.json"))
-
-
-def test_a_burst_at_the_start_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    shares = iter([0.9, 0.8, 0.1])
-    monkeypatch.setattr(other_work, "others_share", lambda: next(shares))
-    other_work.refuse_busy(0.2)
-    assert next(shares, None) is None
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("busy_machine")
-def test_a_planted_load_marks_what_it_slows_and_refuses_the_run(
-    checked_project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measure, "refuse_busy", lambda limit: None)  # it comes a moment later
-    arguments = ["--bench", r"^checked\.Spin", "--max-load", "20", "--save-baseline"]
-    assert main(["run", *arguments]) == 3
-    said = capfd.readouterr()
-    assert "2 of 2 timed benchmarks were disturbed by other work" in said.err
-    assert "% of the CPU time" in said.err
-    assert "stop what else runs" in said.err
-    assert MARK_LEGEND in said.out
-    assert re.search(r"Spin\.track_ms +50000 +! \d", said.out)
-    assert re.search(r"Spin\.track_bytes +50000 +\d", said.out)  # a size has no mark
-    assert not (checked_project / "baselines").exists()
-    found = measured(checked_project)
-    assert "other work took" in found["checked.Spin.track_ms(50000)"]["marked"]
-    assert found["checked.Spin.track_ms(50000)"]["conditions"]["others_share"] > 0.2
-    assert found["checked.Spin.track_bytes(50000)"]["marked"] is None
-
-
-def test_errors_and_conditions_stand_with_each_number(
-    checked_project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", "--bench", r"^checked\.Spin", "--save-baseline"]) == 0
-    shown = capfd.readouterr().out
-    assert MARK_LEGEND not in shown
-    assert "7.1e-04" in shown
-    found = measured(checked_project)
-    large, one = (found[f"checked.Spin.track_ms({size})"] for size in (50_000, 1))
-    assert large["error"] == pytest.approx(1e-3 / 2**0.5)
-    assert one["error"] == 0.0
-    assert large["marked"] is None
-    assert large["conditions"]["processes"] == 1
-    assert large["conditions"]["wall_seconds"] > 0
-    assert large["conditions"]["gpus"] == []
-    assert "kernel" in large["conditions"]["versions"]
-    baseline = checked_project / "baselines" / hardware_tag() / "baseline.json"
-    kept = {r.label: r.error for r in load_baseline(baseline).results}
-    assert kept["checked.Spin.track_ms(50000)"] == large["error"]
-
-    # measured again, a benchmark's reports are replaced; a wrong result fails and has no number
-    (written,) = (checked_project / ".asv" / "results").glob("*/*.jsonl")
-    before = read_reports(written)
-    assert len(before) == 4
-    assert large["reference"]["read_gb_per_second"] > 0.1
-    assert len(large["process_medians"]) == 1
-    assert main(["run", "--bench", r"^checked\.(Spin\.track_ms|track_wrong)"]) == 1
-    shown = capfd.readouterr().out
-    assert "wrong numbers: wrong result, not timed" in shown
-    assert "failed    checked.track_wrong_ms" in shown
-    after = read_reports(written)
-    assert len(after) == 4  # the failed one has nothing to say
-    assert {len(reports) for reports in after.values()} == {1}
-    assert sum(before.get(key) == found for key, found in after.items()) == 2
-
-
-MEASURES = ("/x/asv/benchmark.py", "run", "/b")
-
-
-@pytest.mark.parametrize(
-    ("argv", "wanted"),
-    [
-        ([*MEASURES, "m.C.time_x-12", "{}", "None", "/r"], ("m.C.time_x", 12)),
-        (["benchmark.py", "run", "/b", "m.track_x", "{}", "None", "/r"], ("m.track_x", None)),
-        (["benchmark.py", "discover", "/b", "/r"], None),
-        (["benchmark.py", "setup_cache", "/b", "m.time_x-1", "{}"], None),
-        ([*MEASURES, "what is this", "{}", "None", "/r"], None),
-        ([*MEASURES, "m.C.time_x-12"], None),
-        (["pytest", "run", "/b", "m.time_x-1", "{}", "None", "/r"], None),
-        (["benchmark.py"], None),
-        ([""], None),
-    ],
-)
-def test_the_benchmark_of_a_process(argv: list[str], wanted: tuple[str, int] | None) -> None:
-    from benchmarks.recording import measured_benchmark
-
-    found = measured_benchmark(argv)
-    assert wanted == (found and (found.benchmark, found.index))
-
-
-def test_an_error_that_is_none_is_refused() -> None:
-    from benchmarks.checks import note_error
-
-    note_error(0.0)
-    for value in (float("nan"), float("inf"), -1.0):
-        with pytest.raises(ValueError, match="finite number"):
-            note_error(value)

@@ -370,11 +370,7 @@ class _Cut:
 
 
 def _cut(
-    kernels: Kernels | BuildRecorder,
-    name: str,
-    rows: Sequence[int],
-    columns: int,
-    tokens: int,
+    kernels: Kernels | BuildRecorder, name: str, rows: Sequence[int], columns: int, tokens: int
 ) -> _Cut:
     """Return the cut of the tile that takes the least time."""
     properties = kernels.runtime.properties
@@ -400,11 +396,7 @@ def _cut(
 
 
 def scratch_bytes(
-    kernels: Kernels | BuildRecorder,
-    name: str,
-    rows: Sequence[int],
-    columns: int,
-    tokens: int,
+    kernels: Kernels | BuildRecorder, name: str, rows: Sequence[int], columns: int, tokens: int
 ) -> int:
     """Memory of `Scratch.partials`, by the first format and the rows of each matrix.
 
