@@ -317,7 +317,6 @@ def track_ms():
     Path(__file__).with_name("slow.pid").write_text(str(os.getpid()))
     time.sleep(600)
 '''
-
 RUN = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
 
 
