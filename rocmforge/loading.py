@@ -343,9 +343,9 @@ class _Loader:
         every, count = range(config.n_layers), len(opened)
         stages = tuple(Stage(choice.name, backend, every) for choice, backend in opened)
         backends = [cast("GpuBackend", stage.backend) for stage in stages]
-        matrices = [file.tensors[name] for name in tensor_shapes(config) if name in file.tensors]
-        several = (info for info in matrices if len(info.shape) > 1)
-        formats = [(info, stored_format(info, self.wanted)) for info in several]
+        tensors = (file.tensors[name] for name in tensor_shapes(config) if name in file.tensors)
+        matrices = [info for info in tensors if len(info.shape) > 1]
+        formats = [(info, stored_format(info, self.wanted)) for info in matrices]
         shards = cut(config, formats, count)
         configs = [shards.part_config(rank) for rank in range(count)]
         group = fastest_group([backend.kernels for backend in backends])

@@ -41,7 +41,7 @@ NOT_RUN: dict[str, tuple[str, str]] = {
     ),
     "rocmforge bench confirm": (
         "builds two commits",
-        "tests/bench/test_confirm.py::test_with_asv_and_builds_of_both_commits",
+        "tests/bench/test_gate.py::test_confirm_takes_a_baseline_in_place_of_a_commit",
     ),
     "rocmforge bench dashboard": (
         "takes half a minute",

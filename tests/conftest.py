@@ -25,7 +25,7 @@ os.environ["ROCMFORGE_DEVICE"] = "cpu"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Examples may take as long as they do: a busy machine is no failure.
+# Hypothesis sets no deadline: on a busy machine an example may take long.
 with suppress(ImportError):  # `make check` runs a few tests without hypothesis
     from hypothesis import settings
 
@@ -102,3 +102,8 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
 
     return pipe
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROCMFORGE_THREADS", "1")

@@ -23,16 +23,12 @@ from rocmforge.info import read_info
 from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import SamplingParams
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "tiny", "Q8_0", layers=2))
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROCMFORGE_THREADS", "1")
-    monkeypatch.setenv("ROCMFORGE_DEVICE", "cpu")
 
 
 def test_generate_prints_the_text_and_one_line_of_timings(

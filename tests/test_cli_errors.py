@@ -13,6 +13,8 @@ from command_line import fails, misused, misused_later
 from rocmforge.cli import PROMPT_WANTED, main
 from rocmforge.model.synthetic import make_model
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:

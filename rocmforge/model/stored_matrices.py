@@ -23,7 +23,7 @@ def stored_format(info: TensorInfo, wanted: Format | None) -> Format:
     Raises
     ------
     ValueError
-        The matrix's columns are no whole blocks of the wanted format.
+        Neither the wanted format's blocks nor its fallback's divide the columns.
     """
     if wanted is None:
         return info.format
@@ -38,14 +38,14 @@ def stored_format(info: TensorInfo, wanted: Format | None) -> Format:
 
 
 def stored_shape(info: TensorInfo, stored: Format) -> MatrixShape:
-    """Of a matrix, or of experts' matrices one below the other."""
+    """Return the shape of a matrix as it is packed; experts' matrices lie one below the other."""
     return MatrixShape(stored.name, math.prod(info.shape[:-1]), info.shape[-1])
 
 
 def as_stored(
     info: TensorInfo, wanted: Format | None, raw: NDArray[np.uint8], factors: Floats | None
 ) -> tuple[Format, NDArray[np.uint8], Floats | None]:
-    """Return a matrix's format, rows and factors as it is packed.
+    """Return a matrix's format, (N, row_bytes) rows and factors as it is packed.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ def as_stored(
     wanted
         The format to quantize it to, into which its factors go; None: it stays as it is.
     raw
-        (rows, row_bytes) rows of the file.
+        (N, row_bytes) rows of the file.
     factors
-        Of the rows, or of the whole matrix, where the file has them beside it.
+        (1,) of the matrix, or (E,) of each expert's; None: the file has none beside it.
 
     Raises
     ------

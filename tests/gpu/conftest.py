@@ -1,5 +1,7 @@
 """The fixture `gpu`: the kernels of each device there is, the CPU stand-in's two among them.
 
+Of many cases on the stand-in, it also chooses those that `make test` runs.
+
 `alike` names several of one architecture. The stand-in takes the place of ROCm in this process, so
 a real AMD GPU is tested where no test of the stand-in is selected: `pytest -m gpu`. STANDIN_ASAN=1
 takes the stand-in's build with AddressSanitizer (test_sanitizer.py runs the tests so).
@@ -17,6 +19,7 @@ from ctypes import CDLL, c_double
 from pathlib import Path
 
 import pytest
+from chosen_cases import chosen_cases
 from format_kinds import OF_EACH_KIND
 from guarded import Gpu
 from hip_calls import HipCalls
@@ -58,8 +61,10 @@ UNPACKED_LIKE = {
 BLOCK_TESTS = {"test_pack_kernel", "test_dequantize_kernel", "test_embed_kernel", "test_backend"}
 """Tests that read the blocks of a file, which differ in each format."""
 
+LANES = {"standin-wave32": 32, "standin-wave64": 64}
 MOST = {"standin-wave32": 6, "standin-wave64": 2}
-"""So many cases of a test run on each device, and one of each format where it counts them apart."""
+"""So many cases of each test run in `make test`. A test that is marked `every_format`, or lies in
+one of `BLOCK_TESTS`, has one case of each format instead."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -84,37 +89,33 @@ def _cards() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test-all` what is much like other cases: of sizes, waves and formats."""
+    """Mark as `slow` the cases that resemble others in size, wave or format."""
     alike: defaultdict[tuple[str, str, str | None], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        if callspec is None or item.get_closest_marker("slow"):
+        params = getattr(item, "callspec", None) and item.callspec.params
+        device = params and params.get("kernels", params.get("alike"))
+        if not isinstance(device, str) or item.get_closest_marker("slow"):
             continue
-        params = callspec.params
-        device = params.get("kernels", params.get("alike"))
-        fmt = params["name"] if params.get("name") in FORMATS else None
+        name = params.get("name", getattr(params.get("case"), "format", None))
+        fmt = name if name in FORMATS else None
         of_blocks = item.path.stem in BLOCK_TESTS
         leaves = fmt in UNPACKED_LIKE and not of_blocks
+        if device in LANES:
+            leaves |= params.get("wave", LANES[device]) != LANES[device]  # such cases only skip
+            leaves |= params.get("hopper") is True or params.get("size") == 128
         if device == "standin-wave64":
             leaves |= item.get_closest_marker("either_wave") is not None
             leaves |= fmt is not None and fmt not in OF_EACH_KIND
-            leaves |= params.get("wave", 64) != 64  # only skips there
         if leaves:
             item.add_marker(pytest.mark.slow)
-        elif isinstance(device, str) and device in MOST:
+        elif device in MOST:
             apart = of_blocks or item.get_closest_marker("every_format")
             alike[item.nodeid.partition("[")[0], device, fmt if apart else None].append(item)
     for (_, device, fmt), cases in alike.items():
-        kept = spread(cases, 1 if fmt else MOST[device])
+        kept = chosen_cases(cases, 1 if fmt else MOST[device])
         for item in cases:
             if item not in kept:
                 item.add_marker(pytest.mark.slow)
-
-
-def spread(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
-    """Return so many cases at even distances, the last of them: the largest, as tests list them."""
-    count = min(most, len(cases))
-    return [cases[-1 - i * len(cases) // count] for i in range(count)]
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,7 @@ several matrices in one launch, bands of rows that blocks share, what becomes of
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from matrix_units import skip_without_mma_sync
 from numpy.typing import NDArray
 from output_dtypes import batch_input, read
 from packed_streams import upload
-from slow_parameters import slow_where
 from test_matmul_prompt_kernel import TOLERANCE, Data, data
 
 from rocmforge.gguf.formats import FORMATS
@@ -61,7 +59,6 @@ def multiply(
     return [gpu.download(out, shape, np.float32) for out, shape in zip(given, shapes, strict=True)]
 
 
-@pytest.mark.every_format
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", of_each_kind(NAMES))
 def test_every_format(gpu: Gpu, name: str, shape: tuple[int, int, int]) -> None:
@@ -242,27 +239,17 @@ NAMES_OF_THREE = (
 )
 
 
-def some_counts_slow(
-    kinds: Iterable[tuple[Any, ...]], counts: Sequence[int], kept: Sequence[int]
-) -> list[Any]:
-    """Each kind with each count; but for the first kind, counts that are not kept are `slow`."""
-    rows = list(itertools.product(kinds, counts))
-    first = rows[0][0]
-    return slow_where(
-        ((*kind, count) for kind, count in rows),
-        lambda *row: row[:-1] != first and row[-1] not in kept,
-    )
-
-
 @pytest.mark.parametrize(
     ("tokens", "names", "ways", "count"),
-    some_counts_slow(
-        [(9, names, None) for names in NAMES_OF_THREE]
-        + [(tokens, NAMES_OF_THREE[0], way) for tokens in (9, 40) for way in (OWN, PAIRS)]
-        + [(tokens, NAMES_OF_THREE[0], None) for tokens in (40, 97)],
-        (2, 3, 4, 7, 11),  # blocks for up to four bands
-        kept=(3, 11),
-    ),
+    [
+        (*kind, count)
+        for kind in (
+            *((9, names, None) for names in NAMES_OF_THREE),
+            *((tokens, NAMES_OF_THREE[0], way) for tokens in (9, 40) for way in (OWN, PAIRS)),
+            *((tokens, NAMES_OF_THREE[0], None) for tokens in (40, 97)),
+        )
+        for count in (2, 3, 4, 7, 11)  # blocks for up to four bands
+    ],
     ids=str,
 )
 def test_blocks_share_the_bands_of_several_matrices(
@@ -304,11 +291,12 @@ def test_blocks_share_the_bands_of_several_matrices(
 
 @pytest.mark.parametrize(
     ("tokens", "ways", "count"),
-    some_counts_slow(
-        itertools.product([9, 32, 64, 100], [OWN, None]),
-        (1, 2, 3, 4, 7, 9),  # blocks for three bands
-        kept=(2, 9),
-    ),
+    [
+        (tokens, way, count)
+        for tokens in (9, 32, 64, 100)
+        for way in (OWN, None)
+        for count in (1, 2, 3, 4, 7, 9)  # blocks for three bands
+    ],
 )
 def test_blocks_share_the_bands_of_gate_and_up(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, tokens: int, ways: Ways, count: int
