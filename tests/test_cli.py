@@ -31,6 +31,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(make_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "tiny", "Q8_0", layers=2))
 
 
+# --- generate
+
+
 def test_generate_prints_the_text_and_one_line_of_timings(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +193,9 @@ def test_perplexity_of_a_text_and_of_formats(
     assert "wanted UTF-8" in fails(capsys, ["perplexity", model, "--text", str(text)])
     wrong = ["perplexity", *options[:1], *options[3:5], "--window", "65"]
     assert "window: got 65" in misused_later(capsys, wrong)
+
+
+# --- chat
 
 
 def test_chat_answers_piped_lines(
