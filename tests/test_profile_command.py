@@ -44,7 +44,7 @@ def test_the_answer_comes_first_and_lines_fit_a_terminal(
     text = "\n".join(lines)
     order = [
         text.index(part)
-        for part in ("-bound", "First token:", "Prefill: 20", "Decode: 2", "roofline, measured")
+        for part in ("bound", "First token:", "Prefill: 20", "Decode: 2", "roofline, measured")
     ]
     assert order == sorted(order)
     assert re.search(r"target of 200 ms is (met|missed)", text)
