@@ -94,6 +94,14 @@ def pass_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of a tiny model of two layers, in a file of the module's own."""
+    from rocmforge.model.synthetic import make_model
+
+    return str(make_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "tiny", "Q8_0", layers=2))
+
+
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Function that makes some bytes the standard input."""

@@ -20,15 +20,9 @@ from rocmforge.chat import Conversation
 from rocmforge.cli import main
 from rocmforge.engine import Engine
 from rocmforge.info import read_info
-from rocmforge.model.synthetic import make_model
 from rocmforge.sampling import SamplingParams
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "tiny", "Q8_0", layers=2))
 
 
 # --- generate

@@ -11,14 +11,8 @@ import pytest
 from command_line import fails, misused, misused_later
 
 from rocmforge.cli import PROMPT_WANTED, main
-from rocmforge.model.synthetic import make_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "tiny", "Q8_0", layers=2))
 
 
 def test_a_prompt_alone_is_for_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:

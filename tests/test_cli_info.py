@@ -15,11 +15,6 @@ from rocmforge.hardware import Hardware
 from rocmforge.model.synthetic import make_model
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "tiny", "Q8_0", layers=2))
-
-
 def test_info_is_for_people(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info", model]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from command_line import TIMINGS, expected
 
-from rocmforge.model.synthetic import make_model
 from rocmforge.profiling.process_memory import peak_memory_bytes
 from rocmforge.sampling import SamplingParams
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SLOW = """
 import time
@@ -75,17 +76,6 @@ def wait_for(process: subprocess.Popen[bytes], marker: str) -> None:
         if marker in line.decode():
             return
     pytest.fail(f"{marker!r} never came")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(make_model(tmp_path_factory.mktemp("model") / "tiny.gguf", "tiny", "Q8_0", layers=2))
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROCMFORGE_THREADS", "1")
-    monkeypatch.setenv("ROCMFORGE_DEVICE", "cpu")
 
 
 @pytest.fixture

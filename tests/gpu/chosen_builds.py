@@ -15,9 +15,12 @@ RDNA_AND_CDNA = ("gfx1100", "gfx942")
 
 
 @functools.cache
-def builds_of(architecture: str) -> tuple[Build, ...]:
-    """Return every build of every op for an architecture."""
-    return tuple(all_builds(architecture))
+def builds_of(architecture: str) -> dict[str, list[Build]]:
+    """Return every build for an architecture, by the kernel file."""
+    found: dict[str, list[Build]] = {}
+    for build in all_builds(architecture):
+        found.setdefault(build.file, []).append(build)
+    return found
 
 
 def rdna_and_cdna(architectures: Iterable[str]) -> list[Any]:
@@ -30,7 +33,7 @@ def targets(*architectures: str) -> list[tuple[str, str]]:
     return [
         (architecture, file)
         for architecture in architectures
-        for file in sorted({build.file for build in builds_of(architecture)})
+        for file in sorted(builds_of(architecture))
     ]
 
 
@@ -44,7 +47,7 @@ def each_file_once(*architectures: str) -> list[tuple[str, str]]:
 
 def chosen_builds(file: str, architecture: str, alone: bool = False) -> list[Build]:
     """The first, the middle and the last build of a file, or the middle one alone."""
-    builds = [build for build in builds_of(architecture) if build.file == file]
+    builds = builds_of(architecture)[file]
     middle = len(builds) // 2
     places = [middle] if alone else sorted({0, middle, len(builds) - 1})
     return [builds[place] for place in places]

@@ -10,16 +10,12 @@ def chosen_cases(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
 
     Tests list small shapes first and large ones last. A value is one of a parameter.
     """
-    kept: list[pytest.Item] = []
-    rest, seen = [*cases], set[tuple[str, str]]()
-    while rest and len(kept) < most:
-        if len(kept) < 2:
-            best = rest[-1 if not kept else 0]
-        else:
-            best = max(rest, key=lambda case: len(_values(case) - seen))
-        kept.append(best)
-        rest.remove(best)
-        seen |= _values(best)
+    values = {case: _values(case) for case in cases}
+    kept = [*dict.fromkeys((cases[-1], cases[0]))][:most]
+    while len(kept) < min(most, len(cases)):
+        seen = set[tuple[str, str]]().union(*(values[case] for case in kept))
+        rest = (case for case in cases if case not in kept)
+        kept.append(max(rest, key=lambda case: len(values[case] - seen)))
     return kept
 
 

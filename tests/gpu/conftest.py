@@ -92,8 +92,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as `slow` the cases that resemble others in size, wave or format."""
     alike: defaultdict[tuple[str, str, str | None], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        params = getattr(item, "callspec", None) and item.callspec.params
-        device = params and params.get("kernels", params.get("alike"))
+        callspec = getattr(item, "callspec", None)
+        params = callspec.params if callspec else {}
+        device = params.get("kernels", params.get("alike"))
         if not isinstance(device, str) or item.get_closest_marker("slow"):
             continue
         name = params.get("name", getattr(params.get("case"), "format", None))
@@ -101,8 +102,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         of_blocks = item.path.stem in BLOCK_TESTS
         leaves = fmt in UNPACKED_LIKE and not of_blocks
         if device in LANES:
-            leaves |= params.get("wave", LANES[device]) != LANES[device]  # such cases only skip
-            leaves |= params.get("hopper") is True or params.get("size") == 128
+            # such cases only skip
+            leaves |= params.get("wave", LANES[device]) != LANES[device]
+            leaves |= item.get_closest_marker("hopper") is not None
         if device == "standin-wave64":
             leaves |= item.get_closest_marker("either_wave") is not None
             leaves |= fmt is not None and fmt not in OF_EACH_KIND

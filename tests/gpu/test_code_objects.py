@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chosen_builds import chosen_builds, each_file_once, rdna_and_cdna, targets
+from chosen_builds import builds_of, chosen_builds, each_file_once, rdna_and_cdna, targets
 from tool_modules import tool_module
 
 from rocmforge.errors import CompileError, DeviceError
@@ -26,7 +26,6 @@ from rocmforge.gpu.cross_compile import (
     ARCHITECTURES,
     FURTHER,
     CompiledKernel,
-    all_builds,
     compile_builds,
 )
 
@@ -57,7 +56,7 @@ def compiled(repo: Path) -> Iterator[Compiled]:
     ) -> list[tuple[Build, CompiledKernel]]:
         key = architecture, file, some
         if key not in known:
-            every = (build for build in all_builds(architecture) if build.file == file)
+            every = builds_of(architecture)[file]
             builds = chosen_builds(file, architecture) if some else every
             wanted = [(build, architecture) for build in builds]
             known[key] = [
@@ -128,8 +127,7 @@ def test_further_architectures_compile_too(
     architecture: str, file: str, repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One build of each file: they differ little from those above."""
-    builds = [build for build in all_builds(architecture) if build.file == file]
-    build = builds[len(builds) // 2]
+    (build,) = chosen_builds(file, architecture, alone=True)
     monkeypatch.setenv("ROCMFORGE_CACHE", str(repo / "build" / "cross_compile"))
     try:
         cross_compile.clang_version(cross_compile.clang(architecture))

@@ -44,7 +44,10 @@ def groups(gpu: Gpu, chosen: NDArray[np.int32], name: str, size: int) -> Groups:
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q8_0", "F16", "IQ2_XS"])
-@pytest.mark.parametrize(("tokens", "size"), [(9, 16), (40, 32), (70, 64), (130, 128)])
+@pytest.mark.parametrize(
+    ("tokens", "size"),
+    [(9, 16), (40, 32), (70, 64), pytest.param(130, 128, marks=pytest.mark.hopper)],
+)
 def test_products_are_those_of_the_chosen_experts(
     gpu: Gpu, name: str, tokens: int, size: int
 ) -> None:
@@ -72,7 +75,10 @@ def test_products_are_those_of_the_chosen_experts(
 @pytest.mark.parametrize(
     ("name", "activation"), [("Q6_K", "silu"), ("MXFP4", "clamped"), ("Q8_0", "gelu")]
 )
-@pytest.mark.parametrize(("tokens", "size"), [(10, 16), (33, 32), (65, 64), (200, 128)])
+@pytest.mark.parametrize(
+    ("tokens", "size"),
+    [(10, 16), (33, 32), (65, 64), pytest.param(200, 128, marks=pytest.mark.hopper)],
+)
 @pytest.mark.parametrize(("dtype", "rows"), [(F16, ROWS), (F32, ROWS), (Permuted, 128)])
 def test_gate_and_up(
     gpu: Gpu, name: str, activation: Any, tokens: int, size: int, dtype: Dtype, rows: int

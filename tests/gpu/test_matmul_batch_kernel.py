@@ -323,6 +323,7 @@ def test_blocks_share_bands_of_waves_of_one_tile(
     test_blocks_share_the_bands_of_gate_and_up(gpu, monkeypatch, 64, ways, 7)
 
 
+@pytest.mark.hopper
 @pytest.mark.parametrize("names", [NAMES_OF_THREE[0], ("Q8_0", "IQ2_S"), ("MXFP4",)], ids=str)
 @pytest.mark.parametrize("tile", [0, 1, 2], ids=["narrow", "wide", "tall"])
 @pytest.mark.parametrize("tokens", [65, 128, 200, 300])

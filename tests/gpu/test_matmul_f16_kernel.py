@@ -38,13 +38,14 @@ TOLERANCE = 2e-3
 HOPPER = "sm_90"  # whose matrix units want tiles of their own
 PROMPT_BOUND = 3e-3  # of whole models, as in test_engine_on_gpu.py
 SHAPES = ((1, 1, 8), (17, 31, 72), (65, 67, 40), (129, 131, 104))  # tokens, rows, columns
-EVERY_TILE = list(
-    dict.fromkeys(
+EVERY_TILE = [
+    pytest.param(*row, marks=[pytest.mark.hopper] if row[1] else [])
+    for row in dict.fromkeys(
         (wave_size(architecture), architecture == HOPPER, tile.constants)
         for architecture in ("gfx1100", "gfx90a", "sm_80", HOPPER)
         for tile in op.tiles(architecture)
     )
-)
+]
 
 
 def multiply(
